@@ -77,10 +77,11 @@ def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: py
 class Node:
     """The exporter over a tree, with its tables."""
 
-    def __init__(self, root: Path, state: StateSection) -> None:
+    def __init__(self, root: Path, past: bytes | None = None) -> None:
         clock = FakeClock()
         self.ledger, self.hardware = HealthLedger(clock), Hardware()
         self.exporter = AmdgpuExporter(AmdgpuConfig())
+        state = StateSection("amdgpu", past)
         self.context = lent("amdgpu", clock, root, state=state, checks=self.ledger.of("amdgpu"), hardware=self.hardware)
 
     async def look(self, *changes: Callable[[], object]) -> None:
@@ -93,12 +94,13 @@ class Node:
         finally:
             await self.exporter.drain()
 
-    def series(self, part: str) -> dict[str, list[float]]:
-        numbers: dict[str, list[float]] = {}
-        for entry in samples(self.exporter.families(self.exporter.snapshot())):
-            if part in entry.name:
-                numbers.setdefault(entry.name, []).append(entry.value)
-        return numbers
+    def series(self, part: str) -> dict[tuple[str, ...], float]:
+        """The series of families with this part in the name, by name, GPU and UUID."""
+        shown = samples(self.exporter.families(self.exporter.snapshot()))
+        keys = ("gpu", "gpu_uuid")
+        return {
+            (entry.name, *(entry.labels[key] for key in keys)): entry.value for entry in shown if part in entry.name
+        }
 
     def failed(self) -> set[tuple[str, str]]:
         return {(entry.subject.name, entry.check) for entry in failed(self.ledger)}
@@ -113,28 +115,23 @@ def root(tmp_path: Path) -> Path:
 
 async def test_a_gpu_that_is_lost(root: Path) -> None:
     """A lost GPU keeps its number over a restart of the agent; a damaged checkpoint starts afresh."""
-    first = Node(root, StateSection("amdgpu", None))
+    first = Node(root)
     await first.look()
     assert first.failed() == {("90a1b2c3d4e5f607", check) for check in ("gpu_ecc_uncorrectable", "pcie_degraded")}
     assert [gpu.uuid for gpu in first.hardware.gpus_of(4711)] == ["1a2b3c4d5e6f7081"]
     await first.look(partial(shutil.rmtree, root / "sys/class/drm/card1"))
     assert len(first.hardware.gpus()) == 2
-    again = Node(root, StateSection("amdgpu", first.context.state.published))
+    again = Node(root, first.context.state.published)
     await again.look()
     assert ("1a2b3c4d5e6f7081", "gpu_lost") in again.failed()
-    present = {
-        (sample.labels["gpu"], sample.labels["gpu_uuid"]): sample.value
-        for sample in samples(again.exporter.families(again.exporter.snapshot()))
-        if sample.name == "rankwatch_gpu_present"
-    }
+    present = {key[1:]: value for key, value in again.series("gpu_present").items()}
     assert present == {("0", "90a1b2c3d4e5f607"): 1, ("1", "1a2b3c4d5e6f7081"): 0}
-    damaged = Node(root, StateSection("amdgpu", b"\xc1"))
+    damaged = Node(root, b"\xc1")
     await damaged.look()
     assert ("1a2b3c4d5e6f7081", "gpu_lost") not in damaged.failed()
 
 
 NO_LINKS = (0xFFFF,) * 5
-LINKS_DOWN = {("1a2b3c4d5e6f7081", "xgmi_down")}
 
 
 def write_table(root: Path, links: Iterable[int], cycles: int = 0, memory: int = 0) -> None:
@@ -149,31 +146,24 @@ def write_table(root: Path, links: Iterable[int], cycles: int = 0, memory: int =
 
 async def test_xgmi_links(root: Path) -> None:
     """A link is down that was up at some time, also before a restart; one that never was is not connected."""
-    await asyncio.to_thread(write_table, root, (1, 1, 0, *NO_LINKS))
-    first = Node(root, StateSection("amdgpu", None))
-    await first.look()
-    assert first.failed() & LINKS_DOWN == set()
-    await asyncio.to_thread(write_table, root, (1, 0, 0, *NO_LINKS))
-    again = Node(root, StateSection("amdgpu", first.context.state.published))
-    await again.look()
-    assert again.failed() & LINKS_DOWN == LINKS_DOWN
-    await asyncio.to_thread(write_table, root, (1, 1, 0, *NO_LINKS))
-    await again.look()
-    assert again.failed() & LINKS_DOWN == set()
+    node = Node(root)
+    for links, restarts, down in (((1, 1, 0), False, False), ((1, 0, 0), True, True), ((1, 1, 0), False, False)):
+        await asyncio.to_thread(write_table, root, (*links, *NO_LINKS))
+        node = Node(root, node.context.state.published) if restarts else node
+        await node.look()
+        assert (("1a2b3c4d5e6f7081", "xgmi_down") in node.failed()) == down
 
 
 async def test_the_memorys_share_between_looks(root: Path) -> None:
     """From the second look on the share of its bandwidth is shown, and not while the GPU's table cannot be read."""
-    node = Node(root, StateSection("amdgpu", None))
-    shown = []
-    for cycles, memory in ((1000, 0), (2000, 30_000), (3000, 90_000)):
-        await asyncio.to_thread(write_table, root, (0xFFFF,) * 8, cycles, memory)
+    node = Node(root)
+    for cycles, memory, share in ((1000, 0, []), (2000, 30_000, [0.3]), (3000, 90_000, [0.6]), (4000, None, [])):
+        if memory is None:
+            await asyncio.to_thread((root / "sys/class/drm/card1/device/gpu_metrics").unlink)
+        else:
+            await asyncio.to_thread(write_table, root, (0xFFFF,) * 8, cycles, memory)
         await node.look()
-        shown.append(node.series("gpu_active"))
-    await asyncio.to_thread((root / "sys/class/drm/card1/device/gpu_metrics").unlink)
-    await node.look()
-    family = "rankwatch_gpu_active_ratio"
-    assert [*shown, node.series("gpu_active")] == [{}, {family: [0.3]}, {family: [0.6]}, {}]
+        assert [*node.series("gpu_active_ratio").values()] == share
 
 
 def test_uncorrectable_errors_that_rise_are_told() -> None:
@@ -241,53 +231,49 @@ def test_tables() -> None:
         assert read_table(raw) == expected
 
 
-def at_cycles(cycles: int | None, **lowered: int) -> Table:
-    """Return a table with this number of cycles."""
-    return Table(cycles, lowered)
+def at(cycles: int | None, slowdown: int | None = None) -> Table:
+    """Return a table with these numbers of cycles and of cycles with lowered clocks."""
+    return Table(cycles, {} if slowdown is None else {"hw_slowdown": slowdown})
 
 
 def test_how_long_the_clocks_were_lowered() -> None:
     """A reason's share of the cycles is its share of the time, also when counters wrap or restart."""
-    cases: list[Any] = [
-        ([at_cycles(100, hw_slowdown=7)], {"hw_slowdown": 0.0}),
-        ([at_cycles(100, hw_slowdown=7), at_cycles(1100, hw_slowdown=257)], {"hw_slowdown": 2.5}),
-        ([at_cycles(2**32 - 500, hw_slowdown=2**32 - 2), at_cycles(500, hw_slowdown=498)], {"hw_slowdown": 5.0}),
-        ([at_cycles(9000, hw_slowdown=9000), at_cycles(100, hw_slowdown=100)], {"hw_slowdown": 0.0}),
-        ([at_cycles(0, hw_slowdown=0), at_cycles(MAX_CYCLES, hw_slowdown=MAX_CYCLES)], {"hw_slowdown": 0.0}),
-        ([at_cycles(0, hw_slowdown=0), at_cycles(MAX_CYCLES - 1, hw_slowdown=MAX_CYCLES - 1)], {"hw_slowdown": 10.0}),
-        ([at_cycles(100, hw_slowdown=7), at_cycles(100, hw_slowdown=7)], {"hw_slowdown": 0.0}),
-        ([at_cycles(100, hw_slowdown=7), at_cycles(200, hw_slowdown=300)], {"hw_slowdown": 0.0}),
-        ([at_cycles(None), at_cycles(100, hw_slowdown=7), at_cycles(200, hw_slowdown=57)], {"hw_slowdown": 5.0}),
-        ([at_cycles(100, hw_slowdown=7), at_cycles(None)], {"hw_slowdown": 0.0}),
-        ([at_cycles(None)], {}),
+    cases: list[tuple[list[Table], float | None]] = [
+        ([at(100, 7)], 0.0),
+        ([at(100, 7), at(1100, 257)], 2.5),
+        ([at(2**32 - 500, 2**32 - 2), at(500, 498)], 5.0),
+        ([at(9000, 9000), at(100, 100)], 0.0),
+        ([at(0, 0), at(MAX_CYCLES, MAX_CYCLES)], 0.0),
+        ([at(0, 0), at(MAX_CYCLES - 1, MAX_CYCLES - 1)], 10.0),
+        ([at(100, 7), at(100, 7)], 0.0),
+        ([at(100, 7), at(200, 300)], 0.0),
+        ([at(None), at(100, 7), at(200, 57)], 5.0),
+        ([at(100, 7), at(None)], 0.0),
+        ([at(None)], None),
     ]
     for tables, seconds in cases:
         lowered = LoweredSeconds()
         for number, entry in enumerate(tables):
             lowered.add(entry, 1000.0 + 10.0 * number)
-        assert lowered.seconds == pytest.approx(seconds)
-
-
-def summed(cycles: int | None, percents: int | None) -> Table:
-    """Return a table with these numbers of cycles and of percents."""
-    return Table(cycles, memory_percents=percents)
+        assert lowered.seconds.get("hw_slowdown") == (seconds if seconds is None else pytest.approx(seconds))
 
 
 def test_the_memorys_share() -> None:
     """The memory's share is its percents by cycles; None if a value is missing, restarted or too large."""
     cases: list[Any] = [
-        (summed(1000, 6000), summed(2000, 48_000), 0.42),
-        (summed(2**32 - 500, 2**32 - 10), summed(500, 24_990), 0.25),
-        (summed(1000, 6000), summed(2000, 106_000), 1.0),
-        (summed(1000, 6000), summed(2000, 106_001), None),  # more than all of it
-        (summed(1000, 6000), summed(1000, 6000), None),
-        (summed(9000, 6000), summed(100, 10), None),
-        (summed(0, 0), summed(MAX_CYCLES, 0), None),
-        (summed(None, 6000), summed(2000, 48_000), None),
-        (summed(1000, None), summed(2000, 48_000), None),
-        (summed(1000, 6000), summed(2000, None), None),
-        (None, summed(2000, 48_000), None),
-        (summed(1000, 6000), None, None),
+        ((1000, 6000), (2000, 48_000), 0.42),
+        ((2**32 - 500, 2**32 - 10), (500, 24_990), 0.25),
+        ((1000, 6000), (2000, 106_000), 1.0),
+        ((1000, 6000), (2000, 106_001), None),  # more than all of it
+        ((1000, 6000), (1000, 6000), None),
+        ((9000, 6000), (100, 10), None),
+        ((0, 0), (MAX_CYCLES, 0), None),
+        ((None, 6000), (2000, 48_000), None),
+        ((1000, None), (2000, 48_000), None),
+        ((1000, 6000), (2000, None), None),
+        (None, (2000, 48_000), None),
+        ((1000, 6000), None, None),
     ]
     for before, now, share in cases:
-        assert memory_active(before, now) == share
+        earlier, later = (entry and Table(entry[0], memory_percents=entry[1]) for entry in (before, now))
+        assert memory_active(earlier, later) == share

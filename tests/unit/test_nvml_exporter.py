@@ -161,20 +161,17 @@ async def test_each_field_stands_for_itself(start: Start) -> None:
 
 async def test_faults_of_the_driver_reach_the_ledger(start: Start) -> None:
     """The driver's levels count against their GPU until the driver withdraws them."""
-    async with start(
-        {"gpu0.field4.0": 1, "gpu1.remapped.3": 1, "gpu2.remapped.2": 1, "gpu3.field230.0": 2, "gpu4.fabric_state": 2}
-    ) as bench:
-        assert bench.failed() == {
-            ("0", "gpu_ecc_uncorrectable"),
-            ("1", "gpu_row_remap_failed"),
-            ("2", "gpu_row_remap_pending"),
-            ("3", "gpu_recovery_action"),
-            ("4", "gpu_fabric"),
-        }
-        await bench.change(
-            {f"gpu{gpu}.{name}": None for gpu, name in enumerate(("field4.0", "remapped.3", "remapped.2"))}
-        )
-        await bench.change({"gpu3.field230.0": None, "gpu4.fabric_state": None})
+    lines = {
+        "gpu0.field4.0": 1,
+        "gpu1.remapped.3": 1,
+        "gpu2.remapped.2": 1,
+        "gpu3.field230.0": 2,
+        "gpu4.fabric_state": 2,
+    }
+    checks = ("ecc_uncorrectable", "row_remap_failed", "row_remap_pending", "recovery_action", "fabric")
+    async with start(lines) as bench:
+        assert bench.failed() == {(str(gpu), f"gpu_{check}") for gpu, check in enumerate(checks)}
+        await bench.change(dict.fromkeys(lines))
         await bench.look()
         assert bench.failed() == set()
 
@@ -417,13 +414,6 @@ async def test_links_go_down_and_make_errors(start: Start) -> None:
         assert ("0", "nvlink_down") not in bench.failed()
 
 
-async def test_fields_that_an_older_driver_does_not_know(start: Start) -> None:
-    """It calls them an invalid argument: they are absent, and no error."""
-    async with start({"gpu*.field230.0": "!2", "gpu*.field82.0": "!2"}) as bench:
-        assert bench.series("rankwatch_gpu_recovery_action") == {}
-        assert bench.series("rankwatch_gpu_read_errors_total") == {}
-
-
 @pytest.mark.parametrize(
     ("driver", "counters", "errors"),
     [
@@ -458,7 +448,7 @@ async def test_throttle_counters_of_renumbered_fields(start: Start, driver: str,
 
 ACTIVITY = "rankwatch_gpu_active_ratio"
 UNITS = ("sm", "tensor", "dram")
-NO_PERMISSION, LOST, UNKNOWN = "!4", "!15", "!999"
+INVALID, NO_PERMISSION, LOST, UNKNOWN = "!2", "!4", "!15", "!999"
 
 
 def active(bench: Bench) -> set[str]:
@@ -503,12 +493,15 @@ async def test_failing_activity_costs_itself_alone(start: Start, call: str) -> N
         assert active(bench) == {*"01234567"}
 
 
-@pytest.mark.parametrize("call", ["gpm_support", "gpm_sample"])
-async def test_activity_that_may_not_be_read(start: Start, call: str) -> None:
-    """Activity that needs a right is tried once."""
-    async with start({f"gpu*.{call}": NO_PERMISSION}, looks=3) as bench:
-        assert bench.value("rankwatch_gpu_read_errors_total", error="no_permission") == 8.0
-        assert active(bench) == set()
+@pytest.mark.parametrize(("line", "errors"), [
+    ("gpm_support", {("no_permission",): 8.0}), ("gpm_sample", {("no_permission",): 8.0}),
+    ("field230.0", {}), ("field82.0", {}),
+])  # fmt: skip
+async def test_what_may_not_be_read_or_is_not_known(start: Start, line: str, errors: dict[str, float]) -> None:
+    """Activity that needs a right is tried once; a field that an older driver does not know is absent, and no error."""
+    async with start({f"gpu*.{line}": NO_PERMISSION if errors else INVALID}, looks=3) as bench:
+        assert bench.series("rankwatch_gpu_read_errors_total") == errors
+        assert active(bench) == (set() if errors else {*"01234567"})
 
 
 async def test_samples_are_given_back(start: Start) -> None:
@@ -533,22 +526,21 @@ async def test_samples_are_given_back(start: Start) -> None:
 
 @pytest.fixture
 def storm(monkeypatch: pytest.MonkeyPatch) -> library.NvmlLibrary:
-    """NVML, whose driver always has one more Xid 31 of a GPU that nobody knows."""
+    """NVML, whose driver always has one more Xid 31 of an unknown GPU."""
     event = SimpleNamespace(device=None, eventType=pynvml.nvmlEventTypeXidCriticalError, eventData=31)
     monkeypatch.setattr(pynvml, "nvmlEventSetWait", lambda *_: event)
     monkeypatch.setattr(library, "_address", lambda _: 0)
-    matches = library.NvmlLibrary()
-    matches._events = object()
-    return matches
+    nvml = library.NvmlLibrary()
+    nvml._events = object()
+    return nvml
 
 
-def test_a_storm_is_bounded(storm: library.NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Exactly the bound is taken, alike events as one with their count."""
-    monkeypatch.setattr(library, "MAX_EVENTS", 7)
-    assert storm._drain(Asker()) == [XidEvent("", 31, 7)]
-
-
-def test_a_slow_driver_does_not_hold_the_look(storm: library.NvmlLibrary, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the time for events is over no more are taken."""
-    monkeypatch.setattr(library, "DRAIN_SECONDS", -1.0)
-    assert storm._drain(Asker()) == []
+@pytest.mark.parametrize(
+    ("name", "value", "events"), [("MAX_EVENTS", 7, [XidEvent("", 31, 7)]), ("DRAIN_SECONDS", -1.0, [])]
+)
+def test_a_storm_is_bounded(
+    storm: library.NvmlLibrary, monkeypatch: pytest.MonkeyPatch, name: str, value: float, events: list[XidEvent]
+) -> None:
+    """Exactly the bound is taken, alike events as one with their count, and none when the time for events is over."""
+    monkeypatch.setattr(library, name, value)
+    assert storm._drain(Asker()) == events

@@ -55,27 +55,16 @@ def test_reasons_that_the_gpu_cannot_tell_are_absent() -> None:
         assert {name for name in REASONS.values() if not is_shown(name, seconds)} == hidden
 
 
-def test_the_source_of_seconds_never_changes() -> None:
-    """A reason that was summed at first stays so, and one that the driver counts is absent when it fails to."""
-    seconds = ReasonSeconds()
+def test_seconds_of_reasons() -> None:
+    """A reason's first source stays its source; the time between looks that are too far apart counts for none."""
     silent = GpuReading(0, reasons=0x40, supported_reasons=0x40)
     counting = msgspec.structs.replace(silent, reason_nanoseconds={"hw_thermal_slowdown": 10**15})
-    seconds.add(silent, 0.0)
-    assert seconds.add(counting, 10.0) == {"hw_thermal_slowdown": 10.0}
-    other = ReasonSeconds()
-    other.add(counting, 0.0)
-    assert other.add(silent, 10.0) == {}
-
-
-def test_a_long_gap_is_not_counted() -> None:
-    """The time between looks far apart counts for no reason."""
-    seconds = ReasonSeconds()
-    now = GpuReading(0, reasons=0x8, supported_reasons=0x8)
-    assert seconds.add(now, MAX_ELAPSED_SECONDS) == {"hw_slowdown": MAX_ELAPSED_SECONDS}
-    assert seconds.add(now, MAX_ELAPSED_SECONDS + 1) == {"hw_slowdown": MAX_ELAPSED_SECONDS}
-
-
-# -- windows -----------------------------------------------------------------------------------------------------------
+    looks = {10.0: 10.0, MAX_ELAPSED_SECONDS: MAX_ELAPSED_SECONDS, MAX_ELAPSED_SECONDS + 1: 0.0}
+    for first, second, known in ((silent, counting, True), (counting, silent, False)):
+        for elapsed, counted in looks.items():
+            seconds = ReasonSeconds()
+            seconds.add(first, 0.0)
+            assert seconds.add(second, elapsed) == ({"hw_thermal_slowdown": counted} if known else {})
 
 
 # -- the fabric --------------------------------------------------------------------------------------------------------
@@ -86,39 +75,23 @@ DOMAIN = "0a0b0c0d-0000-4000-8000-000000000001"
 
 def test_fabric_mask() -> None:
     """Each pair of bits is a fault of a GPU in a domain, unless it recovers; without a domain its links decide."""
-    masks = {
-        0x3: (False, False),  # degraded bandwidth
-        0xC: (True, True),  # a route recovers
-        0x30: (False, False),  # unhealthy route
-        0xC0: (True, True),  # an access timeout recovers
-        0x300: (False, True),  # incorrect configuration
-        0x3000: (False, True),  # no partition
-        0xC000: (False, True),  # manager disconnected
-        0: (True, True),
-    }
-    for mask, healthy in masks.items():
+    recovers = {0: "no fault", 0xC: "a route", 0xC0: "an access timeout"}
+    of_domains = {0x300: "configuration", 0x3000: "no partition", 0xC000: "manager disconnected"}
+    for mask in (*recovers, *of_domains, 0x3, 0x30):  # degraded bandwidth, unhealthy route
+        healthy = (mask in recovers, mask in recovers or mask in of_domains)
         assert tuple(is_fabric_healthy(Fabric(3, 0, 0, cluster, WELL ^ mask)) for cluster in (DOMAIN, "")) == healthy
     for health in (None, 0, WELL):
-        states = [
-            is_fabric_healthy(Fabric(state, status, 0, DOMAIN, health)) for state, status in ((3, 0), (2, 0), (3, 9))
-        ]
-        assert states == [True, False, False]
+        for state, status in ((3, 0), (2, 0), (3, 9)):
+            assert is_fabric_healthy(Fabric(state, status, 0, DOMAIN, health)) == ((state, status) == (3, 0))
 
 
 def test_imex_is_wanted_in_a_domain_alone() -> None:
     """Recovery of the IMEX domain is no action for a node outside a domain; any other action is one for all."""
-    for action, cluster, healthy in (
-        (5, "", True),
-        (5, DOMAIN, False),
-        (5, None, True),
-        (4, "", False),
-        (6, "", False),
-        (7, None, False),
-        (0, "", True),
-    ):
+    healthy = {(5, ""), (5, None), (0, "")}
+    for action, cluster in (*healthy, (5, DOMAIN), (4, ""), (6, ""), (7, None)):
         joined = None if cluster is None else Fabric(3, 0, 0, cluster)
         states = judge.levels(GpuReading(0, values={"recovery_action": action}, fabric=joined))
-        assert (states["gpu_recovery_action"] is CheckState.OK) == healthy
+        assert (states["gpu_recovery_action"] is CheckState.OK) == ((action, cluster) in healthy)
 
 
 # -- health ------------------------------------------------------------------------------------------------------------
@@ -131,10 +104,8 @@ def test_levels() -> None:
         ({"ecc_uncorrected_volatile": 0}, {"gpu_ecc_uncorrectable": True}),
         ({"ecc_uncorrected_volatile": 1, "ecc_corrected_volatile": 9}, {"gpu_ecc_uncorrectable": False}),
         ({"ecc_uncorrected_aggregate": 7}, {}),
-        (
-            {"row_remap_failed": 1, "row_remap_pending": 0},
-            {"gpu_row_remap_failed": False, "gpu_row_remap_pending": True},
-        ),
+        ({"row_remap_failed": 1}, {"gpu_row_remap_failed": False}),
+        ({"row_remap_pending": 0}, {"gpu_row_remap_pending": True}),
         ({"page_retirement_pending": 1, "row_remap_pending": 0}, {"gpu_row_remap_pending": False}),
         ({"recovery_action": 0}, {"gpu_recovery_action": True}),
         ({"recovery_action": 42}, {"gpu_recovery_action": False}),
@@ -195,16 +166,6 @@ def link(up: bool | None = True, number: int = 0, **errors: int) -> Link:
     return Link(number, up, errors)
 
 
-def test_errors_of_all_links_never_fall() -> None:
-    """The sum of link errors grows by each link's increase, also when a link restarts its counter."""
-    nvlinks = NvLinks()
-    looks: list[dict[str, int]] = [{"crc": 5}, {}, {"crc": 6}, {"crc": 2, "replay": 1}]
-    seen = [nvlinks.look([link(number=0, **errors), link(number=1, crc=100)]).errors for errors in looks]
-    nvlinks.forget_windows()
-    assert seen == [{"crc": 105}, {"crc": 105}, {"crc": 106}, {"crc": 108, "replay": 1}]
-    assert nvlinks.look([link(crc=0)]).errors == {"crc": 108, "replay": 1}
-
-
 def test_flagged_links() -> None:
     """A counter that rises flags the look; 15 of 30 are allowed, 16 fail the check, a steady or fallen one is none."""
     nvlinks = NvLinks()
@@ -219,13 +180,18 @@ def test_flagged_links() -> None:
     assert (view.flagged, well(nvlinks.checks(view))) == ({}, {"nvlink_down": True})
 
 
-def test_absurd_link_errors_are_dropped() -> None:
-    """Unknown kinds and impossible counts are not counted."""
+def test_errors_of_all_links_never_fall() -> None:
+    """The sum of link errors grows by each link's increase, also when one starts again; absurd counts are dropped."""
+    nvlinks = NvLinks()
+    looks: list[dict[str, int]] = [{"crc": 5}, {}, {"crc": 6}, {"crc": 2, "replay": 1}]
+    seen = [nvlinks.look([link(number=0, **errors), link(number=1, crc=100)]).errors for errors in looks]
+    nvlinks.forget_windows()
+    assert seen == [{"crc": 105}, {"crc": 105}, {"crc": 106}, {"crc": 108, "replay": 1}]
+    assert nvlinks.look([link(crc=0)]).errors == {"crc": 108, "replay": 1}
     assert NvLinks().look([link(replay=2**62 + 1, crc=2**62, other=1, recovery=-1)]).errors == {"crc": 2**62}
 
 
-NOW = 1_700_000_000.0
-STEP_SECONDS = 10.0
+NOW, STEP_SECONDS = 1_700_000_000.0, 10.0
 
 
 def gpu(index: int, **values: int) -> GpuReading:
@@ -326,14 +292,9 @@ def test_xid_series_are_bounded() -> None:
 def test_strange_gpus_are_left_out() -> None:
     """A duplicate UUID, a missing one, a GPU beyond the limit and an Xid of no GPU are counted and dropped."""
     bench = Bench()
-    twin = msgspec.structs.replace(gpu(1), uuid="GPU-0")
-    bench.look(
-        gpu(0),
-        twin,
-        GpuReading(2),
-        *(GpuReading(10 + number, f"GPU-x{number}") for number in range(MAX_GPUS)),
-        events=[XidEvent("", 79)],
-    )
+    strange = (msgspec.structs.replace(gpu(1), uuid="GPU-0"), GpuReading(2))
+    many = (GpuReading(10 + number, f"GPU-x{number}") for number in range(MAX_GPUS))
+    bench.look(gpu(0), *strange, *many, events=[XidEvent("", 79)])
     assert len(bench.gpus.views) == MAX_GPUS
     assert bench.gpus.errors == {"duplicate": 1, "nameless": 1, "too_many_gpus": 1, "event_of_unknown_gpu": 1}
 
@@ -341,13 +302,10 @@ def test_strange_gpus_are_left_out() -> None:
 def test_votes_become_levels_when_they_keep_coming() -> None:
     """Sixteen hot looks of thirty make a hot GPU; a reset starts afresh."""
     bench = Bench()
-    for _ in range(15):
-        bench.look(gpu(0, temperature_celsius=90, energy_millijoules=9))
-    assert bench.verdicts["GPU-0"].levels["gpu_hot"] is CheckState.OK
-    bench.look(gpu(0, temperature_celsius=90, energy_millijoules=9))
-    assert bench.verdicts["GPU-0"].levels["gpu_hot"] is CheckState.FAILED
-    bench.look(gpu(0, temperature_celsius=90, energy_millijoules=1))
-    assert bench.verdicts["GPU-0"].levels["gpu_hot"] is CheckState.OK
+    for energies, state in (([9] * 15, CheckState.OK), ([9], CheckState.FAILED), ([1], CheckState.OK)):
+        for energy in energies:
+            bench.look(gpu(0, temperature_celsius=90, energy_millijoules=energy))
+        assert bench.verdicts["GPU-0"].levels["gpu_hot"] is state
 
 
 def test_a_gpu_under_another_index() -> None:
