@@ -17,6 +17,7 @@ from exporters.kernel_log.gpu_errors import read_xid
 from exporters.kernel_log.mounts import BlockDevice, mounted_devices, read_mounted
 
 NVSWITCH = "nvswitch_fatal"
+DATA = Path(__file__).parents[1] / "data"
 
 
 def test_every_category_has_examples_forgeries_and_known_checks() -> None:
@@ -83,41 +84,7 @@ def test_machine_checks_of_the_boot_before_fail_nothing() -> None:
     assert (fails(event, 119.9), fails(event, 120.0)) == ("", "machine_check")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "mlx5_core 0000:18:00.0 ens1: Link up",
-        "mlx5_core 0000:18:00.0: firmware version: 65535.65535.65535",
-        "mlx5_core 0000:18:00.0: print_health_info:424:(pid 0): assert_var[0] 0x00000000",
-        "mlx5_core 0000:18:00.0: mlx5_health_try_recover:332:(pid 9): starting health recovery flow",
-        "bnxt_en 0000:81:00.0 ens1f0np0: TX timeout detected, starting reset task!",
-        "bnxt_en 0000:81:00.0 ens1f0np0: Firmware non-fatal reset event received, max wait time 60000 msec",
-        "bnxt_en 0000:81:00.0 eth0: Error recovery info: error recovery[1], reset count[0x2], health status: 0x1",
-        "bnxt_en 0000:81:00.0 eth0: Error recovery info: error recovery[0]",
-        "efa 0000:a0:1a.0 rdmap160s26: Failed to process command DEREG_MR (opcode 8) comp_status 7 err -22",
-        "ena 0000:00:05.0 ens5: Wait for completion (polling) timeout",
-        "efa 0000:00:06.0 efa_0: IB device unregistered",
-        "amdgpu 0000:c1:00.0: amdgpu: 0 uncorrectable hardware errors detected",
-        "amdgpu 0000:c1:00.0: amdgpu: no uncorrectable hardware errors detected in umc block",
-        "amdgpu 0000:c1:00.0: amdgpu: GPU reset succeeded, trying to resume",
-        "amdgpu 0000:c1:00.0: amdgpu: GPU recovery disabled.",
-        "amdgpu 0000:c1:00.0: amdgpu: Freeing queue vital buffer 0x7f, queue evicted",
-        "nfs: server is fine",
-        "nfs: server a not responding, giving up",
-        "EDAC MC0: 1 CE memory read error",
-        "[Hardware Error]: event severity: fatal",
-        "{1}[Hardware Error]: event severity: corrected",
-        "[Hardware Error]: Corrected error, no action required.",
-        "mce: [Hardware Error]: Machine check events logged",
-        "mce: [Hardware Error]: CPU 0: Machine Check: 0 Bank 6: b200000000070005",
-        "XFS (dm-0): Please unmount the filesystem and rectify the problem(s).",
-        "BTRFS warning (device loop0 state EA): Skipping commit of aborted transaction.",
-        "EXT4-fs (sda1): re-mounted 1a2b3c4d r/w. Quota mode: none.",
-        "traps: python3[4711] general protection fault ip:7f sp:7f error:0 in libc.so.6[7f+8]",
-        "python3[4711]: segfault at 0 ip 00007f0000000000 sp 00007f0000000000 error 4 in libc.so.6[7f0000000000+10000]",
-        "",
-    ],
-)
+@pytest.mark.parametrize("text", ["", *(DATA / "kernel_log/no_event.txt").read_text().splitlines()])
 def test_what_is_well_is_no_event(text: str) -> None:
     """Lines with a category's word and another meaning are of none."""
     assert classify(text) is None
@@ -192,13 +159,8 @@ def test_what_is_mounted_and_how() -> None:
     names = {"sda1": ("8:1", ""), "sdb1": ("8:17", ""), "dm-0": ("253:0", "vg-scratch")}
     names |= {"dm-1": ("253:1", "vg-home"), "sdc1": ("8:33", ""), "sdz9": ("", "")}
     devices = {name: BlockDevice(number, frozenset({name, other} - {""})) for name, (number, other) in names.items()}
-    assert mounted_devices(MOUNTINFO, devices) == {
-        "sda1": False,
-        "sdb1": True,
-        "dm-0": False,
-        "dm-1": True,
-        "sdc1": True,
-    }
+    read_only = {"sda1": False, "sdb1": True, "dm-0": False, "dm-1": True, "sdc1": True}
+    assert mounted_devices(MOUNTINFO, devices) == read_only
 
 
 def test_the_nodes_mounts_are_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,8 +184,7 @@ def test_the_nodes_mounts_are_asked_first(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_mounted(roots, ["sdb1"]) is None
 
 
-DATA = Path(__file__).parents[1] / "data/xid/lines.tsv"
-LINES = [line.split("\t") for line in DATA.read_text().splitlines() if not line.startswith("#")]
+LINES = [line.split("\t") for line in (DATA / "xid/lines.tsv").read_text().splitlines() if not line.startswith("#")]
 TAIL = "(0x021425c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
 DOWN = f"NETIR_LINK_EVT  Fatal   XC0 i0 Link 14 {TAIL}"
 LINK_14 = Told("149", "NETIR_LINK_EVT", "14", "fatal")

@@ -20,7 +20,7 @@ from exporters.kernel_log import (
     gpu_errors as errors_module,
     reader as reader_module,
 )
-from exporters.kernel_log.classify import MAX_LOGGED, classify, fails, judged
+from exporters.kernel_log.classify import MAX_LOGGED, KernelEvent, classify, fails, judged
 from exporters.kernel_log.gpu_errors import MAX_PLACES, MAX_USERS, REPEAT_SECONDS, REPEAT_USERS, GpuErrors
 from exporters.kernel_log.reader import EventGroup, grouped
 
@@ -38,9 +38,8 @@ async def test_a_bundle_has_no_command_line_of_the_audit(log: Path) -> None:
     """A bundle has the kernel's last lines without the audit's records."""
     node = Node(log)
     proctitle = b"python --password=hunter2".hex()
-    node.write(
-        XID, f"audit: type=1327 audit(1.0:7): proctitle={proctitle}", 'audit: type=1309 audit(1.0:7): a1="hunter2"'
-    )
+    node.write(XID, f"audit: type=1327 audit(1.0:7): proctitle={proctitle}")
+    node.write('audit: type=1309 audit(1.0:7): a1="hunter2"')
     await node.look()
     part = await node.context.evidence.all()["kernel_log"](Wanted("7", {}, ()))
     assert part.files == {"kernel.log": f"7039.000000 {XID}\n".encode()}
@@ -129,20 +128,13 @@ async def test_a_thread_is_its_process(log: Path, caplog: pytest.LogCaptureFixtu
     caplog.set_level("INFO")
     node = Node(log)
     node.add_rank(4711, 3)
-    node.put(
-        node.root / "proc/4799/status",
-        "Name:\tpython3\nUmask:\t0022\nState:\tD (disk sleep)\nTgid:\t4711\nNgid:\t0\nPid:\t4799\n",
-    )
-    node.write(
-        "INFO: task python3:4799 blocked for more than 122 seconds.",
-        "INFO: task python3:4712 blocked for more than 122 seconds.",
-        "python3[4711]: segfault at 0 ip 00007f sp 00007f error 4 in libnccl.so.2.30.7[7f0+10000]",
-    )
+    node.put(node.root / "proc/4799/status", "Name:\tpython3\nState:\tD (disk sleep)\nTgid:\t4711\nPid:\t4799\n")
+    node.write(*(f"INFO: task python3:{pid} blocked for more than 122 seconds." for pid in (4799, 4712)))
+    node.write("python3[4711]: segfault at 0 ip 00007f sp 00007f error 4 in libnccl.so.2.30.7[7f0+10000]")
     await node.look()
     fields = [record.fields for record in caplog.records]  # type: ignore[attr-defined]
-    assert [(field["category"], field.get("rank")) for field in fields] == [
-        ("hung_task", "3"), ("hung_task", None), ("nccl_segfault", "3"),
-    ]  # fmt: skip
+    ranks = [(field["category"], field.get("rank")) for field in fields]
+    assert ranks == [("hung_task", "3"), ("hung_task", None), ("nccl_segfault", "3")]
 
 
 async def test_kinds_beyond_the_limit(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,74 +253,64 @@ async def test_faults_get_their_name_after_a_restart_and_without_a_log(log: Path
     assert again.failed() == {("GPU-a", "gpu_xid")}
 
 
-async def test_a_loaded_driver_ends_what_it_mends(log: Path) -> None:
-    """A loaded GPU driver ends Xids, lost GPUs and fatal NVSwitch errors, and no fault of a NIC."""
+NIC = ("mlx5_0", "nic_fatal")
+OTHER_NIC, OTHER_GPU = ("0000:77:00.0", "nic_fatal"), ("0000:86:00.0", "gpu_lost")
+NFS, NFS_SILENT = "nfs: server {} not responding, still trying", ("", "nfs_not_responding")
+TWO_NICS = [MLX5, MLX5.replace("19:", "77:"), "amdgpu 0000:18:00.0: GPU reset begin!. Source:  4"]
+RESET_DONE = "amdgpu 0000:18:00.0: GPU reset(1) succeeded!"
+RECOVERY = "mlx5_core 0000:19:00.0: mlx5_health_try_recover:{}:(pid 9): health recovery {}"
+
+
+@pytest.mark.parametrize("steps", [
+    pytest.param([
+        ([XID, "NVRM: GPU 0000:86:00.0: GPU has fallen off the bus.", MLX5], {("GPU-a", "gpu_xid"), OTHER_GPU, NIC}),
+        (["nvidia-nvswitch0: SXid (PCI:0000:59:00.0): 23001, Fatal, Link 12 Always Fatal"],
+         {("GPU-a", "gpu_xid"), OTHER_GPU, NIC, ("", "nvswitch_fatal")}),
+        (["NVRM: loading NVIDIA UNIX x86_64 Kernel Module"], {NIC}),
+    ], id="a loaded driver ends faults of GPUs and NVSwitches, and none of a NIC"),
+    pytest.param([
+        ([*TWO_NICS, RECOVERY.format(338, "succeeded"), RESET_DONE], {OTHER_NIC}),
+        ([RECOVERY.format(334, "failed")], {OTHER_NIC, NIC}),
+    ], id="a NIC recovers alone, and fails again"),
+    pytest.param([
+        ([*TWO_NICS, "mlx5_core 0000:19:00.0: firmware version: 16.35.4506", RESET_DONE], {OTHER_NIC}),
+    ], id="a NIC is probed anew"),
+    pytest.param([
+        ([NFS.format("a"), NFS.format("b"), "nfs: server c not responding, timed out", "nfs: server a OK"],
+         {NFS_SILENT}),
+        (["nfs: server b OK"], set()),
+    ], id="an NFS server answers for itself alone"),
+])  # fmt: skip
+async def test_what_ends_a_fault(log: Path, steps: list[tuple[list[str], set[tuple[str, str]]]]) -> None:
+    """Line after line those checks fail that a line began and no line has ended."""
     node = Node(log)
-    node.write(XID, "NVRM: GPU 0000:86:00.0: GPU has fallen off the bus.", MLX5)
-    node.write("nvidia-nvswitch0: SXid (PCI:0000:59:00.0): 23001, Fatal, Link 12 Always Fatal")
     async with node.running():
-        await node.look_again()
-        nic = ("mlx5_0", "nic_fatal")
-        assert node.failed() == {("GPU-a", "gpu_xid"), ("0000:86:00.0", "gpu_lost"), ("", "nvswitch_fatal"), nic}
-        node.write("NVRM: loading NVIDIA UNIX x86_64 Kernel Module")
-        await node.look_again()
-        assert node.failed() == {nic}
-
-
-@pytest.mark.parametrize(
-    "recovery",
-    [
-        "mlx5_core 0000:19:00.0: mlx5_health_try_recover:338:(pid 9): health recovery succeeded",
-        "mlx5_core 0000:19:00.0: firmware version: 16.35.4506",
-    ],
-)
-async def test_a_nic_that_recovers_or_is_probed_anew_is_well(log: Path, recovery: str) -> None:
-    """The driver's word of one device ends the fault of that device alone; a recovery that failed fails it again."""
-    node = Node(log)
-    node.write(MLX5, MLX5.replace("19:", "77:"), "amdgpu 0000:18:00.0: GPU reset begin!. Source:  4", recovery)
-    node.write("amdgpu 0000:18:00.0: GPU reset(1) succeeded!")
-    async with node.running():
-        await node.look_again()
-        assert node.failed() == {("0000:77:00.0", "nic_fatal")}
-        node.write("mlx5_core 0000:19:00.0: mlx5_health_try_recover:334:(pid 9): health recovery failed")
-        await node.look_again()
-        assert node.failed() == {("0000:77:00.0", "nic_fatal"), ("mlx5_0", "nic_fatal")}
-
-
-async def test_each_nfs_server_answers_for_itself(log: Path) -> None:
-    """One server's OK does not end another's silence, and a soft mount's timeout is counted alone."""
-    node = Node(log)
-    node.write("nfs: server a not responding, still trying", "nfs: server b not responding, still trying")
-    node.write("nfs: server c not responding, timed out", "nfs: server a OK")
-    async with node.running():
-        series = await node.look_again()
-        assert node.failed() == {("", "nfs_not_responding")}
-        assert series["kernel_events_total", "nfs_timed_out", ""] == 1
-        node.write("nfs: server b OK")
-        await node.look_again()
-        assert node.failed() == set()
+        for lines, failed in steps:
+            node.write(*lines)
+            await node.look_again()
+            assert node.failed() == failed
 
 
 async def test_a_file_system_is_read_only_until_it_is_not(log: Path) -> None:
     """A read-only file system fails its check until it is writable, unmounted or mounted again."""
     node = Node(log)
-    bad = {("", "filesystem_read_only")}
-    node.mount("22 1 8:1 / / rw - ext4 /dev/sda1 ro\n33 22 253:0 / /x rw - xfs /dev/dm-0 rw\n")
+    mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 {}\n33 22 253:0 / /x rw - xfs /dev/dm-0 rw\n"
+    node.mount(mounts.format("ro"))
     node.write("EXT4-fs (sda1): Remounting filesystem read-only", "XFS (dm-0): Shutting down filesystem.")
     node.write("BTRFS info (device loop7): forced readonly")
     async with node.running():
-        for mounts, lines, failed in (
-            ("22 1 8:1 / / rw - ext4 /dev/sda1 ro\n33 22 253:0 / /x rw - xfs /dev/dm-0 rw\n", [], bad),
-            ("22 1 8:1 / / rw - ext4 /dev/sda1 ro\n33 22 253:0 / /x rw - xfs /dev/dm-0 rw\n", [], bad),
-            ("22 1 8:1 / / rw - ext4 /dev/sda1 rw\n33 22 253:0 / /x rw - xfs /dev/dm-0 rw\n", [], bad),
-            ("33 22 253:0 / /x rw - xfs /dev/dm-0 rw\n", ["XFS (dm-0): Unmounting Filesystem"], set()),
-            ("", ["XFS (dm-0): Filesystem has been shut down due to log error (0x2)."], bad),
-            ("", [], set()),
+        for mounted, lines, is_bad in (
+            (mounts.format("ro"), [], True),
+            (mounts.format("ro"), [], True),
+            (mounts.format("rw"), [], True),
+            ("33 22 253:0 / /x rw - xfs /dev/dm-0 rw\n", ["XFS (dm-0): Unmounting Filesystem"], False),
+            ("", ["XFS (dm-0): Filesystem has been shut down due to log error (0x2)."], True),
+            ("", [], False),
         ):
-            node.mount(mounts)
+            node.mount(mounted)
             node.write(*lines)
             await node.look_again()
-            assert node.failed() == failed
+            assert node.failed() == ({("", "filesystem_read_only")} if is_bad else set())
 
 
 async def test_file_systems_stay_failed_while_mounts_cannot_be_read(log: Path) -> None:
@@ -342,20 +324,19 @@ async def test_file_systems_stay_failed_while_mounts_cannot_be_read(log: Path) -
 
 
 async def test_parts_beyond_the_limit_are_not_followed(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server beyond the limit is counted, and the check ends without it."""
+    """A server beyond the limit is counted, and the check ends without it; a timeout is counted alone."""
     monkeypatch.setattr(module, "MAX_PARTS", 2)
     node = Node(log)
-    node.write(*(f"nfs: server {name} not responding, still trying" for name in "abc"))
-    node.write("nfs: server a OK")
+    node.write(*map(NFS.format, "abc"), "nfs: server c not responding, timed out", "nfs: server a OK")
     async with node.running():
-        assert (await node.look_again())["kernel_events_total", "nfs_not_responding", ""] == 3
-        assert node.failed() == {("", "nfs_not_responding")}
+        series = await node.look_again()
+        counts = [series["kernel_events_total", name, ""] for name in ("nfs_not_responding", "nfs_timed_out")]
+        assert (counts, node.failed()) == ([3, 1], {NFS_SILENT})
         node.write("nfs: server b OK")
         await node.look_again()
         assert node.failed() == set()
 
 
-XID_79 = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
 XID_31 = "NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=python3, Ch 00000008, intr 00000000. MMU Fault"
 CLEAN_UP = "NVRM: Xid (PCI:0000:{}:00): 45, pid=4711, name=python3, Ch 00000008{}"
 WARP = "NVRM: Xid (PCI:0000:3b:00): 13, pid={}, name=python3, Graphics SM Warp Exception on ({}, SM 0): Out Of Range"
@@ -384,7 +365,7 @@ async def test_a_jobs_crash_is_nothing_of_the_hardware(log: Path) -> None:
 async def test_the_errors_of_gpus_outlive_the_agent_and_age(log: Path) -> None:
     """A restarted agent shows them with their times, for a day after the last."""
     first = Node(log)
-    first.write(XID_79)
+    first.write(XID)
     await first.look()
     again = Node(log, first)
     await again.look()
@@ -395,30 +376,23 @@ async def test_the_errors_of_gpus_outlive_the_agent_and_age(log: Path) -> None:
     assert shown(again) == {}
 
 
-async def test_a_storm_is_one_counter(log: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Many alike lines are one event to count, one line of the agent's log, and hide no other line."""
-    caplog.set_level("INFO")
-    node = Node(log)
-    node.write(*[XID_31] * 60, XID_79, *[XID_31] * 30)
-    series = await node.look()
-    assert series["kernel_events_total", "gpu_xid", "31"] == 90
-    assert node.failed() == {("GPU-a", "gpu_xid")}
-    counts = [record.fields["count"] for record in caplog.records]  # type: ignore[attr-defined]
-    assert counts == [90, 1]
+def event_of(text: str) -> KernelEvent:
+    """The event of a line."""
+    event = classify(text)
+    assert event is not None, text
+    return event
 
 
 def test_alike_events_are_put_together_up_to_a_recovery() -> None:
     """Equal events become one with their count and last time; a recovery separates them."""
-    xid, load = classify(XID_79), classify("NVRM: loading NVIDIA UNIX x86_64 Kernel Module")
-    assert xid is not None
-    assert load is not None
-    expected = [EventGroup(entry, float(at), False, 1) for at, entry in enumerate([xid, xid, load, load, xid])]  # noqa: FBT003
-    assert [(entry.event, entry.seconds, entry.times) for entry in grouped(expected)] == [
-        (xid, 1.0, 2),
-        (load, 3.0, 2),
-        (xid, 4.0, 1),
+    xid, load = event_of(XID), event_of("NVRM: loading NVIDIA UNIX x86_64 Kernel Module")
+    events = [
+        EventGroup(event, float(at), is_old=False, times=1) for at, event in enumerate([xid, xid, load, load, xid])
     ]
-    assert grouped([expected[0], expected[1]._replace(is_old=True)]) == [expected[0], expected[1]._replace(is_old=True)]
+    groups = [(group.event, group.seconds, group.times) for group in grouped(events)]
+    assert groups == [(xid, 1.0, 2), (load, 3.0, 2), (xid, 4.0, 1)]
+    of_two_ages = [events[0], events[1]._replace(is_old=True)]
+    assert grouped(of_two_ages) == of_two_ages
 
 
 async def test_one_place_that_fails_several_users_programs(log: Path) -> None:
@@ -457,9 +431,7 @@ def test_places_users_and_gpus_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
         errors.repeats(PCI, PLACE, user, 0.0)
     assert len(errors.places[PCI, "13", PLACE.place]) == MAX_USERS
     monkeypatch.setattr(errors_module, "MAX_GPUS", 1)
-    event = classify(XID_79)
-    assert event is not None
-    error = judged(event)
+    error = judged(event_of(XID))
     assert error is not None
     for pci in (PCI, "0000:18:00.0", PCI):
         errors.note(pci, error.fault, 5.0)
@@ -485,9 +457,8 @@ def test_amds_errors() -> None:
     """A line of amdgpu gives code, unit and severity, and fails the GPU's check."""
     for line in AMD.strip().splitlines():
         text, words, check = (cell.strip() for cell in line.split("|"))
-        event = classify(f"amdgpu 0000:3b:00.0: amdgpu: {text}")
-        assert event is not None, line
-        assert event.gpu_error is not None, line
+        event = event_of(f"amdgpu 0000:3b:00.0: amdgpu: {text}")
         error = event.gpu_error
+        assert error is not None, line
         assert [error.code, error.unit or "-", error.severity or "-"] == words.split(), line
         assert (event.pci, fails(event, 7000.0) or "-") == (PCI, check), line
