@@ -51,7 +51,7 @@ def test_every_shape_of_a_secret() -> None:
 def test_recorded_lines_stay() -> None:
     """Recorded lines of launchers, libraries and drivers stay as they are."""
     lines = [line for path in PLAIN_FILES for line in path.read_text().splitlines()]
-    lines += [json.loads(line) for _, _, line in rows("lines.tsv")]
+    lines += [json.loads(line) for *_, line in rows("lines.tsv")]
     assert [masked(line) for line in lines] == lines
 
 
@@ -88,44 +88,27 @@ def test_wide_letters_do_not_blow_a_line_up() -> None:
 
 
 @pytest.mark.parametrize(("line", "expected"), [
-    ("using AKIAIOSFODNN7EXAMPLE now", f"using {MASKED} now"),
     ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY x", f"AWS_SECRET_ACCESS_KEY={MASKED} x"),
-    ("login with hf_abcdefghijklmnopqrstuvwxyz", f"login with {MASKED}"),
-    ("ghp_0123456789abcdefghij done", f"{MASKED} done"),
     ("jwt eyJhbGciOiJIUzI1.eyJzdWIiOiIx.abc-_1 end", f"jwt {MASKED} end"),
     ("Authorization: Bearer abc.def.ghi, more", f"Authorization: {MASKED}"),
     ("{'Authorization': 'Basic dXNlcjpwYXNz'}", f"{{'Authorization': {MASKED}"),
-    ("curl -H 'bearer abcdefgh12'", f"curl -H 'bearer {MASKED}'"),
-    ("wandb_api_key: 0123456789", f"wandb_api_key: {MASKED}"),
     ('{"password": "two words", "lr": 1}', f'{{"password": {MASKED}'),
     (r'{"secret": "with \" quotes", "lr": 1}', f'{{"secret": {MASKED}'),
-    ("it is wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY, keep", f"it is {MASKED}, keep"),
-    ("python train.py --hub-token abc --lr 3", f"python train.py --hub-token {MASKED}"),
     ("git clone https://ann:pass@example.org/x", f"git clone https://{MASKED}@example.org/x"),
     ("passx\bword: hunter2, ghp_0123456789abcdefghij, ghp_0123456789abcdefghik", f"password: {MASKED}"),
-    ("0123456789abcdef0123456789abcdef01234567", MASKED),
-    ("MIIEvQIBADANBgkqhkiG9w0BAQEFAASCBKcwggSjAgEAAoIBAQC7/abc+def=", MASKED),
     ("KeyError: 'rank'", "KeyError: 'rank'"),
     ('  File "/opt/conda/lib/python3.11/site-packages/torch/distributed/c10d.py", line 5',
      '  File "/opt/conda/lib/python3.11/site-packages/torch/distributed/c10d.py", line 5'),
     ("RuntimeError: NCCL error in: ../torch/x.cpp:33, unhandled cuda error", None),
     ("n1:1:2 [0] NCCL WARN NET/IB: Got completion from peer 10.0.0.2<40000> with status=12 vendor_err=129", None),
+    ("forward pass: 3 ms, backward pass took 5 ms", None),
+    ("TypeError: f() missing 1 required argument: 'auth'", None),
+    ("in torch/distributed/fsdp/fully/sharded/data/parallel of 2 nodes", None),
+    ("connect to tcp://10.0.0.1:29500 failed", None),
 ])  # fmt: skip
 def test_what_is_masked(line: str, expected: str | None) -> None:
     """Tokens, keys, passwords and credentials in addresses are masked; plain errors stay."""
     assert masked(line) == (line if expected is None else expected)
-
-
-def test_plain_lines_stay() -> None:
-    """A line without a secret is not masked."""
-    for line in (
-        "python -u train.py --lr 3",
-        "forward pass: 3 ms, backward pass took 5 ms",
-        "TypeError: f() missing 1 required argument: 'auth'",
-        "in torch/distributed/fsdp/fully/sharded/data/parallel of 2 nodes",
-        "connect to tcp://10.0.0.1:29500 failed",
-    ):
-        assert masked(line) == line
 
 
 @pytest.mark.parametrize("piece", PIECES)
