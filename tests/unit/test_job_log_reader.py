@@ -69,22 +69,32 @@ class Node:
         return self.reader.look({one.job_id: one for one in jobs or (job(),)}, frozenset({"here"}))
 
 
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    """A node whose logs are named after jobs."""
+    return Node(tmp_path)
+
+
+@pytest.fixture
+def unnamed(tmp_path: Path) -> Node:
+    """A node whose logs no pattern matches."""
+    return Node(tmp_path, "none/*.log")
+
+
 def counts(found: PublishedLogs) -> dict[tuple[str, str], int]:
     """Events by job and rank."""
     return {(one.job_id, kind[0]): count for one in found.jobs for kind, count in one.events.items()}
 
 
-def test_a_log_is_read_for_the_job_in_its_name(tmp_path: Path) -> None:
+def test_a_log_is_read_for_the_job_in_its_name(node: Node) -> None:
     """A log with a job's id in its name, and the job's user for its owner, is that job's; others are left."""
-    node = Node(tmp_path)
     node.write("4711.out")
     node.write("4712.out")
     assert counts(node.look()) == {("4711", "1"): 1}
 
 
-def test_nobody_forges_anothers_log(tmp_path: Path) -> None:
+def test_nobody_forges_anothers_log(node: Node) -> None:
     """A log of another user, by name or by link, gives no event for the job."""
-    node = Node(tmp_path)
     node.write("4711.out")
     others = job(uids=frozenset({OWNER + 1}))
     assert counts(node.look(others)) == {}
@@ -120,40 +130,38 @@ def test_what_proves_whose_a_log_is(
     assert claimed(path, uid, name_id, holds, {"4711": known}, {"4711": [known]}) == claim
 
 
-def test_the_last_words_of_ranks_that_were_silent_are_read(tmp_path: Path) -> None:
+def test_the_last_words_of_ranks_that_were_silent_are_read(unnamed: Node) -> None:
     """The last lines of a job that was silent for minutes count, though no process holds the file."""
-    node = Node(tmp_path, "none/*.log")
-    path = node.write("mine.txt", "hello\n")
-    node.run(4000, path)
-    node.look()
-    node.clock.advance(600.0)
-    node.look()
-    node.write("mine.txt", "ValueError: x\n")
-    shutil.rmtree(node.proc / "4000")
-    assert sum(counts(node.look()).values()) == 1
+    path = unnamed.write("mine.txt", "hello\n")
+    unnamed.run(4000, path)
+    unnamed.look()
+    unnamed.clock.advance(600.0)
+    unnamed.look()
+    unnamed.write("mine.txt", "ValueError: x\n")
+    shutil.rmtree(unnamed.proc / "4000")
+    assert sum(counts(unnamed.look()).values()) == 1
 
 
-def test_a_silent_containers_last_words_are_read(tmp_path: Path) -> None:
+def test_a_silent_containers_last_words_are_read(unnamed: Node, tmp_path: Path) -> None:
     """The last lines of a silent container's log count."""
-    node = Node(tmp_path, "none/*.log")
     alias = tmp_path / "alias.txt"  # where the agent's tree has another file than the container's
     inside = Path(f"{tmp_path}/image{alias}")
     inside.parent.mkdir(parents=True)
     inside.write_text("hello\n")
     os.chown(inside, OWNER, -1)
     alias.symlink_to(inside)
-    node.run(4000, alias)
-    (node.proc / "4000/root").symlink_to(tmp_path / "image")
+    unnamed.run(4000, alias)
+    (unnamed.proc / "4000/root").symlink_to(tmp_path / "image")
     for _ in range(2):
-        assert node.look().available
-        node.clock.advance(600.0)
+        assert unnamed.look().available
+        unnamed.clock.advance(600.0)
     with inside.open("a") as file:
         file.write("ValueError: x\n")
-    shutil.rmtree(node.proc / "4000")
-    assert sum(counts(node.look()).values()) == 1
+    shutil.rmtree(unnamed.proc / "4000")
+    assert sum(counts(unnamed.look()).values()) == 1
     for _ in range(2):
-        node.clock.advance(reader.MAX_DISCOVER_SECONDS)
-        node.look()
+        unnamed.clock.advance(reader.MAX_DISCOVER_SECONDS)
+        unnamed.look()
     assert not [fd for fd in Path("/proc/self/fd").iterdir() if os.path.realpath(fd) == str(inside)]
 
 
@@ -166,14 +174,13 @@ def slurm_step(node: Node, log: Path, title: str = "slurmstepd-wlm: [4711.batch]
     node.run(4000, Path("/dev/null"), parent=3003)
 
 
-def test_a_batch_scripts_output_is_its_jobs(tmp_path: Path) -> None:
+def test_a_batch_scripts_output_is_its_jobs(unnamed: Node) -> None:
     """The output of Slurm's batch script and of its srun belongs to the job without a pattern."""
-    node = Node(tmp_path, "none/*.log")
-    log, other = node.write("slurm.txt", "ValueError: x\n"), node.write("srun.txt", "ValueError: x\n")
-    slurm_step(node, log)
-    (node.proc / "3002/fd/9").symlink_to(other)
-    (node.proc / "3002/fdinfo/9").write_text("flags:\t0100001\n")
-    assert counts(node.look()) == {("4711", UNKNOWN_RANK): 2}
+    log, other = unnamed.write("slurm.txt", "ValueError: x\n"), unnamed.write("srun.txt", "ValueError: x\n")
+    slurm_step(unnamed, log)
+    (unnamed.proc / "3002/fd/9").symlink_to(other)
+    (unnamed.proc / "3002/fdinfo/9").write_text("flags:\t0100001\n")
+    assert counts(unnamed.look()) == {("4711", UNKNOWN_RANK): 2}
 
 
 @pytest.mark.parametrize(
@@ -186,78 +193,71 @@ def test_a_batch_scripts_output_is_its_jobs(tmp_path: Path) -> None:
     ],
     ids=["not-roots", "another-job", "another-step", "another-user"],
 )
-def test_what_is_no_batch_script_of_the_job(tmp_path: Path, title: str, uid: int, script_uid: int) -> None:
+def test_what_is_no_batch_script_of_the_job(unnamed: Node, title: str, uid: int, script_uid: int) -> None:
     """A step server not of root, another job's, another step's or another user's script proves nothing."""
-    node = Node(tmp_path, "none/*.log")
-    slurm_step(node, node.write("slurm.txt", "ValueError: x\n"), title, uid)
-    node.run(3001, node.logs / "slurm.txt", parent=3000, comm="slurm_script", uid=script_uid)
-    assert counts(node.look()) == {}
+    slurm_step(unnamed, unnamed.write("slurm.txt", "ValueError: x\n"), title, uid)
+    unnamed.run(3001, unnamed.logs / "slurm.txt", parent=3000, comm="slurm_script", uid=script_uid)
+    assert counts(unnamed.look()) == {}
 
 
-def test_an_id_of_two_groups_of_ranks(tmp_path: Path) -> None:
+def test_an_id_of_two_groups_of_ranks(unnamed: Node) -> None:
     """If two groups have one Slurm id, the script's log belongs to the script's user or to none."""
-    node = Node(tmp_path, "none/*.log")
-    slurm_step(node, node.write("slurm.txt", "ValueError: x\n"))
-    assert counts(node.look(job(), job("4711-b", ids=frozenset({"4711"})))) == {}
+    slurm_step(unnamed, unnamed.write("slurm.txt", "ValueError: x\n"))
+    assert counts(unnamed.look(job(), job("4711-b", ids=frozenset({"4711"})))) == {}
     others = job("4711-u7", ids=frozenset({"4711"}), uids=frozenset({OWNER + 1}))
-    assert counts(node.look(job(), others)) == {("4711", UNKNOWN_RANK): 1}
+    assert counts(unnamed.look(job(), others)) == {("4711", UNKNOWN_RANK): 1}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_a_pid_that_is_another_process_by_now_proves_nothing(tmp_path: Path) -> None:
+def test_a_pid_that_is_another_process_by_now_proves_nothing(unnamed: Node) -> None:
     """Output of a process that reused the script's pid does not belong to the job."""
-    node = Node(tmp_path, "none/*.log")
-    slurm_step(node, Path("/dev/null"))
-    node.look()
-    log = node.write("daemon.log", "ValueError: x\n")
+    slurm_step(unnamed, Path("/dev/null"))
+    unnamed.look()
+    log = unnamed.write("daemon.log", "ValueError: x\n")
     os.chown(log, 0, 0)
-    node.run(3001, log, uid=0)
-    assert counts(node.look()) == {}
+    unnamed.run(3001, log, uid=0)
+    assert counts(unnamed.look()) == {}
 
 
-def test_processes_below_a_batch_step_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_below_a_batch_step_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit of processes below a batch step the first started ones are examined."""
     monkeypatch.setattr(ownership, "MAX_BELOW", 2)
-    node = Node(tmp_path)
     slurm_step(node, node.write("slurm.txt"))
     assert [one.pid for one in ownership.batch_processes(ProcFS(node.proc))] == [3001, 3002]
     monkeypatch.setattr(ownership, "MAX_BELOW", 1)
     assert [one.pid for one in ownership.batch_processes(ProcFS(node.proc))] == [3001]
 
 
-def test_ranks_own_outputs_need_no_pattern(tmp_path: Path) -> None:
+def test_ranks_own_outputs_need_no_pattern(unnamed: Node) -> None:
     """A file that one rank alone writes to is that rank's; one of several, or of their launcher, is the job's."""
-    node = Node(tmp_path, "none/*.log")
-    mine, ours, launcher = (node.write(f"{name}.txt", "ValueError: x\n") for name in ("mine", "ours", "launcher"))
-    node.run(4000, mine, parent=3900)
-    node.run(4001, ours, parent=3900)
-    node.run(4002, ours)
-    node.run(3900, launcher)
+    mine, ours, launcher = (unnamed.write(f"{name}.txt", "ValueError: x\n") for name in ("mine", "ours", "launcher"))
+    unnamed.run(4000, mine, parent=3900)
+    unnamed.run(4001, ours, parent=3900)
+    unnamed.run(4002, ours)
+    unnamed.run(3900, launcher)
     ranks = tuple(view(4000 + rank, str(rank), parent_pid=3900) for rank in range(4))
-    found = node.look(job(ranks=8)._replace(ranks=ranks))
+    found = unnamed.look(job(ranks=8)._replace(ranks=ranks))
     assert counts(found) == {("4711", "0"): 1, ("4711", UNKNOWN_RANK): 2}
 
 
-def test_an_output_of_two_jobs_is_nobodys(tmp_path: Path) -> None:
+def test_an_output_of_two_jobs_is_nobodys(unnamed: Node) -> None:
     """A file that processes of two jobs write belongs to neither."""
-    node = Node(tmp_path, "none/*.log")
-    output = node.write("both.txt")
-    node.run(4000, output)
-    node.run(5000, output)
+    output = unnamed.write("both.txt")
+    unnamed.run(4000, output)
+    unnamed.run(5000, output)
     other = job("4712", ranks=8)._replace(ranks=(view(5000, "0", parent_pid=1),))
-    assert counts(node.look(job(), other)) == {}
+    assert counts(unnamed.look(job(), other)) == {}
 
 
-def test_a_log_stays_its_jobs_after_its_ranks_left(tmp_path: Path) -> None:
+def test_a_log_stays_its_jobs_after_its_ranks_left(unnamed: Node) -> None:
     """Lines that the launcher writes after the ranks' end still count for the job."""
-    node = Node(tmp_path, "none/*.log")
-    output = node.write("mine.txt")
-    node.run(4000, output)
-    node.look()
-    for path in (node.proc / "4000").glob("fd/*"):
+    output = unnamed.write("mine.txt")
+    unnamed.run(4000, output)
+    unnamed.look()
+    for path in (unnamed.proc / "4000").glob("fd/*"):
         path.unlink()
-    node.write("mine.txt", "srun: error: n1: task 0: Killed\n")
-    found = node.look()
+    unnamed.write("mine.txt", "srun: error: n1: task 0: Killed\n")
+    found = unnamed.look()
     assert {kind[1] for one in found.jobs for kind in one.events} == {"program_error", "worker_exit"}
 
 
@@ -268,9 +268,8 @@ def mounts(path: Path, kind: str) -> str:
 
 
 @pytest.mark.parametrize(("kind", "shared"), [("lustre", True), ("nfs4", True), ("fuse.beegfs", True), ("ext4", False)])
-def test_one_node_reads_what_many_see(tmp_path: Path, kind: str, shared: bool) -> None:
+def test_one_node_reads_what_many_see(node: Node, kind: str, shared: bool) -> None:
     """On a shared file system the node reads a log where a process has it open, or the job's first rank is."""
-    node = Node(tmp_path)
     log = node.write("4711.out")
     (node.proc / "self/mountinfo").write_text(mounts(node.logs, kind))
     without_first = job()._replace(ranks=job().ranks[1:])
@@ -286,9 +285,8 @@ def test_mounts_that_are_no_text_are_passed_over() -> None:
     assert shared_devices(b"\xff\xff\n36 35 0:52 / /a rw - nfs s:/ rw\nrest") == frozenset({os.makedev(0, 52)})
 
 
-def test_rotation_truncation_and_a_restart_of_the_agent(tmp_path: Path) -> None:
+def test_rotation_truncation_and_a_restart_of_the_agent(node: Node, tmp_path: Path) -> None:
     """Each line counts once over a rename, a truncation and a restart of the agent."""
-    node = Node(tmp_path)
     log = node.write("4711.out")
     node.look()
     node.write("4711.out", LINE)
@@ -305,9 +303,8 @@ def test_rotation_truncation_and_a_restart_of_the_agent(tmp_path: Path) -> None:
     assert counts(again.look()) == {("4711", "1"): 4, ("4711", "2"): 1}
 
 
-def test_what_was_saved_waits_for_its_job(tmp_path: Path) -> None:
+def test_what_was_saved_waits_for_its_job(node: Node, tmp_path: Path) -> None:
     """A saved job without known ranks is saved again, and dropped after a while."""
-    node = Node(tmp_path)
     node.write("4711.out")
     node.look()
     section = msgspec.msgpack.decode(node.reader.section(), type=LogSection)
@@ -319,9 +316,8 @@ def test_what_was_saved_waits_for_its_job(tmp_path: Path) -> None:
     assert msgspec.msgpack.decode(again.reader.section(), type=LogSection) == LogSection()
 
 
-def test_hostile_content(tmp_path: Path) -> None:
+def test_hostile_content(node: Node) -> None:
     """A line of 1 MB, binary, holes and bars without a newline cost themselves alone."""
-    node = Node(tmp_path)
     node.write("4711.out", b"y" * (1 << 20) + b"y\n" + bytes(range(256)) * 256 + b"\n" + LINE.encode())
     node.write("4711.out", b"\r".join(b"%d%%|" % number for number in range(50_000)) + b"\n" + LINE.encode())
     with (node.logs / "4711.out").open("r+b") as file:
@@ -332,20 +328,18 @@ def test_hostile_content(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_backlog_takes_a_tenth_of_a_core(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_backlog_takes_a_tenth_of_a_core(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """One turn reads for a bounded time of its thread, the rest waits."""
     used = iter(range(1000))
     monkeypatch.setattr(reader.time, "thread_time", lambda: next(used) * reader.READ_CPU_SECONDS / 2)
-    node = Node(tmp_path)
     node.write("4711.out", LINE + LINE * 1000 + LINE * ((1 << 24) // len(LINE)))
     turns = [counts(node.look())["4711", "1"] for _ in range(3)]
     assert 0 < turns[0] < turns[1] < turns[2] < (1 << 24) // len(LINE)
 
 
-def test_what_watchdogs_say_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_watchdogs_say_is_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the limit of positions the job with the most loses some."""
     monkeypatch.setattr(reader, "MAX_COLLECTIVE_ENTRIES", 4)
-    node = Node(tmp_path)
     position = (
         "[rank{}]:[E1 ProcessGroupNCCL.cpp:6] [PG ID 2 PG GUID 5(tp) Rank 1]  failure detected by watchdog at work "
         "sequence id: 9 PG status: last enqueued work: 7, last completed work: 6\n"
@@ -360,9 +354,8 @@ def test_what_watchdogs_say_is_bounded(tmp_path: Path, monkeypatch: pytest.Monke
     assert {one.job_id: len(one.positions) for one in found.jobs} == {"4711": 0, "4712": 1}
 
 
-def test_an_event_has_the_time_at_which_it_was_written(tmp_path: Path) -> None:
+def test_an_event_has_the_time_at_which_it_was_written(node: Node) -> None:
     """The time of an event is that of the file's last change, also where files are looked for rarely."""
-    node = Node(tmp_path)
     path = node.write("4711.out", "hello\n")
     now = node.clock.time()
     os.utime(path, (now, now))
@@ -376,24 +369,23 @@ def test_an_event_has_the_time_at_which_it_was_written(tmp_path: Path) -> None:
     assert found.root.seconds == now + 50.0
 
 
-def test_logs_of_new_ranks_are_looked_for_soon(tmp_path: Path) -> None:
+def test_logs_of_new_ranks_are_looked_for_soon(unnamed: Node, tmp_path: Path) -> None:
     """Where looks have become rare, one for a rank that is new is ten seconds after the last, and only one."""
-    node = Node(tmp_path, "none/*.log")
-    node.look(job("1"))
-    node.reader._discover_at = float("inf")  # the last look took long
-    node.run(4000, node.write("mine.txt", "ValueError: x\n"))
+    unnamed.look(job("1"))
+    unnamed.reader._discover_at = float("inf")  # the last look took long
+    unnamed.run(4000, unnamed.write("mine.txt", "ValueError: x\n"))
     other = job("4712", ranks=8, pids={4000: "0"})
     pids = {"0": 4000, "1": 9000}
     here = tuple(view(pid, rank, parent_pid=1) for rank, pid in pids.items())
     fresh = other._replace(ranks=here)
-    node.clock.advance(reader.NEW_RANKS_SECONDS - 2 * reader.DISCOVER_SECONDS)
-    assert counts(node.look(fresh)) == {}
-    assert sum(counts(node.look(fresh)).values()) == 1
-    node.write("later.txt", "ValueError: x\n")
-    node.run(9000, tmp_path / "logs/later.txt")
-    node.reader._discover_at = float("inf")
-    node.clock.advance(10 * reader.NEW_RANKS_SECONDS)
-    assert sum(counts(node.look(fresh)).values()) == 1
+    unnamed.clock.advance(reader.NEW_RANKS_SECONDS - 2 * reader.DISCOVER_SECONDS)
+    assert counts(unnamed.look(fresh)) == {}
+    assert sum(counts(unnamed.look(fresh)).values()) == 1
+    unnamed.write("later.txt", "ValueError: x\n")
+    unnamed.run(9000, tmp_path / "logs/later.txt")
+    unnamed.reader._discover_at = float("inf")
+    unnamed.clock.advance(10 * reader.NEW_RANKS_SECONDS)
+    assert sum(counts(unnamed.look(fresh)).values()) == 1
 
 
 @pytest.mark.slow
@@ -407,9 +399,8 @@ def test_ten_thousand_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert len(counts(node.look(*jobs))) == 3
 
 
-def test_an_error_costs_one_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_costs_one_piece(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error in one piece of a log loses that piece only."""
-    node = Node(tmp_path)
     node.write("4711.out")
     real: Any = reader.events
 

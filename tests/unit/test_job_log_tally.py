@@ -77,23 +77,50 @@ def test_whose_a_line_is(line: str, more: dict[str, Any], file_rank: str, rank: 
     assert {kind[0] for kind in log.shown().events} == {rank}
 
 
-def test_which_host_a_line_is_of() -> None:
-    """A line's host is the named node, its writer's, or this node for a rank's own file."""
-    assert Log().write("srun: error: Node failure on n12").root() == ("node_failed", UNKNOWN_RANK, "n12")
-    assert Log().write(PORT).root() == ("port_error", UNKNOWN_RANK, "n9")
-    assert Log().write("pod-a:4002:9 [0] NCCL WARN Cuda failure 'x'").root() == ("cuda_error", "2", "here")
-    assert Log().write("ValueError: x", rank="3").root() == ("program_error", "3", "here")
-    assert Log().write("srun: error: Node failure on n..").root() == ("node_failed", UNKNOWN_RANK, "")
+RECEIVED = "n7:4001 NCCL DIAG [INFO] Xid 79 detected at least 2 times on host gpu-9. For the recommended response, see"
+IGNORED = RECEIVED.replace("For the recommended", "No user action or further investigation is required")
 
 
-def test_the_first_root_counts_and_a_weak_one_gives_way() -> None:
-    """The first root cause counts; a strong one replaces a weak one that came before."""
-    assert Log().write(ECC.format(rank=1)).write(PORT).root() == ("gpu_hardware", "1", "")
+def timeout(rank: int, op: str = "BROADCAST", size: int = 8, guid: str = "5", seq: int = 9) -> str:
+    """A watchdog's line."""
+    return TIMEOUT.format(rank=rank, op=op, size=size, guid=guid, seq=seq)
+
+
+REDUCES = [timeout(rank, "ALLREDUCE") for rank in (0, 1, 2)]
+
+
+@pytest.mark.parametrize(("lines", "root"), [
+    (["srun: error: Node failure on n12"], ("node_failed", UNKNOWN_RANK, "n12")),  # the named node
+    ([PORT], ("port_error", UNKNOWN_RANK, "n9")),  # its writer's
+    (["pod-a:4002:9 [0] NCCL WARN Cuda failure 'x'"], ("cuda_error", "2", "here")),
+    (["srun: error: Node failure on n.."], ("node_failed", UNKNOWN_RANK, "")),
+    ([ECC.format(rank=1), PORT], ("gpu_hardware", "1", "")),  # the first
+    ([RETRY] * 100, ("ib_retry_exceeded", UNKNOWN_RANK, "n7")),
+    ([*[RETRY] * 100, PORT, RETRY], ("port_error", UNKNOWN_RANK, "n9")),  # a weak one gives way
+    ([RECEIVED, "[rank2]: KeyError: 1"], ("gpu_hardware", UNKNOWN_RANK, "gpu-9")),
+    ([IGNORED], None),
+    (REDUCES, None),
+    ([*REDUCES, timeout(6), timeout(7, "ALLREDUCE")], ("collective_mismatch", "6", "")),  # another operation
+    ([*REDUCES, timeout(6, "ALLREDUCE", 9), timeout(7, "ALLREDUCE")], ("collective_mismatch", "6", "")),  # another size
+    ([*REDUCES, timeout(6, guid="6")], None),  # of another group, another number, a send, an unnamed group, no rank
+    ([*REDUCES, timeout(6, seq=10)], None),
+    ([*REDUCES, timeout(6, "SEND")], None),
+    ([*REDUCES, timeout(6).replace("[PG ID 2 PG GUID 5(tp) Rank 1]", "[Rank 1]")], None),
+    ([*REDUCES, timeout(9)], None),
+])  # fmt: skip
+def test_the_first_cause(lines: list[str], root: tuple[str, str, str] | None) -> None:
+    """The first strong cause counts, with the rank or node that its line names, or that differs from the others."""
     log = Log()
-    for _ in range(100):
-        log.write(RETRY)
-    assert log.root() == ("ib_retry_exceeded", UNKNOWN_RANK, "n7")
-    assert log.write(PORT).write(RETRY).root() == ("port_error", UNKNOWN_RANK, "n9")
+    for line in lines:
+        log.write(line)
+    assert log.root() == root
+    assert log.shown().events.get(("6", "collective_mismatch", "root"), 0) == (root == ("collective_mismatch", "6", ""))
+
+
+def test_a_file_of_a_rank() -> None:
+    """A line without a name in a rank's own file is that rank's and this node's; a line that names a node is not."""
+    assert Log().write("ValueError: x", rank="3").root() == ("program_error", "3", "here")
+    assert Log().write(RECEIVED, rank="1").root() == ("gpu_hardware", UNKNOWN_RANK, "gpu-9")
 
 
 def test_a_cascade_is_named_where_no_root_comes_in_time() -> None:
@@ -121,35 +148,6 @@ def test_a_job_that_goes_on_was_not_ended() -> None:
     log.tally.begin(2001.0 + STARTED_SECONDS)
     assert log.root() is None
     assert sum(log.shown().events.values()) == 2
-
-
-def timeout(rank: int, op: str, size: int = 8, guid: str = "5", seq: int = 9) -> str:
-    """A watchdog's line."""
-    return TIMEOUT.format(rank=rank, op=op, size=size, guid=guid, seq=seq)
-
-
-@pytest.mark.parametrize(("op", "size"), [("BROADCAST", 8), ("ALLREDUCE", 9)])
-def test_a_mismatch_is_deduced(op: str, size: int) -> None:
-    """Two operations or sizes with one number in one group are the program's error, of the differing rank."""
-    log = Log()
-    for rank in range(3):
-        log.write(timeout(rank, "ALLREDUCE"))
-    assert log.root() is None
-    log.write(timeout(6, op, size)).write(timeout(7, "ALLREDUCE"))
-    assert log.root() == ("collective_mismatch", "6", "")
-    assert log.shown().events["6", "collective_mismatch", "root"] == 1
-
-
-def test_what_is_no_mismatch() -> None:
-    """Other groups, numbers, sends, unnamed groups and unknown ranks prove no mismatch."""
-    for line in (
-        timeout(6, "BROADCAST", guid="6"),
-        timeout(6, "BROADCAST", seq=10),
-        timeout(6, "SEND"),
-        timeout(6, "BROADCAST").replace("[PG ID 2 PG GUID 5(tp) Rank 1]", "[Rank 1]"),
-        timeout(9, "BROADCAST"),
-    ):
-        assert Log().write(timeout(1, "ALLREDUCE")).write(line).root() is None
 
 
 def test_positions_of_the_least_and_the_farthest() -> None:
@@ -187,33 +185,25 @@ def test_groups_have_short_names() -> None:
 def test_bounds_of_a_tally(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks beyond the bound, or without room, are counted under none; groups and operations beyond it are left out."""
     monkeypatch.setattr(tallies, "MAX_EVENTS", 2)
-    log = Log()
+    log, error = Log(), ("program_error", "root")
     for rank in range(4):
         log.write(f"[rank{rank}]: ValueError: x")
-    assert log.shown().events == {
-        ("0", "program_error", "root"): 1,
-        ("1", "program_error", "root"): 1,
-        (UNKNOWN_RANK, "program_error", "root"): 2,
-    }
-    assert set(Log(admits=False).write("[rank1]: ValueError: x").shown().events) == {
-        (UNKNOWN_RANK, "program_error", "root")
-    }
+    assert log.shown().events == {("0", *error): 1, ("1", *error): 1, (UNKNOWN_RANK, *error): 2}
+    assert set(Log(admits=False).write("[rank1]: ValueError: x").shown().events) == {(UNKNOWN_RANK, *error)}
     for group in range(MAX_GROUPS + 1):
         log.write(POSITION.format(rank=1, guid=group, enqueued=2, completed=1))
     assert len(log.shown().positions) == MAX_GROUPS
     forgets = Log().write(timeout(1, "ALLREDUCE", seq=0))
     for seq in range(1, MAX_SEQUENCES + 1):
         forgets.write(timeout(1, "ALLREDUCE", seq=seq))
-    assert forgets.write(timeout(2, "BROADCAST", seq=0)).root() is None
-    assert forgets.write(timeout(2, "BROADCAST", seq=MAX_SEQUENCES)).root() is not None
+    assert forgets.write(timeout(2, seq=0)).root() is None
+    assert forgets.write(timeout(2, seq=MAX_SEQUENCES)).root() is not None
 
 
 def test_a_huge_number_is_no_rank_and_no_position() -> None:
     """Numbers of any size that a log names end nothing."""
-    log = Log(job(ranks=MAX_RANKS))
-    log.write("[rank9999999]: ValueError: x").write(
-        POSITION.format(rank=1, guid="5", enqueued="9" * 19, completed="9" * 19)
-    )
+    log = Log(job(ranks=MAX_RANKS)).write("[rank9999999]: ValueError: x")
+    log.write(POSITION.format(rank=1, guid="5", enqueued="9" * 19, completed="9" * 19))
     assert log.shown().positions[0].enqueued == int("9" * 19)
     assert (UNKNOWN_RANK, "program_error", "root") in log.shown().events
 
@@ -224,8 +214,7 @@ def test_iterations_and_their_time() -> None:
     for number in range(13):
         log.write(ITERATION.format(100 + number), 1000.0 + 10 * number)
     progress = log.shown().progress
-    assert progress.iteration == 112
-    assert progress.iteration_seconds == pytest.approx(10.0)
+    assert (progress.iteration, progress.iteration_seconds) == (112, pytest.approx(10.0))
     log.write("iteration 113/1000 | elapsed time per iteration (ms): 2500.0 |", 1130.0)
     assert log.shown().progress.iteration_seconds == 2.5
 
@@ -237,27 +226,19 @@ def test_a_restart_goes_back_and_an_evaluation_does_not() -> None:
     assert log.write(ITERATION.format(60)).shown().progress.iteration == 60
 
 
-def test_checkpoints() -> None:
+@pytest.mark.parametrize(("lines", "expected"), [
+    ({1000.0: "saving checkpoint at iteration 5 to /x in torch_dist format"}, (1000.0, None, None)),
+    ({1000.0: "saving checkpoint at iteration 5 to /x", 1042.0: "successfully saved checkpoint from iteration 5 to /x"},
+     (None, 1042.0, 42.0)),
+    ({1100.0: "Finished saving the checkpoint in 5.53 seconds."}, (None, 1100.0, 5.53)),
+])  # fmt: skip
+def test_checkpoints(lines: dict[float, str], expected: tuple[float | None, ...]) -> None:
     """A checkpoint's time is the log's own, else from its first to its last line; it counts once saved."""
-    log = Log().write("saving checkpoint at iteration 5 to /x in torch_dist format", 1000.0)
-    progress = log.shown().progress
-    assert (progress.checkpoint_began, progress.checkpoint_ended, progress.checkpoint_seconds) == (1000.0, None, None)
-    log.write("successfully saved checkpoint from iteration 5 to /x", 1042.0)
-    progress = log.shown().progress
-    assert (progress.checkpoint_began, progress.checkpoint_ended, progress.checkpoint_seconds) == (None, 1042.0, 42.0)
-    log.write("Finished saving the checkpoint in 5.53 seconds.", 1100.0)
-    assert log.shown().progress.checkpoint_seconds == 5.53
-    log.write("saving checkpoint at iteration 6 to /x", 1200.0).write(
-        "successfully saved checkpoint from iteration 6 to /x", 1200.0
-    )
+    log = Log()
+    for seconds, line in lines.items():
+        log.write(line, seconds)
+    shown = log.shown().progress
+    assert (shown.checkpoint_began, shown.checkpoint_ended, shown.checkpoint_seconds) == expected
+    for end in ("saving checkpoint at iteration 6 to /x", "successfully saved checkpoint from iteration 6 to /x"):
+        log.write(end, 1200.0)
     assert log.shown().progress.checkpoint_seconds is None
-
-
-def test_diagnostics_blame_the_node_that_they_name() -> None:
-    """A GPU error that NCCL's diagnostics report of another node blames that node, not the rank that writes it."""
-    said = "n7:4001 NCCL DIAG [INFO] Xid 79 detected at least 2 times on host gpu-9. For the recommended response, see"
-    assert Log().write(said, rank="1").root() == ("gpu_hardware", UNKNOWN_RANK, "gpu-9")
-    program = "[rank2]: KeyError: 1"
-    assert Log().write(said).write(program).root() == ("gpu_hardware", UNKNOWN_RANK, "gpu-9")
-    ignored = said.replace("For the recommended", "No user action or further investigation is required")
-    assert Log().write(ignored).root() is None

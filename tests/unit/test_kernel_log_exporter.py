@@ -34,9 +34,14 @@ def log(tmp_path: Path) -> Path:
     return tmp_path / "kmsg"
 
 
-async def test_a_bundle_has_no_command_line_of_the_audit(log: Path) -> None:
+@pytest.fixture
+def node(log: Path) -> Node:
+    """A node with two GPUs and a NIC."""
+    return Node(log)
+
+
+async def test_a_bundle_has_no_command_line_of_the_audit(node: Node, log: Path) -> None:
     """A bundle has the kernel's last lines without the audit's records."""
-    node = Node(log)
     proctitle = b"python --password=hunter2".hex()
     node.write(XID, f"audit: type=1327 audit(1.0:7): proctitle={proctitle}")
     node.write('audit: type=1309 audit(1.0:7): a1="hunter2"')
@@ -69,9 +74,8 @@ async def test_nothing_is_counted_twice_over_a_restart(log: Path) -> None:
     assert (await Node(log, first).look())["kernel_events_total", "gpu_xid", "79"] == 1
 
 
-async def test_old_lines_of_a_first_start_are_counted_and_fail_nothing(log: Path) -> None:
+async def test_old_lines_of_a_first_start_are_counted_and_fail_nothing(node: Node) -> None:
     """At a first start lines older than the limit are counted and fail no check."""
-    node = Node(log)
     node.write(MLX5, seconds=100.0)
     node.write(XID, seconds=100.5)
     node.write("anything", seconds=100.5 + reader_module.MAX_AGE_SECONDS)
@@ -79,11 +83,12 @@ async def test_old_lines_of_a_first_start_are_counted_and_fail_nothing(log: Path
     assert node.failed() == {("GPU-a", "gpu_xid")}
 
 
-async def test_the_newest_line_of_a_first_start_is_read_first(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_newest_line_of_a_first_start_is_read_first(
+    node: Node, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A backlog that takes several reads is judged by its newest line; later lines are new."""
     monkeypatch.setattr(follower_module, "MAX_RECORDS", 1)
     monkeypatch.setattr(follower_module, "MAX_RECORD_BYTES", 156)
-    node = Node(log)
     node.write(f"{MLX5:-<138}", seconds=1000.0)
     node.write(f"{XID:-<138}", seconds=1000.0)
     node.write(f"{'anything':-<138}", seconds=6000.0)
@@ -96,9 +101,8 @@ async def test_the_newest_line_of_a_first_start_is_read_first(log: Path, monkeyp
     assert again.failed() == {("GPU-a", "gpu_xid"), ("mlx5_0", "nic_fatal")}
 
 
-async def test_a_slow_printk_clock_hides_nothing(log: Path) -> None:
+async def test_a_slow_printk_clock_hides_nothing(node: Node) -> None:
     """A new line fails its check at the time of reading, however late printk's clock is."""
-    node = Node(log)
     async with node.running():
         await node.look_again()
         node.clock.advance(90.0 * 86400.0)
@@ -123,10 +127,9 @@ async def test_lines_of_an_outage_of_the_agent_are_told(log: Path) -> None:
     assert again.failed() == {("GPU-a", "gpu_xid")}
 
 
-async def test_a_thread_is_its_process(log: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_thread_is_its_process(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """The log names the rank of a line that names a thread of it, or the process; a thread that is gone has no rank."""
     caplog.set_level("INFO")
-    node = Node(log)
     node.add_rank(4711, 3)
     node.put(node.root / "proc/4799/status", "Name:\tpython3\nState:\tD (disk sleep)\nTgid:\t4711\nPid:\t4799\n")
     node.write(*(f"INFO: task python3:{pid} blocked for more than 122 seconds." for pid in (4799, 4712)))
@@ -137,10 +140,9 @@ async def test_a_thread_is_its_process(log: Path, caplog: pytest.LogCaptureFixtu
     assert ranks == [("hung_task", "3"), ("hung_task", None), ("nccl_segfault", "3")]
 
 
-async def test_kinds_beyond_the_limit(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kinds_beyond_the_limit(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """One code more than the limit is counted under none."""
     monkeypatch.setattr(module, "MAX_KINDS", 2)
-    node = Node(log)
     for number in range(3):
         node.write(f"NVRM: Xid (PCI:0000:3b:00): {13 + number}, pid={100 + number}, name=x")
     await node.look()
@@ -148,10 +150,9 @@ async def test_kinds_beyond_the_limit(log: Path, monkeypatch: pytest.MonkeyPatch
     assert {code: seen.count for code, seen in past.seen["gpu_xid"].items()} == {"13": 1, "14": 1, "": 1}
 
 
-async def test_the_agents_log_has_each_kind_of_event_once(log: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_agents_log_has_each_kind_of_event_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """Seven alike are one line with their count, a rank is named, and one kind more than the bound is left out."""
     caplog.set_level("INFO")
-    node = Node(log)
     node.add_rank(4711, 3)
     node.write(*["EXT4-fs (sda1): mounted filesystem 0f00 r/w with ordered data mode. Quota mode: none."] * 7)
     node.write("python3[4711]: segfault at 0 ip 00007f sp 00007f error 4 in libnccl.so.2.30.7[7f0+10000]")
@@ -179,10 +180,9 @@ OOM_LINE = "Memory cgroup out of memory: Killed process {} (python3) total-vm:12
     ],
 )
 async def test_the_log_tells_of_a_death_for_want_of_memory(
-    log: Path, seen: ExitStatus | None, seconds: float, status: ExitStatus | None, expected: ExitStatus
+    node: Node, seen: ExitStatus | None, seconds: float, status: ExitStatus | None, expected: ExitStatus
 ) -> None:
     """A rank that the log names as the OOM killer's victim, so long after it left at most, is that."""
-    node = Node(log)
     node.add_rank(4711, 3)
     node.clock.advance(1.0)
     node.ranks.tick()
@@ -201,9 +201,8 @@ async def test_the_log_tells_of_a_death_for_want_of_memory(
         assert (view.process.verdict.reason == "oom_killed") == (expected == OOM)
 
 
-async def test_an_old_line_tells_nothing_of_a_rank_that_runs(log: Path) -> None:
+async def test_an_old_line_tells_nothing_of_a_rank_that_runs(node: Node) -> None:
     """An OOM kill from before the agent's start is not the kill of a running rank."""
-    node = Node(log)
     node.add_rank(4711, 3)
     node.write(OOM_LINE.format(4711))
     await node.look()
@@ -281,9 +280,8 @@ RECOVERY = "mlx5_core 0000:19:00.0: mlx5_health_try_recover:{}:(pid 9): health r
         (["nfs: server b OK"], set()),
     ], id="an NFS server answers for itself alone"),
 ])  # fmt: skip
-async def test_what_ends_a_fault(log: Path, steps: list[tuple[list[str], set[tuple[str, str]]]]) -> None:
+async def test_what_ends_a_fault(node: Node, steps: list[tuple[list[str], set[tuple[str, str]]]]) -> None:
     """Line after line those checks fail that a line began and no line has ended."""
-    node = Node(log)
     async with node.running():
         for lines, failed in steps:
             node.write(*lines)
@@ -291,9 +289,8 @@ async def test_what_ends_a_fault(log: Path, steps: list[tuple[list[str], set[tup
             assert node.failed() == failed
 
 
-async def test_a_file_system_is_read_only_until_it_is_not(log: Path) -> None:
+async def test_a_file_system_is_read_only_until_it_is_not(node: Node, log: Path) -> None:
     """A read-only file system fails its check until it is writable, unmounted or mounted again."""
-    node = Node(log)
     mounts = "22 1 8:1 / / rw - ext4 /dev/sda1 {}\n33 22 253:0 / /x rw - xfs /dev/dm-0 rw\n"
     node.mount(mounts.format("ro"))
     node.write("EXT4-fs (sda1): Remounting filesystem read-only", "XFS (dm-0): Shutting down filesystem.")
@@ -313,9 +310,8 @@ async def test_a_file_system_is_read_only_until_it_is_not(log: Path) -> None:
             assert node.failed() == ({("", "filesystem_read_only")} if is_bad else set())
 
 
-async def test_file_systems_stay_failed_while_mounts_cannot_be_read(log: Path) -> None:
+async def test_file_systems_stay_failed_while_mounts_cannot_be_read(node: Node, log: Path) -> None:
     """Without mountinfo nothing is known to be well, also by the next agent."""
-    node = Node(log)
     node.write("EXT4-fs (sda1): Remounting filesystem read-only")
     await node.look()
     again = Node(log, node)
@@ -323,10 +319,9 @@ async def test_file_systems_stay_failed_while_mounts_cannot_be_read(log: Path) -
     assert again.failed() == {("", "filesystem_read_only")}
 
 
-async def test_parts_beyond_the_limit_are_not_followed(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_parts_beyond_the_limit_are_not_followed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server beyond the limit is counted, and the check ends without it; a timeout is counted alone."""
     monkeypatch.setattr(module, "MAX_PARTS", 2)
-    node = Node(log)
     node.write(*map(NFS.format, "abc"), "nfs: server c not responding, timed out", "nfs: server a OK")
     async with node.running():
         series = await node.look_again()
@@ -349,9 +344,8 @@ def shown(node: Node) -> dict[tuple[str, str], str]:
     return {(fault.gpu_uuid, fault.seen.fault.code): fault.seen.fault.meaning for fault in node.hardware.faults()}
 
 
-async def test_a_jobs_crash_is_nothing_of_the_hardware(log: Path) -> None:
+async def test_a_jobs_crash_is_nothing_of_the_hardware(node: Node) -> None:
     """Clean-up errors on all GPUs of a job fail no check."""
-    node = Node(log)
     node.write(CLEAN_UP.format("3b", ""), CLEAN_UP.format("18", " caused by previous Xid 31"), XID_31)
     series = await node.look()
     assert (series["kernel_events_total", "gpu_xid", "45"], node.failed()) == (2, set())
@@ -395,9 +389,8 @@ def test_alike_events_are_put_together_up_to_a_recovery() -> None:
     assert grouped(of_two_ages) == of_two_ages
 
 
-async def test_one_place_that_fails_several_users_programs(log: Path) -> None:
+async def test_one_place_that_fails_several_users_programs(node: Node) -> None:
     """A kernel's fault is its program's, also often; at one place under several users it is the GPU's: a warning."""
-    node = Node(log)
     async with node.running():
         for number, user in enumerate([1000] * REPEAT_USERS + list(range(1001, 1000 + REPEAT_USERS))):
             assert node.failed() == set()
