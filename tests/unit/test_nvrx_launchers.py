@@ -25,9 +25,7 @@ OPTIONS: dict[str, JobLauncher | None] = {
         "torchrun", "3", "3"
     ),
     "torchrun --rdzv-conf token=secret --nnodes 2:3 --nnodes 4:5 train.py": JobLauncher("torchrun", "4", "5"),
-    "torchrun --nnodes=many --max-restarts=-1 --ft-restart-policy=secret --ft-segment=1234567 x": JobLauncher(
-        "torchrun"
-    ),
+    "torchrun --nnodes=many --max-restarts=-1 --ft-restart-policy=secret --ft-segment=1234567": JobLauncher("torchrun"),
     "torchrun --nnodes=123456 x.py": JobLauncher("torchrun", "123456", "123456"),
     "torchrun --nnodes=1234567 x.py": JobLauncher("torchrun"),
     "torchrun --nnodes": JobLauncher("torchrun"),
