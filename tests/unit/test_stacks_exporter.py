@@ -3,6 +3,7 @@
 The program is a script here that prints what py-spy printed once; tests/e2e/test_stacks.py has the real one.
 """
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -39,18 +40,19 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-class Asked:
-    """A helper of the test's own, in the place of a process: notes who is asked for, and answers at once."""
+class Reader:
+    """A helper of the test's own, in the place of a process: notes the pids that it reads, and answers at once."""
 
     def __init__(self) -> None:
         self.pids: list[int] = []
         self.labels: dict[int, str] = {}
         self.error: Exception | None = None
+        self.hangs = 0
 
     async def call(self, request: StackRequest, _deadline_seconds: float) -> StackAnswer:
         self.pids.append(request.pid)
-        if self.error is not None:
-            raise self.error
+        if self.error is not None or request.pid == self.hangs:
+            raise self.error or HelperHung("no answer")
         return StackAnswer("read", Stack(self.labels.get(request.pid, "all_reduce #1"), "text\n"))
 
 
@@ -61,7 +63,7 @@ class Node:
         self.clock = FakeClock()
         self.ranks = RankTable(self.clock, "here", settle_at_once=True)
         self.board = EvidenceBoard()
-        self.reader = Asked()
+        self.reader = Reader()
         self.program = script(folder / "py-spy", f"cat {RECORDED}")
         self.exporter = StacksExporter(StacksConfig(enabled=True, py_spy=str(self.program)))
         self.keys: dict[int, ProcessKey] = {}
@@ -70,6 +72,12 @@ class Node:
         lend: Any = lambda _spec: self.reader  # noqa: E731  # what a context has in this place
         more = {"ranks": self.ranks, "evidence": self.board.of("stacks"), "roots": Roots(), "helper": lend}
         await self.exporter.start(lent("stacks", self.clock, **more))
+
+    async def silent(self, ranks: int) -> None:
+        """Add ranks of one job that complete nothing any more."""
+        for rank in range(ranks):
+            self.add(100 + rank, rank)
+        await self.look(1.0)
 
     def add(self, pid: int, rank: int, job: str = "7", uid: int = 1000) -> None:
         """Add a rank that is at work."""
@@ -109,9 +117,8 @@ async def node(made: Node) -> Node:
 
 async def test_a_silent_job_is_looked_at_once_in_ten_minutes(node: Node) -> None:
     """Ranks are looked at when they have been silent for long enough, not before, and again only after ten minutes."""
-    for rank in range(2):
-        node.add(100 + rank, rank)
-    assert (await node.look(SILENCE), node.reader.pids) == ({}, [])
+    await node.silent(2)
+    assert (await node.look(SILENCE - 1.0), node.reader.pids) == ({}, [])
     assert await node.look(1.0) == {"0": "all_reduce #1", "1": "all_reduce #1"}
     assert await node.look(AGAIN_SECONDS - 1.0) != {}
     assert node.reader.pids == [100, 101]
@@ -121,9 +128,7 @@ async def test_a_silent_job_is_looked_at_once_in_ten_minutes(node: Node) -> None
 
 async def test_who_goes_on_is_shown_no_more(node: Node) -> None:
     """A rank that completes an operation, or leaves, loses its stack at the next look."""
-    for rank in range(3):
-        node.add(100 + rank, rank)
-    await node.look(1.0)
+    await node.silent(3)
     assert len(await node.look(SILENCE)) == 3
     node.progress(100, 0)
     node.ranks.observe_exit(node.keys[101], KILLED)
@@ -144,19 +149,15 @@ async def test_a_job_that_stands_still_by_ras_is_looked_at(node: Node) -> None:
 
 async def test_of_a_job_so_many_are_looked_at(node: Node) -> None:
     """Of a job's ranks here no more than the bound are looked at."""
-    for rank in range(MAX_RANKS_PER_JOB + 1):
-        node.add(100 + rank, rank)
-    await node.look(1.0)
+    await node.silent(MAX_RANKS_PER_JOB + 1)
     assert len(await node.look(SILENCE)) == MAX_RANKS_PER_JOB
 
 
 async def test_users_take_turns(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two users' jobs one rank of each is looked at after the other, and the table holds no more than it may."""
     monkeypatch.setattr(module, "MAX_RANKS", 3)
-    for rank in range(4):
-        node.add(100 + rank, rank, "7", uid=1)
-    for rank in range(2):
-        node.add(200 + rank, rank, "8", uid=2)
+    for pid, rank, job in ((100, 0, "7"), (101, 1, "7"), (102, 2, "7"), (103, 3, "7"), (200, 0, "8"), (201, 1, "8")):
+        node.add(pid, rank, job, uid=int(job))
     await node.look(1.0)
     await node.look(SILENCE)
     assert (node.reader.pids, len(node.exporter.snapshot().stacks)) == ([100, 200, 101, 201, 102, 103], 3)
@@ -165,9 +166,7 @@ async def test_users_take_turns(node: Node, monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_a_look_that_does_not_come_back_ends_looking(node: Node) -> None:
     """After a look that hung there is none for ten minutes, and it is counted."""
-    for rank in range(2):
-        node.add(100 + rank, rank)
-    await node.look(1.0)
+    await node.silent(2)
     node.reader.error = HelperHung("no answer")
     with pytest.raises(HelperHung):
         await node.look(SILENCE)
@@ -179,40 +178,33 @@ async def test_a_look_that_does_not_come_back_ends_looking(node: Node) -> None:
 
 async def test_a_bundle_has_suspects_and_two_others(node: Node) -> None:
     """A bundle has the stacks of the suspects and of two other ranks; without suspects, of all."""
-    for rank in range(6):
-        node.add(100 + rank, rank)
-    await node.look(1.0)
+    await node.silent(6)
     part, pids = node.board.of("test").all()["stacks"], {str(rank): 100 + rank for rank in range(6)}
     outcome = await part(Wanted("7", pids, ("4",)))
     assert (node.reader.pids[0], len(outcome.files)) == (104, 1 + WAITING)
     node.reader.labels[105] = "next_batch #2"
     every = await part(Wanted("7", pids, ()))
     assert sorted(every.files) == [f"rank-{rank}.txt" for rank in range(6)]
-    assert [(word.rank, word.says) for word in every.words if word.blames] == [
-        ("5", "its Python code is in next_batch #2")
-    ]
-    assert sorted(node.reader.pids) == [100 + rank for rank in range(6)]
+    blamed = [(word.rank, word.says) for word in every.words if word.blames]
+    assert blamed == [("5", "its Python code is in next_batch #2")]
+    assert sorted(node.reader.pids) == list(pids.values())
 
 
-@pytest.fixture
-def anybodys(tmp_path: Path) -> Path:
-    """Provide a program that anybody may change."""
-    program = script(tmp_path / "anybodys", "true")
-    program.chmod(0o777)
-    return program
-
-
-async def test_the_program_must_be_roots(anybodys: Path) -> None:
+def test_the_program_must_be_roots(tmp_path: Path) -> None:
     """A missing program is a fault only where it must be there; one that others may write to is never run."""
-    for enabled, program, error in (
-        (True, anybodys.with_name("none"), FileNotFoundError),
-        ("auto", anybodys.with_name("none"), NoData),
-        ("auto", anybodys, PermissionError),
-    ):
-        exporter = StacksExporter(StacksConfig(enabled=enabled, py_spy=str(program)))  # type: ignore[arg-type]
-        await exporter.start(lent("stacks", FakeClock(), roots=Roots()))
-        with pytest.raises(error):
-            await exporter.update()
+    anybodys, missing = script(tmp_path / "anybodys", "true"), str(tmp_path / "none")
+    anybodys.chmod(0o777)
+    configs = (
+        (StacksConfig(enabled=True, py_spy=missing), FileNotFoundError),
+        (StacksConfig(enabled="auto", py_spy=missing), NoData),
+        (StacksConfig(enabled="auto", py_spy=str(anybodys)), PermissionError),
+    )
+    for config, error in configs:
+        exporter = StacksExporter(config)
+        with asyncio.Runner() as runner:
+            runner.run(exporter.start(lent("stacks", FakeClock(), roots=Roots())))
+            with pytest.raises(error):
+                runner.run(exporter.update())
 
 
 @pytest.fixture
@@ -222,11 +214,6 @@ def asleep() -> Iterator[StackRequest]:
         ticks = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19])
         yield StackRequest("/none", "/proc", process.pid, ticks)
         process.kill()
-
-
-def with_program(request: StackRequest, program: Path) -> StackRequest:
-    """Return the request with another program."""
-    return StackRequest(str(program), request.proc_root, request.pid, request.start_ticks)
 
 
 @pytest.mark.parametrize(("text", "result"), [
@@ -243,16 +230,15 @@ def test_what_the_program_says(
 ) -> None:
     """Each way that a look can go has its result; one that takes too long or prints too much is ended."""
     monkeypatch.setattr(dump, "DUMP_SECONDS", 0.5)
-    answer = take_stack(with_program(asleep, script(tmp_path / "program", text)), b"")
+    answer = take_stack(msgspec.structs.replace(asleep, program=str(script(tmp_path / "program", text))), b"")
     assert (answer.result, answer.stack is not None) == (result, result == "read")
 
 
 def test_another_process_of_the_number(asleep: StackRequest) -> None:
     """A process with another start time is not read."""
-    other = StackRequest(asleep.program, asleep.proc_root, asleep.pid, asleep.start_ticks + 1)
-    assert take_stack(other, b"").result == "gone"
-    assert take_stack(StackRequest("/none", "/proc", 2**22 + 1, 5), b"").result == "gone"
-    assert take_stack(asleep, b"").result == "failed"
+    other = msgspec.structs.replace(asleep, start_ticks=asleep.start_ticks + 1)
+    gone = StackRequest("/none", "/proc", 2**22 + 1, 5)
+    assert [take_stack(request, b"").result for request in (other, gone, asleep)] == ["gone", "gone", "failed"]
 
 
 @pytest.mark.parametrize(("state", "result"), [("D", "uninterruptible"), ("T", "read"), ("S", "read")])
@@ -265,24 +251,14 @@ def test_uninterruptible_sleep(tmp_path: Path, state: str, result: str) -> None:
 
 async def test_a_bundle_keeps_what_was_read_before_a_look_failed(node: Node) -> None:
     """Where a look does not come back the bundle has the stacks that were read before it."""
-    for rank in range(3):
-        node.add(100 + rank, rank)
-    await node.look(1.0)
-    pids = {str(rank): 100 + rank for rank in range(3)}
-
-    async def call(request: StackRequest, _seconds: float) -> StackAnswer:
-        if request.pid == 102:
-            raise HelperHung("no answer")
-        return StackAnswer("read", Stack("wait #1", "text\n"))
-
-    node.reader.call = call  # type: ignore[method-assign]  # the test's own helper
-    assert sorted((await node.board.of("test").all()["stacks"](Wanted("7", pids, ()))).files) == [
-        "rank-0.txt",
-        "rank-1.txt",
-    ]
+    await node.silent(3)
+    node.reader.hangs = 102
+    part = node.board.of("test").all()["stacks"]
+    outcome = await part(Wanted("7", {str(rank): 100 + rank for rank in range(3)}, ()))
+    assert sorted(outcome.files) == ["rank-0.txt", "rank-1.txt"]
 
 
-ANSWER = (Path(__file__).parents[1] / "data/stacks/py-spy.json").read_bytes()
+ANSWER = RECORDED.read_bytes()
 PID = json.loads(ANSWER)[0]["pid"]
 
 
