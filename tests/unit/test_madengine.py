@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,16 +86,11 @@ def test_lines() -> None:
 
 def test_patterns_fit_their_examples() -> None:
     """Each failure's words fail a run, unless one of the benign words or patterns is in the line."""
-    benign = [
-        *BENIGN,
-        "E20261122 x generateRocpd.cpp:1",
-        "W20261122 generateRocpd.cpp",
-        "W20261122 x simple_timer.cpp:1",
-    ]
+    tools = ("E20261122 x generateRocpd.cpp:1", "W20261122 generateRocpd.cpp", "W20261122 x simple_timer.cpp:1")
     for words in FAILURES:
         assert read_failure(f"[rank1]: {words} x") == words
         assert read_failure(" " * MAX_LINE_CHARACTERS + words) == ""
-        for harmless in (*benign, "E20261122 x tool.cpp:1"):
+        for harmless in (*BENIGN, *tools, "E20261122 x tool.cpp:1"):
             assert read_failure(f"{harmless} {words}") == ""
     assert read_failure("E20261122 x simple_timer.cpp:1 FAILED") == "FAILED"
     assert read_failure("step 3") == ""
@@ -106,12 +101,8 @@ def test_names_of_files() -> None:
     assert read_name("/o/madengine-a_b_812_node_3.out") == TaskFile("a_b", "812", 3, is_output=True)
     assert read_name("/o/madengine-a_b_812_node_3.err") == TaskFile("a_b", "812", 3, is_output=False)
     assert read_name("/o/madengine-a_b_812_0.out") is None
-    folder = "/o/llama/812"
-    assert [node_of(f"{folder}/{name}") for name in ("node_3/multi_results.csv", "node_3", "nodes/x.csv")] == [
-        3,
-        None,
-        None,
-    ]
+    nodes = {"node_3/multi_results.csv": 3, "node_3": None, "nodes/x.csv": None}
+    assert {name: node_of(f"/o/llama/812/{name}") for name in nodes} == nodes
 
 
 ENDS = {
@@ -154,7 +145,7 @@ def test_fates_of_tasks() -> None:
                 node_task.take(text, seconds, is_output=seconds == 20.0)
         state = node_task.state(31.0 + LOST_SECONDS, has_live_ranks=False)
         assert (state, node_task.code) == ("lost" if fate == "killed" else "exited", code)
-        assert set(node_task.failures) == (
+        assert {*node_task.failures} == (
             {"Traceback (most recent call last)", "HIP out of memory"} if code == 3 else set()
         )
         assert node_task.verdict(node_rank) == verdict
@@ -164,21 +155,19 @@ def test_fates_of_tasks() -> None:
 
 def test_a_task_that_runs_is_not_lost() -> None:
     """A task without a last line runs while a rank of its job does, and for a minute after its last word."""
-    found = NodeTask()
-    assert found.state(0.0, has_live_ranks=False) is None
-    found.take(f"{MARK}about to run madengine", 10.0, is_output=False)
-    assert found.state(10.0 + LOST_SECONDS, has_live_ranks=False) == "running"
-    assert found.state(11.0 + LOST_SECONDS, has_live_ranks=True) == "running"
-    assert found.state(11.0 + LOST_SECONDS, has_live_ranks=False) == "lost"
+    running = NodeTask()
+    assert running.state(0.0, has_live_ranks=False) is None
+    running.take(f"{MARK}about to run madengine", 10.0, is_output=False)
+    for seconds, has_live_ranks, state in ((10.0, False, "running"), (11.0, True, "running"), (11.0, False, "lost")):
+        assert running.state(seconds + LOST_SECONDS, has_live_ranks=has_live_ranks) == state
 
 
 def test_a_dead_rank_contradicts_a_success() -> None:
     """A success on a node where a rank of the job died is none; a failure needs no contradiction."""
-    found = NodeTask()
-    found.take(f"{MARK}task script exiting with code 0", 1.0, is_output=False)
-    assert found.contradiction(1, "exited", has_dead_ranks=True) == "rank_dead"
-    assert found.contradiction(1, "exited", has_dead_ranks=False) is None
-    assert found.contradiction(0, "exited", has_dead_ranks=True) is None
+    ended = NodeTask()
+    ended.take(f"{MARK}task script exiting with code 0", 1.0, is_output=False)
+    for node_rank, has_dead_ranks, contradiction in ((1, True, "rank_dead"), (1, False, None), (0, True, None)):
+        assert ended.contradiction(node_rank, "exited", has_dead_ranks=has_dead_ranks) == contradiction
 
 
 def test_lines_of_a_task() -> None:
@@ -200,8 +189,6 @@ def test_lines_of_a_task() -> None:
 
 
 TABLE_HEADER = " model ,performance, metric ,tp"
-
-
 HEADER = "model, n_gpus ,performance,metric,status,dataname,launcher,nnodes,test_duration"
 
 
@@ -297,15 +284,6 @@ def node(tmp_path: Path) -> Iterator[MadNode]:
     made.end()
 
 
-def test_task_of_a_job_in_a_container(node: MadNode) -> None:
-    """A container's job owns its files by its task's control group, though its ranks are root."""
-    node.write(0, "ends")
-    assert node.look(20.0) == {
-        "task_state/812/0/exited/0": 1.0,
-        "performance/812/0/m/samples_per_second": 1001.5,
-    }
-
-
 def test_worker_that_died_silently(node: MadNode) -> None:
     """A killed worker that madengine calls a success is contradicted by the agent."""
     node.write(1, "killed")
@@ -337,20 +315,17 @@ def test_tasks_are_bounded(node: MadNode, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_results_of_a_site(node: MadNode, tmp_path: Path) -> None:
     """Rows of perf.csv are shown while it is there, also without any job, and read again when it changes."""
-    (tmp_path / "perf.csv").write_text(f"{HEADER}\nm,8,1.5,tok,SUCCESS,,torchrun,4,9s\n")
-    assert node.look(20.0) == {
-        "performance///m/tok": 1.5,
-        "result_seconds/m/tok": 9.0,
-        "run_info//m//torchrun/4////tok/SUCCESS/8": 1.0,
-    }
-    with (tmp_path / "perf.csv").open("a") as file:
-        file.write("m,8,,tok,FAILURE,\n")
+    path, info = tmp_path / "perf.csv", "run_info//m//torchrun/4////tok/SUCCESS/8"
+    path.write_text(f"{HEADER}\nm,8,1.5,tok,SUCCESS,,torchrun,4,9s\n")
+    assert node.look(20.0) == {"performance///m/tok": 1.5, "result_seconds/m/tok": 9.0, info: 1.0}
+    path.write_text(path.read_text() + "m,8,,tok,FAILURE,\n")
     assert node.look(60.0) == {"run_info//m///////tok/FAILURE/8": 1.0}
 
 
-def reading(tables: list[str]) -> SiteReader:
-    """A reader of these patterns."""
-    return SiteReader([], tables, [], FakeClock())
+def look(tables: str) -> Callable[[], tuple[PlacedTable, ...]]:
+    """Return what a reader finds of this pattern when it is called."""
+    reader = SiteReader([], [tables], [], FakeClock())
+    return lambda: reader.look(NOBODY).tables
 
 
 def write_table(folder: Path, job: str, node_rank: int, rows: str) -> Path:
@@ -364,14 +339,13 @@ def write_table(folder: Path, job: str, node_rank: int, rows: str) -> Path:
 def test_tables_are_read_again_when_they_change(tmp_path: Path) -> None:
     """A changed table is read again, keeps its rows while half written, and is dropped when gone."""
     path = write_table(tmp_path, "812", 1, "a,1,tok,8\n")
-    reader = reading([f"{tmp_path}/%j/node_*/multi_results*.csv"])
-    assert reader.look(NOBODY).tables == (PlacedTable("812", 1, ResultTable({("a", "tok"): 1.0}, 1)),)
-    path.write_text("mod")
-    assert [one.table.filled for one in reader.look(NOBODY).tables] == [1]
-    path.write_text(f"{TABLE_HEADER}\na,1,tok,8\nb,2,tok,8\n")
-    assert [one.table.filled for one in reader.look(NOBODY).tables] == [2]
+    tables = look(f"{tmp_path}/%j/node_*/multi_results*.csv")
+    assert tables() == (PlacedTable("812", 1, ResultTable({("a", "tok"): 1.0}, 1)),)
+    for text, filled in (("mod", 1), (f"{TABLE_HEADER}\na,1,tok,8\nb,2,tok,8\n", 2)):
+        path.write_text(text)
+        assert [one.table.filled for one in tables()] == [filled]
     path.unlink()
-    assert reader.look(NOBODY).tables == ()
+    assert tables() == ()
 
 
 def test_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -380,26 +354,27 @@ def test_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     paths = [write_table(tmp_path, "812", node_rank, "a,1,tok,8\n") for node_rank in range(3)]
     for number, path in enumerate(paths):
         os.utime(path, (100 + number, 100 + number))
-    reader = reading([f"{tmp_path}/%j/node_*/*.csv"])
-    assert [one.node_rank for one in reader.look(NOBODY).tables] == [1, 2]
+    pattern = f"{tmp_path}/%j/node_*/*.csv"
+    assert [one.node_rank for one in look(pattern)()] == [1, 2]
     monkeypatch.setattr(whole_file, "LOOK_BYTES", 1)
-    slow = reading([f"{tmp_path}/%j/node_*/*.csv"])
-    assert [one.node_rank for one in slow.look(NOBODY).tables] == [2]
-    assert [one.node_rank for one in slow.look(NOBODY).tables] == [1, 2]
+    slow = look(pattern)
+    assert [[one.node_rank for one in slow()] for _ in range(2)] == [[2], [1, 2]]
     monkeypatch.setattr(site_files, "MAX_TABLE_BYTES", paths[2].stat().st_size)
     paths[2].write_text(paths[2].read_text() + "\n")
-    short = reading([f"{tmp_path}/%j/node_*/*.csv"])
-    short.look(NOBODY)
-    assert [one.node_rank for one in short.look(NOBODY).tables] == [1]
+    short = look(pattern)
+    short()
+    assert [one.node_rank for one in short()] == [1]
 
 
 def test_a_lines_result_comes_first(node: MadNode, tmp_path: Path) -> None:
-    """Where a task printed a result that its table has too, the printed one is shown."""
+    """A container's job owns its files by its task's group; a printed result comes before that of its table."""
     node.write(0, "ends")
     write_table(tmp_path, "812", 0, "m,7,samples_per_second,8\nm,8,tok,8\n")
-    shown = node.look(20.0)
-    assert shown["performance/812/0/m/samples_per_second"] == 1001.5
-    assert shown["performance/812/0/m/tok"] == 8.0
+    assert node.look(20.0) == {
+        "task_state/812/0/exited/0": 1.0,
+        "performance/812/0/m/samples_per_second": 1001.5,
+        "performance/812/0/m/tok": 8.0,
+    }
 
 
 def test_nothing_is_no_data(tmp_path: Path) -> None:

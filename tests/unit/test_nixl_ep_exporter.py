@@ -50,6 +50,14 @@ def lines(*texts: str, path: str = "/o/nixl-ep-node-0.log", seconds: float = 100
     return JobLines("4711", path, (1, 1), generation, seconds, list(texts))
 
 
+def run_of(*read: JobLines) -> JobRun:
+    """A job's run, of which this was read."""
+    run = JobRun()
+    for entry in read:
+        run.take(entry)
+    return run
+
+
 def edge(rank: int, what: str, phase: int) -> str:
     """A rank's word on a phase."""
     return f"global_rank={rank}, local_rank={rank} -> {what} phase {phase}"
@@ -99,22 +107,18 @@ def test_planned_kill_is_marked_in_its_phase(node: EpNode) -> None:
 
 def test_half_written_plan_leaves_the_last(node: EpNode) -> None:
     """While a plan is rewritten, the last one stays."""
-    plan = node.run_folder / "nixl-ep-plan.json"
-    plan.write_text(json.dumps([[0, 1, 2, -3]]))
     node.say(edge(3, "start", 0))
-    assert "planned_exit/4711/3" in node.look()
-    plan.write_text("[[0, 1")
-    assert "planned_exit/4711/3" in node.look()
-    plan.write_text(json.dumps([[0, 1, 2, 3]]))
-    assert "planned_exit/4711/3" not in node.look()
+    for text, is_planned in (("[[0, 1, 2, -3]]", True), ("[[0, 1", True), ("[[0, 1, 2, 3]]", False)):
+        (node.run_folder / "nixl-ep-plan.json").write_text(text)
+        assert ("planned_exit/4711/3" in node.look()) is is_planned
 
 
 def test_plan_of_another_user_is_none(node: EpNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan must belong to the log's user."""
-    asked: list[object] = []
-    monkeypatch.setattr(whole_file, "read_changed", lambda *given: asked.append(given[-1]))
+    owners: list[object] = []
+    monkeypatch.setattr(whole_file, "read_changed", lambda *given: owners.append(given[-1]))
     node.look()
-    assert asked == [ME]
+    assert owners == [ME]
 
 
 def test_plan_that_is_a_link_is_none(node: EpNode, tmp_path: Path) -> None:
@@ -147,21 +151,19 @@ def test_runs_go_on_after_a_restart(node: EpNode) -> None:
 
 def test_two_nodes_of_a_run() -> None:
     """Logs of several nodes are one run; each rank has its last measurement."""
-    run = JobRun()
-    run.take(lines("Process 0 -> global_rank=0, local_rank=0", edge(0, "start", 1)))
-    run.take(lines("Process 0 -> global_rank=2, local_rank=0", edge(2, "start", 2), path="/o/nixl-ep-node-1.log"))
+    run = run_of(
+        lines("Process 0 -> global_rank=0, local_rank=0", edge(0, "start", 1)),
+        lines("Process 0 -> global_rank=2, local_rank=0", edge(2, "start", 2), path="/o/nixl-ep-node-1.log"),
+    )
     assert {number: rank.phase for number, rank in run.ranks().items()} == {0: 1, 2: 2}
-    assert run.phase() == 2
-    assert run.launches() is None
+    assert (run.phase(), run.launches()) == (2, None)
 
 
 def test_newest_directory_counts() -> None:
-    """A run in a newer directory replaces the older one."""
-    run = JobRun()
-    run.take(lines(edge(0, "start", 7)))
-    run.take(lines(edge(1, "start", 0), path="/new/nixl-ep-node-0.log", seconds=200.0))
-    run.take(lines(edge(2, "start", 7), seconds=100.0))
-    assert set(run.ranks()) == {1}
+    """A run in a newer directory replaces the older one, and a truncated log is a new run."""
+    newer = lines(edge(1, "start", 0), path="/new/nixl-ep-node-0.log", seconds=200.0)
+    assert set(run_of(lines(edge(0, "start", 7)), newer, lines(edge(2, "start", 7))).ranks()) == {1}
+    assert set(run_of(lines(edge(0, "start", 7)), lines(edge(1, "start", 0), generation=1)).ranks()) == {1}
 
 
 def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,24 +180,14 @@ def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_ranks_of_a_run_are_bounded(node: EpNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit of ranks neither files nor launches of a run add more."""
     monkeypatch.setattr(job_run, "MAX_ENTRIES", 8)
-    run = JobRun()
-    run.take(lines(*(f"Process {process} -> global_rank=5, local_rank=1" for process in range(5))))
+    run = run_of(lines(*(f"Process {process} -> global_rank=5, local_rank=1" for process in range(5))))
     assert not run.is_full()  # a log, a rank, and five numbers of a launch
     run.take(lines("Process 0 -> global_rank=5, local_rank=1"))
     assert run.is_full()
-
     node.say(*(edge(rank, "start", 0) for rank in range(7)))
     node.look()
     node.say(edge(0, "start", 1))
     assert node.look()["nixl_ep_phase/4711/0/begun"] == 0.0
-
-
-def test_log_that_is_begun_anew() -> None:
-    """A truncated log is a new run."""
-    run = JobRun()
-    run.take(lines(edge(0, "start", 7)))
-    run.take(lines(edge(1, "start", 0), generation=1))
-    assert set(run.ranks()) == {1}
 
 
 def test_failure_of_a_run() -> None:
@@ -216,8 +208,7 @@ def test_failure_of_a_run() -> None:
         (excused, False, SETTLE_SECONDS, ""),
         ((done,), False, 0.0, ""),
     ):
-        run = JobRun()
-        run.take(lines(*texts, path="/o/stdout.txt"))
+        run = run_of(lines(*texts, path="/o/stdout.txt"))
         assert run.failure(plan_of([[0, 1], [0, -1]] if kills else [[0, 1]]), 100.0 + seconds) == category
 
 
@@ -245,8 +236,7 @@ def test_ranks_named_by_their_order() -> None:
 
 def test_ranks_of_a_later_step() -> None:
     """Lines from before the ranks' start plan no exit of these ranks."""
-    run = JobRun()
-    run.take(lines(*(f"global_rank={rank}, local_rank={rank} -> done" for rank in range(3))))
+    run = run_of(lines(*(f"global_rank={rank}, local_rank={rank} -> done" for rank in range(3))))
     before = [view(10 + rank, str(rank), source="environment", exited=True, start_seconds=90.0) for rank in range(2)]
     later = [local(str(rank), 20 + rank, "environment", started=200.0) for rank in range(2)]
     assert list(planned_names("4711", run, None, before)) == [("4711", str(rank)) for rank in range(3)]
@@ -276,10 +266,8 @@ def test_lists_of_nodes_are_read_in_the_thread(node: EpNode, monkeypatch: pytest
     threads = []
     monkeypatch.setattr(exporter, "place_in", lambda _nodes, hostname: threads.append(threading.current_thread()))
     monkeypatch.setattr(exporter, "MAX_JOBS", 2)
-    for number in range(3):
-        node.observe(
-            20 + number, 0, ME, {"SLURM_JOB_NODELIST": "n[0-65535]"} | {"MASTER_PORT": str(number)}, job=str(number)
-        )
+    for job in "012":
+        node.observe(20 + int(job), 0, ME, {"SLURM_JOB_NODELIST": "n[0-65535]", "MASTER_PORT": job}, job=job)
     node.look()
     assert len(threads) == 2
     assert threading.main_thread() not in threads
@@ -298,11 +286,10 @@ def test_log_of_another_job_of_the_user(node: EpNode) -> None:
 def test_launches_and_groups() -> None:
     """Each group is of the last launch of its size that was seen after it was started; later groups come first."""
     first, second = Launch(100.0, {0: 1, 1: 0}), Launch(200.0, {0: 3, 1: 2})
-
-    def early_at(started: float) -> list[RankView]:
-        return [local("0", pid, parent=7, started=started) for pid in (1, 2)]
-
-    early = early_at(99.0)
+    early, in_time, too_late = (
+        [local("0", pid, parent=7, started=started) for pid in (1, 2)]
+        for started in (99.0, 100.0 + SLACK_SECONDS, 100.1 + SLACK_SECONDS)
+    )
     late = [local("0", pid, parent=8, started=199.0) for pid in (3, 4)]
     for launches, ranks, numbers in (
         ([first, second], early + late, {1: 1, 2: 0, 3: 3, 4: 2}),
@@ -310,7 +297,7 @@ def test_launches_and_groups() -> None:
         ([first, second], late, {3: 3, 4: 2}),
         ([first, second], early[:1], {}),
         ([Launch(100.0, {1: 1, 2: 0})], early + late, {}),
-        ([first], early_at(100.0 + SLACK_SECONDS), {1: 1, 2: 0}),
-        ([first], early_at(100.1 + SLACK_SECONDS), {}),
+        ([first], in_time, {1: 1, 2: 0}),
+        ([first], too_late, {}),
     ):
         assert numbers_of(launches, ranks) == {ProcessKey(pid, 5000): number for pid, number in numbers.items()}

@@ -45,8 +45,8 @@ def test_planned_removals() -> None:
     """A rank is killed in the phase with its negative number; it is removed after its last phase in a row."""
     found = planned(PHASES)
     assert [found.is_killed(*of) for of in ((6, 2), (6, 1), (5, 2), (6, 4))] == [True, False, False, False]
-    asked = ((5, 1), (5, 0), (6, 1), (0, 2), (0, 3), (0, 4), (0, -1))
-    assert [of for of in asked if found.is_removed_after(*of)] == [(5, 1), (0, 3)]
+    after = ((5, 1), (5, 0), (6, 1), (0, 2), (0, 3), (0, 4), (0, -1))
+    assert [of for of in after if found.is_removed_after(*of)] == [(5, 1), (0, 3)]
 
 
 def test_phases_with_names() -> None:
@@ -103,10 +103,8 @@ def measured(line: str) -> dict[int, dict[str, StageTimes]]:
 def test_measurements() -> None:
     """Bandwidths are bytes per second, of one stage or of each; no mean time is needed."""
     sample = "[rank {}] Dispatch + combine bandwidth: {} GB/s, avg_t=2.00 us, min_t=3.00 us, max_t=4.00 us"
-    assert measured(sample.format(1, "1.5e1") + sample.format(2, ".5")) == {
-        1: {"combined": StageTimes(15e9)},
-        2: {"combined": StageTimes(0.5e9)},
-    }
+    stages = measured(sample.format(1, "1.5e1") + sample.format(2, ".5"))
+    assert stages == {1: {"combined": StageTimes(15e9)}, 2: {"combined": StageTimes(0.5e9)}}
     for times in ("", ", avg_t=43.2 us"):
         stages = measured(f"[rank 0] Dispatch bandwidth: 40.0 GB/s{times} | Combine bandwidth: 50.0 GB/s{times}")
         assert stages == {0: {"dispatch": StageTimes(40e9), "combine": StageTimes(50e9)}}
@@ -158,8 +156,8 @@ def test_ranks_that_say_that_they_leave() -> None:
 
 def test_launches_of_a_node() -> None:
     """A process number that comes again is of the next launch; the newest launches are kept."""
-    lines = ["Process 0 -> global_rank=3, local_rank=0", "Process 1 -> global_rank=2, local_rank=1"]
-    lines.append("Process 0 -> global_rank=7, local_rank=2")
+    launched = ((0, 3, 0), (1, 2, 1), (0, 7, 2))
+    lines = [f"Process {process} -> global_rank={rank}, local_rank={local}" for process, rank, local in launched]
     assert taken(lines).launches == [Launch(100.0, {0: 3, 1: 2}), Launch(102.0, {0: 7})]
     many = taken(["Process 0 -> global_rank=7, local_rank=2"] * (run.MAX_LAUNCHES + 1))
     assert len(many.launches) == run.MAX_LAUNCHES
