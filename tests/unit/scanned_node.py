@@ -1,6 +1,7 @@
 """A made-up node and the scanner that looks at it."""
 
 from pathlib import Path
+from typing import Any
 
 from proc_tree import ProcTree
 
@@ -29,6 +30,10 @@ class Node:
         self.guard = Guard(Logger("process"))
         self.roots = Roots(proc=self.proc.root, sys=self.sys)
         self.scanner = Scanner(self.roots, self.guard)
+
+    def add_rank(self, pid: int, **state: Any) -> None:
+        """Add a process with a thread of NCCL's, or change it."""
+        self.proc.add(pid, threads={100_000 + pid: "NCCL RAS"}, **state)
 
     def look(self, *writer_keys: WriterKey, after: float = 1.0) -> ScanResult:
         self.now += after

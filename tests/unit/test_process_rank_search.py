@@ -62,7 +62,7 @@ def test_orphan_of_a_rank_is_none(node: Node) -> None:
 
 def test_child_of_a_rank_from_before_a_restart(node: Node) -> None:
     """A forked child of a rank that the agent knew before its restart is none, at the first look too."""
-    node.proc.add(30, threads={31: "NCCL RAS"}, maps=NCCL_MAPS, files=GPU)
+    node.add_rank(30, maps=NCCL_MAPS, files=GPU)
     node.proc.add(40, parent=30, maps=NCCL_MAPS, files=GPU)
     node.known = [ProcessKey(30, 5000)]
     assert node.evidence() == {}
@@ -72,7 +72,7 @@ def test_late_initialisation(node: Node) -> None:
     """A process is looked at again when its threads change in number, and after half a minute anyway."""
     node.proc.add(10)
     assert node.evidence() == {}
-    node.proc.add(10, threads={11: "NCCL RAS"})
+    node.add_rank(10)
     assert node.evidence() == {10: "thread"}
     node.proc.add(20)
     assert (node.evidence(), node.evidence(after=NAMED_SECONDS)) == ({}, {})
@@ -84,7 +84,7 @@ def test_a_thread_that_is_named_after_the_look(node: Node) -> None:
     """A thread that had no name of its own yet when it was looked at makes a rank two seconds later."""
     node.proc.add(10, threads={11: "python3"})
     assert node.evidence() == {}
-    node.proc.add(10, threads={11: "NCCL RAS"})
+    node.add_rank(10)
     assert (node.evidence(), node.evidence(after=NAMED_SECONDS)) == ({}, {10: "thread"})
 
 
@@ -93,7 +93,7 @@ def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
     node.proc.add(10)
     node.look()
     node.look(after=YOUNG_SECONDS)
-    node.proc.add(10, threads={11: "NCCL RAS"})
+    node.add_rank(10)
     assert (node.evidence(after=OLD_SECONDS - 1), node.evidence()) == ({}, {10: "thread"})
 
 

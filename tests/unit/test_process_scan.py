@@ -27,6 +27,8 @@ from exporters.process.scan import MAX_NEW, ScanResult, held_files
 from exporters.process.standing import MAX_NEW_PER_USER, NEW_RANK_SECONDS, THREADS_SECONDS
 from exporters.process.usage.groups import MAX_LEVELS
 
+KEY = ProcessKey(10, 5000)
+
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
@@ -46,7 +48,7 @@ def test_an_odd_process_costs_itself_alone(node: Node, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(node.scanner._proc, where, odd)
     for pid in (10, 20, 30):
-        node.proc.add(pid, threads={pid + 1: "NCCL RAS"})
+        node.add_rank(pid)
     for _ in range(2):
         scan = node.look()
         assert {key.pid for key in scan.standing} - {20} == {10, 30}
@@ -56,43 +58,40 @@ def test_an_odd_process_costs_itself_alone(node: Node, monkeypatch: pytest.Monke
 
 def test_a_known_rank_that_makes_no_sense_has_not_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A known rank with an unreadable stat line is neither ended nor new."""
-    node.proc.add(10, threads={11: "NCCL RAS"})
+    node.add_rank(10)
     assert [facts.key.pid for facts in node.look().new] == [10]
     with monkeypatch.context() as patch:
         patch.setattr(node.scanner._proc, "stat", lambda _pid: int("no number"))
-        assert (node.look().gone, node.known) == ((), [ProcessKey(10, 5000)])
+        assert (node.look().gone, node.known) == ((), [KEY])
     scan = node.look()
-    assert (scan.new, scan.gone, [key.pid for key in scan.standing]) == ((), (), [10])
+    assert (scan.new, scan.gone, list(scan.standing)) == ((), (), [KEY])
 
 
 def test_a_file_begun_anew_is_linked_at_the_next_look(node: Node) -> None:
     """A writer that closed its file and made another is linked when its records are seen, not seconds later."""
-    path, first = node.log(10)
-    node.proc.add(10, threads={11: "NCCL RAS"}, files={3: path})
-    assert node.look(first).links == ((first, ProcessKey(10, 5000)),)
-    path, second = node.log(10, "other")
-    node.proc.add(10, threads={11: "NCCL RAS"}, files={4: path})
-    assert node.look(second).links == ((second, ProcessKey(10, 5000)),)
+    for number, host in ((3, "h"), (4, "other")):
+        path, writer = node.log(10, host)
+        node.add_rank(10, files={number: path})
+        assert node.look(writer).links == ((writer, KEY),)
 
 
 def test_reused_pid(node: Node) -> None:
     """The same pid with another start time is another process: the one is gone, the other looked at."""
-    node.proc.add(10, threads={11: "NCCL RAS"})
+    node.add_rank(10)
     node.look()
-    node.proc.add(10, threads={11: "NCCL RAS"}, start=9000)
+    node.add_rank(10, start=9000)
     scan = node.look()
-    assert scan.gone == (ProcessKey(10, 5000),)
-    assert [facts.key for facts in scan.new] == [ProcessKey(10, 9000)]
+    assert (scan.gone, [facts.key for facts in scan.new]) == ((KEY,), [ProcessKey(10, 9000)])
 
 
 def test_a_clock_that_is_set_counts_for_the_next_rank(node: Node) -> None:
     """When a rank was started is reckoned from the boot time that the kernel gives when the rank is found."""
-    node.proc.add(10, threads={11: "NCCL RAS"})
-    (before,) = node.look().new
-    (node.proc.root / "stat").write_text("btime 1700003600\n")
-    node.proc.add(20, threads={21: "NCCL RAS"})
-    (after,) = node.look().new
-    assert after.start_seconds - before.start_seconds == 3600.0
+    starts = []
+    for pid in (10, 20):
+        node.add_rank(pid)
+        starts.append(node.look().new[0].start_seconds)
+        (node.proc.root / "stat").write_text("btime 1700003600\n")
+    assert starts[1] - starts[0] == 3600.0
 
 
 def test_writer_in_another_pid_namespace(node: Node) -> None:
@@ -123,38 +122,30 @@ def test_descriptors_unreadable(node: Node) -> None:
 
 def test_zombie_has_left(node: Node) -> None:
     """A zombie has ended, unless other threads of it still run."""
-    key = ProcessKey(10, 5000)
-    node.proc.add(10, threads={11: "NCCL RAS"})
+    node.add_rank(10)
     node.look()
-    node.proc.add(10, state="Z", threads={11: "NCCL RAS"})
+    node.add_rank(10, state="Z")
     assert node.look().gone == ()
     node.proc.add(10, state="Z")
-    assert node.look().gone == (key,)
+    assert node.look().gone == (KEY,)
 
 
 @pytest.mark.slow
 def test_new_ranks_of_a_look_are_bounded(node: Node) -> None:
     """One new rank process over the bound of a look is found in the next, and so is one that was refused."""
     for pid in range(10, 10 + MAX_NEW + 1):
-        node.proc.add(pid, threads={100_000 + pid: "NCCL RAS"})
-    assert len(node.look().new) == MAX_NEW
-    assert len(node.look().new) == 1
-    node.refused = node.known
-    node.known = []
+        node.add_rank(pid)
+    assert [len(node.look().new) for _ in range(2)] == [MAX_NEW, 1]
+    node.refused, node.known = node.known, []
     assert node.look().new == ()
 
 
 @pytest.mark.slow
 def test_users_take_turns_in_a_look(node: Node) -> None:
     """The ranks of a user are found in the first look, whatever number of another's there is."""
-    for pid in range(10, 10 + 2 * MAX_NEW):
-        node.proc.add(pid, threads={100_000 + pid: "NCCL RAS"}, uid=1001)
-    for pid in (9000, 9001):
-        node.proc.add(pid, threads={100_000 + pid: "NCCL RAS"}, uid=1000)
+    for pid in (*range(10, 10 + 2 * MAX_NEW), 9000, 9001):
+        node.add_rank(pid, uid=1000 if pid >= 9000 else 1001)
     assert {9000, 9001} <= {facts.key.pid for facts in node.look().new}
-
-
-KEY = ProcessKey(10, 5000)
 
 
 class Group:
@@ -169,7 +160,7 @@ class Group:
         self.found: ScanResult | None = None
 
     def add(self, pid: int, **state: Any) -> None:
-        self.node.proc.add(pid, threads={pid + 1: "NCCL RAS"}, cgroup="0::/job\n", **state)
+        self.node.add_rank(pid, cgroup="0::/job\n", **state)
 
     def kills(self, number: int) -> None:
         self.file.write_text(f"low 0\nhigh 0\nmax 3\noom 1\noom_kill {number}\noom_group_kill 0\n")
@@ -199,26 +190,23 @@ def test_one_oom_kill_has_one_victim(group: Group) -> None:
     group.look(2)
     assert not group.is_oom(10)
     group.kills(1)
-    assert group.is_oom(10)
-    assert not group.is_oom(20)
+    assert [group.is_oom(pid) for pid in (10, 20)] == [True, False]
 
 
 def test_look_between_oom_kill_and_exit(group: Group) -> None:
     """A look that comes between the kill and the exit does not hide it; older kills are no cause."""
     group.add(10)
     group.look()
-    group.kills(1)
-    group.look()
-    assert group.is_oom(10)
-    group.kills(2)
-    group.look(2)
-    assert not group.is_oom(10)
+    for kills, looks, is_oom in ((1, 1, True), (2, 2, False)):
+        group.kills(kills)
+        group.look(looks)
+        assert group.is_oom(10) is is_oom
 
 
 @pytest.mark.parametrize("dying", [{"pending": 1 << 8}, {"exiting": True}])
 @pytest.mark.parametrize("looks", [1, 2, 30])
 def test_oom_kill_of_a_process_that_takes_long_to_die(group: Group, dying: dict[str, Any], looks: int) -> None:
-    """An exit long after its OOM kill is still an OOM kill."""
+    """An exit long after its OOM kill is still an OOM kill; a SIGKILL that was pending is not taken back."""
     group.add(10)
     group.look(2)
     group.kills(1)
@@ -227,16 +215,8 @@ def test_oom_kill_of_a_process_that_takes_long_to_die(group: Group, dying: dict[
     group.add(10, exiting=True)  # SIGKILL is not pending any more once it is being handled
     group.look(looks)
     assert group.is_oom(10)
-
-
-def test_pending_kill_is_not_taken_back(group: Group) -> None:
-    """Once SIGKILL was pending the process counts as dying, also while the signal is being handled."""
-    group.add(10, pending=1 << 8)
-    group.look()
-    group.add(10, exiting=True)
-    group.look()
     assert group.found is not None
-    assert group.found.standing[KEY].kill_pending
+    assert group.found.standing[KEY].kill_pending == ("pending" in dying)
 
 
 def test_control_group_made_anew(group: Group) -> None:
@@ -264,7 +244,7 @@ class Step:
         for pid in self.pids:
             self._count(self.step / f"task_{pid}", 0, 0)
             group = f"/system.slice/slurmstepd.scope/job_7/step_0/user/task_{pid}"
-            node.proc.add(pid, threads={pid + 1: "NCCL RAS"}, cgroup=f"0::{group}\n")
+            node.add_rank(pid, cgroup=f"0::{group}\n")
         self.count(0)
         for _ in range(2):
             self.standing = node.look().standing
@@ -275,15 +255,9 @@ class Step:
 
     def count(self, kills: int, groups: int = 0, task: int | None = None) -> None:
         """Let the kernel have counted so many, in a task's group and in those above it."""
-        for group in ([] if task is None else [self.step / f"task_{task}"]) + [
-            self.step,
-            *(parent for parent in self.step.parents if parent.is_relative_to(self.slice)),
-        ]:
+        above = [parent for parent in self.step.parents if parent.is_relative_to(self.slice)]
+        for group in ([] if task is None else [self.step / f"task_{task}"]) + [self.step, *above]:
             self._count(group, kills, groups)
-
-    def remove(self, group: Path) -> None:
-        """Let a group go, as Slurm does with its last process."""
-        shutil.rmtree(group)
 
     def is_oom(self, pid: int) -> bool:
         before = self.standing[ProcessKey(pid, 5000)].oom
@@ -300,32 +274,29 @@ def step(node: Node) -> Step:
 def test_group_that_went_with_its_process(step: Step, gone: str) -> None:
     """If a task's group is gone, the nearest group above counts its kill, for one victim per kill."""
     step.count(1, task=100)
-    step.remove((step.step / gone).resolve())
+    shutil.rmtree((step.step / gone).resolve())
     assert step.is_oom(100)
-    if gone != "task_100":
-        assert not step.is_oom(200)
+    assert gone == "task_100" or not step.is_oom(200)
 
 
 def test_kill_in_a_siblings_group(step: Step) -> None:
     """A rank whose own group counts no kill was not killed by the OOM killer."""
     step.count(1, task=100)
-    assert not step.is_oom(200)
-    assert step.is_oom(100)
-    step.remove(step.step / "task_300")
-    assert not step.is_oom(300)  # the one kill that the step counts was that of rank 100
+    shutil.rmtree(step.step / "task_300")  # the one kill that the step counts is that of rank 100
+    assert [step.is_oom(pid) for pid in (200, 100, 300)] == [False, True, False]
 
 
 def test_group_that_was_killed_as_a_whole(step: Step) -> None:
     """All ranks of a group that was killed as a whole are OOM victims."""
     step.count(1, groups=1)
     for pid in step.pids:
-        step.remove(step.step / f"task_{pid}")
+        shutil.rmtree(step.step / f"task_{pid}")
     assert [step.is_oom(pid) for pid in step.pids] == [True] * 8
 
 
 def test_group_that_could_not_be_read_before(node: Node) -> None:
     """A counter that was unreadable before a kill proves nothing."""
-    node.proc.add(10, threads={11: "NCCL RAS"}, cgroup="0::/job\n")
+    node.add_rank(10, cgroup="0::/job\n")
     before, file = node.look().standing[KEY].oom, node.sys / "fs/cgroup/job/memory.events"
     file.parent.mkdir(parents=True)
     file.write_text("oom_kill 3\n")
@@ -342,14 +313,14 @@ def test_whose_file_a_process_that_cannot_be_looked_into_wrote(node: Node) -> No
     node.file_uid = 1000
     scan = node.look(writer_key)
     assert [facts.evidence for facts in scan.new] == ["records"]
-    assert scan.links == ((writer_key, ProcessKey(10, 5000)),)
+    assert scan.links == ((writer_key, KEY),)
 
 
 @pytest.mark.parametrize(("flags", "linked"), [("0100001", True), ("0100002", True), ("0100000", False)])
 def test_who_only_reads_a_file_did_not_write_it(flags: str, linked: bool, node: Node) -> None:
     """A process of the right pid that holds a file open for reading is not its writer."""
     path, writer_key = node.log(10)
-    node.proc.add(10, threads={11: "NCCL RAS"}, files={7: path})
+    node.add_rank(10, files={7: path})
     (node.proc.root / "10/fdinfo").mkdir()
     (node.proc.root / "10/fdinfo/7").write_text(f"pos:\t0\nflags:\t{flags}\nmnt_id:\t9\n")
     assert bool(node.look(writer_key).links) == linked
@@ -390,43 +361,39 @@ def test_the_path_of_a_held_file_is_its_writers(tmp_path: Path, writer: int) -> 
 def test_finalized(node: Node) -> None:
     """A rank that closed its record file while it runs has destroyed its communicators; a new file takes that back."""
     log, _ = node.log(10)
-    node.proc.add(10, threads={11: "NCCL RAS"}, files={3: log})
-    key = ProcessKey(10, 5000)
-    assert not node.look().standing[key].finalized
-    node.proc.add(10, threads={11: "NCCL RAS"})
-    assert node.look().standing[key].finalized
-    node.proc.add(10, threads={11: "NCCL RAS"}, files={3: log})
-    assert not node.look(after=THREADS_SECONDS).standing[key].finalized
+    for files, after, finalized in (({3: log}, 1.0, False), ({}, 1.0, True), ({3: log}, THREADS_SECONDS, False)):
+        node.add_rank(10, files=files)
+        assert node.look(after=after).standing[KEY].finalized is finalized
 
 
 @pytest.mark.parametrize("how", [{"exiting": True}, {"state": "Z"}, {"start": 6000}])
 def test_descriptors_closed_by_death(node: Node, how: dict[str, object]) -> None:
     """Descriptors that the kernel closed while it tore the process down are no orderly end."""
     log, _ = node.log(10)
-    node.proc.add(10, threads={11: "NCCL RAS"}, files={3: log})
-    key = ProcessKey(10, 5000)
+    node.add_rank(10, files={3: log})
     node.look()
 
     def die(*_: object) -> bool:
-        node.proc.add(10, threads={11: "NCCL RAS"}, **how)  # type: ignore[arg-type]
+        node.add_rank(10, **how)
         return False
 
     node.scanner._proc.holds = die  # type: ignore[method-assign]  # it dies between the look's reads
-    assert not node.look().standing[key].finalized
+    assert not node.look().standing[KEY].finalized
 
 
 def test_blocked_thread(node: Node) -> None:
     """A vital thread in D with the same switch count is blocked since it was first seen so; a switch ends that."""
-    key = ProcessKey(10, 5000)
-    stuck = {"threads": {11: "NCCL Progress 0"}, "thread_states": {11: ("D", 42)}}
-    node.proc.add(10, **stuck)  # type: ignore[arg-type]
-    since = node.look().standing[key].blocked_since
+
+    def blocked_since(switches: int, after: float = THREADS_SECONDS) -> float | None:
+        node.proc.add(10, threads={11: "NCCL Progress 0"}, thread_states={11: ("D", switches)})
+        return node.look(after=after).standing[KEY].blocked_since
+
+    since = blocked_since(42, 1.0)
     assert since == node.now
-    assert node.look(after=THREADS_SECONDS).standing[key].blocked_since == since
-    node.proc.add(10, threads={11: "NCCL Progress 0"}, thread_states={11: ("D", 43)})
-    assert node.look(after=THREADS_SECONDS).standing[key].blocked_since == node.now
+    assert blocked_since(42) == since
+    assert blocked_since(43) == node.now
     node.proc.add(10, threads={11: "NCCL Progress 0", 12: "writer"}, thread_states={12: ("D", 1)})  # a data thread
-    assert node.look(after=THREADS_SECONDS).standing[key].blocked_since is None
+    assert node.look(after=THREADS_SECONDS).standing[KEY].blocked_since is None
 
 
 def test_new_ranks_are_searched_in_each_look_within_bounds(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -440,7 +407,7 @@ def test_new_ranks_are_searched_in_each_look_within_bounds(node: Node, monkeypat
 
     crowd, victim = range(100, 101 + MAX_NEW_PER_USER), 10
     for pid in (*crowd, victim):
-        node.proc.add(pid, threads={pid + 1000: "NCCL RAS"}, uid=1000 if pid == victim else 1001)
+        node.add_rank(pid, uid=1000 if pid == victim else 1001)
     node.look()
     monkeypatch.setattr(standing.ProcFS, "open_files", noted)
     node.look(after=1.0)
