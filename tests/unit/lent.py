@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,13 @@ async def stop_all(helpers: Helpers) -> None:
     """End every helper process, as the agent does at the end of an exporter's run."""
     for helper in helpers.all():
         await helper.stop()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition that nothing signals."""
+    async with asyncio.timeout(20.0):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 def failed(ledger: HealthLedger) -> list[Entry]:

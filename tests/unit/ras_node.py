@@ -3,13 +3,13 @@
 import asyncio
 import json
 import socket
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
 
 import msgspec
-from lent import Admission, lent
+from lent import Admission, lent, until
 from proc_tree import ProcTree
 from rank_table import Table, environment, facts, writer_key
 from ras_server import conversing, served
@@ -176,19 +176,13 @@ class Node:
         await self.look(exporter, 1.0)
         return await self.look(exporter, MIN_INTERVAL_SECONDS)
 
-    async def until(self, reached: Callable[[], bool]) -> None:
-        """Wait until something is so that a stream brings about."""
-        async with asyncio.timeout(5.0):
-            while not reached():
-                await asyncio.sleep(0.001)
-
     async def listened_to(self, exporter: RasExporter) -> asyncio.StreamWriter:
         """Wait until the exporter listens; return this end of the stream."""
-        await self.until(lambda: exporter.snapshot().heard.up == {f"127.0.0.1:{self.port}": True})
+        await until(lambda: exporter.snapshot().heard.up == {f"127.0.0.1:{self.port}": True})
         return self.streams[-1]
 
     async def tell(self, exporter: RasExporter, event: str, times: int = 1) -> None:
         """Have RAS tell of an event, and wait until it is heard."""
         before = exporter.snapshot().heard.events[event]
         self.streams[-1].write(f"[2026-11-20 18:05:23] {event}: 10.0.0.1<4711> \n".encode() * times)
-        await self.until(lambda: exporter.snapshot().heard.events[event] == before + times)
+        await until(lambda: exporter.snapshot().heard.events[event] == before + times)

@@ -95,22 +95,14 @@ def test_a_worker_of_another_rank() -> None:
     assert foreign({OTHER_RANK: ["GPU-b"], STRANGER: ["GPU-b"]}, known) == (("GPU-b", ALICE, 1),)
 
 
-def test_gpus_without_a_rank_are_nobodys() -> None:
-    """A foreign process counts only on those of its GPUs that a rank uses."""
-    known = {RANK: a_rank(), STRANGER: process(uid=BOB)}
-    users = {RANK: ["GPU-a"], STRANGER: ["GPU-a", "GPU-b"], 21: ["GPU-a"]}
-    assert foreign(users, known) == (("GPU-a", BOB, 1),)
-
-
 def test_users_of_one_gpu_are_bounded() -> None:
     """The users with the most processes have their names; users beyond the limit are one sum."""
     strangers = {100 + number: process(uid=5000 + number // 2) for number in range(2 * MAX_USERS)}
-    users = {RANK: ["GPU-a"], **{pid: ["GPU-a"] for pid in strangers}}
-    counts = foreign(users, {RANK: a_rank(), **strangers})
-    assert counts == tuple(("GPU-a", 5000 + number, 2) for number in range(MAX_USERS))
     more = {999: process(uid=9999), 998: process(uid=9998)}
-    counts = foreign({**users, 999: ["GPU-a"], 998: ["GPU-a"]}, {RANK: a_rank(), **strangers, **more})
-    assert counts[MAX_USERS:] == (("GPU-a", None, 2),)
+    named = tuple(("GPU-a", 5000 + number, 2) for number in range(MAX_USERS))
+    for known, others in ((strangers, ()), (strangers | more, (("GPU-a", None, 2),))):
+        users = {pid: ["GPU-a"] for pid in (RANK, *known)}
+        assert foreign(users, {RANK: a_rank(), **known}) == named + others
 
 
 class Node:
@@ -138,12 +130,9 @@ def test_a_descendant_stays_one(tmp_path: Path) -> None:
     """A process stays a descendant after its ancestors ended; another process with its pid is examined again."""
     node = Node(tmp_path)
     node.proc.add(RANK)
-    node.proc.add(STRANGER, parent=RANK)
-    assert node.strangers.look([STRANGER])[STRANGER].ancestors == {RANK}
-    node.proc.add(STRANGER, parent=1)
-    assert node.strangers.look([STRANGER])[STRANGER].ancestors == {RANK}
-    node.proc.add(STRANGER, parent=1, start=5001)
-    assert node.strangers.look([STRANGER])[STRANGER].ancestors == frozenset()
+    for parent, start, ancestors in ((RANK, 5000, {RANK}), (1, 5000, {RANK}), (1, 5001, set())):
+        node.proc.add(STRANGER, parent=parent, start=start)
+        assert node.strangers.look([STRANGER])[STRANGER].ancestors == ancestors
 
 
 def test_looks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

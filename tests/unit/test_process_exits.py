@@ -3,15 +3,14 @@
 import asyncio
 import os
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from fake_clock import FakeClock
-from lent import lent
+from lent import lent, until
 from proc_tree import ProcTree
 from rank_table import KILLED, RankTable, environment, facts
 
@@ -104,13 +103,6 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return sizes
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition."""
-    async with asyncio.timeout(20.0):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 async def test_all_ranks_of_a_node_leave_at_once(node: Node, judged: list[int]) -> None:
     """1,024 exits cost two judgements of their job and one call for their statuses; other jobs are not judged."""
     others = 24
@@ -181,14 +173,6 @@ async def test_a_parent_that_reaps_late(node: Node) -> None:
     await until(lambda: node.exits.unknown_exits == 1)
     assert node.thread.calls == calls + 1
     await node.exits.stop()
-
-
-@pytest.fixture
-def child() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that waits for its standard input to end."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        yield process
-        process.kill()
 
 
 def off_the_loop(read: Callable[..., T]) -> Callable[..., T | None]:

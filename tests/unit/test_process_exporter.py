@@ -4,7 +4,6 @@ import asyncio
 import errno
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,14 +28,6 @@ from exporters.process.standing import THREADS_SECONDS
 START = 5000
 
 
-@pytest.fixture
-def child() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that waits for its standard input to end."""
-    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
-        yield process
-        process.kill()
-
-
 class Node:
     """A made-up /proc, a table, and an exporter over them."""
 
@@ -52,9 +43,9 @@ class Node:
         self.proc.add(pid, start=START, threads={pid + 1: "NCCL RAS"}, environment={"RANK": "0", "SLURM_JOB_ID": "7"})
         return ProcessKey(pid, START)
 
-    async def start(self) -> ProcessExporter:
+    async def start(self, **config: bool) -> ProcessExporter:
         self.context = lent("process", self.clock, **self.lends)
-        exporter = ProcessExporter(ProcessConfig())
+        exporter = ProcessExporter(ProcessConfig(**config))
         await exporter.start(self.context)
         return exporter
 
@@ -158,9 +149,10 @@ def lines(exporter: ProcessExporter) -> set[str]:
     return {f"{s.name.removeprefix('rankwatch_')}{{{','.join(s.labels.values())}}} {s.value:g}" for s in metrics}
 
 
-async def test_what_a_rank_uses_is_shown(node: Node, rank: ProcessKey) -> None:
-    """A labelled rank shows its usage, and its job the waits of its control groups."""
-    exporter = await node.start()
+@pytest.mark.parametrize("all_values", [False, True])
+async def test_what_a_rank_uses_is_shown(node: Node, rank: ProcessKey, all_values: bool) -> None:
+    """A labelled rank shows its usage, with all_values also its CPUs, and its job the waits of its control groups."""
+    exporter = await node.start(all_values=all_values)
     group = node.context.roots.sys / "fs/cgroup/unified/made.slice"
     for seconds in (1, 3, 8):
         await asyncio.to_thread(write_group, group, seconds)
@@ -174,20 +166,9 @@ async def test_what_a_rank_uses_is_shown(node: Node, rank: ProcessKey) -> None:
         "job_pressure_waiting_seconds_total{7,io} 1.25",
         "job_cpu_throttled_seconds_total{7} 2.5",
     }
-    assert not [line for line in shown if "affinity" in line]
+    assert any(line.startswith("rank_affinity_info{7,0,") for line in shown) is all_values
     node.ranks.observe_exit(rank, None)
     assert not [line for line in lines(exporter) if line.startswith("rank_")]
-    await exporter.drain()
-
-
-async def test_all_values_are_shown_if_asked_for(node: Node, rank: ProcessKey) -> None:
-    """With all_values a rank's CPUs have a series."""
-    exporter = ProcessExporter(ProcessConfig(all_values=True))
-    await exporter.start(node.context)
-    await exporter.update()
-    node.clock.advance(THREADS_SECONDS)
-    node.ranks.tick()
-    assert [line for line in lines(exporter) if line.startswith("rank_affinity_info{7,0,")] != []
     await exporter.drain()
 
 

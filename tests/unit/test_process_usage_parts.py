@@ -89,28 +89,29 @@ class Threads:
         return self.waits.get(tid)
 
 
-def test_quiet_threads_are_not_asked() -> None:
+def test_quiet_threads_are_not_read() -> None:
     """Only the main thread and threads that ran, are ready or are new are read; no wait is lost."""
     node = Threads()
-    node.waits = dict.fromkeys(range(1, 6), 10)
-    node.look(thread(1), thread(2), thread(3), thread(4))
-    assert node.reads == [1, 2, 3, 4]
-    node.waits = dict.fromkeys(range(1, 6), 20)
-    assert node.look(thread(1), thread(2), thread(3, 1), thread(4, state="R"), thread(5)) == (50, 0)
-    assert node.reads == [1, 3, 4, 5]
-    assert node.look(thread(1), thread(2, 1), thread(3, 1), thread(4), thread(5))[0] == 60
+    for wait, threads, waited, reads in (
+        (10, [thread(1), thread(2), thread(3), thread(4)], 0, [1, 2, 3, 4]),
+        (20, [thread(1), thread(2), thread(3, 1), thread(4, state="R"), thread(5)], 50, [1, 3, 4, 5]),
+        (20, [thread(1), thread(2, 1), thread(3, 1), thread(4), thread(5)], 60, [1, 2]),
+    ):
+        node.waits = dict.fromkeys(range(1, 6), wait)
+        assert (node.look(*threads)[0], node.reads) == (waited, reads)
 
 
 def test_threads_that_end_take_nothing_back() -> None:
     """An ended thread leaves the totals; a new thread with its number counts from 0."""
     node = Threads()
-    node.waits = {1: 0, 2: 100}
-    node.look(thread(1), thread(2))
-    node.waits = {1: 0, 2: 130}
-    assert node.look(thread(1), thread(2, 1, io=5)) == (30, 5)
-    assert node.look(thread(1)) == (30, 5)
-    node.waits = {1: 0, 2: 7}
-    assert node.look(thread(1), thread(2, 1, start=6000, io=3)) == (37, 8)
+    for wait, more, totals in (
+        (100, [thread(2)], (0, 0)),
+        (130, [thread(2, 1, io=5)], (30, 5)),
+        (130, [], (30, 5)),
+        (7, [thread(2, 1, start=6000, io=3)], (37, 8)),
+    ):
+        node.waits = {1: 0, 2: wait}
+        assert node.look(thread(1), *more) == totals
 
 
 # -- children ------------------------------------------------------------------------------------------------------
@@ -128,23 +129,18 @@ def test_shares_of_children() -> None:
 @pytest.mark.parametrize("ranks", [MAX_IN_ALL // MAX_PER_RANK + 1, MAX_IN_ALL, MAX_IN_ALL + 1])
 def test_children_of_all_ranks_are_bounded(ranks: int) -> None:
     """Ranks with more children than fit get equal shares, never more than MAX_IN_ALL together."""
-    many = {
-        ProcessKey(rank, 1): [ProcessKey(rank, child) for child in range(MAX_PER_RANK + 1)] for rank in range(ranks)
-    }
-    result = shares(many)
-    assert len({len(entry) for entry in result.values()}) == 1
-    assert MAX_IN_ALL // 2 < sum(map(len, result.values())) <= MAX_IN_ALL
+    children = [ProcessKey(1, child) for child in range(MAX_PER_RANK + 1)]
+    sizes = [len(entry) for entry in shares({ProcessKey(rank, 1): children for rank in range(ranks)}).values()]
+    assert len({*sizes}) == 1
+    assert MAX_IN_ALL // 2 < sum(sizes) <= MAX_IN_ALL
 
 
 def test_children_before_the_first_look_do_not_count() -> None:
     """Children's usage from before the first look does not count; an ended child lowers no total."""
     cpu = ChildrenCpu()
-    cpu.note(thread(1, waited=900), [thread(2, 5000), thread(3, 100)])
-    assert cpu.ticks == 0
-    cpu.note(thread(1, waited=900), [thread(3, 100)])
-    assert cpu.ticks == 0
-    cpu.note(thread(1, waited=900), [thread(3, 107)])
-    assert cpu.ticks == 7
+    for children, ticks in (([thread(2, 5000), thread(3, 100)], 0), ([thread(3, 100)], 0), ([thread(3, 107)], 7)):
+        cpu.note(thread(1, waited=900), children)
+        assert cpu.ticks == ticks
 
 
 # -- control groups ------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from client_metrics import samples
-from lent import Admission
+from lent import Admission, until
 from rank_table import environment
 from ras_node import Node, report
 
@@ -306,10 +306,10 @@ async def test_a_slow_query_holds_nothing_else_up(node: Node) -> None:
         for _ in range(10):
             node.table.tick(MIN_INTERVAL_SECONDS)
             await exporter.update()
-        await node.until(lambda: exporter.snapshot().queries == 1)
+        await until(lambda: exporter.snapshot().queries == 1)
         assert shown(exporter.snapshot()) == {}
         drain = asyncio.ensure_future(exporter.drain())
-        await node.until(lambda: node.streams == [])
+        await until(lambda: node.streams == [])
         assert not drain.done()
         gate.set()
         await drain
@@ -323,7 +323,7 @@ async def test_an_exporter_waits_for_the_query_of_the_one_before(node: Node) -> 
         await node.look(before, 1.0)
         node.table.tick(MIN_INTERVAL_SECONDS)
         await before.update()
-        await node.until(lambda: before.snapshot().queries == 1)
+        await until(lambda: before.snapshot().queries == 1)
         after = await node.start(RasConfig(addresses=[f"127.0.0.1:{node.port}"]))
         for _ in range(3):
             node.table.tick(MIN_INTERVAL_SECONDS)
@@ -438,7 +438,7 @@ async def test_no_stream_begins_at_a_listener_that_outlives_its_rank(node: Node)
         await asyncio.to_thread(node.listen, 13)
         before = node.connections
         stream.close()
-        await node.until(lambda: exporter.snapshot().heard.errors == {"cut": 1})
+        await until(lambda: exporter.snapshot().heard.errors == {"cut": 1})
         for _ in range(8):
             with pytest.raises(NoData):
                 await node.look(exporter, 1.0)

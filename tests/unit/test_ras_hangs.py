@@ -209,13 +209,14 @@ def after(report: Report, seconds: float) -> list[tuple[int, str]]:
 def test_a_rank_that_left_is_waited_for_once_nothing_is_launched_for_minutes() -> None:
     """Ranks that aborted or left while the others are equally far are named, not sooner; half of all are a teardown."""
     three = [rank(number, number, AllReduce=5) for number in range(3)]
-    one_left, two_of_five = (
-        group(WORLD, three, (departed(3, 3),)),
-        group(WORLD, three, (departed(3, 3), departed(4, 4))),
-    )
-    assert (after(read(one_left), LEFT_SECONDS - 1.0), after(read(one_left), LEFT_SECONDS)) == ([], [(3, "left")])
-    assert after(read(two_of_five), LEFT_SECONDS) == [(3, "left"), (4, "left")]
-    assert after(read(group(WORLD, three[:2], (departed(3, 3), departed(2, 2)))), LEFT_SECONDS) == []
+    for ranks, left, seconds, suspected in (
+        (three, (3,), LEFT_SECONDS - 1.0, []),
+        (three, (3,), LEFT_SECONDS, [(3, "left")]),
+        (three, (3, 4), LEFT_SECONDS, [(3, "left"), (4, "left")]),
+        (three[:2], (3, 2), LEFT_SECONDS, []),
+    ):
+        departing = tuple(departed(number, number) for number in left)
+        assert after(read(group(WORLD, ranks, departing)), seconds) == suspected
 
 
 def test_a_communicator_without_answers_is_watched_on() -> None:
@@ -232,20 +233,19 @@ def test_a_communicator_without_answers_is_watched_on() -> None:
 def test_absent_communicators_are_watched_on_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one more absent communicator than there is room for, the one seen last is kept."""
     monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", WATCH_BYTES + 4 * MARK_BYTES)
-    watches = watch({}, read(reduced(TP0, {0: 1, 1: 1, 2: 1, 3: 1})).communicators, 1000.0)
-    watches = watch(watches, read(reduced(TP1, {4: 1, 5: 1, 6: 1, 7: 1})).communicators, 1010.0)
-    assert set(watches) == {"0xb0", "0xb1"}
-    watches = watch(watches, read(reduced(WORLD, everybody(1))).communicators, 1020.0)
-    assert set(watches) == {"0xa0", "0xb1"}
+    watches: dict[str, Watch] = {}
+    seen = [(TP0, range(4), {"0xb0"}), (TP1, range(4, 8), {"0xb0", "0xb1"}), (WORLD, range(8), {"0xa0", "0xb1"})]
+    for seconds, (name, processes, watched) in enumerate(seen):
+        watches = watch(watches, read(reduced(name, dict.fromkeys(processes, 1))).communicators, 1000.0 + seconds)
+        assert set(watches) == watched
 
 
 def test_ranks_that_do_not_answer_take_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """An absent communicator is kept with its silent ranks as long as there is room for both, and not beyond."""
     monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", WATCH_BYTES + 3 * MARK_BYTES + UNHEARD_BYTES)
-    one = read(reduced(TP1, {4: 1, 5: 1, 7: 1}, missing=(6,)))
-    two = read(reduced(TP1, {4: 1, 5: 1, 7: 1}, missing=(6, 8)))
-    assert set(watch(watch({}, one.communicators, 1000.0), (), 1010.0)) == {"0xb1"}
-    assert watch(watch({}, two.communicators, 1000.0), (), 1010.0) == {}
+    for missing, watched in (((6,), {"0xb1"}), ((6, 8), set())):
+        report = read(reduced(TP1, {4: 1, 5: 1, 7: 1}, missing=missing))
+        assert set(watch(watch({}, report.communicators, 1000.0), (), 1010.0)) == watched
 
 
 def test_watches_outlive_the_agent() -> None:
@@ -303,13 +303,11 @@ def test_suspects_beyond_the_limit_are_not_named() -> None:
 
 def test_laggards_of_all_communicators_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit of named ranks those of the largest communicator come first."""
-    monkeypatch.setattr(report_module, "MAX_BEHIND_NAMED", 2)
-    small = reduced(TP0, {0: 9, 1: 9, 2: 8})
-    result = read(small, reduced(WORLD, everybody(50) | {5: 48, 6: 49})).communicators
-    assert [[rank.comm_rank for rank in entry.launches.behind] for entry in result if entry.launches] == [[], [5, 6]]
-    monkeypatch.setattr(report_module, "MAX_BEHIND_NAMED", 3)
-    result = read(small, reduced(WORLD, everybody(50) | {5: 48, 6: 49})).communicators
-    assert [len(entry.launches.behind) for entry in result if entry.launches] == [1, 2]
+    for bound, laggards in ((2, [[], [5, 6]]), (3, [[2], [5, 6]])):
+        monkeypatch.setattr(report_module, "MAX_BEHIND_NAMED", bound)
+        report = read(reduced(TP0, {0: 9, 1: 9, 2: 8}), reduced(WORLD, everybody(50) | {5: 48, 6: 49}))
+        launches = [entry.launches for entry in report.communicators if entry.launches]
+        assert [[rank.comm_rank for rank in entry.behind] for entry in launches] == laggards
 
 
 def test_ranks_with_errors_beyond_the_limit_are_not_named() -> None:
@@ -323,10 +321,9 @@ def test_ranks_with_errors_beyond_the_limit_are_not_named() -> None:
 def test_two_orders_of_the_same_size_name_nobody() -> None:
     """If two whole communicators number ranks differently, only ranks on which both agree are named."""
     reversed_world = group(0xA1, [rank(2 - process, process) for process in range(3)])
-    report = read(group(WORLD, [rank(p, p, AllReduce=5 - (p == 0)) for p in range(3)]), reversed_world)
-    assert named(report) == {"0xa0": [(0, None, "behind")]}
-    report = read(group(WORLD, [rank(p, p, AllReduce=5 - (p == 1)) for p in range(3)]), reversed_world)
-    assert named(report) == {"0xa0": [(1, 1, "behind")]}
+    for behind, number in ((0, None), (1, 1)):
+        world = group(WORLD, [rank(process, process, AllReduce=5 - (process == behind)) for process in range(3)])
+        assert named(read(world, reversed_world)) == {"0xa0": [(behind, number, "behind")]}
 
 
 def series(report: Report, world_size: int | None, polls: int = 2) -> dict[tuple[str, ...], float]:
@@ -366,31 +363,23 @@ def test_a_running_communicator_as_series() -> None:
 def test_global_ranks_are_those_of_the_whole_job_only() -> None:
     """While the largest communicator of the report is a part of the job, its ranks are not the job's."""
     report = read(reduced(TP1, {4: 5, 5: 5, 6: 4, 7: 5}))
-    assert ("suspect", "b1", "2", "", "10.0.0.1", "2", "behind") in series(report, 8)
-    assert ("suspect", "b1", "2", "2", "10.0.0.1", "2", "behind") in series(report, 4)
-    assert ("suspect", "b1", "2", "2", "10.0.0.1", "2", "behind") in series(report, None)
+    for world_size, number in ((8, ""), (4, "2"), (None, "2")):
+        assert ("suspect", "b1", "2", number, "10.0.0.1", "2", "behind") in series(report, world_size)
 
 
 def test_errors_and_aborts_as_series() -> None:
     """Errors have the names of their codes, 7 (in progress) is none, and each stage is counted."""
+    errors = [("async_error", 6), ("async_error", 7), ("async_error", 9), ("init_state", 7), ("init_state", 2)]
     ranks = [rank(number, number) for number in range(7)]
-    for number, (key, value) in enumerate(
-        [
-            ("async_error", 6),
-            ("async_error", 7),
-            ("async_error", 9),
-            ("init_state", 7),
-            ("init_state", 2),
-            ("abort_flag", True),
-            ("destroy_flag", True),
-        ]
-    ):
-        ranks[number]["status"][key] = value
+    for entry, (key, value) in zip(ranks, [*errors, ("abort_flag", True), ("destroy_flag", True)], strict=True):
+        entry["status"][key] = value
     result = series(read(group(WORLD, ranks)), 7)
-    assert result["async_error", "a0", "0", "0", "run", "remote_error"] == 1
-    assert result["async_error", "a0", "2", "2", "run", "code_9"] == 1
-    assert (result["async_error", "a0", "4", "4", "init", "system_error"], result["aborted", "a0", "5", "5"]) == (1, 1)
-    assert sum(key[0] in ("async_error", "aborted") for key in result) == 4
+    assert {key: value for key, value in result.items() if key[0] in ("async_error", "aborted")} == {
+        ("async_error", "a0", "0", "0", "run", "remote_error"): 1,
+        ("async_error", "a0", "2", "2", "run", "code_9"): 1,
+        ("async_error", "a0", "4", "4", "init", "system_error"): 1,
+        ("aborted", "a0", "5", "5"): 1,
+    }
     stages = {key[2]: value for key, value in result.items() if key[0] == "ranks"}
     assert (stages["initializing"], stages["finalizing"], stages["aborted"]) == (2, 1, 1)
 
@@ -421,14 +410,9 @@ def test_aborts_beyond_the_limit_are_not_remembered(monkeypatch: pytest.MonkeyPa
 
 def test_what_a_library_does_not_tell_is_absent() -> None:
     """Without status and counts a communicator has only the counts of its ranks."""
-    bare = [
-        {key: value for key, value in rank(n, n).items() if key not in ("status", "collective_counts")} for n in (0, 1)
-    ]
-    result = series(read(group(WORLD, bare)), 2)
-    assert {key[2] for key in result if key[0] == "ranks"} == {
-        "expected", "responding", "missing", "unresponsive", "dead",
-    }  # fmt: skip
-    assert {key[0] for key in result} == {"ranks"}
+    bare = [{key: rank(n, n)[key] for key in ("rank", "host", "pid", "nvml_dev")} for n in (0, 1)]
+    states = {"expected", "responding", "missing", "unresponsive", "dead"}
+    assert {(key[0], key[2]) for key in series(read(group(WORLD, bare)), 2)} == {("ranks", state) for state in states}
 
 
 @pytest.mark.slow

@@ -53,8 +53,14 @@ def tree(tmp_path: Path) -> ProcTree:
     """A /proc with two listeners on RAS's port, inodes 71 and 72."""
     tree = ProcTree(tmp_path / "proc")
     (tree.root / "net").mkdir()
-    (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) + row("0100007F:6D7C", 72))
+    append(tree, HEAD + row("0100007F:6D7C", 71) + row("0100007F:6D7C", 72))
     return tree
+
+
+def append(tree: ProcTree, rows: str, table: str = "tcp") -> None:
+    """Add to a table of sockets."""
+    with (tree.root / "net" / table).open("a") as file:
+        file.write(rows)
 
 
 def add(
@@ -190,14 +196,14 @@ def test_version_in_a_library(tmp_path: Path, text: bytes, version: tuple[int, i
 
 def test_a_file_that_is_no_library_has_no_version(tmp_path: Path) -> None:
     """Other files, too many sections, and tables that are not there give none, or a struct.error."""
-    good = b"NCCL version 2.30.7+cuda13.3\0"
-    (tmp_path / "text").write_bytes(b"NCCL version 2.30.7+cuda13.3")
-    assert version_of(tmp_path / "text") is None
-    assert version_of(library(tmp_path / "many", good, sections=MAX_SECTIONS + 1)) is None
-    assert version_of(library(tmp_path / "names", good, names_index=3)) is None
-    assert version_of(library(tmp_path / "far", good, offset=2**62)) is None
+    good, path = b"NCCL version 2.30.7+cuda13.3\0", tmp_path / "library"
+    path.write_bytes(good[:-1])
+    assert version_of(path) is None
+    odd: list[dict[str, int]] = [{"sections": MAX_SECTIONS + 1}, {"names_index": 3}, {"offset": 2**62}]
+    for header in odd:
+        assert version_of(library(path, good, **header)) is None
     with pytest.raises(struct.error):
-        version_of(library(tmp_path / "cut", good, sections=4))
+        version_of(library(path, good, sections=4))
 
 
 @pytest.mark.parametrize(("name", "text", "server"), [
@@ -267,24 +273,21 @@ def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: p
 
 def test_settings_in_nccl_s_own_files_count(tree: ProcTree) -> None:
     """The environment comes before the user's file, which comes before the system's; FIFOs are skipped."""
-    key, root = add(tree, 10, 71, 72), tree.root / "10/root"
+    key, root, factor = add(tree, 10, 71, 72), tree.root / "10/root", "NCCL_RAS_TIMEOUT_FACTOR"
     (root / "etc").mkdir(parents=True)
     (root / "home/ada").mkdir(parents=True)
-    (root / "etc/nccl.conf").write_text("# site\nNCCL_RAS_TIMEOUT_FACTOR=3\r\nNCCL_DEBUG=WARN\nNCCL_RAS_ADDR\n")
-    assert effective_environment(tree.root, 10, {"A": "1"}) == {"A": "1", "NCCL_RAS_TIMEOUT_FACTOR": "3"}
-    assert look(tree, key)[V4].servers[key].timeout_factor == 3.0
-    (root / "home/ada/.nccl.conf").write_text("NCCL_RAS_TIMEOUT_FACTOR=2\nNCCL_RAS_ADDR=10.0.0.1:4000\n")
-    assert effective_environment(tree.root, 10, {"HOME": "/home/ada"}) == {
-        "HOME": "/home/ada",
-        "NCCL_RAS_TIMEOUT_FACTOR": "2",
-        "NCCL_RAS_ADDR": "10.0.0.1:4000",
-    }
-    assert effective_environment(tree.root, 10, {"NCCL_RAS_TIMEOUT_FACTOR": "9", "HOME": "/"}) == {
-        "NCCL_RAS_TIMEOUT_FACTOR": "9",
-        "HOME": "/",
-    }
+    (root / "etc/nccl.conf").write_text(f"# site\n{factor}=3\r\nNCCL_DEBUG=WARN\nNCCL_RAS_ADDR\n")
+    (root / "home/ada/.nccl.conf").write_text(f"{factor}=2\nNCCL_RAS_ADDR=10.0.0.1:4000\n")
     (root / "own").symlink_to("etc/nccl.conf")
-    assert effective_environment(tree.root, 10, {"NCCL_CONF_FILE": "/own"})["NCCL_RAS_TIMEOUT_FACTOR"] == "3"
+    assert look(tree, key)[V4].servers[key].timeout_factor == 3.0
+    given: list[tuple[dict[str, str], dict[str, str]]] = [
+        ({"A": "1"}, {factor: "3"}),
+        ({"HOME": "/home/ada"}, {factor: "2", "NCCL_RAS_ADDR": "10.0.0.1:4000"}),
+        ({factor: "9", "HOME": "/"}, {}),
+        ({"NCCL_CONF_FILE": "/own"}, {factor: "3"}),
+    ]
+    for environment, added in given:
+        assert effective_environment(tree.root, 10, environment) == environment | added
     (root / "etc/nccl.conf").unlink()
     os.mkfifo(root / "etc/nccl.conf")
     for path in ("/own", "own", "/none", "/a\0b"):
@@ -296,30 +299,27 @@ def test_a_file_of_settings_is_read_to_its_bound(monkeypatch: pytest.MonkeyPatch
     text = "NCCL_RAS_TIMEOUT_FACTOR=12"
     (tree.root / "10/root/etc").mkdir(parents=True)
     (tree.root / "10/root/etc/nccl.conf").write_text(text)
-    monkeypatch.setattr(job_files, "MAX_FILE_BYTES", len(text) - 1)
-    assert effective_environment(tree.root, 10, {}) == {"NCCL_RAS_TIMEOUT_FACTOR": "1"}
-    monkeypatch.setattr(job_files, "MAX_FILE_BYTES", len(text))
-    assert effective_environment(tree.root, 10, {}) == {"NCCL_RAS_TIMEOUT_FACTOR": "12"}
+    for size, factor in ((len(text) - 1, "1"), (len(text), "12")):
+        monkeypatch.setattr(job_files, "MAX_FILE_BYTES", size)
+        assert effective_environment(tree.root, 10, {}) == {"NCCL_RAS_TIMEOUT_FACTOR": factor}
     assert parse("NCCL_RAS_ADDR=" + "1" * MAX_LINE) == {"NCCL_RAS_ADDR": "1" * (MAX_LINE - len("NCCL_RAS_ADDR="))}
 
 
 def test_what_lies_beyond_a_bound_of_proc_is_not_read(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table is read to its bound and not a byte further: the line that does not fit is not there."""
     table = (tree.root / "net/tcp").read_text()
-    monkeypatch.setattr(sockets_module, "MAX_TABLE_BYTES", len(table))
-    assert look(tree)[V4].unowned == 2
-    monkeypatch.setattr(sockets_module, "MAX_TABLE_BYTES", table.rindex("72"))
-    assert look(tree)[V4].unowned == 1
+    for size, unowned in ((len(table), 2), (table.rindex("72"), 1)):
+        monkeypatch.setattr(sockets_module, "MAX_TABLE_BYTES", size)
+        assert look(tree)[V4].unowned == unowned
 
 
 def test_a_section_or_a_map_beyond_its_bound_gives_no_version(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Text of the bound's length is searched, one byte more is not; of the maps no more than the bound is read."""
     text = b"NCCL version 2.30.7+cuda13.3\0"
     path = library(tree.root / "libnccl.so.2", text)
-    monkeypatch.setattr(job_files, "MAX_SECTION_BYTES", len(text))
-    assert version_of(path) == (2, 30, 7)
-    monkeypatch.setattr(job_files, "MAX_SECTION_BYTES", len(text) - 1)
-    assert version_of(path) is None
+    for size, version in ((len(text), (2, 30, 7)), (len(text) - 1, None)):
+        monkeypatch.setattr(job_files, "MAX_SECTION_BYTES", size)
+        assert version_of(path) == version
     key = add(tree, 10, 71, 72)
     monkeypatch.setattr(job_files, "MAX_MAPS_BYTES", NAMED.index("libnccl"))
     assert look(tree, key)[V4].servers[key].version is None
@@ -331,13 +331,12 @@ def test_the_process_that_accepted_a_connection_is_known(tree: ProcTree) -> None
     (tree.root / "11/fd/50").symlink_to("socket:[99]")
     search = Search(tree.root, (V4,))
     site, client = search.look([first, second])[V4], Endpoint("127.0.0.1", 40001)
-    ends = ["0100007F:9C41 0100007F:6D7C", "0100007F:6D7C 0100007F:9C41"]
-    with (tree.root / "net/tcp").open("a") as table:
-        table.write(f"7: {ends[0]} 01 0:0 0:0 0 0 0 98 1\n")
-    assert search.server_of(site, V4, client) is None
-    with (tree.root / "net/tcp").open("a") as table:
-        table.write(f"8: {ends[1]} 01 0:0 0:0 0 0 0 99 1\n")
-    assert search.server_of(site, V4, client) == second
+    for ends, inode, server in (
+        ("0100007F:9C41 0100007F:6D7C", 98, None),
+        ("0100007F:6D7C 0100007F:9C41", 99, second),
+    ):
+        append(tree, f"7: {ends} 01 0:0 0:0 0 0 0 {inode} 1\n")
+        assert search.server_of(site, V4, client) == server
     (tree.root / "11/fd/50").unlink()
     assert search.server_of(site, V4, client) is None
 
@@ -347,8 +346,7 @@ def test_a_job_is_found_where_its_environment_has_it_listen(tree: ProcTree) -> N
     tree.add(10, threads=RAS_THREAD, maps=NAMED, environment={"NCCL_RAS_ADDR": "10.0.0.1:4000"})
     (tree.root / "10/fd/40").symlink_to("socket:[73]")
     key, there = ProcessKey(10, 5000), Endpoint("10.0.0.1", 4000)
-    with (tree.root / "net/tcp").open("a") as table:
-        table.write(row("0100000A:0FA0", 73) + row("0200000A:0FA0", 74))
+    append(tree, row("0100000A:0FA0", 73) + row("0200000A:0FA0", 74))
     (tree.root / "net/fib_trie").write_text("|-- 10.0.0.1\n   /32 host LOCAL\n")
     assert look(tree, key) == {there: Site({key: Server((2, 30, 7), 1.0)}, 0), V4: Site({}, 2)}
     (tree.root / "10/fd/40").unlink()
@@ -365,32 +363,27 @@ def test_the_most_specific_listener_takes_the_connections(tree: ProcTree) -> Non
     (tree.root / "net/tcp6").write_text(HEAD + row("0" * 32 + ":6D7C", 73, uid=7))
     mine = Site({key: Server((2, 30, 7), 1.0)}, 0)
     assert look(tree, key) == {V4: mine, V6: Site({}, 1)}
-    with (tree.root / "net/tcp6").open("a") as table:
-        table.write(row("0000000000000000FFFF00000100007F:6D7C", 74))
+    append(tree, row("0000000000000000FFFF00000100007F:6D7C", 74), "tcp6")
     assert look(tree, key)[V4].unowned == 1
 
 
 def test_a_connection_is_searched_for_to_the_bound(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row that ends at the bound counts, one a byte beyond it does not; tcp6 has those to a listener of both."""
-    server, client = V4, Endpoint("127.0.0.1", 40001)
+    client = Endpoint("127.0.0.1", 40001)
     line = row("0100007F:6D7C", 99, state="01").replace("00000000:0000 01", "0100007F:9C41 01")
     (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) * 50 + line)
-    expected = sockets_module.Socket(server, client, 0, 99)
-    size = (tree.root / "net/tcp").stat().st_size
-    monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size)
-    assert sockets_module.connection(tree.root / "net", server, client) == expected
-    monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", size - 1)
-    assert sockets_module.connection(tree.root / "net", server, client) is None
-    (tree.root / "net/tcp6").write_text(line.replace("0100007F", "0000000000000000FFFF00000100007F"))
-    assert sockets_module.connection(tree.root / "net", server, client) == expected
+    size, found = (tree.root / "net/tcp").stat().st_size, sockets_module.Socket(V4, client, 0, 99)
+    for bound, tcp6, expected in ((size, "", found), (size - 1, "", None), (size - 1, line, found)):
+        monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", bound)
+        (tree.root / "net/tcp6").write_text(tcp6.replace("0100007F", "0000000000000000FFFF00000100007F"))
+        assert sockets_module.connection(tree.root / "net", V4, client) == expected
 
 
 def test_a_connection_that_another_user_accepted_is_nobodys(tree: ProcTree) -> None:
     """A process that holds another user's socket has not accepted the connection itself."""
     key, search = add(tree, 10, 71, 72, 99), Search(tree.root, (V4,))
     site = search.look([key])[V4]
-    with (tree.root / "net/tcp").open("a") as table:
-        table.write("8: 0100007F:6D7C 0100007F:9C41 01 0:0 0:0 0 5 0 99 1\n")
+    append(tree, "8: 0100007F:6D7C 0100007F:9C41 01 0:0 0:0 0 5 0 99 1\n")
     assert search.server_of(site, V4, Endpoint("127.0.0.1", 40001)) is None
 
 
@@ -493,7 +486,7 @@ def test_a_file_system_that_hangs_costs_its_user_alone(job_root: Path, monkeypat
 
 
 class Wanting(ListenerSearch):
-    """Wants these files, and notes what it is told."""
+    """Wants these files, and notes the answers."""
 
     def __init__(self, wanted: dict[ProcessKey, FileRequest]) -> None:
         self.wants = wanted
@@ -502,8 +495,8 @@ class Wanting(ListenerSearch):
     def wanted(self) -> dict[ProcessKey, FileRequest]:
         return {key: request for key, request in self.wants.items() if key not in self.answers}
 
-    def note(self, _asked: object, sites: object) -> None:
-        self.answers.update(sites)  # type: ignore[call-overload]
+    def note(self, _requests: object, answers: object) -> None:
+        self.answers.update(answers)  # type: ignore[call-overload]
 
 
 async def test_files_are_read_in_a_helper(job_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from fake_clock import FakeClock
+from lent import until
 from ras_server import Serve, answering, served
 
 from agent.sdk.exporter import Logger
@@ -49,9 +50,7 @@ class Station:
 
     async def until(self, reached: Callable[[Monitored], bool]) -> Monitored:
         """Wait until what was heard is so."""
-        async with asyncio.timeout(5.0):
-            while not reached(self.monitors.snapshot()):
-                await asyncio.sleep(0.001)
+        await until(lambda: reached(self.monitors.snapshot()))
         return self.monitors.snapshot()
 
     async def follow(self, servers: frozenset[ProcessKey] = SERVERS) -> None:

@@ -5,12 +5,11 @@ import time
 from pathlib import Path
 
 import pytest
-from rank_table import KILLED, RankTable, Table, environment, owned
+from rank_table import KILLED, Table, environment, owned
 from test_process_ownership import Node
 
 from agent.core.identity import RankLabel
 from agent.ranks.naming.binding import BINDING_SECONDS
-from agent.ranks.naming.job_owners import proof_of
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner, ProcessFacts
 from exporters.process import ownership
@@ -23,17 +22,6 @@ SLURM = Owner("job", "slurm/4711", scheduler="slurm", job_id="4711", proof="cgro
 OTHER_JOB = Owner("job", "slurm/4712", scheduler="slurm", job_id="4712", proof="cgroup")
 DOCKER = Owner("container", CONTAINER)
 SEGV = ExitStatus(known=True, signal=11)
-
-
-@pytest.fixture
-def table() -> Table:
-    """An empty table."""
-    return Table()
-
-
-def proofs(table: RankTable) -> dict[RankLabel, str]:
-    """What proves each rank's job."""
-    return {view.label: proof_of(view.process) for view in table.snapshot().ranks}
 
 
 @pytest.mark.parametrize("owner", [DOCKER, ALICE])

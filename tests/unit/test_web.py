@@ -7,6 +7,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
+from lent import until
 from web_log import WebLog
 
 from agent.web import server as web
@@ -76,12 +77,6 @@ class Served:
     def connections(self) -> int:
         """How many the server holds open."""
         return len(self.server._connections)
-
-    async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until the server's state is as wanted."""
-        async with asyncio.timeout(10):
-            while not condition():  # what is waited for is counted, not signalled
-                await asyncio.sleep(0.001)
 
 
 @asynccontextmanager
@@ -154,7 +149,7 @@ async def test_odd_request_is_refused_and_closed() -> None:
             assert ("allow" in headers) == (status == 405)
             assert await reader.read() == b""
             writer.close()
-            await served.until(lambda: served.connections() == 0)
+            await until(lambda: served.connections() == 0)
             closed = served.log.closed
             assert (closed["malformed"] + closed["refused_request"], served.site.requests) == (1, [])
             assert served.log.faults == 0
@@ -164,13 +159,13 @@ async def test_query_of_the_bound_is_served() -> None:
     """A query with as many fields as allowed is served, on a connection that ends by itself."""
     async with serving() as served:
         reader, writer = await served.connect()
-        await served.until(lambda: served.connections() == 1)
+        await until(lambda: served.connections() == 1)
         [task] = served.server._tasks
         writer.write(LAST_GET.replace(b"/small", b"/small?" + b"&".join([b"a"] * 256)))
         assert (await read_response(reader))[0] == 200
         assert len(served.site.requests[0].query["a"]) == 256
         writer.close()
-        await served.until(task.done)
+        await until(task.done)
         assert not task.cancelled()
 
 
@@ -181,7 +176,7 @@ async def test_header_is_bounded(excess: int, status: bytes) -> None:
     async with serving() as served:
         sent = start + b"x" * (16 * 1024 - len(start) - len(end) + excess) + end
         assert (await served.ask(sent)).startswith(b"HTTP/1.1 " + status)
-        await served.until(lambda: served.connections() == 0)
+        await until(lambda: served.connections() == 0)
         assert served.log.closed["header_too_large"] == (1 if excess else 0)
 
 
@@ -199,7 +194,7 @@ async def test_refused_client_is_bounded(monkeypatch: pytest.MonkeyPatch, second
     monkeypatch.setattr(web, "LINGER_SECONDS", seconds)
     async with serving() as served:
         _, writer = await served.connect(b"POST / HTTP/1.1\r\nHost: h\r\n\r\n" + b"x" * sent_bytes)
-        await served.until(lambda: served.log.closed["refused_request"] == 1)
+        await until(lambda: served.log.closed["refused_request"] == 1)
         writer.transport.abort()
 
 
@@ -242,17 +237,17 @@ async def test_write_deadline() -> None:
     """A client that does not read the answer in time is closed."""
     async with serving(ServerLimits(write_seconds=0.1)) as served:
         with await stuck_reader(served, b"/huge"):
-            await served.until(lambda: served.log.closed["write_timeout"] == 1)
+            await until(lambda: served.log.closed["write_timeout"] == 1)
 
 
 async def test_answers_not_read_are_bounded_in_memory() -> None:
     """Above the limit of unread answers the longest writing connection is closed; a single one may exceed it."""
     async with serving(ServerLimits(held_bytes=2 * len(HUGE) - 1)) as served:
         with await stuck_reader(served, b"/huge"):
-            await served.until(lambda: len(served.site.requests) == 1)
+            await until(lambda: len(served.site.requests) == 1)
             assert served.log.closed["evicted"] == 0
             with await stuck_reader(served, b"/huge"):
-                await served.until(lambda: served.log.closed["evicted"] == 1)
+                await until(lambda: served.log.closed["evicted"] == 1)
                 assert served.connections() == 1
     async with serving(ServerLimits(held_bytes=1)) as served:
         assert (await served.ask(LAST_GET.replace(b"/small", b"/huge"))).endswith(HUGE)
@@ -271,7 +266,7 @@ async def test_the_peer_with_most_connections_loses_one() -> None:
         await read_response(few)
         for _ in range(4):
             await served.connect(GET, 2)
-        await served.until(lambda: served.log.closed["evicted"] == 1)
+        await until(lambda: served.log.closed["evicted"] == 1)
         few_writer.write(LAST_GET)
         assert ((await read_response(few))[0], served.log.closed["evicted"]) == (200, 1)
 
@@ -282,24 +277,24 @@ async def test_a_peer_that_is_answered_on_all_connections_loses_one_to_another()
     async with serving(ServerLimits(connections=2)) as served:
         name_peers(served)
         first, _ = await served.connect(held, 2)
-        await served.until(lambda: len(served.site.requests) == 1)
+        await until(lambda: len(served.site.requests) == 1)
         await served.connect(held, 2)
-        await served.until(lambda: len(served.site.requests) == 2)
+        await until(lambda: len(served.site.requests) == 2)
         other, _ = await served.connect(LAST_GET)
         assert (await read_response(other))[0] == 200
         assert (await first.read(), served.log.closed["evicted"]) == (b"", 1)
-        await served.until(lambda: len(served.server._tasks) == 1)
+        await until(lambda: len(served.server._tasks) == 1)
 
 
 async def test_a_request_of_an_evicted_connection_is_not_answered() -> None:
     """A request that was there when its connection was evicted, and not read yet, reaches no handler."""
     async with serving() as served:
         await served.connect()
-        await served.until(lambda: served.connections() == 1)
+        await until(lambda: served.connections() == 1)
         [evicted] = served.server._connections
         evicted.reader.feed_data(GET)
         served.server._close(evicted, "evicted")
-        await served.until(lambda: not served.server._tasks)
+        await until(lambda: not served.server._tasks)
         assert served.site.requests == []
 
 
@@ -311,8 +306,8 @@ async def test_a_client_that_leaves_in_the_middle_of_an_answer_leaves_nothing() 
         async with serving() as served:
             for _ in range(3):
                 with await stuck_reader(served, b"/shared"):
-                    await served.until(lambda: bool(served.server._writing))
-                await served.until(lambda: not served.server._tasks)
+                    await until(lambda: bool(served.server._writing))
+                await until(lambda: not served.server._tasks)
             assert (served.log.closed["peer_gone"], served.log.faults) == (3, 0)
             assert sys.getrefcount(HUGE) == references
     finally:
@@ -325,11 +320,11 @@ async def test_the_peer_with_the_largest_answers_loses_one() -> None:
         name_peers(served)
         ask = GET.replace(b"/small", b"/huge")
         few, _ = await served.connect(ask)
-        await served.until(lambda: len(served.server._writing) == 1)
+        await until(lambda: len(served.server._writing) == 1)
         await served.connect(ask, 2)
-        await served.until(lambda: len(served.server._writing) == 2)
+        await until(lambda: len(served.server._writing) == 2)
         await served.connect(ask, 2)
-        await served.until(lambda: served.log.closed["evicted"] == 1)
+        await until(lambda: served.log.closed["evicted"] == 1)
         assert len((await read_response(few))[2]) == len(HUGE)
 
 
@@ -337,12 +332,12 @@ async def test_oldest_waiting_connection_gives_way() -> None:
     """At the cap a new connection closes the one that waits longest, not one that is being answered."""
     async with serving(ServerLimits(connections=3)) as served:
         held, _ = await served.connect(GET.replace(b"/small", b"/held"))
-        await served.until(lambda: len(served.site.requests) == 1)
+        await until(lambda: len(served.site.requests) == 1)
         first, first_writer = await served.connect(GET)
-        await served.until(lambda: served.connections() == 2)
+        await until(lambda: served.connections() == 2)
         await read_response(first)
         second, _ = await served.connect()
-        await served.until(lambda: served.connections() == 3)
+        await until(lambda: served.connections() == 3)
         first_writer.write(GET)  # now `second` waits longest
         await read_response(first)
         third, third_writer = await served.connect()
@@ -357,7 +352,7 @@ async def test_client_that_does_not_read_gives_way() -> None:
     """At the limit of connections the longest writing one is closed for a new one."""
     async with serving(ServerLimits(connections=1)) as served:
         with await stuck_reader(served, b"/huge"):
-            await served.until(lambda: len(served.site.requests) == 1)
+            await until(lambda: len(served.site.requests) == 1)
             assert (await served.ask(LAST_GET)).endswith(b"small\n")
             assert served.log.closed["evicted"] == 1
 
@@ -366,7 +361,7 @@ async def test_new_connection_is_refused_when_all_are_being_answered() -> None:
     """At the cap, with every handler at work, the new connection is the one to go."""
     async with serving(ServerLimits(connections=1)) as served:
         held, _ = await served.connect(GET.replace(b"/small", b"/held"))
-        await served.until(lambda: len(served.site.requests) == 1)
+        await until(lambda: len(served.site.requests) == 1)
         assert (await served.ask(GET), served.log.closed["all_busy"]) == (b"", 1)
         served.site.go.set()
         assert (await read_response(held))[0] == 200
@@ -386,9 +381,9 @@ async def test_stop_lets_answers_end() -> None:
     """A stop closes the listener and waiting connections, and finishes running answers."""
     async with serving() as served:
         held, _ = await served.connect(GET.replace(b"/small", b"/held"))
-        await served.until(lambda: len(served.site.requests) == 1)
+        await until(lambda: len(served.site.requests) == 1)
         idle, _ = await served.connect()
-        await served.until(lambda: served.connections() == 2)
+        await until(lambda: served.connections() == 2)
         stop = asyncio.create_task(served.server.stop(10.0))
         assert await idle.read() == b""
         with pytest.raises(ConnectionError):

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
+from lent import until
 from web_log import WebLog
 
 from agent.app.web_terms import WebTerms
@@ -86,13 +87,6 @@ async def ask(port: int, context: ssl.SSLContext, sent: bytes = CLOSE) -> bytes:
     with closing(writer):
         writer.write(sent)
         return await reader.read(-1)
-
-
-async def until(condition: object) -> None:
-    """Wait for the server's state."""
-    async with asyncio.timeout(10):
-        while not condition():  # type: ignore[operator]  # what is waited for is counted, not signalled
-            await asyncio.sleep(0.001)
 
 
 @pytest.mark.slow
