@@ -29,8 +29,6 @@ JOBCOMP, TASK_PROLOG = SLURM / "jobcomp" / "rankwatch", SLURM / "task_prolog.d" 
 SHELLS = sorted({Path(found).resolve().name for shell in ("sh", "dash", "bash") if (found := shutil.which(shell))})
 """Each once: sh is one of the others."""
 EACH = [SHELLS[0], *(pytest.param(shell, marks=pytest.mark.slow) for shell in SHELLS[1:])]
-FOREGROUND_SECONDS = 0.1
-"""Processor time that one script may take while Slurm waits for it."""
 AFTERWARDS_SECONDS = 20.0
 EPILOGS = 20
 """Of which one at least would be killed early if they did not wait."""
@@ -39,14 +37,10 @@ EPILOGS = 20
 def status(state: str, reason: str, signal: str = "", code: str = "", job_id: str = "4") -> str:
     """Return what `rankwatch status` prints of a job of which one rank has left and one lives."""
     ended = RankEnd(1.0, reason, signal, int(code) if code else None)
-    ranks = (
-        Rank(job_id=job_id, rank="0", state=state, ended=ended),
-        Rank(job_id=job_id, rank="1", state="alive", pid=77, user="alice"),
-    )
-    return (
-        table(NodeDocument(rankwatch="0", hostname="h", now_seconds=9.0, up_seconds=1.0, ready=True, ranks=ranks))
-        + "\n"
-    )
+    gone = Rank(job_id=job_id, rank="0", state=state, ended=ended)
+    ranks = (gone, Rank(job_id=job_id, rank="1", state="alive", pid=77, user="alice"))
+    node = NodeDocument(rankwatch="0", hostname="h", now_seconds=9.0, up_seconds=1.0, ready=True, ranks=ranks)
+    return f"{table(node)}\n"
 
 
 SIGTERMED = status("exited", "signaled", signal="SIGTERM")
@@ -62,29 +56,23 @@ class Site:
     """A directory of job files, and programs that stand for Slurm's and the agent's."""
 
     def __init__(self, root: Path, shell: str = "sh") -> None:
-        self.jobs = root / "jobs"
-        self.inspector = root / "inspector"
-        self.asked = root / "asked"
-        self._root = root
+        self.jobs, self.inspector, self.asked, self._root = root / "jobs", root / "inspector", root / "asked", root
         self.shell = shell
         self._runs: list[int] = []
+        self.settings = {
+            "RANKWATCH_JOBS_DIR": str(self.jobs), "RANKWATCH_INSPECTOR_DIR": str(self.inspector),
+            "RANKWATCH_ASK_AFTER_SECONDS": "0", "RANKWATCH_SQUEUE": str(root / "squeue"),
+            "RANKWATCH_COMMAND": str(root / "rankwatch"),
+        }  # fmt: skip
 
     def run(self, script: Path, env: Mapping[str, str], **more: Any) -> subprocess.CompletedProcess[str]:
         """Run a script as Slurm does; it must end with 0 and say nothing."""
-        settings = {
-            "RANKWATCH_JOBS_DIR": str(self.jobs),
-            "RANKWATCH_INSPECTOR_DIR": str(self.inspector),
-            "RANKWATCH_ASK_AFTER_SECONDS": "0",
-            "RANKWATCH_SQUEUE": str(self._root / "squeue"),
-            "RANKWATCH_COMMAND": str(self._root / "rankwatch"),
-        }
-        argv = [self.shell, str(script)]
         ended, kept = os.pipe()
         self._runs.append(ended)
         weakref.finalize(self, forget, self._runs, ended)
         done = subprocess.run(
-            argv, env={**settings, **env}, capture_output=True, text=True, timeout=30, check=False, pass_fds=[kept],
-            **more,
+            [self.shell, str(script)], env={**self.settings, **env}, capture_output=True, text=True, timeout=30,
+            check=False, pass_fds=[kept], **more,
         )  # fmt: skip
         os.close(kept)
         assert (done.returncode, done.stderr) == (0, "")
@@ -263,13 +251,8 @@ def test_what_is_not_told_yet_is_asked_again(site: Site, squeue: str, printed: s
 def test_who_asks_outlives_the_epilogs_process_group(site: Site) -> None:
     """The query goes on after Slurm has killed the epilog's process group."""
     site.answer("CANCELLED None\n", SIGTERMED)
-    settings = {
-        "RANKWATCH_JOBS_DIR": str(site.jobs),
-        "RANKWATCH_ASK_AFTER_SECONDS": "0",
-        "RANKWATCH_COMMAND": str(site.asked.parent / "rankwatch"),
-    }
     for number in range(EPILOGS):
-        env = {**settings, **environment("epilog.4"), "SLURM_JOB_ID": str(number + 1)}
+        env = {**site.settings, **environment("epilog.4"), "SLURM_JOB_ID": str(number + 1)}
         with subprocess.Popen([site.shell, str(EPILOG)], env=env, start_new_session=True) as process:
             process.wait(30)
             with contextlib.suppress(ProcessLookupError):
@@ -349,29 +332,27 @@ def test_jobcomp_is_told_the_state(site: Site, state: str, written: bool) -> Non
 
 def test_the_task_prolog_exports_what_inspector_needs(tmp_path: Path) -> None:
     """Each task gets the job's record directory; variables of the job itself stay."""
-    script = tmp_path / "task_prolog"
-    script.write_text(TASK_PROLOG.read_text().replace("/var/lib/rankwatch/inspector", str(tmp_path)))
-    env = environment("prolog.4") | {"NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "5"}
-    done = Site(tmp_path).run(script, env)
-    assert dict(line.removeprefix("export ").split("=", 1) for line in done.stdout.splitlines()) == {
+    interval = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
+    printed = task_prolog(tmp_path, str(tmp_path), **{interval: "5"})
+    assert dict(line.removeprefix("export ").split("=", 1) for line in printed) == {
         "NCCL_PROFILER_PLUGIN": "libnccl-profiler-inspector.so",
         "NCCL_INSPECTOR_ENABLE": "1",
-        "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS": "5",
+        interval: "5",
         "NCCL_INSPECTOR_DUMP_DIR": f"{tmp_path}/4",
     }
     assert (tmp_path / "4").stat().st_mode & 0o777 == 0o700
-    assert Site(tmp_path).run(script, env | {"RANKWATCH_INSPECTOR": "0"}).stdout == ""
+    assert task_prolog(tmp_path, str(tmp_path), RANKWATCH_INSPECTOR="0") == []
 
 
 OWNER = {"SLURM_JOB_UID": "1000", "SLURM_JOB_GID": "1001"}
 root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as a prolog does")
 
 
-def task_prolog(place: Path, inspector: str, **env: str) -> list[str]:
+def task_prolog(place: Path, inspector: str, site: Site | None = None, **env: str) -> list[str]:
     """Return what the TaskProlog prints on a node whose directory of records is ``inspector``."""
     script = place / "task_prolog"
     script.write_text(TASK_PROLOG.read_text().replace("/var/lib/rankwatch/inspector", inspector))
-    return Site(place).run(script, environment("prolog.4") | env).stdout.splitlines()
+    return (site or Site(place)).run(script, environment("prolog.4") | env).stdout.splitlines()
 
 
 def directory_of(printed: list[str]) -> Path:
@@ -399,36 +380,37 @@ def test_a_name_that_is_taken_costs_the_job_no_records(tmp_path: Path, kind: str
         taken = tmp_path / name
         taken.mkdir() if kind == "directory" else taken.touch()
         os.chown(taken, 1000, 1000)
-    found = directory_of(task_prolog(tmp_path, str(tmp_path)))
-    assert found.name not in ("4", "4.0123456789")
-    assert (found.stat().st_uid, found.stat().st_mode & 0o777) == (0, 0o700)
-    assert directory_of(task_prolog(tmp_path, str(tmp_path), SLURM_LOCALID="1")) == found
+    own = directory_of(task_prolog(tmp_path, str(tmp_path)))
+    assert own.name not in ("4", "4.0123456789")
+    assert (own.stat().st_uid, own.stat().st_mode & 0o777) == (0, 0o700)
+    assert directory_of(task_prolog(tmp_path, str(tmp_path), SLURM_LOCALID="1")) == own
 
 
-def with_a_mount(place: Path, directory: Path, uid: int) -> str:
-    """Return a shell for which a file system of a user is mounted at a directory, as FUSE lets each user do."""
-    directory.mkdir(parents=True)
-    shell = place / "with-a-mount"
-    shell.write_text(
-        f'#!/bin/sh\nexec unshare --mount sh -c \'mount -t tmpfs -o uid={uid} none {directory} && exec sh "$0"\' "$1"\n'
-    )
-    shell.chmod(0o755)
-    return str(shell)
+@pytest.fixture
+def mounted(tmp_path: Path) -> Callable[[int], Site]:
+    """Return a site whose shell has a file system of a user mounted at a job's directory, as FUSE lets each user do."""
+
+    def mount(uid: int) -> Site:
+        directory, shell = tmp_path / "inspector/4", tmp_path / "with-a-mount"
+        directory.mkdir(parents=True)
+        command = f'mount -t tmpfs -o uid={uid} none {directory} && exec sh "$0"'
+        shell.write_text(f"#!/bin/sh\nexec unshare --mount sh -c '{command}' \"$1\"\n")
+        shell.chmod(0o755)
+        return Site(tmp_path, str(shell))
+
+    return mount
 
 
 @root_alone
-def test_a_mount_with_the_jobs_name_is_not_looked_at(tmp_path: Path) -> None:
+def test_a_mount_with_the_jobs_name_is_not_looked_at(mounted: Callable[[int], Site], tmp_path: Path) -> None:
     """Where a file system, which might never answer, is mounted with the job's name, tasks get another directory."""
-    site = Site(tmp_path, with_a_mount(tmp_path, tmp_path / "inspector/4", 0))
-    script = tmp_path / "task_prolog"
-    script.write_text(TASK_PROLOG.read_text().replace("/var/lib/rankwatch/inspector", str(site.inspector)))
-    assert directory_of(site.run(script, environment("prolog.4")).stdout.splitlines()).name.startswith("4.")
+    assert directory_of(task_prolog(tmp_path, f"{tmp_path}/inspector", site=mounted(0))).name.startswith("4.")
 
 
 @root_alone
-def test_the_prolog_does_not_look_at_a_mount(tmp_path: Path) -> None:
+def test_the_prolog_does_not_look_at_a_mount(mounted: Callable[[int], Site]) -> None:
     """Where a file system, which might never answer, is mounted with the job's name, the prolog makes no directory."""
-    site = Site(tmp_path, with_a_mount(tmp_path, tmp_path / "inspector/4", 1000))
+    site = mounted(1000)
     site.run(PROLOG, environment("prolog.4") | OWNER)
     assert site.file()["records"] == "none"
 
@@ -458,12 +440,10 @@ def test_the_prolog_takes_the_jobs_name_back(site: Site, tmp_path: Path, kind: s
     taken = site.inspector / "4"
     if kind == "link":
         taken.symlink_to(tmp_path / "elsewhere")
-    elif kind == "file":
-        taken.touch()
     else:
-        taken.mkdir()
-        if kind == "full":
-            (taken / "x").touch()
+        taken.touch() if kind == "file" else taken.mkdir()
+    if kind == "full":
+        (taken / "x").touch()
     os.chown(taken, 2000, 2000, follow_symlinks=False)
     site.run(PROLOG, environment("prolog.4") | OWNER)
     owners = {path.name: path.lstat().st_uid for path in site.inspector.iterdir()}
