@@ -110,10 +110,8 @@ async def test_the_first_call_starts_a_process_and_the_next_uses_it(bench: Bench
 async def test_calls_at_once_wait_for_each_other(bench: Bench) -> None:
     """Each of many concurrent calls gets its own answer, from one process."""
     outcomes = await asyncio.gather(*(bench.do("answer at length", amount) for amount in range(20)))
-    assert ([len(outcome.found[0]) for outcome in outcomes], len({outcome.pid for outcome in outcomes})) == (
-        list(range(20)),
-        1,
-    )
+    assert [len(outcome.found[0]) for outcome in outcomes] == list(range(20))
+    assert len({outcome.pid for outcome in outcomes}) == 1
 
 
 async def test_a_body_arrives_whole(bench: Bench) -> None:
@@ -127,13 +125,12 @@ async def test_a_process_is_bare(bench: Bench) -> None:
     """A helper process inherits no descriptor, is nice, has its own session, and imports no event loop."""
     with socket.socket() as inherited:
         inherited.set_inheritable(True)  # positional only
-        opened = (await bench.do("say what is open")).found
-    assert sorted(each.partition(":")[0] for each in opened) == ["/dev/null", "pipe", "pipe", "socket", "socket"]
+        descriptors = (await bench.do("say what is open")).found
+    assert sorted(name.partition(":")[0] for name in descriptors) == ["/dev/null", "pipe", "pipe", "socket", "socket"]
     outcome = await bench.do("say your niceness")
     assert outcome.found == [str(NICENESS), str(outcome.pid)]
-    assert not {"asyncio", "prometheus_client", "agent.sdk.exporter"} & {
-        *(await bench.do("say what is imported")).found
-    }
+    modules = {*(await bench.do("say what is imported")).found}
+    assert not {"asyncio", "prometheus_client", "agent.sdk.exporter"} & modules
 
 
 async def test_what_it_prints_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
@@ -164,20 +161,16 @@ async def test_a_failure_costs_its_call_and_its_process(bench: Bench, what: str,
     assert (bench.helper.ok, bench.helper.calls) == (True, {"ok": 2, "failed": 1})
 
 
-async def test_an_answer_of_another_type_fails() -> None:
-    """An answer of another type fails the call."""
-    bench = Bench(HelperSpec("liar", "helper_targets:lie", Outcome, MEMORY_BYTES))
-    assert "Expected `object`, got `str`" in await bench.fails("nothing")
-    await bench.helper.stop()
-
-
-async def test_an_answer_nested_too_deep_is_none() -> None:
-    """It is a failed call like any other answer that cannot be read."""
-    bench = Bench(HelperSpec("nested", "helper_targets:nest", Outcome, MEMORY_BYTES))
+@pytest.mark.parametrize(
+    ("target", "amount", "said"), [("lie", 0, "Expected `object`, got `str`"), ("nest", 100_000, "")]
+)
+async def test_an_answer_that_cannot_be_read_fails(target: str, amount: int, said: str) -> None:
+    """An answer of another type, or nested too deep, fails the call."""
+    bench = Bench(HelperSpec(target, f"helper_targets:{target}", Outcome, MEMORY_BYTES))
     try:
-        assert (await bench.do(amount=10)).pid == 1
-        await bench.fails("nothing", 100_000)
-        assert bench.helper.calls == {"ok": 1, "failed": 1}
+        assert target == "lie" or (await bench.do(amount=10)).pid == 1
+        assert said in await bench.fails("nothing", amount)
+        assert bench.helper.calls["failed"] == 1
     finally:
         await bench.helper.stop()
 
@@ -187,10 +180,9 @@ async def test_memory_is_bounded(bench: Bench) -> None:
     margin = 1024 * 1024  # what the interpreter needs for itself, or gave back since
     assert len({(await bench.do("take memory", MEMORY_BYTES - margin)).pid for _ in range(3)}) == 1
     assert await bench.fails("take memory", MEMORY_BYTES + margin) == "exited with status 1"
+    body = pieces(MEMORY_BYTES // MAX_PAYLOAD_BYTES + 1, MAX_PAYLOAD_BYTES)
     with pytest.raises(HelperFailed):
-        await bench.helper.call_with_body(
-            Order(), pieces(MEMORY_BYTES // MAX_PAYLOAD_BYTES + 1, MAX_PAYLOAD_BYTES), LONG
-        )
+        await bench.helper.call_with_body(Order(), body, LONG)
 
 
 async def test_an_answer_is_bounded(bench: Bench) -> None:

@@ -20,22 +20,16 @@ DATA = Path(__file__).parents[1] / "data" / "rdma"
 HEAD = "device,port,switch,switch_port\n"
 
 
-def test_the_file_of_one_node() -> None:
-    """Each line has a port and its switch, with or without the switch's port."""
-    text = HEAD + 'mlx5_0,1,leaf-1,swp7\nmlx5_1, 1, "leaf 2, left",\n'
-    assert read_wiring(text.encode(), "a") == Wiring(
-        {("mlx5_0", "1"): ("leaf-1", "swp7"), ("mlx5_1", "1"): ("leaf 2, left", "")}
-    )
-
-
-def test_the_file_of_many_nodes() -> None:
-    """Lines of other nodes are passed over, whether names are short or long; columns may stand in any order."""
-    text = "switch,node,device,port,switch_port\nleaf-1,a.example,mlx5_0,1,1\nleaf-2,b,mlx5_0,1,2\nleaf-3,,mlx5_1,1,3\n"
+@pytest.mark.parametrize(("text", "ports"), [
+    (HEAD + 'mlx5_0,1,leaf-1,swp7\nmlx5_1, 1, "leaf 2, left",\n',
+     {"mlx5_0": ("leaf-1", "swp7"), "mlx5_1": ("leaf 2, left", "")}),
+    ("switch,node,device,port,switch_port\nleaf-1,a.example,mlx5_0,1,1\nleaf-2,b,mlx5_0,1,2\nleaf-3,,mlx5_1,1,3\n",
+     {"mlx5_0": ("leaf-1", "1"), "mlx5_1": ("leaf-3", "3")}),
+])  # fmt: skip
+def test_the_file_of_one_node(text: str, ports: dict[str, tuple[str, str]]) -> None:
+    """Each line has a port and its switch; those of other nodes are passed over; columns may stand in any order."""
     for name in ("a", "a.other"):
-        assert read_wiring(text.encode(), name).switches == {
-            ("mlx5_0", "1"): ("leaf-1", "1"),
-            ("mlx5_1", "1"): ("leaf-3", "3"),
-        }
+        assert read_wiring(text.encode(), name) == Wiring({(device, "1"): place for device, place in ports.items()})
 
 
 def test_lines_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,10 +68,10 @@ async def test_what_is_shown(root: Path, caplog: pytest.LogCaptureFixture, monke
     """Present ports show their switch; a broken file keeps the last content and is logged once."""
     exporter = RdmaExporter(RdmaConfig(switch_ports=str(root / "wiring.csv")))
     await exporter.start(lent("rdma", FakeClock(), root))
-    expected = [{"device": "mlx5_0", "port": "1", "switch": "leaf-1", "switch_port": "swp7"}]
+    expected = {("mlx5_0", "1"): ("leaf-1", "swp7")}
     for _ in range(2):
         await exporter.update()
-        assert shown(exporter) == expected
+        assert connected(exporter) == expected
     wiring = await asyncio.to_thread((root / "wiring.csv").read_text)
     monkeypatch.setattr(exporter_module, "MAX_BYTES", len(wiring))
     for content in ("nonsense\n", f"{wiring}\n", None, f"{HEAD}mlx5_0,1,leaf-2,1\n"):
@@ -87,7 +81,7 @@ async def test_what_is_shown(root: Path, caplog: pytest.LogCaptureFixture, monke
             await exporter.update()
         is_good = content is not None and content.startswith(HEAD) and len(content) <= len(wiring)
         assert sum("cannot read" in record.message for record in caplog.records) == (not is_good)
-        assert (shown(exporter) == expected) is not is_good
+        assert (connected(exporter) == expected) is not is_good
 
 
 def write(path: Path, content: str | None) -> None:
@@ -97,21 +91,12 @@ def write(path: Path, content: str | None) -> None:
         path.write_text(content)
 
 
-def shown(exporter: RdmaExporter) -> list[dict[str, str]]:
-    """The labels of the ports that are connected."""
-    ports = samples(exporter.families(exporter.snapshot()))
-    return [entry.labels for entry in ports if entry.name == "rankwatch_rdma_switch_info"]
-
-
 def neighbour(name: str, switch: object = "leaf-1", swp: object = "swp7", via: str = "LLDP", **more: object) -> object:
     """One interface and who is heard on it."""
-    said = {
-        "chassis": [{"id": [{"type": "mac", "value": "00:11:22:33:44:55"}], "name": [{"value": switch}]}],
-        "port": [
-            {"id": [{"type": "ifname", "value": swp}], "descr": [{"value": "to gpu-01"}], "ttl": [{"value": "120"}]}
-        ],
-    }
-    return {"name": name, "via": via, "rid": "1", "age": "0 day, 02:10:11", **said, **more}
+    port = {"id": [{"type": "ifname", "value": swp}], "descr": [{"value": "to gpu-01"}], "ttl": [{"value": "120"}]}
+    chassis = {"id": [{"type": "mac", "value": "00:11:22:33:44:55"}], "name": [{"value": switch}]}
+    rest = {"via": via, "rid": "1", "age": "0 day, 02:10:11"}
+    return {"name": name, **rest, "chassis": [chassis], "port": [port], **more}
 
 
 def heard(*interfaces: object) -> bytes:
@@ -133,28 +118,20 @@ def test_a_switch_without_names() -> None:
     """A switch without a name has its id, a port with an address as id its description."""
     nameless = [{"id": [{"type": "mac", "value": "00:11:22:33:44:55"}]}]
     by_address = {"id": [{"type": "mac", "value": "aa:bb"}], "descr": [{"value": "Gi1/0/4"}]}
-    bare = {"id": [{"type": "mac", "value": "aa:bb"}]}
-    ports = read_neighbours(
-        heard(
-            neighbour("a", chassis=nameless, port=[by_address]),
-            neighbour("b", port=[bare]),
-            neighbour("c", port=[]),
-            neighbour("d", chassis=[]),
-        )
-    )
-    assert ports == {"a": ("00:11:22:33:44:55", "Gi1/0/4"), "b": ("leaf-1", "aa:bb"), "c": ("leaf-1", "")}
+    cases: list[tuple[dict[str, object], tuple[str, str] | None]] = [
+        ({"chassis": nameless, "port": [by_address]}, ("00:11:22:33:44:55", "Gi1/0/4")),
+        ({"port": [{"id": by_address["id"]}]}, ("leaf-1", "aa:bb")),
+        ({"port": []}, ("leaf-1", "")),
+        ({"chassis": []}, None),
+    ]
+    for said, place in cases:
+        assert read_neighbours(heard(neighbour("a", **said))).get("a") == place
 
 
 def test_odd_neighbours() -> None:
     """Of several on one cable the first counts, other protocols do not, and texts are printable and bounded."""
-    ports = read_neighbours(
-        heard(
-            neighbour("a", via="CDPv2"),
-            neighbour("a"),
-            neighbour("a", "leaf-9"),
-            neighbour("b", "s" * (MAX_NAME + 1), "x\x07"),
-        )
-    )
+    long = neighbour("b", "s" * (MAX_NAME + 1), "x\x07")
+    ports = read_neighbours(heard(neighbour("a", via="CDPv2"), neighbour("a"), neighbour("a", "leaf-9"), long))
     assert ports == {"a": ("leaf-1", "swp7"), "b": ("s" * MAX_NAME, "to gpu-01")}
 
 
