@@ -90,9 +90,8 @@ def test_what_is_not_written_to(pipe: Pipe) -> None:
     assert pipe.ask(uid=ME + 1) == "other_user"
     (pipe.inside / "file").write_bytes(b"")
     (pipe.inside / "link").symlink_to("fr_0.pipe")
-    assert [pipe.ask(path) for path in ("/file", "/link", "/none", "/a\0b", "/" + "x" * 5000, "/fr_0.pipe/x")] == [
-        "no_pipe"
-    ] * 6
+    for path in ("/file", "/link", "/none", "/a\0b", "/" + "x" * 5000, "/fr_0.pipe/x"):
+        assert pipe.ask(path) == "no_pipe"
     assert (pipe.inside / "file").read_bytes() == b""
     assert os.read(reader, 1) == b""
     os.close(reader)
@@ -102,12 +101,10 @@ def test_a_full_pipe_is_not_waited_for(pipe: Pipe) -> None:
     """A pipe that is full is left alone."""
     reader = os.open(pipe.path, os.O_RDONLY | os.O_NONBLOCK)
     writer = os.open(pipe.path, os.O_WRONLY | os.O_NONBLOCK)
-    with pytest.raises(BlockingIOError):
-        while True:
-            os.write(writer, b"x" * 65536)
-    with pytest.raises(BlockingIOError):
-        while True:
-            os.write(writer, b"x")
+    for size in (65536, 1):
+        with pytest.raises(BlockingIOError):
+            while True:
+                os.write(writer, b"x" * size)
     assert pipe.ask() == "full"
     os.close(reader)
     os.close(writer)

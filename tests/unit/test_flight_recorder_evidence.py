@@ -22,12 +22,8 @@ OF_SOME = ("send", "recv", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop
 
 def shown(raw: Mapping[int, bytes], written: float = WRITTEN, job: str = "7") -> list[ShownDump]:
     """Dumps by rank, as they are shown."""
-    found = []
-    for rank, each in raw.items():
-        summary = read_dump(each, rank)
-        assert summary is not None
-        found.append(ShownDump(RankLabel(job, str(rank)), written, summary))
-    return found
+    summaries = {rank: read_dump(content, rank) for rank, content in raw.items()}
+    return [ShownDump(RankLabel(job, str(rank)), written, read) for rank, read in summaries.items() if read is not None]
 
 
 def blamed(dumps: list[ShownDump]) -> dict[str, str]:
@@ -37,11 +33,8 @@ def blamed(dumps: list[ShownDump]) -> dict[str, str]:
 
 def hang(enqueued: Mapping[int, int], waits: Mapping[int, int]) -> list[ShownDump]:
     """Four ranks of one group, by what each has begun and what it waits in."""
-    raw = {}
-    for rank, number in enqueued.items():
-        entries = [entry(sequence=waits[rank])] if rank in waits else []
-        raw[rank] = pickled(dump(entries, enqueued=number))
-    return shown(raw)
+    entries = {rank: [entry(sequence=number)] for rank, number in waits.items()}
+    return shown({rank: pickled(dump(entries.get(rank, []), enqueued=number)) for rank, number in enqueued.items()})
 
 
 @pytest.mark.parametrize(
@@ -72,9 +65,8 @@ def test_a_rank_that_waits_itself() -> None:
     """A rank that has not begun the others' operation is blamed; if it waits in another group it is only mentioned."""
     said = "had not begun all_reduce no. 5 of group default_pg, which others here had"
     assert blamed(hang({0: 5, 2: 3}, {0: 5})) == {"2": said}
-    groups = {
-        name: {"name": name, "desc": text, "ranks": "[2, 3]"} for name, text in (("0", "default_pg"), ("1", "tp"))
-    }
+    names = {"0": "default_pg", "1": "tp"}
+    groups = {name: {"name": name, "desc": text, "ranks": "[2, 3]"} for name, text in names.items()}
     status = {name: {"last_enqueued_collective": number} for name, number in (("0", 3), ("1", 4))}
     waits = dump([entry("1", 4, process_group=("1", "tp"))], pg_config=groups, pg_status=status)
     words = part([*hang({0: 5}, {0: 5}), *shown({2: pickled(waits)})], "7").words

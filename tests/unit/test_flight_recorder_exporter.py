@@ -53,6 +53,10 @@ class Node(ExporterNode):
         more = {"world": 4, "start_seconds": STARTED} | more
         return self.observe(pid, rank, uid, {"TORCH_FR_DUMP_TEMP_FILE": PREFIX}, parent=parent, **more)
 
+    def kill(self, key: Any) -> None:
+        """Let a rank end by a signal."""
+        self.ranks.observe_exit(key, ExitStatus(known=True, signal=6))
+
     def write(self, rank: int = 0, value: dict[str, Any] | None = None, seconds: float = STARTED + 1.0) -> Path:
         """A dump that was written at this time."""
         path = self.inside / f"dumps/trace_{rank}"
@@ -69,6 +73,31 @@ class Node(ExporterNode):
         return {name.partition("/")[2]: value for name, value in self.shown().items() if name.startswith("dumps_total")}
 
 
+class Helper:
+    """A helper that reads one dump at each call, notes the ranks of each call, and fails at a file of ``fails``."""
+
+    def __init__(self, fails: int = -1) -> None:
+        self.ranks: list[list[int]] = []
+        self.fails = fails
+        self.rests = 0
+
+    async def call(self, requests: list[DumpRequest], _deadline: float) -> list[DumpAnswer | None]:
+        """Answer the first of those that have not been read."""
+        if any(request.rank == self.fails for request in requests):
+            self.ranks.append([])
+            raise HelperFailed("made to")
+        self.ranks.append([request.rank for request in requests])
+        results = ["unchanged" if request.known is not None else "pending" for request in requests]
+        if "pending" in results:
+            results[results.index("pending")] = "malformed"
+        places = [(1, request.rank, 1, int(1.8e18)) for request in requests]
+        return [DumpAnswer(result, place) for result, place in zip(results, places, strict=True)]
+
+    def rest(self) -> None:
+        """Give back memory."""
+        self.rests += 1
+
+
 @pytest.fixture
 def made_node(tmp_path: Path) -> Any:
     """Makes a node, which may be lent something else, and ends it."""
@@ -81,6 +110,19 @@ def made_node(tmp_path: Path) -> Any:
     yield make
     for node in made:
         node.end()
+
+
+@pytest.fixture
+def helped(made_node: MakeNode) -> Callable[..., Node]:
+    """Makes a node that has this helper and so many ranks."""
+
+    def make(helper: Helper, ranks: int = 0) -> Node:
+        node = made_node(helper=lambda _spec: helper)
+        for rank in range(ranks):
+            node.add_rank(rank)
+        return node
+
+    return make
 
 
 @pytest.fixture
@@ -138,10 +180,13 @@ def test_dumps_that_are_not_believed(node: Node) -> None:
 
 
 def test_a_file_of_another_user_is_not_believed(node: Node) -> None:
-    """A dump counts for a rank only where its owner is the rank's user."""
-    node.add_rank(uid=ME + 1)
+    """A dump counts for a rank only where its owner is the rank's user, and stays its owner's if another names it."""
+    node.add_rank(pid=99, job="4712", uid=ME + 1)
     node.write()
     assert node.look() == {"dumps_total/other_user": 1.0}
+    node.add_rank()
+    assert node.look()["enqueued_sequence/4711/0/0"] == 3.0
+    assert node.results() == {"read": 1.0, "other_user": 1.0}
 
 
 def test_a_file_that_two_jobs_name_is_nobodys(node: Node) -> None:
@@ -153,24 +198,15 @@ def test_a_file_that_two_jobs_name_is_nobodys(node: Node) -> None:
     assert node.look() == {"dumps_total/read": 1.0, "dumps_total/other_job": 2.0}
 
 
-def test_a_file_that_another_user_names_stays_its_owners(node: Node) -> None:
-    """Another user's job that names a dump's path takes nothing from the dump's owner."""
-    node.add_rank()
-    node.write()
-    node.add_rank(pid=99, job="4712", uid=ME + 1)
-    assert node.look()["enqueued_sequence/4711/0/0"] == 3.0
-    assert node.results() == {"read": 1.0, "other_user": 1.0}
-
-
 def test_a_rank_that_has_left(node: Node) -> None:
     """A rank's dump is found by way of another rank of its job, or of its launcher, for two minutes."""
     node.write(0)
     node.write(1)
     key, other = node.add_rank(0), node.add_rank(1)
-    node.ranks.observe_exit(key, ExitStatus(known=True, signal=6))
+    node.kill(key)
     (node.proc.root / "10/root").unlink()
     assert "enqueued_sequence/4711/0/0" in node.look()
-    node.ranks.observe_exit(other, ExitStatus(known=True, signal=6))
+    node.kill(other)
     (node.proc.root / "11/root").unlink()
     node.write(1, dump([entry(sequence=4)]), seconds=STARTED + 2.0)
     assert node.look()["enqueued_sequence/4711/1/0"] == 3.0
@@ -181,14 +217,14 @@ def test_a_rank_that_has_left(node: Node) -> None:
     assert node.look(121.0)["enqueued_sequence/4711/1/0"] == 4.0
 
 
-def test_a_rank_that_nobody_can_see_for(made_node: MakeNode) -> None:
+def test_a_rank_that_nobody_can_see_for(helped: Callable[..., Node]) -> None:
     """The dump of a rank that has left, of no known launcher, is not looked for: never in the agent's own files."""
     helper = Helper()
-    node = made_node(helper=lambda _spec: helper)
-    node.ranks.observe_exit(node.add_rank(parent=0), ExitStatus(known=True, signal=6))
+    node = helped(helper)
+    node.kill(node.add_rank(parent=0))
     with pytest.raises(NoData):
         node.look()
-    assert helper.asked == []
+    assert helper.ranks == []
 
 
 def test_how_long_a_dump_is_shown(node: Node) -> None:
@@ -196,7 +232,7 @@ def test_how_long_a_dump_is_shown(node: Node) -> None:
     key = node.add_rank()
     node.write()
     assert "enqueued_sequence/4711/0/0" in node.look()
-    node.ranks.observe_exit(key, ExitStatus(known=True, signal=6))
+    node.kill(key)
     node.clock.advance(3599.0)
     node.ranks.tick()
     assert not node.ranks.snapshot().ranks
@@ -228,7 +264,7 @@ def test_a_rank_that_was_started_anew(node: Node) -> None:
     key = node.add_rank()
     node.write()
     node.look()
-    node.ranks.observe_exit(key, ExitStatus(known=True, signal=6))
+    node.kill(key)
     node.clock.advance(20.0)
     node.add_rank(1, pid=87, start_seconds=STARTED + 20.0)
     assert node.look() == {"dumps_total/read": 1.0}  # with other ranks here, too
@@ -240,9 +276,8 @@ def test_a_rank_that_was_started_anew(node: Node) -> None:
 
 def test_a_path_that_leads_out_of_the_jobs_root(node: Node, tmp_path: Path) -> None:
     """Links are followed within the process's root, and only regular files are opened."""
-    node.add_rank(0)
-    node.add_rank(1)
-    node.add_rank(2)
+    for rank in range(3):
+        node.add_rank(rank)
     node.write(7)
     (node.inside / "dumps/trace_0").symlink_to("/dumps/trace_7")
     (node.inside / "dumps/trace_1").symlink_to(tmp_path / "secret")
@@ -285,104 +320,48 @@ def test_files_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         assert answer.result == result
 
 
-class Helper:
-    """A helper that reads one dump at each call, and notes who is asked for first."""
-
-    def __init__(self) -> None:
-        self.asked: list[list[int]] = []
-        self.rests = 0
-
-    async def call(self, requests: list[DumpRequest], _deadline: float) -> list[DumpAnswer | None]:
-        """Answer the first of those that have not been read."""
-        self.asked.append([request.rank for request in requests])
-        answers: list[DumpAnswer | None] = []
-        for request in requests:
-            place = (1, request.rank, 1, int(1.8e18))
-            if request.known is not None:
-                answers.append(DumpAnswer("unchanged", place))
-            elif any(answer is not None and answer.result == "malformed" for answer in answers):
-                answers.append(DumpAnswer("pending", place))
-            else:
-                answers.append(DumpAnswer("malformed", place))
-        return answers
-
-    def rest(self) -> None:
-        """Give back memory."""
-        self.rests += 1
-
-
-def test_users_have_their_turns(made_node: MakeNode) -> None:
+def test_users_have_their_turns(helped: Callable[..., Node]) -> None:
     """Ranks that were not read come first in the next look, one rank of each user in turn."""
     helper = Helper()
-    node = made_node(helper=lambda _spec: helper)
-    for rank in range(3):
-        node.add_rank(rank)
+    node = helped(helper, 3)
     node.add_rank(7, job="5000", uid=ME + 1, world=8)
-    for _ in range(4):
+    for _ in range(5):
         node.look(1.0)
-    assert helper.asked == [[0, 7, 1, 2], [7, 1, 2, 0], [1, 2, 0, 7], [2, 0, 7, 1]]
-    node.look(1.0)
-    assert len(helper.asked) == 4  # nothing is pending
+    assert helper.ranks == [[0, 7, 1, 2], [7, 1, 2, 0], [1, 2, 0, 7], [2, 0, 7, 1]]  # then nothing is pending
     assert helper.rests == 1
     node.look(5.0)
-    assert (len(helper.asked), helper.rests) == (5, 1)
+    assert (len(helper.ranks), helper.rests) == (5, 1)
 
 
-def test_ranks_of_a_look_are_bounded(made_node: MakeNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranks_of_a_look_are_bounded(helped: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks beyond the limit of one look are read in the next look."""
     monkeypatch.setattr(exporter, "MAX_RANKS", 2)
     helper = Helper()
-    node = made_node(helper=lambda _spec: helper)
-    for rank in range(3):
-        node.add_rank(rank)
-    node.look(1.0)
-    node.look(1.0)
-    node.look(5.0)
-    assert helper.asked == [[0, 1], [1, 2], [2, 0]]
+    node = helped(helper, 3)
+    for seconds in (1.0, 1.0, 5.0):
+        node.look(seconds)
+    assert helper.ranks == [[0, 1], [1, 2], [2, 0]]
 
 
-class Failing(Helper):
-    """A helper that ends when it is asked for a file of rank 1."""
-
-    async def call(self, requests: list[DumpRequest], deadline: float) -> list[DumpAnswer | None]:
-        """Fail, or answer."""
-        if any(request.rank == 1 for request in requests):
-            self.asked.append([])
-            raise HelperFailed("made to")
-        return await super().call(requests, deadline)
-
-
-def test_a_file_that_ends_the_helper_costs_no_other(made_node: MakeNode) -> None:
+def test_a_file_that_ends_the_helper_costs_no_other(helped: Callable[..., Node]) -> None:
     """After a failure of the helper each file has its own call, for ten minutes."""
-    helper = Failing()
-    node = made_node(helper=lambda _spec: helper)
-    for rank in range(3):
-        node.add_rank(rank)
-    with pytest.raises(HelperFailed):
-        node.look()
-    assert node.look(5.0)["dumps_total/malformed"] == 1.0
-    with pytest.raises(HelperFailed):
-        node.look(1.0)
-    assert node.look(5.0)["dumps_total/malformed"] == 2.0
-    assert helper.asked == [[], [0], [], [2]]
-    with pytest.raises(HelperFailed):
-        node.look(601.0)
-    assert node.look(5.0)["dumps_total/malformed"] == 2.0
-    assert helper.asked[4:] == [[], [0]]
+    helper = Helper(fails=1)
+    node = helped(helper, 3)
+    for fails_after, malformed in ((5.0, 1.0), (1.0, 2.0), (601.0, 2.0)):
+        with pytest.raises(HelperFailed):
+            node.look(fails_after)
+        assert node.look(5.0)["dumps_total/malformed"] == malformed
+    assert helper.ranks == [[], [0], [], [2], [], [0]]
 
 
 def test_series_are_admitted(made_node: MakeNode) -> None:
     """A dump without room for its series is counted and not shown; an ended one gives its room back."""
     admit = Admission(in_all=6)
     node = made_node(admit=admit)
-    node.add_rank(0)
-    node.write(0)
-    node.look()
-    assert admit.taken == 3
-    node.add_rank(1)
-    node.write(1)
-    assert node.look()["dumps_total/no_room"] == 1.0
-    assert admit.taken == 3
+    for rank, refused in ((0, None), (1, 1.0)):
+        node.add_rank(rank)
+        node.write(rank)
+        assert (node.look().get("dumps_total/no_room"), admit.taken) == (refused, 3)
     node.look(3601.0)
     assert admit.taken == 0
 
@@ -405,7 +384,7 @@ def test_a_file_system_that_hangs_costs_its_user_alone(node: Node, monkeypatch: 
 
 def test_where_dumps_are() -> None:
     """The path is that which the environment names, below the rank's directory if need be; else PyTorch's own."""
-    for given_, paths in (
+    for names, paths in (
         ({"TORCH_FR_DUMP_TEMP_FILE": "/a/r_", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b/r_"}, ["/a/r_3"]),
         ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b/r_", "HOME": "/h"}, ["/b/r_3"]),
         ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "b/r_"}, ["/job/b/r_3"]),
@@ -414,7 +393,7 @@ def test_where_dumps_are() -> None:
         ({"HOME": "h"}, [SYSTEMS]),
         (None, [SYSTEMS]),
     ):
-        assert paths_of(owned(10, given_, Owner("user", "1"), directory="/job"), "3", "4711", ()) == paths
+        assert paths_of(owned(10, names, Owner("user", "1"), directory="/job"), "3", "4711", ()) == paths
 
 
 def test_a_sites_own_paths() -> None:
