@@ -61,22 +61,20 @@ async def failure(serve: Serve, limits: QueryLimits = QUICK) -> tuple[str, float
         return caught.value.stage, time.monotonic() - began
 
 
-async def test_json_is_asked_for_and_read_to_its_end() -> None:
-    """The client greets, sets timeout and format, sends one query and reads the report to its end."""
+@pytest.mark.parametrize(("answers", "report", "commands"), [
+    (JSON_ANSWERS, [b'{"a":', b" 1}\n"], [b"SET FORMAT json\n", b"STATUS\n"]),
+    ((*JSON_ANSWERS[:2], b"ERROR: Unknown command SET FORMAT json\n"), [b"NCCL version\n"],
+     [b"SET FORMAT json\n", b"VERBOSE STATUS\n"]),
+], ids=["json", "longest text"])  # fmt: skip
+async def test_json_is_asked_for_and_read_to_its_end(
+    answers: tuple[bytes, ...], report: list[bytes], commands: list[bytes]
+) -> None:
+    """The client greets, sets timeout and format, and sends one query; a library without JSON is asked for text."""
     heard: list[bytes] = []
-    async with served(answering(JSON_ANSWERS, [b'{"a":', b" 1}\n"], heard)) as endpoint:
+    async with served(answering(answers, report, heard)) as endpoint:
         reply = await query(endpoint, QueryLimits())
-    assert (reply.is_json, reply.body) == (True, b'{"a": 1}\n')
-    assert heard == [b"CLIENT PROTOCOL 2\n", b"TIMEOUT 5\n", b"SET FORMAT json\n", b"STATUS\n"]
-
-
-async def test_a_library_without_json_is_asked_for_its_longest_text() -> None:
-    """If SET FORMAT is unknown, the client sends VERBOSE STATUS."""
-    heard: list[bytes] = []
-    answers = (*JSON_ANSWERS[:2], b"ERROR: Unknown command SET FORMAT json\n")
-    async with served(answering(answers, [b"NCCL version\n"], heard)) as endpoint:
-        reply = await query(endpoint, QUICK)
-    assert (reply.is_json, reply.body, heard[-1]) == (False, b"NCCL version\n", b"VERBOSE STATUS\n")
+    assert (reply.is_json, reply.body) == (answers == JSON_ANSWERS, b"".join(report))
+    assert heard == [b"CLIENT PROTOCOL 2\n", b"TIMEOUT 5\n", *commands]
 
 
 async def test_a_stopped_process_costs_one_attempt() -> None:
@@ -204,22 +202,11 @@ def test_every_recording_gives_its_events() -> None:
     for name, pieces in texts.items():
         stream = b"".join(pieces).decode()
         assert split(*pieces) == (re.findall(r"^\[[^]]*\] (\w+): ", stream, re.MULTILINE), 0), name
-        total.update(split(*pieces)[0])
-    assert (len(texts), total) == (
-        33,
-        {
-            "PEER_DEAD": 41,
-            "PEER_NEW": 2,
-            "PEER_UNRESPONSIVE": 12,
-            "PEER_CONNECTED": 13,
-            "PEER_KEEPALIVE_TIMEOUT": 4,
-            "PEER_RECOVERED": 8,
-            "PEER_CONNECTING": 10,
-            "PEER_DISCONNECTED": 11,
-            "PEER_INIT_TIMEOUT": 8,
-            "PEER_TIMEOUT_DEAD": 2,
-        },
-    )
+        total.update(event.removeprefix("PEER_") for event in split(*pieces)[0])
+    assert (len(texts), total) == (33, {
+        "DEAD": 41, "NEW": 2, "UNRESPONSIVE": 12, "CONNECTED": 13, "KEEPALIVE_TIMEOUT": 4, "RECOVERED": 8,
+        "CONNECTING": 10, "DISCONNECTED": 11, "INIT_TIMEOUT": 8, "TIMEOUT_DEAD": 2,
+    })  # fmt: skip
 
 
 FRAGMENTS = st.sampled_from([

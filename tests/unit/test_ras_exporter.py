@@ -14,7 +14,7 @@ from ras_node import Node, report
 
 from agent.sdk.exporter import NoData, StateSection
 from agent.sdk.ranks import ProcessKey, RankLabel
-from exporters.ras import RasConfig
+from exporters.ras import RasConfig, RasExporter
 from exporters.ras.config import MAX_ADDRESSES
 from exporters.ras.exporter import KEPT_FAILURES, STALE_INTERVALS
 from exporters.ras.protocol.client import Endpoint
@@ -35,12 +35,10 @@ def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
 
 def shown(snapshot: RasSnapshot) -> dict[str, list[tuple[str, int, int]]]:
     """Hash, answers and missing ranks of each job's communicators."""
+    communicators = {job_id: job.report.communicators for job_id, job in snapshot.reports.items()}
     return {
-        job_id: [
-            (communicator.hash, communicator.responding, communicator.missing)
-            for communicator in job.report.communicators
-        ]
-        for job_id, job in snapshot.reports.items()
+        job_id: [(entry.hash, entry.responding, entry.missing) for entry in known]
+        for job_id, known in communicators.items()
     }
 
 
@@ -53,6 +51,12 @@ async def test_the_first_query_comes_within_the_interval_and_the_next_after_it(n
         assert node.queries == 1
         await node.look(exporter, LONGEST_INTERVAL_SECONDS - 0.8 * MIN_INTERVAL_SECONDS)
         assert node.queries == 2
+
+
+def series_of(exporter: RasExporter, snapshot: RasSnapshot) -> dict[tuple[str, ...], float]:
+    """The series of a snapshot, by family (without its prefix) and labels."""
+    shown = samples(exporter.families(snapshot))
+    return {(sample.name.removeprefix("rankwatch_"), *sample.labels.values()): sample.value for sample in shown}
 
 
 @pytest.fixture
@@ -74,12 +78,7 @@ async def test_who_nothing_has_named_is_learnt_from_one_report(nameless: Node) -
         published = await node.look(exporter, 6.0 * LABELS_WAIT_SECONDS)
         assert published.queries == 1
         node.table.tick()
-        assert node.table.labels() == {
-            RankLabel("4711", "0"): 11,
-            RankLabel("4711", "2"): 11,
-            RankLabel("4711", "1"): 12,
-            RankLabel("4711", "3"): 12,
-        }
+        assert node.table.labels() == {RankLabel("4711", rank): 11 + int(rank) % 2 for rank in "0123"}
         for _ in range(2):
             published = await node.look(exporter, MIN_INTERVAL_SECONDS)
         assert [(job.job.job_id, job.role, job.refusal) for job in published.jobs] == [("4711", "reporter", None)]
@@ -109,9 +108,8 @@ async def test_an_orphan_at_the_address_is_never_connected_to(node: Node) -> Non
     async with node.exporter() as exporter:
         published = await node.first_query(exporter)
     assert node.queries == 0
-    assert [(job.job.job_id, job.role, job.refusal) for job in published.jobs] == [
-        ("4711", "reporter", "unowned_listener")
-    ]
+    [job] = published.jobs
+    assert (job.job.job_id, job.role, job.refusal) == ("4711", "reporter", "unowned_listener")
     assert (list(published.listeners.values()), published.up) == ([(2, 1)], {})
 
 
@@ -248,24 +246,15 @@ async def test_what_a_report_holds_becomes_series(node: Node, caplog: pytest.Log
     whole["communicators"].append({"hash": "0x0", "size": 0, "ranks": [], "missing_ranks": []})
     node.replies = [json.dumps(whole).encode()]
     async with node.exporter() as exporter:
-        published = list(exporter.families(await node.first_query(exporter)))
-    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(published)}
-    states = {key[3]: value for key, value in series.items() if key[0] == "rankwatch_communicator_ranks"}
+        series = series_of(exporter, await node.first_query(exporter))
+    states = {key[3]: value for key, value in series.items() if key[0] == "communicator_ranks"}
     assert states == {"expected": 4, "responding": 3, "missing": 1, "unresponsive": 1, "dead": 0}
-    assert series["rankwatch_communicator_rank_missing", "4711", "ab", "3", "3", "10.0.0.1", "3", "unresponsive"] == 1
+    assert series["communicator_rank_missing", "4711", "ab", "3", "3", "10.0.0.1", "3", "unresponsive"] == 1
     assert [record.fields["left_out"] for record in caplog.records if "RAS reports" in record.message] == ["1 phantom"]
-    assert (series["rankwatch_ras_queries_total",], series["rankwatch_ras_reporter", "4711", "reporter"]) == (1, 1)
+    assert (series["ras_queries_total",], series["ras_reporter", "4711", "reporter"]) == (1, 1)
     endpoint = f"127.0.0.1:{node.port}"
-    assert (series["rankwatch_library_info", "4711", "nccl", "2.30.7"], series["rankwatch_ras_up", endpoint]) == (1, 1)
-    assert series["rankwatch_ras_listeners", endpoint, "rank"] == 2
-
-
-@pytest.fixture
-def last(tmp_path: Path) -> Iterator[Node]:
-    """The node of the last rank of a job so large that the standby asks less often than the reporter."""
-    node = Node(tmp_path, {11: 481, 12: 482}, world=483)
-    with node.listener:
-        yield node
+    assert (series["library_info", "4711", "nccl", "2.30.7"], series["ras_up", endpoint]) == (1, 1)
+    assert series["ras_listeners", endpoint, "rank"] == 2
 
 
 async def test_a_role_of_monitor_listens_and_never_asks(node: Node) -> None:
@@ -354,12 +343,11 @@ async def test_what_is_known_of_each_jobs_queries(node: Node) -> None:
         await node.look(exporter, LONGEST_INTERVAL_SECONDS)
         node.replies = [b"garbage"]
         await node.look(exporter, LONGEST_INTERVAL_SECONDS)
-        published = list(exporter.families(exporter.snapshot()))
-    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(published)}
-    assert series["rankwatch_ras_report_timestamp_seconds", "4711"] == queried_seconds + LONGEST_INTERVAL_SECONDS
-    assert series["rankwatch_ras_failures", "4711"] == 1
+        series = series_of(exporter, exporter.snapshot())
+    assert series["ras_report_timestamp_seconds", "4711"] == queried_seconds + LONGEST_INTERVAL_SECONDS
+    assert series["ras_failures", "4711"] == 1
     doubled = 2 * MIN_INTERVAL_SECONDS
-    assert 0.9 * doubled <= series["rankwatch_ras_interval_seconds", "4711"] <= 1.1 * doubled
+    assert 0.9 * doubled <= series["ras_interval_seconds", "4711"] <= 1.1 * doubled
 
 
 async def test_no_stream_begins_once_the_exporter_is_drained(node: Node) -> None:
@@ -378,13 +366,12 @@ async def test_what_is_heard_becomes_series(node: Node, caplog: pytest.LogCaptur
         await node.look(exporter, 1.0)
         (await node.listened_to(exporter)).write(b"garbage\n")
         await node.tell(exporter, "PEER_NEW", times=3)
-        published = list(exporter.families(exporter.snapshot()))
-    series = {(sample.name, *sample.labels.values()): sample.value for sample in samples(published)}
-    events = {key[1]: value for key, value in series.items() if key[0] == "rankwatch_ras_events_total"}
+        series = series_of(exporter, exporter.snapshot())
+    events = {key[1]: value for key, value in series.items() if key[0] == "ras_events_total"}
     assert (len(events), {event: value for event, value in events.items() if value}) == (13, {"PEER_NEW": 3})
-    assert series["rankwatch_ras_monitor_up", f"127.0.0.1:{node.port}"] == 1
+    assert series["ras_monitor_up", f"127.0.0.1:{node.port}"] == 1
     assert [record.message for record in caplog.records if "not events" in record.message]
-    assert sum(value for key, value in series.items() if key[0] == "rankwatch_ras_monitor_errors_total") == 0
+    assert sum(value for key, value in series.items() if key[0] == "ras_monitor_errors_total") == 0
 
 
 @pytest.mark.parametrize("section", [

@@ -37,9 +37,7 @@ class Forger:
         whole = json.loads(report(2, size=4, pids=(21, 21, 11, 12), hash_number=FORGED))
         for missing in whole["communicators"][0]["missing_ranks"]:
             missing["status"] = {"unresponsive": True, "considered_dead": True}
-        whole["communicators"].append(
-            json.loads(report(0, size=2, pids=(11, 12), hash_number=0xBAE))["communicators"][0]
-        )
+        whole["communicators"] += json.loads(report(0, size=2, pids=(11, 12), hash_number=0xBAE))["communicators"]
         return json.dumps(whole).encode()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -48,6 +46,12 @@ class Forger:
         await thread.call(lambda: self._node.accept(21, client))
         thread.stop()
         await conversing(self.report, self._node.monitor)(reader, writer)
+
+
+def add_victims(node: Node) -> None:
+    """Add two ranks of job 4711."""
+    for pid, rank in ((11, 0), (12, 1)):
+        node.add(pid, environment(rank, world=4), uid=VICTIM)
 
 
 async def watched(node: Node, forger: Forger, seconds: float) -> RasSnapshot:
@@ -72,16 +76,11 @@ def node(tmp_path: Path) -> Iterator[Node]:
 @pytest.mark.parametrize("first", ["victim", "attacker"])
 def test_a_forged_report_changes_nothing_for_others(node: Node, claim: str, first: str) -> None:
     """Processes that it calls dead are alive, in none of its communicators, and their job's series are their own."""
-
-    def add_victims() -> None:
-        for pid, rank in ((11, 0), (12, 1)):
-            node.add(pid, environment(rank, world=4), uid=VICTIM)
-
     if first == "victim":
-        add_victims()
+        add_victims(node)
     forger = Forger(node, environment(0, world=4, job=claim))
     if first == "attacker":
-        add_victims()
+        add_victims(node)
     snapshot = asyncio.run(watched(node, forger, 1.1 * MIN_INTERVAL_SECONDS))
     assert forger.queries > 0
     node.table.ranks.tick()
@@ -93,10 +92,7 @@ def test_a_forged_report_changes_nothing_for_others(node: Node, claim: str, firs
         assert process.verdict is not None
         assert process.verdict.state == "alive"
     theirs = {label.job_id for pid in (11, 12) for label in processes[ProcessKey(pid, 5000)].slots or () if label}
-    shown = {
-        job_id: [communicator.hash for communicator in job.report.communicators]
-        for job_id, job in snapshot.reports.items()
-    }
+    shown = {job_id: [entry.hash for entry in job.report.communicators] for job_id, job in snapshot.reports.items()}
     assert [shown[job_id] for job_id in theirs] == [["0xab"]]
     assert all("0xbad" in hashes for job_id, hashes in shown.items() if job_id not in theirs)
 
@@ -116,11 +112,9 @@ def test_processes_that_nothing_names_are_not_named_by_others(node: Node, *, is_
 
 def test_another_users_listener_does_not_keep_a_job_from_being_asked(node: Node) -> None:
     """One on every address, beside the job's on the loopback, is none of the job's address."""
-    for pid, rank in ((11, 0), (12, 1)):
-        node.add(pid, environment(rank, world=4), uid=VICTIM)
+    add_victims(node)
     forger = Forger(node, environment(0, world=4, job="4712"))
-    (node.tree.root / "net/tcp6").write_text(
-        f"0: {'0' * 32}:{node.port:04X} {'0' * 32}:0000 0A 0:0 0:0 0 {ATTACKER} 0 99 1\n"
-    )
+    row = f"0: {'0' * 32}:{node.port:04X} {'0' * 32}:0000 0A 0:0 0:0 0 {ATTACKER} 0 99 1\n"
+    (node.tree.root / "net/tcp6").write_text(row)
     snapshot = asyncio.run(watched(node, forger, 1.1 * MIN_INTERVAL_SECONDS))
     assert [communicator.hash for communicator in snapshot.reports["4711"].report.communicators] == ["0xab"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import os
 import signal
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
@@ -28,7 +28,8 @@ from exporters.ras.report.json_report import ReportReading
 
 PIDS = frozenset({1_000_000, 1_000_001, 7})
 NEAR = frozenset({("10.4.0.0", 1_000_000), ("10.4.0.0", 1_000_001)})
-SITE = Site({ProcessKey(7, 1): Server((2, 32, 3), 1.0)}, 0)
+HELD = ProcessKey(7, 1)
+SITE = Site({HELD: Server((2, 32, 3), 1.0)}, 0)
 RANKS, COMMUNICATORS = 400, 3
 FIRST, SECOND, THIRD = ProcessKey(11, 1), ProcessKey(12, 1), ProcessKey(13, 1)
 
@@ -38,29 +39,25 @@ async def unchanged(_endpoint: Endpoint, _site: Site) -> bool:
     return True
 
 
-class Always(ListenerSearch):
-    """Has every connection accepted by the same process."""
+class Reached(ListenerSearch):
+    """Has connections accepted by these processes in turn, and then by none that is known."""
 
-    def __init__(self, bench: Bench) -> None:
-        self._bench = bench
+    def __init__(self, servers: Iterable[ProcessKey]) -> None:
+        self.servers = iter(servers)
 
     def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
-        return self._bench.reached
+        return next(self.servers, None)
 
 
 class Bench:
     """A query runner with a real helper process; all connections are accepted by ``reached``."""
 
-    def __init__(self, spec: HelperSpec[ReportReading]) -> None:
-        self.clock = FakeClock()
-        self.helper: Helper[ReportReading] = Helpers(self.clock).lend(spec)
+    def __init__(self, spec: HelperSpec[ReportReading], reached: ProcessKey | None) -> None:
+        self.helper: Helper[ReportReading] = Helpers(FakeClock()).lend(spec)
         self.thread = OwnThread("ras")
-        self.reached: ProcessKey | None = ProcessKey(7, 1)
-        self.runner = QueryRunner(self.thread, self.helper, Always(self), self.is_unchanged, Logger("ras"))
+        search = Reached(itertools.repeat(reached) if reached else ())
+        self.runner = QueryRunner(self.thread, self.helper, search, unchanged, Logger("ras"))
         self.sent_all = False
-
-    async def is_unchanged(self, _endpoint: Endpoint, _site: Site) -> bool:
-        return True
 
     async def ask(self, report: Iterable[bytes], limits: QueryLimits | None = None) -> list[QueryAnswer]:
         """Ask a server that sends ``report``; ``sent_all`` is set when it could send the whole of it."""
@@ -71,15 +68,14 @@ class Bench:
             self.sent_all = True
 
         async with served(answering(JSON_ANSWERS, pieces())) as endpoint:
-            return await self.runner.reports(
-                QueryTarget(endpoint, SITE, frozenset(SITE.servers), PIDS), limits or QueryLimits()
-            )
+            target = QueryTarget(endpoint, SITE, frozenset(SITE.servers), PIDS)
+            return await self.runner.reports(target, limits or QueryLimits())
 
 
 @asynccontextmanager
-async def bench_of(spec: HelperSpec[ReportReading] = READER) -> AsyncIterator[Bench]:
+async def bench_of(spec: HelperSpec[ReportReading] = READER, reached: ProcessKey | None = HELD) -> AsyncIterator[Bench]:
     """A query runner, and its helper stopped at the end."""
-    bench = Bench(spec)
+    bench = Bench(spec, reached)
     yield bench
     await bench.helper.stop()
     bench.thread.stop()
@@ -94,11 +90,10 @@ def padded(length: int) -> bytes:
 async def test_a_large_report_is_read_in_the_helper() -> None:
     """The helper returns all communicators and the requested processes."""
     async with bench_of() as bench:
-        answers = await bench.ask(large_report(RANKS, COMMUNICATORS))
-        (report,) = [answer.report for answer in answers]
-        assert [
-            (communicator.size, communicator.responding, communicator.missing) for communicator in report.communicators
-        ] == [(RANKS, RANKS, 0)] * 3
+        [answer] = await bench.ask(large_report(RANKS, COMMUNICATORS))
+        report = answer.report
+        shown = [(entry.size, entry.responding, entry.missing) for entry in report.communicators]
+        assert shown == [(RANKS, RANKS, 0)] * 3
         assert (report.processes, report.version, report.skipped) == (NEAR, "2.32.3", {})
         assert (bench.helper.calls, bench.runner.errors, bench.sent_all) == ({"ok": 1}, {}, True)
 
@@ -110,8 +105,7 @@ async def test_who_is_not_to_be_asked_hears_nothing(
     """Nothing is sent before the right process has accepted the connection."""
     monkeypatch.setattr(reached_module, "ACCEPT_SECONDS", 0.01)
     heard: list[bytes] = []
-    async with bench_of() as bench:
-        bench.reached = reached
+    async with bench_of(reached=reached) as bench:
         async with served(answering(JSON_ANSWERS, [padded(100)], heard)) as endpoint:
             target = QueryTarget(endpoint, SITE, frozenset(SITE.servers), PIDS)
             assert await bench.runner.reports(target, QueryLimits()) == []
@@ -158,11 +152,10 @@ async def test_a_helper_that_fails_costs_one_report(
 async def test_a_report_beyond_the_cap_is_no_fault_of_the_helper() -> None:
     """A report of a byte more than the cap, or without end, fails at its own stage, and the next is read."""
     body = padded(2 * MAX_HELD_BYTES)
+    limits = QueryLimits(report_bytes=len(body))
     async with bench_of() as bench:
-        assert await bench.ask([body], QueryLimits(report_bytes=len(body)))
-        assert await bench.ask([body, b" "], QueryLimits(report_bytes=len(body))) == []
-        assert await bench.ask([body] * 1000, QueryLimits(report_bytes=len(body))) == []
-        assert await bench.ask([body], QueryLimits(report_bytes=len(body)))
+        for report, answers in (([body], 1), ([body, b" "], 0), ([body] * 1000, 0), ([body], 1)):
+            assert len(await bench.ask(report, limits)) == answers
         assert (bench.runner.errors, bench.helper.calls) == ({"size": 2}, {"ok": 2})
 
 
@@ -190,22 +183,10 @@ def test_connections_are_made_until_one_should_reach_the_job() -> None:
     assert [attempts(wanted) for wanted in (100, 50, 33, 1)] == [4, 8, 16, MAX_ATTEMPTS]
 
 
-class Reached(ListenerSearch):
-    """Has connections accepted by these processes in turn, and then by none that is known."""
-
-    def __init__(self, servers: Iterable[ProcessKey]) -> None:
-        super().__init__(Path("/nonexistent"), ())
-        self.servers = list(servers)
-
-    def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
-        return self.servers.pop(0) if self.servers else None
-
-
 @asynccontextmanager
 async def runner_of(accepting: Iterable[ProcessKey]) -> AsyncIterator[tuple[QueryRunner, Reached]]:
     """A query runner whose connections these processes accept."""
-    thread = OwnThread("ras")
-    search = await thread.call(lambda: Reached(accepting))
+    thread, search = OwnThread("ras"), Reached(accepting)
     yield QueryRunner(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras")), search
     thread.stop()
 
@@ -222,7 +203,7 @@ async def test_processes_that_answer_a_greeting(
     heard: list[bytes] = []
     async with runner_of(accepting) as (runner, search), served(answering(JSON_ANSWERS[:1], heard=heard)) as endpoint:
         received = await runner.present(QueryTarget(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), QueryLimits())
-    assert (received, len(search.servers), set(heard) - {b""}) == (present, unused, {b"CLIENT PROTOCOL 2\n"})
+    assert (received, len([*search.servers]), set(heard) - {b""}) == (present, unused, {b"CLIENT PROTOCOL 2\n"})
     assert runner.queries == 0
 
 

@@ -33,13 +33,8 @@ def communicator(size: object = 2, **changed: object) -> dict[str, object]:
 
 def report(*communicators: dict[str, object], **changed: object) -> bytes:
     """The bytes of a JSON report of these."""
-    whole = {
-        "nccl_version": "2.30.7",
-        "communicators": list(communicators),
-        "ras": {"collection_time_sec": 0.0, "timeouts_count": 0},
-        **changed,
-    }
-    return json.dumps(whole).encode()
+    ras = {"collection_time_sec": 0.0, "timeouts_count": 0}
+    return json.dumps({"nccl_version": "2.30.7", "communicators": communicators, "ras": ras, **changed}).encode()
 
 
 GOOD = communicator(hash="0xcd")
@@ -203,9 +198,8 @@ def test_text_of_a_group_that_is_not_in_the_table_is_left_out() -> None:
 def test_text_ranks_of_the_one_largest_communicator_are_the_jobs() -> None:
     """Of RCCL's real text the missing rank of the only communicator has its number in the job."""
     parsed = read_text(RCCL.read_bytes())
-    assert [(entry.comm_rank, entry.rank, entry.place.host) for entry in parsed.communicators[0].named] == [
-        (3, 3, "10.245.40.180")
-    ]
+    [missing] = parsed.communicators[0].named
+    assert (missing.comm_rank, missing.rank, missing.place.host) == (3, 3, "10.245.40.180")
 
 
 def test_text_ranks_of_smaller_communicators_are_found_by_their_place() -> None:
@@ -213,10 +207,8 @@ def test_text_ranks_of_smaller_communicators_are_found_by_their_place() -> None:
     small = ROW.replace("    0 ", "    1 ", 1).replace("  8         7 ", "  4         2 ")
     other = "  Rank 3 -- GPU 2 managed by process 78 on node 10.0.0.1"
     parsed = text(paragraph(0, 0xAB, rank_line(5)) + paragraph(1, 0xCD, rank_line(1), other), f"{ROW}\n{small}")
-    assert [[(rank.comm_rank, rank.rank) for rank in entry.named] for entry in parsed.communicators] == [
-        [(5, 5)],
-        [(1, 5), (3, None)],
-    ]
+    named = [[(rank.comm_rank, rank.rank) for rank in entry.named] for entry in parsed.communicators]
+    assert named == [[(5, 5)], [(1, 5), (3, None)]]
 
 
 def test_text_ranks_of_two_largest_communicators_are_not_named() -> None:

@@ -54,10 +54,8 @@ def launches(parsed: Launches | None) -> str:
     """The collectives with their least and most launches, and who is behind."""
     if parsed is None:
         return ""
-    words = [
-        f"{name} {least}-{most}" if least < most else f"{name} {most}"
-        for name, (least, most) in parsed.extremes.items()
-    ]
+    extremes = {name: f"{least}-{most}" if least < most else most for name, (least, most) in parsed.extremes.items()}
+    words = [f"{name} {counts}" for name, counts in extremes.items()]
     words += [f"behind {ranks([rank.comm_rank for rank in parsed.behind])}"] if parsed.behind else []
     return " ".join(words)
 
@@ -113,32 +111,23 @@ def test_json_is_read_as_the_standard_library_reads_it() -> None:
     """Sizes, answers and missing ranks equal those of the standard library's JSON reader."""
     read_of = 0
     for name, plain in by_json():
-        report = read_json(ALL[name])
-        wanted = {
-            communicator["hash"]: (
-                communicator["size"],
-                communicator["ranks_count"],
-                [
-                    (rank["rank"], (rank["host"], rank["pid"], rank["nvml_dev"]))
-                    for rank in communicator["missing_ranks"]
-                ],
-                sum(rank["status"]["considered_dead"] for rank in communicator["missing_ranks"]),
-            )
-            for communicator in plain["communicators"]
-            if communicator["size"]
-        }
+        report, wanted = read_json(ALL[name]), {}
+        for group in plain["communicators"]:
+            if group["size"]:
+                missing = group["missing_ranks"]
+                places = [(rank["rank"], (rank["host"], rank["pid"], rank["nvml_dev"])) for rank in missing]
+                dead = sum(rank["status"]["considered_dead"] for rank in missing)
+                wanted[group["hash"]] = (group["size"], group["ranks_count"], places, dead)
         assert {
-            communicator.hash: (
-                communicator.size,
-                communicator.responding,
-                [(rank.comm_rank, rank.place) for rank in communicator.named],
-                communicator.dead,
+            entry.hash: (
+                entry.size,
+                entry.responding,
+                [(rank.comm_rank, rank.place) for rank in entry.named],
+                entry.dead,
             )
-            for communicator in report.communicators
+            for entry in report.communicators
         } == wanted, name
-        answering = {
-            (rank["host"], rank["pid"]) for communicator in plain["communicators"] for rank in communicator["ranks"]
-        }
+        answering = {(rank["host"], rank["pid"]) for group in plain["communicators"] for rank in group["ranks"]}
         assert report.processes == answering, name
         read_of += 1
     assert read_of == 274
