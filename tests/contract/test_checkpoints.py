@@ -70,16 +70,10 @@ DROPPED = {
     "exporter kernel_log": (".ranks",),
     "exporter madengine": (".test_seconds"),
     "exporter nixl_ep": (
-        ".exits",
-        ".failures",
-        ".mean_seconds",
-        ".min_seconds",
-        ".max_seconds",
-        ".send_seconds",
-        ".receive_seconds",
+        ".exits", ".failures", ".mean_seconds", ".min_seconds", ".max_seconds", ".send_seconds", ".receive_seconds",
     ),
     "exporter nvrx": (".stragglers", ".interruptions", ".phase_seconds", ".last"),
-}
+}  # fmt: skip
 """Ends of paths whose metrics are gone: a reader passes them over."""
 RUN = ("amdgpu", "inspector", "kernel_log", "process", "rdma")
 """Exporters whose recorded sources leave something in the checkpoint; process leaves it in the rank table."""

@@ -30,13 +30,9 @@ TURN_SECONDS = 20.0
 """Within which a turn has ended on a busy machine."""
 
 WHOLE_TURN = {
-    "DirectoryReader.owned",
-    "DirectoryReader.owned.<locals>.<dictcomp>",
-    "Reclaimer.run",
-    "InspectorExporter._take_in",
-    "Slot.note",
-    "Slot.note.<locals>.<genexpr>",
-}
+    "DirectoryReader.owned", "DirectoryReader.owned.<locals>.<dictcomp>", "Reclaimer.run", "InspectorExporter._take_in",
+    "Slot.note", "Slot.note.<locals>.<genexpr>",
+}  # fmt: skip
 """Steps that are about no file: what a turn had to tell may be told late, or not at all, when one of them fails."""
 
 

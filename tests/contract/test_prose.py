@@ -93,13 +93,8 @@ BETTER = {
 }
 """Sentences that stood in the texts, and what is there now."""
 READ = (
-    "README.md",
-    "CONTRIBUTING.md",
-    "docs/*.md",
-    "deploy/**/*.md",
-    "deploy/prometheus/sources/*.yml",
-    "deploy/**/*.sh",
-)
+    "README.md", "CONTRIBUTING.md", "docs/*.md", "deploy/**/*.md", "deploy/prometheus/sources/*.yml", "deploy/**/*.sh",
+)  # fmt: skip
 CODE = ("agent/**/*.py", "exporters/**/*.py", "grafana/*.py", "deploy/**/*.py", "scripts/*")
 MAX_SENTENCE_WORDS = 55
 """Of a sentence in the pages that people start with."""

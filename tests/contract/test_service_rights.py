@@ -15,21 +15,9 @@ PROFILE = ROOT / "deploy" / "container" / "seccomp.json"
 UNIT = SYSTEMD / "rankwatch.service"
 DROP_INS = sorted((SYSTEMD / "rankwatch.service.d").iterdir())
 REFUSED = {
-    "process_vm_readv",
-    "process_vm_writev",
-    "process_madvise",
-    "kcmp",
-    "pidfd_getfd",
-    "ptrace",
-    "perf_event_open",
-    "bpf",
-    "userfaultfd",
-    "open_by_handle_at",
-    "@keyring",
-    "@aio",
-    "@privileged",
-    "@resources",
-}
+    "process_vm_readv", "process_vm_writev", "process_madvise", "kcmp", "pidfd_getfd", "ptrace", "perf_event_open",
+    "bpf", "userfaultfd", "open_by_handle_at", "@keyring", "@aio", "@privileged", "@resources",
+}  # fmt: skip
 
 
 def values(path: Path, key: str) -> list[str]:

@@ -59,18 +59,9 @@ def options(words: list[str]) -> set[tuple[str, str]]:
 def rights(words: list[str]) -> set[tuple[str, str]]:
     """What the container is given and what is taken from it, GPUs left out."""
     named = {
-        "user",
-        "entrypoint",
-        "cap-drop",
-        "cap-add",
-        "security-opt",
-        "read-only",
-        "tmpfs",
-        "pid",
-        "network",
-        "cgroupns",
+        "user", "entrypoint", "cap-drop", "cap-add", "security-opt", "read-only", "tmpfs", "pid", "network", "cgroupns",
         "volume",
-    }
+    }  # fmt: skip
     named |= {"device", "stop-timeout"}
     return {
         option for option in options(words) if option[0][2:] in named and not option[1].startswith("nvidia.com/gpu")

@@ -22,14 +22,8 @@ WITHOUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/
 SECCOMP = Path("/usr/share/containers/seccomp.json")
 """The system calls that runtimes allow by default, as the package of their common files has them."""
 HIDDEN = (
-    "/proc/acpi",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/timer_list",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/sys/firmware",
-)
+    "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
+)  # fmt: skip
 FIXED = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
 """Paths that runtimes hide from containers, and those that they make read-only."""
 KUBELETS_SETS = ("bounding", "effective", "permitted")

@@ -32,23 +32,11 @@ def why_no_promtool() -> str | None:
 
 
 GROUPS = [
-    "rankwatch-deaths",
-    "rankwatch-hardware",
-    "rankwatch-hardware-wear",
-    "rankwatch-hangs-slow",
-    "rankwatch-hangs",
-    "rankwatch-lateness",
-    "rankwatch-causes",
-    "rankwatch-fabric",
-    "rankwatch-slow",
-    "rankwatch-goodput",
-    "rankwatch-goodput-low",
-    "rankwatch-lemons",
-    "rankwatch-jobs",
-    "rankwatch-jobs-slow",
-    "rankwatch-agent",
+    "rankwatch-deaths", "rankwatch-hardware", "rankwatch-hardware-wear", "rankwatch-hangs-slow", "rankwatch-hangs",
+    "rankwatch-lateness", "rankwatch-causes", "rankwatch-fabric", "rankwatch-slow", "rankwatch-goodput",
+    "rankwatch-goodput-low", "rankwatch-lemons", "rankwatch-jobs", "rankwatch-jobs-slow", "rankwatch-agent",
     "rankwatch-agent-trouble",
-]
+]  # fmt: skip
 """The order in which promtool evaluates them: without one it is another each time, and so is what is just not yet."""
 
 

@@ -15,17 +15,8 @@ NAME = b"data"
 SIZE_BYTES = 1 << 30
 READ_SECONDS = 2.0
 _LOOKUP, _FORGET, _GETATTR, _OPEN, _READ, _RELEASE, _FLUSH, _INIT, _INTERRUPT, _FORGETS = (
-    1,
-    2,
-    3,
-    14,
-    15,
-    18,
-    25,
-    26,
-    36,
-    42,
-)
+    1, 2, 3, 14, 15, 18, 25, 26, 36, 42,
+)  # fmt: skip
 _ROOT, _FILE = 1, 2
 _ASYNC_READ = 1
 """As libfuse has it: a reader waits for pages, uninterruptibly, and not for the answer."""
