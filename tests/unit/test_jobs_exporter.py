@@ -101,25 +101,20 @@ def test_what_is_no_record_is_refused(jobs: Path, content: bytes) -> None:
 
 def test_a_file_is_bounded(jobs: Path) -> None:
     """One byte more than the bound is refused."""
-    text = '{"job_id":"4"}'
-    put(jobs).write_text(text.ljust(directories.MAX_FILE_BYTES))
-    assert look(jobs) == (["4"], {})
-    put(jobs).write_text(text.ljust(directories.MAX_FILE_BYTES + 1))
-    assert look(jobs) == ([], {"size": 1})
+    for more, believed in ((0, (["4"], {})), (1, ([], {"size": 1}))):
+        put(jobs).write_text('{"job_id":"4"}'.ljust(directories.MAX_FILE_BYTES + more))
+        assert look(jobs) == believed
 
 
 def test_files_and_names_are_bounded(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """So many files are read, and so many names looked at; that there are more is counted."""
     monkeypatch.setattr(directories, "MAX_FILES", 3)
-    for number in range(1, 4):
+    for number, counted in ((1, {}), (2, {}), (3, {}), (4, {"count": 1})):
         put(jobs, str(number))
-    assert look(jobs) == (["1", "2", "3"], {})
-    put(jobs, "4")
-    assert look(jobs) == (["1", "2", "3"], {"count": 1})
-    monkeypatch.setattr(directories, "MAX_ENTRIES", 4)
-    assert look(jobs)[1] == {"count": 1}
-    monkeypatch.setattr(directories, "MAX_ENTRIES", 3)
-    assert look(jobs)[1]["count"] == 1
+        assert look(jobs) == (["1", "2", "3"][:number], counted)
+    for names in (4, 3):
+        monkeypatch.setattr(directories, "MAX_ENTRIES", names)
+        assert look(jobs)[1]["count"] == 1
 
 
 def test_only_what_changed_is_read_again(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,10 +169,10 @@ def test_lists_of_gpus(text: str, numbers: tuple[str, ...]) -> None:
     assert gpu_numbers(text) == numbers
 
 
-def test_a_job_is_told_of_for_an_hour_after_its_end() -> None:
+def test_a_job_is_shown_for_an_hour_after_its_end() -> None:
     """Then it is forgotten; one that runs never is."""
-    assert not is_over(JobFile("4", ended=int(NOW - records.KEPT_SECONDS)), NOW)
-    assert is_over(JobFile("4", ended=int(NOW - records.KEPT_SECONDS - 1)), NOW)
+    ends = {int(NOW - records.KEPT_SECONDS): False, int(NOW - records.KEPT_SECONDS - 1): True}
+    assert {ended: is_over(JobFile("4", ended=ended), NOW) for ended in ends} == ends
     assert not is_over(JobFile("4", started=1), NOW)
 
 

@@ -18,6 +18,7 @@ from exporters.job_log.catalogue import failures
 CRASH = ExitStatus(known=True, signal=SIGSEGV)
 TERMINATED = ExitStatus(known=True, signal=SIGTERM)
 WELL = ExitStatus(known=True)
+FAILED = ExitStatus(known=True, code=1)
 CRASHES = (SIGSEGV, SIGBUS, SIGILL, SIGFPE)
 SETTLED = book.CAUSE_SECONDS
 
@@ -92,14 +93,11 @@ def test_ranks_that_live() -> None:
 def test_where_a_job_is_proven(scheduler: str, first: int, expected: dict[tuple[str, ...], float]) -> None:
     """0: no proof of the job here; 1: its rank 0 is proven, also after its end; absent: another rank is proven."""
     job = Job(ranks=0, scheduler=scheduler)
-    for rank in (first, first + 1):
-        job.start(rank)
-    job.tick(1.0)
-    assert job.shown("job_proven") == expected
-    for rank in (first, first + 1):
-        job.exit(rank, CRASH)
-    job.tick(SETTLED)
-    assert job.shown("job_proven") == expected
+    for step in (job.start, lambda rank: job.exit(rank, CRASH)):
+        for rank in (first, first + 1):
+            step(rank)
+        job.tick(SETTLED)
+        assert job.shown("job_proven") == expected
 
 
 def test_ranks_that_are_not_seen_are_not_counted_as_gone() -> None:
@@ -164,26 +162,20 @@ def test_the_class_of_an_exit(status: ExitStatus | None, exit_class: str, labels
     assert job.shown("exit_age_seconds") == {("2", *labels, exit_class, "short", cause, "alice"): SETTLED}
 
 
-def test_only_the_first_of_an_episode_leads() -> None:
-    """Exits that follow another one by up to 60 s are its consequences, in a chain; one after a longer gap leads."""
+@pytest.mark.parametrize(("exits", "leads"), [
+    pytest.param([(1.0, CRASH), (30.0, FAILED), (59.0, FAILED)], {("0", "crash")}, id="the first of an episode"),
+    pytest.param([(1.0, CRASH), (30.0, FAILED), (59.0, FAILED), (61.0, FAILED)], {("0", "crash"), ("3", "fail")},
+     id="after 60 s another episode begins"),
+    pytest.param([(1.0, FAILED), (1.0, TERMINATED), (1.0, TERMINATED), (1.0, CRASH), (1.0, CRASH)],
+     {("0", "fail"), ("1", "left"), ("3", "crash")}, id="the first by SIGTERM and the first that struck, too"),
+])  # fmt: skip
+def test_which_exits_lead(exits: list[tuple[float, ExitStatus]], leads: set[tuple[str, str]]) -> None:
+    """Exits that follow another one by up to 60 s are its consequences, in a chain, but for those of other kinds."""
     job = Job(ranks=8)
-    job.exit(0, CRASH, after=1.0)
-    job.exit(1, ExitStatus(known=True, code=1), after=30.0)
-    job.exit(2, ExitStatus(known=True, code=1), after=59.0, then=SETTLED)
-    assert job.leads().keys() == {("0", "crash")}
-    job.exit(3, ExitStatus(known=True, code=1), after=56.0, then=SETTLED)
-    assert job.leads().keys() == {("0", "crash"), ("3", "fail")}
-
-
-def test_what_struck_and_what_was_asked_to_leave_lead_too() -> None:
-    """Beside the first exit of an episode the first by SIGTERM and the first that struck are exported."""
-    job = Job(ranks=8)
-    job.exit(0, ExitStatus(known=True, code=1), after=1.0)
-    job.exit(1, TERMINATED, after=1.0)
-    job.exit(2, TERMINATED, after=1.0)
-    job.exit(3, CRASH, after=1.0)
-    job.exit(4, CRASH, after=1.0, then=SETTLED)
-    assert job.leads().keys() == {("0", "fail"), ("1", "left"), ("3", "crash")}
+    for rank, (after, status) in enumerate(exits):
+        job.exit(rank, status, after=after)
+    job.tick(SETTLED)
+    assert job.leads().keys() == leads
 
 
 def test_a_kill_before_a_teardown_changes_its_class_once() -> None:
@@ -335,18 +327,14 @@ def test_a_restart_of_the_agent_changes_nothing() -> None:
 def test_the_cause_of_an_exit_is_kept() -> None:
     """The cause that is known when an exit is first exported stays its label."""
     job = Job()
-    facts_of_log = job.table.ranks.liveness.facts.of("job_log")
-    job.exit(0, CRASH, after=1.0)
-    job.tick(1.0)
+    log = job.table.ranks.liveness.facts.of("job_log")
+    job.exit(0, CRASH, after=1.0, then=1.0)
     assert job.leads() == {}
-    facts_of_log.set_causes({RankLabel("4711", "0"): "ib_retry_exceeded"})
-    job.tick(1.0)
-    [labels] = job.shown("exit_age_seconds")
-    assert labels[6] == "ib_error"
-    facts_of_log.set_causes({RankLabel("4711", ""): "a text of the job"})
-    job.tick(1.0)
-    [labels] = job.shown("exit_age_seconds")
-    assert labels[6] == "ib_error"
+    for causes_of_log in ({RankLabel("4711", "0"): "ib_retry_exceeded"}, {RankLabel("4711", ""): "a text of the job"}):
+        log.set_causes(causes_of_log)
+        job.tick(1.0)
+        [labels] = job.shown("exit_age_seconds")
+        assert labels[6] == "ib_error"
 
 
 def test_failed_hardware_is_a_cause_before_a_log() -> None:
@@ -357,10 +345,7 @@ def test_failed_hardware_is_a_cause_before_a_log() -> None:
     job.exit(0, CRASH, after=1.0)
     job.exit(2, CRASH, after=61.0)
     job.tick()
-    assert {(labels[0], labels[6]) for labels in job.shown("exit_age_seconds")} == {
-        ("0", "gpu_xid"),
-        ("2", "cuda_error"),
-    }
+    assert {labels[0]: labels[6] for labels in job.shown("exit_age_seconds")} == {"0": "gpu_xid", "2": "cuda_error"}
 
 
 def test_a_planned_exit_is_ok() -> None:

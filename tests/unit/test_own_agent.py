@@ -17,6 +17,7 @@ from agent.cli.doctor.command import as_text, wrong
 from agent.cli.own_agent import AgentPlace, listeners, stranger_at
 from agent.cli.terminal import as_json
 
+Capture = pytest.CaptureFixture[str]
 STRANGER = 4242
 FIRST_USER = 1001 if os.geteuid() == 1000 else 1000
 """The first uid of people that is not one's own."""
@@ -74,10 +75,7 @@ def test_who_is_a_stranger(tmp_path: Path, uid: int, is_stranger: bool) -> None:
 
 
 def test_a_port_that_a_user_took_is_not_asked(
-    answering: tuple[int, list[bytes]],
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    answering: tuple[int, list[bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
     """An answer from a port that a user took is not believed, unless that address was given."""
     port, answers = answering
@@ -86,10 +84,8 @@ def test_a_port_that_a_user_took_is_not_asked(
     config = tmp_path / "r.yml"
     config.write_text(f"web: {{listen_address: '127.0.0.1:{port}'}}\n")
     assert main.main(["healthy", "--config.file", str(config)]) == healthy.CANNOT_TELL
-    assert (
-        f"user {STRANGER} listens at this port; if that is the agent, use --web.listen-address"
-        in capsys.readouterr().out
-    )
+    warning = f"user {STRANGER} listens at this port; if that is the agent, use --web.listen-address"
+    assert warning in capsys.readouterr().out
     assert main.main(["healthy", "--web.listen-address", f"127.0.0.1:{port}"]) == healthy.NOT_HEALTHY
     flags = argparse.Namespace(address=None, config_file=None)
     monkeypatch.setattr(own_agent, "CONFIG_FILE", tmp_path / "none")
@@ -107,7 +103,7 @@ def test_a_port_that_a_user_took_is_not_asked(
 )
 @pytest.mark.parametrize("command", ["healthy", "status", "doctor"])
 def test_a_terminal_obeys_nobody(
-    answering: tuple[int, list[bytes]], said: bytes, command: str, capsys: pytest.CaptureFixture[str]
+    answering: tuple[int, list[bytes]], said: bytes, command: str, capsys: Capture
 ) -> None:
     """Nothing that is answered reaches a terminal as anything but text."""
     port, answers = answering

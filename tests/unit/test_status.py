@@ -29,9 +29,8 @@ RANKS = (
 
 def document(ranks: tuple[Rank, ...] = RANKS, **more: Any) -> NodeDocument:
     """Make what an agent says."""
-    return NodeDocument(
-        rankwatch="0.2.0", hostname="gpu-7", now_seconds=1042.0, up_seconds=9.0, ready=True, ranks=ranks, **more
-    )
+    fields = {"rankwatch": "0.2.0", "hostname": "gpu-7", "now_seconds": 1042.0, "up_seconds": 9.0, "ready": True}
+    return NodeDocument(ranks=ranks, **(fields | more))
 
 
 def test_table() -> None:
@@ -68,19 +67,15 @@ def test_sets_of_ranks() -> None:
 
 def test_what_is_not_known_stands_below() -> None:
     """Below the ranks stand the notes, exporters in trouble, a refused configuration and ranks beyond the bound."""
-    exporters = (
-        ExporterView(name="netdev", state="up", why="pause frames unavailable"),
-        ExporterView(name="nvml", state="absent", why="no library"),
-        ExporterView(name="ras", state="down", why="no socket"),
-        ExporterView(name="process", state="up"),
-    )
-    found = document(
-        notes=("not known of 8 rank(s): this",),
-        exporters=exporters,
-        configuration=Configuration("/etc/r.yml", "line 3"),
-        ranks_left_out=2,
-    )
-    assert table(found).splitlines()[4:] == [
+    views = (
+        ("netdev", "up", "pause frames unavailable"), ("nvml", "absent", "no library"), ("ras", "down", "no socket"),
+        ("process", "up", ""),
+    )  # fmt: skip
+    exporters = tuple(ExporterView(name=name, state=state, why=why) for name, state, why in views)
+    refused = Configuration("/etc/r.yml", "line 3")
+    notes = ("not known of 8 rank(s): this",)
+    whole = document(notes=notes, exporters=exporters, configuration=refused, ranks_left_out=2)
+    assert table(whole).splitlines()[4:] == [
         "not known of 8 rank(s): this",
         "exporter netdev: pause frames unavailable",
         "exporter ras: no socket",

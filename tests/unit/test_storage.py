@@ -102,13 +102,10 @@ def test_series_of_paths() -> None:
         Probe("/b", ok=None, seconds=0.0, under_way_seconds=3.0),
         Probe("/c", ok=True, seconds=0.1, under_way_seconds=30.0, free=0.5),
     )
-    states: dict[str, dict[str, float]] = {}
-    for sample in samples(StorageExporter(StorageConfig()).families(probes)):
-        states.setdefault(sample.name.removeprefix("rankwatch_storage_"), {})[sample.labels["path"]] = sample.value
-    assert states == {
-        "probe_success": {"/a": 1, "/c": 0},
-        "probe_duration_seconds": {"/a": 0.1, "/c": 30.0},
-    }
+    shown = samples(StorageExporter(StorageConfig()).families(probes))
+    success, duration = "rankwatch_storage_probe_success", "rankwatch_storage_probe_duration_seconds"
+    values = {(sample.name, sample.labels["path"]): sample.value for sample in shown}
+    assert values == {(success, "/a"): 1, (success, "/c"): 0, (duration, "/a"): 0.1, (duration, "/c"): 30.0}
 
 
 class Node:
