@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
-from test_follow import drain, follow, poll
+from test_follow import begun, drain, follow, poll
 
 from agent.tail import crowd as module
 from agent.tail.follower import IDLE_SECONDS, FollowLimits
@@ -41,9 +41,7 @@ def test_foreign_file_that_turns_out_to_be_ours(tmp_path: Path) -> None:
 
 def test_resumed_file_is_never_passed_over(tmp_path: Path) -> None:
     """A file of the checkpoint is followed before any process claims it."""
-    (tmp_path / "a.log").write_bytes(b"one\n")
-    first = follow(tmp_path)
-    poll(first)
+    _, first = begun(tmp_path, b"one\n")
     assert len(follow(tmp_path, resume=first.positions()).discover(lambda *_: True)) == 1
 
 
@@ -80,9 +78,7 @@ def test_files_unread_are_not_displaced(tmp_path: Path) -> None:
 def test_file_out_of_sight_goes_on_where_it_was(tmp_path: Path, restarted: bool) -> None:
     """A file that is renamed away and back is not read twice, also over a restart."""
     clock = FakeClock()
-    follower, path = follow(tmp_path, clock=clock), tmp_path / "a.log"
-    path.write_bytes(b"one\n")
-    assert poll(follower) == b"one\n"
+    path, follower = begun(tmp_path, b"one\n", clock=clock)
     generation = follower.files()[0].generation
     path.rename(tmp_path / "a.kept")
     clock.now += IDLE_SECONDS
@@ -99,9 +95,7 @@ def test_directory_away_and_back(tmp_path: Path) -> None:
     """Files on a mount that was empty for a look go on where they were, without a second reading."""
     root, away = tmp_path / "root", tmp_path / "away"
     root.mkdir()
-    (root / "a.log").write_bytes(b"one\n")
-    first = follow(root)
-    poll(first)
+    _, first = begun(root, b"one\n")
     root.rename(away)
     root.mkdir()
     second = follow(root, resume=first.positions())

@@ -20,6 +20,13 @@ def files_of(root: Path, *patterns_: str, limits: FollowLimits = text_files.TEXT
     return TextFiles([f"{root}/{pattern}" for pattern in patterns_], lambda: 0.0, limits=limits)
 
 
+def discovered(root: Path, *patterns_: str) -> TextFiles:
+    """The files that fit, after a look for them."""
+    files = files_of(root, *patterns_)
+    files.discover()
+    return files
+
+
 def read(files: TextFiles) -> list[TextLines]:
     """All that there is to read."""
     return list(files.read(ENOUGH))
@@ -27,7 +34,7 @@ def read(files: TextFiles) -> list[TextLines]:
 
 def lines(files: TextFiles) -> list[bytes]:
     """All lines that there are to read."""
-    return [line for found in read(files) for line in found.lines()]
+    return [line for piece in read(files) for line in piece.lines()]
 
 
 def write(path: Path, text: bytes, mode: str = "ab") -> None:
@@ -41,11 +48,10 @@ def test_patterns_find_files_and_name_their_job(tmp_path: Path) -> None:
     """A star matches part of one name, %j the job id."""
     for name in ("a/4711.out", "b/4712.out", "b/4712.err", "a/deep/4713.out", "job_7.log", "a/x4714.out"):
         write(tmp_path / name, b"line\n")
-    files = files_of(tmp_path, "*/%j.out", "job_*.log")
-    files.discover()
-    found = {(found.file.path.removeprefix(f"{tmp_path}/"), found.job_id) for found in read(files)}
-    assert found == {("a/4711.out", "4711"), ("b/4712.out", "4712"), ("job_7.log", None)}
-    assert {found.share.uid for found in files.discover()} == {os.getuid()}
+    files = discovered(tmp_path, "*/%j.out", "job_*.log")
+    jobs = {piece.file.path.removeprefix(f"{tmp_path}/"): piece.job_id for piece in read(files)}
+    assert jobs == {"a/4711.out": "4711", "b/4712.out": "4712", "job_7.log": None}
+    assert {file.share.uid for file in files.discover()} == {os.getuid()}
 
 
 def test_patterns_with_directories_between(tmp_path: Path) -> None:
@@ -67,21 +73,19 @@ def test_what_is_no_pattern() -> None:
 def test_carriage_returns_end_lines(tmp_path: Path) -> None:
     """A carriage return ends a line, also without any newline."""
     write(tmp_path / "a.log", b" 1%\r 2%\r\nnext\rrest")
-    files = files_of(tmp_path, "*.log")
-    files.discover()
+    files = discovered(tmp_path, "*.log")
     assert lines(files) == [b" 1%", b" 2%", b"next"]
     write(tmp_path / "a.log", b"\r" + b"".join(b"%d%%\r" % number for number in range(300_000)))
     files.discover()
-    found = lines(files)
-    assert (found[0], found[-1], len(found)) == (b"rest", b"299999%", 300_001)
+    more = lines(files)
+    assert (more[0], more[-1], len(more)) == (b"rest", b"299999%", 300_001)
 
 
 def test_lines_are_cut_and_may_hold_anything(tmp_path: Path) -> None:
     """A long line is cut, one beyond the tailer's bound is left out, and bytes stay bytes."""
     exact = b"x" * MAX_TEXT_BYTES
     write(tmp_path / "a.log", exact + b"\n" + exact + b"y\n" + b"z" * (MAX_LINE_BYTES + 1) + b"\n\xff\x80\n")
-    files = files_of(tmp_path, "*.log")
-    files.discover()
+    files = discovered(tmp_path, "*.log")
     assert lines(files) == [exact, exact, b"\xff\x80"]
 
 
@@ -90,19 +94,17 @@ def test_old_content_is_passed_over(tmp_path: Path) -> None:
     line = b"0123456789abcde\n"
     write(tmp_path / "exact.log", line * (BACKLOG_BYTES // len(line)))
     write(tmp_path / "more.log", line * (BACKLOG_BYTES // len(line) + 1))
-    files = files_of(tmp_path, "*.log")
-    files.discover()
+    files = discovered(tmp_path, "*.log")
     sizes: Counter[str] = Counter()
-    for found in read(files):
-        sizes[Path(found.file.path).name] += len(found.data)
+    for piece in read(files):
+        sizes[Path(piece.file.path).name] += len(piece.data)
     assert sizes == {"exact.log": BACKLOG_BYTES, "more.log": BACKLOG_BYTES}
 
 
 def test_resuming_reads_on(tmp_path: Path) -> None:
     """With the positions of an earlier life reading goes on there; a gap of more than 16 MiB is passed over."""
     write(tmp_path / "a.log", b"first\n")
-    files = files_of(tmp_path, "*.log")
-    files.discover()
+    files = discovered(tmp_path, "*.log")
     assert lines(files) == [b"first"]
     write(tmp_path / "a.log", b"second\n")
     again = TextFiles([f"{tmp_path}/*.log"], lambda: 0.0, resume=files.positions())
@@ -123,8 +125,7 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "real/user/b.log").symlink_to(secret)
     (tmp_path / "real/other").symlink_to(tmp_path / "secret")
     (tmp_path / "base").symlink_to(tmp_path / "real")
-    files = files_of(tmp_path, "base/*/*.log")
-    files.discover()
+    files = discovered(tmp_path, "base/*/*.log")
     assert lines(files) == [b"line"]
 
 
@@ -148,12 +149,11 @@ def test_named_files_are_followed_too(tmp_path: Path) -> None:
     """Files named in a look are followed like found ones, within the limit."""
     write(tmp_path / "x/stdout", b"line\n")
     files = files_of(tmp_path, "*.log")
-    assert [file.path for file in files.discover([f"{tmp_path}/x/stdout", f"{tmp_path}/gone"])] == [
-        f"{tmp_path}/x/stdout"
-    ]
+    stdout, gone = f"{tmp_path}/x/stdout", f"{tmp_path}/gone"
+    assert [file.path for file in files.discover([stdout, gone])] == [stdout]
     assert lines(files) == [b"line"]
-    files.discover([f"{tmp_path}/gone"] * MAX_NAMED + [f"{tmp_path}/x/second"])
-    assert [file.path for file in files.discover([f"{tmp_path}/x/stdout"])] == [f"{tmp_path}/x/stdout"]
+    files.discover([gone] * MAX_NAMED + [f"{tmp_path}/x/second"])
+    assert [file.path for file in files.discover([stdout])] == [stdout]
 
 
 def test_every_user_has_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,9 +164,9 @@ def test_every_user_has_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     files = files_of(tmp_path, "*.log")
     for file in files.discover():
         file.share = file.share._replace(uid=1 if file.path.endswith("3.log") else 0)
-    assert sorted([found.uid for found in files.read(200)]) == [0, 1]
+    assert sorted([piece.uid for piece in files.read(200)]) == [0, 1]
     assert files.waiting
-    assert [found.uid for found in files.read(ENOUGH)] == [0, 0]
+    assert [piece.uid for piece in files.read(ENOUGH)] == [0, 0]
     assert not files.waiting
 
 
@@ -187,18 +187,17 @@ def test_entries_are_bounded(tmp_path: Path) -> None:
     """Of a directory MAX entries are looked at, and not one more."""
     for number in range(11):
         write(tmp_path / f"{number}.log", b"line\n")
-    assert len(files_of(tmp_path, "*.log", limits=FollowLimits(entries=11)).discover()) == 11
-    assert len(files_of(tmp_path, "*.log", limits=FollowLimits(entries=10)).discover()) == 10
+    for entries in (11, 10):
+        assert len(files_of(tmp_path, "*.log", limits=FollowLimits(entries=entries)).discover()) == entries
 
 
 def test_only_ours_are_read(tmp_path: Path) -> None:
     """Files that are not ours to read cost nothing and stay unread."""
     write(tmp_path / "mine.log", b"mine\n")
     write(tmp_path / "other.log", b"other\n")
-    files = files_of(tmp_path, "*.log")
-    files.discover()
-    found = list(files.read(ENOUGH, lambda file: file.path.endswith("mine.log")))
-    assert ([one.lines() for one in found], lines(files)) == ([[b"mine"]], [b"other"])
+    files = discovered(tmp_path, "*.log")
+    ours = list(files.read(ENOUGH, lambda file: file.path.endswith("mine.log")))
+    assert ([piece.lines() for piece in ours], lines(files)) == ([[b"mine"]], [b"other"])
 
 
 def test_a_job_id_is_bounded() -> None:
