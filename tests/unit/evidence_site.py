@@ -46,6 +46,12 @@ class Site:
             self.ranks.observe_process(ProcessFacts(key, 1.7e9, key.pid, "ann", "thread", known))
         await self.look(1)
 
+    async def start_and_kill(self, rank: int) -> None:
+        """Start, have a rank killed, and wait for the bundle."""
+        await self.start()
+        self.kill(rank)
+        await self.look(30)
+
     async def look(self, times: int = 20) -> None:
         """Let seconds pass: a tick of the table and a look of the exporter each, and what it takes to its end."""
         for _ in range(times):

@@ -27,53 +27,50 @@ def summary(job_id: str = "7", at: float = 1.7e9, user: str = "ann") -> Summary:
     )  # fmt: skip
 
 
+NAME = "7-20231114T221320Z-n1"
+
+
+def keep_bundle(directory: Path, number: int, user: str, keep: int, job_id: str = "") -> str:
+    """Write the bundle of one job more, at a later time; return its name."""
+    name = bundle_name(job_id or str(number), 1.7e9 + number, "n1")
+    write(directory, name, {}, summary(job_id or str(number), user=user), keep)
+    os.utime(directory / f"{name}.tar.gz", (number, number))
+    return name
+
+
 def test_a_bundle_is_its_owners_alone(tmp_path: Path) -> None:
     """The directory and both files may be read by their owner alone, and the bundle holds the files and the summary."""
     directory = tmp_path / "evidence"
-    name = write(directory, "7-20231114T221320Z-n1", {"ranks/3/status": b"Name: python"}, summary(), 10)
+    assert write(directory, NAME, {"ranks/3/status": b"Name: python"}, summary(), 10) == NAME
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    packed = directory / "7-20231114T221320Z-n1.tar.gz"
-    assert (name, {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()}) == (
-        "7-20231114T221320Z-n1",
-        {0o600},
-    )
-    with tarfile.open(packed) as archive:
+    assert {stat.S_IMODE(path.stat().st_mode) for path in directory.iterdir()} == {0o600}
+    with tarfile.open(directory / f"{NAME}.tar.gz") as archive:
         assert archive.getnames() == ["ranks/3/status", "summary.json"]
-    assert folder.read_summary(directory, "7-20231114T221320Z-n1") == summary()
+    assert folder.read_summary(directory, NAME) == summary()
 
 
 @pytest.mark.parametrize("keep", [1, 3])
 def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
     """Of more bundles than are kept the oldest go, with their summaries; other files stay."""
     (tmp_path / "notes.txt").write_text("mine")
-    names = [bundle_name("7", 1.7e9 + number, "n1") for number in range(keep + 1)]
-    for number, name in enumerate(names):
-        write(tmp_path, name, {}, summary(), keep)
-        os.utime(tmp_path / f"{name}.tar.gz", (number, number))
+    names = [keep_bundle(tmp_path, number, "ann", keep, "7") for number in range(keep + 1)]
     assert (folder.bundles(tmp_path), len(list(tmp_path.iterdir()))) == (names[1:], 2 * keep + 1)
 
 
 def test_one_users_crash_loop_costs_no_other_a_bundle(tmp_path: Path) -> None:
     """At the limit the oldest bundle of the user with the most bundles goes."""
-    users = ["ben", "ann", "ann", "ann", "ann"]
-    for number, user in enumerate(users):
-        name = bundle_name(str(number), 1.7e9 + number, "n1")
-        write(tmp_path, name, {}, summary(user=user), 3)
-        os.utime(tmp_path / f"{name}.tar.gz", (number, number))
+    for number, user in enumerate(["ben", "ann", "ann", "ann", "ann"]):
+        keep_bundle(tmp_path, number, user, 3)
     assert [name.partition("-")[0] for name in folder.bundles(tmp_path)] == ["0", "3", "4"]
     (tmp_path / f"{folder.bundles(tmp_path)[0]}.json").write_text("{")
-    write(tmp_path, bundle_name("5", 1.7e9 + 5, "n1"), {}, summary(user="cid"), 3)
+    keep_bundle(tmp_path, 5, "cid", 3)
     assert [name.partition("-")[0] for name in folder.bundles(tmp_path)] == ["0", "4", "5"]
 
 
 def test_ten_users_crashes_cost_no_neighbour_its_only_bundle(tmp_path: Path) -> None:
     """A user's only bundle of a job that ended long ago stays while ten others come with one crash each."""
-    for number in range(11):
-        name = bundle_name(str(number), 1.7e9 + number, "n1")
-        write(tmp_path, name, {}, summary(str(number), user=f"user-{number}"), 10)
-        os.utime(tmp_path / f"{name}.tar.gz", (number, number))
-    assert len(folder.bundles(tmp_path)) == 11
-    assert folder.bundles(tmp_path)[0].startswith("0-")
+    names = [keep_bundle(tmp_path, number, f"user-{number}", 10) for number in range(11)]
+    assert folder.bundles(tmp_path) == names
 
 
 def test_without_a_place_nothing_is_removed_or_written(tmp_path: Path) -> None:
@@ -97,12 +94,11 @@ def test_names_are_safe() -> None:
 
 def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     """A link with the draft's name is replaced, and its target is not touched."""
-    target = tmp_path / "target"
+    target, directory = tmp_path / "target", tmp_path / "evidence"
     target.write_text("mine")
-    directory = tmp_path / "evidence"
     directory.mkdir()
-    (directory / ".7-20231114T221320Z-n1.tar.gz.part").symlink_to(target)
-    write(directory, "7-20231114T221320Z-n1", {}, summary(), 10)
+    (directory / f".{NAME}.tar.gz.part").symlink_to(target)
+    write(directory, NAME, {}, summary(), 10)
     assert target.read_text() == "mine"
 
 
@@ -156,41 +152,38 @@ def test_times_are_of_calendars(tmp_path: Path, taken_at: float, is_read: bool) 
 
 def test_an_odd_summary_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A summary that makes no sense, or is larger than one may be, is left out of the list."""
-    for job in ("1", "2", "3"):
-        write(tmp_path, bundle_name(job, 1.7e9, "n1"), {}, summary(job), 10)
-    (tmp_path / f"{bundle_name('1', 1.7e9, 'n1')}.json").write_text("{")
-    monkeypatch.setattr(
-        folder, "MAX_SUMMARY_BYTES", (tmp_path / f"{bundle_name('3', 1.7e9, 'n1')}.json").stat().st_size
-    )
-    (tmp_path / f"{bundle_name('2', 1.7e9, 'n1')}.json").write_bytes(b" " * (folder.MAX_SUMMARY_BYTES + 1))
+    odd, large, good = (tmp_path / f"{keep_bundle(tmp_path, number, 'ann', 10)}.json" for number in (1, 2, 3))
+    odd.write_text("{")
+    monkeypatch.setattr(folder, "MAX_SUMMARY_BYTES", good.stat().st_size)
+    large.write_bytes(b" " * (folder.MAX_SUMMARY_BYTES + 1))
     assert [entry.job_id for _, entry in folder.summaries(tmp_path)] == ["3"]
-    (tmp_path / f"{bundle_name('3', 1.7e9, 'n1')}.json").write_bytes(b'{"odd":' + b"[" * 2000)
+    good.write_bytes(b'{"odd":' + b"[" * 2000)
     assert list(folder.summaries(tmp_path)) == []
 
 
 def test_which_files_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bundles and summaries are given by their names, up to a size; links and other names are not."""
-    name = "7-20231114T221320Z-n1"
     monkeypatch.setattr(folder, "MAX_SERVED_BYTES", 10)
-    (tmp_path / f"{name}.tar.gz").write_bytes(b"x" * 10)
-    (tmp_path / f"{name}.json").write_bytes(b"{}")
+    (tmp_path / f"{NAME}.tar.gz").write_bytes(b"x" * 10)
+    (tmp_path / f"{NAME}.json").write_bytes(b"{}")
     (tmp_path / "other").write_bytes(b"x")
-    assert folder.read_file(tmp_path, f"{name}.tar.gz") == b"x" * 10
-    assert folder.read_file(tmp_path, f"{name}.json") == b"{}"
-    for other in (
+    assert folder.read_file(tmp_path, f"{NAME}.tar.gz") == b"x" * 10
+    assert folder.read_file(tmp_path, f"{NAME}.json") == b"{}"
+    names = (
         "other",
-        f"../{tmp_path.name}/{name}.json",
-        f"{name}",
+        f"../{tmp_path.name}/{NAME}.json",
+        NAME,
         "",
-        "8-20231114T221320Z-n1.json",
-        f"{name}.json\0",
-    ):
-        assert folder.read_file(tmp_path, other) is None
-    (tmp_path / f"{name}.tar.gz").write_bytes(b"x" * 11)
-    assert folder.read_file(tmp_path, f"{name}.tar.gz") is None
-    (tmp_path / f"{name}-l.json").symlink_to(tmp_path / "other")
+        NAME.replace("7", "8", 1) + ".json",
+        f"{NAME}.json\0",
+    )
+    for name in names:
+        assert folder.read_file(tmp_path, name) is None
+    (tmp_path / f"{NAME}.tar.gz").write_bytes(b"x" * 11)
+    assert folder.read_file(tmp_path, f"{NAME}.tar.gz") is None
+    (tmp_path / f"{NAME}-l.json").symlink_to(tmp_path / "other")
     with pytest.raises(OSError, match="symbolic"):
-        folder.read_file(tmp_path, f"{name}-l.json")
+        folder.read_file(tmp_path, f"{NAME}-l.json")
 
 
 async def test_who_ends_gives_no_files() -> None:
@@ -210,11 +203,10 @@ async def test_who_ends_gives_no_files() -> None:
 
 def test_times_stay_in_order() -> None:
     """Times are cut to tenths of a second, so that their order stays."""
-    known = msgspec.structs.replace(
-        summary(), timeline=[Event(at, "3", f"at {at}", "process") for at in (10.94, 10.97, 11.0)]
-    )
-    lines = [line.split()[0] for line in shown("bundle", known).splitlines() if " at 1" in line]
-    assert lines == ["00:00:10.9", "00:00:10.9", "00:00:11.0"]
+    timeline = [Event(at, "3", f"at {at}", "process") for at in (10.94, 10.97, 11.0)]
+    text = shown("bundle", msgspec.structs.replace(summary(), timeline=timeline))
+    times = [line.split()[0] for line in text.splitlines() if " at 1" in line]
+    assert times == ["00:00:10.9", "00:00:10.9", "00:00:11.0"]
 
 
 def test_nothing_in_a_summary_steers_a_terminal() -> None:

@@ -14,7 +14,7 @@ from test_evidence_bundle import summary
 
 from agent.cli.evidence import main
 from agent.evidence import folder
-from agent.evidence.summary import Event, Summary, Word
+from agent.evidence.summary import Event, Word
 from agent.ranks.rank.facts import ProcessFacts
 from agent.sdk.evidence import Offered, Wanted
 from agent.sdk.exporter import NoData
@@ -60,9 +60,7 @@ async def test_the_directory_is_there_before_the_first_bundle(site: Site) -> Non
 
 async def test_a_death_leaves_a_bundle(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """The bundle of a killed rank has the suspect, its end, and the processes of the remaining ranks."""
-    await site.start()
-    site.kill(1)
-    await site.look(30)
+    await site.start_and_kill(1)
     [summary] = await site.summaries()
     assert (summary.trigger, summary.suspects, summary.because) == ("dead", ["1"], "rank 1 is dead")
     assert [(word.rank, word.says) for word in summary.words] == [("1", "killed (SIGKILL)")]
@@ -78,9 +76,7 @@ async def test_a_death_leaves_a_bundle(site: Site, capsys: pytest.CaptureFixture
 
 async def test_secrets_are_not_taken(site: Site) -> None:
     """Nothing of an environment but the listed names is in a bundle, and no command line."""
-    await site.start()
-    site.kill(1)
-    await site.look(30)
+    await site.start_and_kill(1)
     members = await site.members()
     assert b'"NCCL_ALGO": "Ring"' in members["ranks.json"]
     assert not [name for name, data in members.items() if TOLD.encode() in data]
@@ -102,9 +98,7 @@ async def test_a_part_that_hangs_or_fails_costs_itself(site: Site) -> None:
 
     for name, make in (("slow", hangs), ("odd", fails), ("ras", works)):
         site.board.of(name).offer(make)
-    await site.start()
-    site.kill(1)
-    await site.look(30)
+    await site.start_and_kill(1)
     [summary] = await site.summaries()
     parts = {part.name: part.failed for part in summary.parts}
     assert parts == {"processes": "", "odd": "OSError: broken", "ras": "", "slow": "not there within 1 s"}
@@ -120,9 +114,7 @@ async def test_a_part_that_hangs_or_fails_costs_itself(site: Site) -> None:
 
 async def test_one_bundle_in_ten_minutes(site: Site) -> None:
     """A second death within ten minutes takes no bundle; a request takes one at any time."""
-    await site.start()
-    site.kill(1)
-    await site.look(30)
+    await site.start_and_kill(1)
     site.kill(0)
     await site.look(30)
     assert len(await site.summaries()) == 1
@@ -133,9 +125,7 @@ async def test_one_bundle_in_ten_minutes(site: Site) -> None:
 
 async def test_an_agent_that_starts_anew_takes_none_again(site: Site) -> None:
     """After a restart a rank that is still known as dead gives no second bundle."""
-    await site.start()
-    site.kill(1)
-    await site.look(30)
+    await site.start_and_kill(1)
     site.exporter = EvidenceExporter(site.config)
     await site.exporter.start(lent("evidence", site.clock, ranks=site.ranks))
     await site.look(5)
@@ -167,9 +157,7 @@ async def test_a_bundle_that_cannot_be_written_is_counted(
         raise error
 
     monkeypatch.setattr(module.bundle, "write", fail)
-    await site.start()
-    site.kill(1)
-    await site.look(30)
+    await site.start_and_kill(1)
     assert site.exporter.snapshot() == failures
 
 
@@ -192,26 +180,16 @@ async def test_many_jobs_in_trouble_at_once_wait_in_a_bounded_line(site: Site) -
 
 async def test_the_bundle_of_a_job_in_trouble_outlives_a_flood(site: Site) -> None:
     """Of a job with a dead rank the bundle stays when jobs of as many users as there are places die after it."""
-    await site.start()
-    site.kill(1)
-    await site.look(30)
+    await site.start_and_kill(1)
     users = 4 * site.config.keep_bundles
     for user in range(users):
-        bundle_of = write_of(f"job-{user}", f"user-{user}", 1.8e9 + user)
-        await asyncio.to_thread(
-            module.bundle.write, site.folder, *bundle_of, site.config.keep_bundles, site.exporter._watch.troubled
-        )
+        job_id, at = f"job-{user}", 1.8e9 + user
+        bundle = (bundle_name(job_id, at, "here"), {}, summary(job_id, at, f"user-{user}"))
+        limits = (site.config.keep_bundles, site.exporter._watch.troubled)
+        await asyncio.to_thread(module.bundle.write, site.folder, *bundle, *limits)
     kept = await site.summaries()
-    assert (len(kept), [entry.job_id for entry in kept if entry.user == "ann"]) == (
-        users,
-        ["7"],
-    )
+    assert (len(kept), [entry.job_id for entry in kept if entry.user == "ann"]) == (users, ["7"])
     assert "job-0" not in {entry.job_id for entry in kept}
-
-
-def write_of(job_id: str, user: str, at: float) -> tuple[str, dict[str, bytes], Summary]:
-    """Return the name, the files and the summary of a bundle."""
-    return bundle_name(job_id, at, "here"), {}, summary(job_id, at, user)
 
 
 async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(

@@ -18,13 +18,9 @@ def course(*found: Span, **more: object) -> Course:
 
 def working(*stretches: tuple[float, float]) -> tuple[tuple[float, float], ...]:
     """Progress as it is seen every 15 s, of a job that works in these stretches."""
-    found = []
-    for number in range(int(END / STEP)):
-        at = number * STEP
-        made = [min(at, end) for start, end in stretches if start <= at]
-        if made:
-            found.append((at, max(made)))
-    return tuple(found)
+    times = [number * STEP for number in range(int(END / STEP))]
+    begun = {at: [min(at, end) for start, end in stretches if start <= at] for at in times}
+    return tuple((at, max(ends)) for at, ends in begun.items() if ends)
 
 
 def test_nothing_happened() -> None:
@@ -69,8 +65,8 @@ def test_a_pause_before_a_death_is_no_hang() -> None:
 def test_symptoms_far_apart_are_two_incidents() -> None:
     """The bound itself is one incident, a second more is two."""
     early = Span("unresponsive", 100.0, 200.0)
-    assert len(incidents(course(early, Span("died", 200.0 + APART_SECONDS, 2000.0)))) == 1
-    assert len(incidents(course(early, Span("died", 201.0 + APART_SECONDS, 2000.0)))) == 2
+    for seconds, count in ((200.0, 1), (201.0, 2)):
+        assert len(incidents(course(early, Span("died", seconds + APART_SECONDS, 2000.0)))) == count
 
 
 def test_gpu_hours_of_a_stop() -> None:

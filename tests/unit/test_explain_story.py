@@ -100,9 +100,9 @@ def server() -> Iterator[str]:
             return {"groups": [{"rules": rules}]}
         if path.endswith("/query_range"):
             start, end, step = (float(query[name][0]) for name in ("start", "end", "step"))
-            found = asked.over(query["query"][0], start, end, step)
+            lines = asked.over(query["query"][0], start, end, step)
             return {
-                "result": [{"metric": each.labels, "values": [(a, str(v)) for a, v in each.points]} for each in found]
+                "result": [{"metric": line.labels, "values": [(a, str(v)) for a, v in line.points]} for line in lines]
             }
         samples = asked.at(query["query"][0], float(query["time"][0]))
         return {"result": [{"metric": sample.labels, "value": [1, str(sample.value)]} for sample in samples]}
@@ -207,9 +207,8 @@ def test_two_clusters_with_a_job_of_one_id() -> None:
     """Jobs of two clusters are never one story; a chosen cluster has only its own nodes."""
     both = [Sample({"cluster": "x"}, 1.0), Sample({"cluster": "y"}, 1.0)]
     nodes = [Sample({"cluster": "x", "node": "a"}, 1.0), Sample({"cluster": "y", "node": "z"}, 1.0)]
-    asked = Asked(
-        {"count by (cluster) (last_over_time(job:rankwatch_ranks_live": both, "group by (cluster, node)": nodes}, {}
-    )
+    live = "count by (cluster) (last_over_time(job:rankwatch_ranks_live"
+    asked = Asked({live: both, "group by (cluster, node)": nodes}, {})
     assert ask.job(asked, "7", None, END, 3600.0).clusters == ("x", "y")
     chosen = ask.job(asked, "7", "x", END, 3600.0)
     assert (chosen.clusters, chosen.nodes, chosen.nodes_elsewhere) == (("x",), ("a",), frozenset({"z"}))
@@ -245,15 +244,8 @@ def test_deaths_of_one_episode() -> None:
 
 def test_every_question_is_bounded() -> None:
     """No query returns more than a few series, however many ranks there are; no placeholder is left."""
-    asked = Asked(
-        {
-            **SAMPLES,
-            "bottomk(17, min_over_time((max by (cluster, job_id, node) (last_over_time(job_node:": [
-                Sample({"node": 'n"1'}, DEATH)
-            ],
-        },
-        LINES,
-    )
+    lost = "bottomk(17, min_over_time((max by (cluster, job_id, node) (last_over_time(job_node:"
+    asked = Asked({**SAMPLES, lost: [Sample({"node": 'n"1'}, DEATH)]}, LINES)
     course = ask.course(asked, ask.matcher('7"', None), START, END)
     incident = incidents(course)[-1]
     details(asked, ask.matcher('7"', None), incident, course)

@@ -61,17 +61,17 @@ class Driver:
 
 
 class Owner(NamedTuple):
-    """An exporter over its recorded source."""
+    """An exporter over its recorded source, and what it saves."""
 
     build: Callable[[], Exporter]
-    data: str
+    saves: Any
 
 
 OWNERS = {
-    "nvml": Owner(lambda: NvmlExporter(NvmlConfig()), "nvml"),
-    "amdgpu": Owner(lambda: AmdgpuExporter(AmdgpuConfig()), "amdgpu"),
-    "rdma": Owner(lambda: RdmaExporter(RdmaConfig()), "rdma"),
-    "kernel_log": Owner(lambda: KernelLogExporter(KernelLogConfig(path=str(DATA / "kernel_log/kmsg"))), "kernel_log"),
+    "nvml": Owner(lambda: NvmlExporter(NvmlConfig()), dict[str, Remembered]),
+    "amdgpu": Owner(lambda: AmdgpuExporter(AmdgpuConfig()), dict[str, Known]),
+    "rdma": Owner(lambda: RdmaExporter(RdmaConfig()), Baseline),
+    "kernel_log": Owner(lambda: KernelLogExporter(KernelLogConfig(path=str(DATA / "kernel_log/kmsg"))), Past),
 }
 
 
@@ -84,7 +84,7 @@ def run(name: str, restored: bytes | None) -> bytes:
     ranks.tick()
     ledger = HealthLedger(clock)
     context = lent(
-        name, clock, DATA / OWNERS[name].data, state=section, ranks=ranks, thread=AtOnce, helper=lambda _: Driver(),
+        name, clock, DATA / name, state=section, ranks=ranks, thread=AtOnce, helper=lambda _: Driver(),
         checks=ledger.of(name),
     )  # fmt: skip
     exporter = OWNERS[name].build()
@@ -100,17 +100,9 @@ def run(name: str, restored: bytes | None) -> bytes:
     asyncio.run(live())
     HealthLedger(clock).load(ledger.dump())
     assert not context.guard.skipped
-    assert StateSection(name, section.published).restore(KINDS[name], Logger(name)) is not None
+    assert StateSection(name, section.published).restore(OWNERS[name].saves, Logger(name)) is not None
     assert section.published is not None
     return section.published
-
-
-KINDS: dict[str, Any] = {
-    "nvml": dict[str, Remembered],
-    "amdgpu": dict[str, Known],
-    "rdma": Baseline,
-    "kernel_log": Past,
-}
 
 
 @cache
@@ -169,9 +161,8 @@ def live_on(ranks: RankTable) -> bytes:
         shown(rank_families.families(found))
         shown(liveness_page.families(found))
         health = HealthSnapshot(found, (), frozenset())
-        document = node_document(
-            health, ranks.speeds.view, (), "here", up_seconds=1.0, ready=True, configuration=Configuration()
-        )
+        state = {"up_seconds": 1.0, "ready": True, "configuration": Configuration()}
+        document = node_document(health, ranks.speeds.view, (), "here", **state)
         front_page(read(write(document)), SiteLinks())
     return ranks.dump()
 
