@@ -96,18 +96,15 @@ def test_dashboard(name: str) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "variables"),
-    [
-        ("agent", ["cluster"]),
-        ("fabric", ["cluster"]),
-        ("fleet", ["cluster"]),
-        ("job", ["cluster", "job_id"]),
-        ("launchers", ["cluster", "job_id"]),
-        ("rank", ["cluster", "job_id", "rank"]),
-        ("node", ["cluster", "node"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "variables"), [
+    ("agent", ["cluster"]),
+    ("fabric", ["cluster"]),
+    ("fleet", ["cluster"]),
+    ("job", ["cluster", "job_id"]),
+    ("launchers", ["cluster", "job_id"]),
+    ("rank", ["cluster", "job_id", "rank"]),
+    ("node", ["cluster", "node"]),
+])  # fmt: skip
 def test_variables(name: str, variables: list[str]) -> None:
     """The data source is chosen first, then the cluster (all of them), then the job or node, then the rank."""
     source, *others = DASHBOARDS[name]["templating"]["list"]

@@ -146,16 +146,13 @@ def test_a_site_sets_its_own(tmp_path: Path) -> None:
     assert {r["labels"]["severity"] for r in rules if r.get("alert") == "JobStalled"} == {"page", "ticket", "info"}
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("page_rank: 64\n", "no threshold page_rank"),
-        ("page_ranks: many\n", "page_ranks must look like 16"),
-        ("slow_for: 30\n", "slow_for must look like '10m'"),
-        ("- 1\n", "not a mapping"),
-        ("a: [\n", "own.yml"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), [
+    ("page_rank: 64\n", "no threshold page_rank"),
+    ("page_ranks: many\n", "page_ranks must look like 16"),
+    ("slow_for: 30\n", "slow_for must look like '10m'"),
+    ("- 1\n", "not a mapping"),
+    ("a: [\n", "own.yml"),
+])  # fmt: skip
 def test_mistakes_in_a_sites_file(tmp_path: Path, text: str, said: str) -> None:
     """Unknown names and wrong types are refused by name."""
     own = tmp_path / "own.yml"
@@ -164,14 +161,11 @@ def test_mistakes_in_a_sites_file(tmp_path: Path, text: str, said: str) -> None:
         build.read_thresholds(DEPLOY / "thresholds.yml", own)
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"shadow": ["NoSuchAlert"]}, "there is no alert NoSuchAlert"),
-        ({"unused": 1}, "no rule uses the threshold unused"),
-        ({"page_ranks": None}, "no threshold page_ranks"),
-    ],
-)
+@pytest.mark.parametrize(("change", "said"), [
+    ({"shadow": ["NoSuchAlert"]}, "there is no alert NoSuchAlert"),
+    ({"unused": 1}, "no rule uses the threshold unused"),
+    ({"page_ranks": None}, "no threshold page_ranks"),
+])  # fmt: skip
 def test_thresholds_and_sources_must_fit(change: dict[str, Any], said: str) -> None:
     """An unused or missing threshold, and an unknown alert in shadow, are refused."""
     values = {name: value for name, value in (THRESHOLDS | change).items() if value is not None}

@@ -85,20 +85,17 @@ def test_agents_and_rules_judge_by_the_same_numbers(tmp_path: Path) -> None:
     assert "< time() - 20" in build.build(SOURCES, changed)["deaths.yml"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "verdict: {killed_behind: 20}",
-        'verdict: {end_seconds: "20s"}',
-        "verdict: [1]",
-        "verdict: []",
-        "verdict: {end_seconds: .nan}",
-        "verdict: {end_seconds: 0}",
-        "verdict: {end_seconds: 86401}",
-        "Verdict: {}",
-        "verdict: {end_seconds: 20, end_seconds: 30}",
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "verdict: {killed_behind: 20}",
+    'verdict: {end_seconds: "20s"}',
+    "verdict: [1]",
+    "verdict: []",
+    "verdict: {end_seconds: .nan}",
+    "verdict: {end_seconds: 0}",
+    "verdict: {end_seconds: 86401}",
+    "Verdict: {}",
+    "verdict: {end_seconds: 20, end_seconds: 30}",
+])  # fmt: skip
 def test_a_wrong_verdict_is_refused(text: str, tmp_path: Path) -> None:
     """A file that is no agent's configuration builds no rules."""
     config = tmp_path / "rankwatch.yml"

@@ -35,11 +35,7 @@ class Machine:
         return SimulatedJob(self.directory / name, *named, node=self.node, **more)
 
     def agent(
-        self,
-        *jobs: SimulatedJob,
-        dump_dir: Path | None = None,
-        exporters: Mapping[str, Any] | None = None,
-        **more: Any,
+        self, *jobs: SimulatedJob, dump_dir: Path | None = None, exporters: Mapping[str, Any] | None = None, **more: Any
     ) -> Agent:
         """Start an agent that reads the files of ``jobs``, or of a job to come in ``dump_dir``.
 

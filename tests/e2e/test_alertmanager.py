@@ -30,25 +30,22 @@ def test_the_configuration_is_good() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("labels", "receiver"),
-    [
-        ("alertname=RankDead severity=page job_id=7", "page"),
-        ("alertname=RankUnhealthy severity=page node=n1", "page"),
-        ("alertname=NodeLost severity=page job_id=7 node=n1", "page"),
-        ("alertname=StorageHung severity=page path=/data", "page"),
-        ("alertname=StragglerRank severity=ticket job_id=7", "ticket"),
-        ("alertname=RankwatchDown severity=ticket node=n1", "ticket"),
-        ("alertname=HardwareFailed severity=ticket node=n1", "ticket"),
-        ("alertname=RankwatchTargetsGone severity=ticket", "ticket"),
-        ("alertname=RankDead severity=info job_id=7 rank=3 node=n1 class=left", "info"),
-        ("alertname=RankwatchOld severity=ticket node=n1", "ticket"),
-        ("alertname=InspectorSilent severity=info node=n1", "info"),
-        ("alertname=RankDead severity=shadow job_id=7", "nobody"),
-        ("alertname=Watchdog severity=info", "dead-mans-switch"),
-        ("alertname=Own severity=critical", "ticket"),
-    ],
-)
+@pytest.mark.parametrize(("labels", "receiver"), [
+    ("alertname=RankDead severity=page job_id=7", "page"),
+    ("alertname=RankUnhealthy severity=page node=n1", "page"),
+    ("alertname=NodeLost severity=page job_id=7 node=n1", "page"),
+    ("alertname=StorageHung severity=page path=/data", "page"),
+    ("alertname=StragglerRank severity=ticket job_id=7", "ticket"),
+    ("alertname=RankwatchDown severity=ticket node=n1", "ticket"),
+    ("alertname=HardwareFailed severity=ticket node=n1", "ticket"),
+    ("alertname=RankwatchTargetsGone severity=ticket", "ticket"),
+    ("alertname=RankDead severity=info job_id=7 rank=3 node=n1 class=left", "info"),
+    ("alertname=RankwatchOld severity=ticket node=n1", "ticket"),
+    ("alertname=InspectorSilent severity=info node=n1", "info"),
+    ("alertname=RankDead severity=shadow job_id=7", "nobody"),
+    ("alertname=Watchdog severity=info", "dead-mans-switch"),
+    ("alertname=Own severity=critical", "ticket"),
+])  # fmt: skip
 def test_each_severity_has_its_receiver(labels: str, receiver: str) -> None:
     """Each severity goes to its own receiver, shadow to none, and an unknown severity to a person."""
     done = amtool(
@@ -219,18 +216,15 @@ def test_what_is_no_address_is_no_link(post: Post) -> None:
 
 
 @with_node
-@pytest.mark.parametrize(
-    ("cause", "silenced", "heard"),
-    [
-        ("JobRestarting", "RankDead JobStalled CommunicatorError", "LibraryVersionSkew NodeLost"),
-        ("RankDead", "RankUnresponsive CommunicatorStalled CommunicatorError JobStalled", "Own"),
-        ("RankUnresponsive", "CommunicatorStalled JobStalled StragglerRank SlowCommunicator", "RankNeverStarted"),
-        ("CommunicatorError", "CommunicatorStalled JobStalled", "LibraryVersionSkew"),
-        ("CommunicatorStalled", "JobStalled StragglerRank SlowCommunicator SlowPair RecordsLost", "RankNeverStarted"),
-        ("JobStalled", "StragglerRank SlowCommunicator RecordsLost", "RankNeverStarted"),
-        ("StragglerRank", "SlowCommunicator SlowTransfers", "SlowPair RecordsLost"),
-    ],
-)
+@pytest.mark.parametrize(("cause", "silenced", "heard"), [
+    ("JobRestarting", "RankDead JobStalled CommunicatorError", "LibraryVersionSkew NodeLost"),
+    ("RankDead", "RankUnresponsive CommunicatorStalled CommunicatorError JobStalled", "Own"),
+    ("RankUnresponsive", "CommunicatorStalled JobStalled StragglerRank SlowCommunicator", "RankNeverStarted"),
+    ("CommunicatorError", "CommunicatorStalled JobStalled", "LibraryVersionSkew"),
+    ("CommunicatorStalled", "JobStalled StragglerRank SlowCommunicator SlowPair RecordsLost", "RankNeverStarted"),
+    ("JobStalled", "StragglerRank SlowCommunicator RecordsLost", "RankNeverStarted"),
+    ("StragglerRank", "SlowCommunicator SlowTransfers", "SlowPair RecordsLost"),
+])  # fmt: skip
 def test_the_cause_silences_what_follows_from_it(post: Post, cause: str, silenced: str, heard: str) -> None:
     """A cause inhibits its consequences in the same job, and no alert of another job or cluster."""
     effects, others = silenced.split(), heard.split()

@@ -62,15 +62,12 @@ def test_no_text_fails(tmp_path: Path, one: dict[str, Any], firing: int, over: i
         assert "<no value>" not in render(tmp_path, text, firing, over, one)
 
 
-@pytest.mark.parametrize(
-    ("firing", "over", "one", "title"),
-    [
-        (1, 0, FULL, "c1: RankDead of 1"),
-        (9, 3, FULL, "c1: RankDead of 1, and 8 more"),
-        (0, 2, FULL, "Over: c1: RankDead of 1, and 1 more"),
-        (1, 0, told({"alertname": "RankDead", "job_id": "1"}), "RankDead of 1"),
-    ],
-)
+@pytest.mark.parametrize(("firing", "over", "one", "title"), [
+    (1, 0, FULL, "c1: RankDead of 1"),
+    (9, 3, FULL, "c1: RankDead of 1, and 8 more"),
+    (0, 2, FULL, "Over: c1: RankDead of 1, and 1 more"),
+    (1, 0, told({"alertname": "RankDead", "job_id": "1"}), "RankDead of 1"),
+])  # fmt: skip
 def test_a_title_counts_what_fires(tmp_path: Path, firing: int, over: int, one: dict[str, Any], title: str) -> None:
     """A title has the cluster, the first summary and the number of further alerts, or says that all are resolved."""
     assert render(tmp_path, TICKET["title"], firing, over, one) == title

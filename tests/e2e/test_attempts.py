@@ -30,10 +30,7 @@ ExecStartPost=/bin/sh -c 'until test -e /opt/attacked.json; do sleep 0.1; done'
 """
 SHOW_ANSWERS = "for file in /opt/*.answers; do echo $file $(cat $file); done; systemctl --failed --no-pager"
 
-pytestmark = [
-    full,
-    pytest.mark.skipif(why_not_booted() is not None, reason=why_not_booted() or ""),
-]
+pytestmark = [full, pytest.mark.skipif(why_not_booted() is not None, reason=why_not_booted() or "")]
 
 
 def unit_of(number: int, text: str) -> str:

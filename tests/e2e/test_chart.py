@@ -119,14 +119,11 @@ def test_values(tmp_path: Path) -> None:
     assert len(sums) == 2
 
 
-@pytest.mark.parametrize(
-    ("value", "complaint"),
-    [
-        ('gpu="intel"', "/gpu"),
-        ('rule={"enabled": true}', "rule"),
-        ('tolerations={"operator": "Exists"}', "tolerations"),
-    ],
-)
+@pytest.mark.parametrize(("value", "complaint"), [
+    ('gpu="intel"', "/gpu"),
+    ('rule={"enabled": true}', "rule"),
+    ('tolerations={"operator": "Exists"}', "tolerations"),
+])  # fmt: skip
 def test_wrong_values_are_refused(value: str, complaint: str) -> None:
     """Helm refuses an unknown value, and a value of another type, by name."""
     done = helm("template", "rankwatch", CHART, "--set-json", value)

@@ -80,11 +80,7 @@ OF_RAS = {BY_RAS, "Nodes that query", "Nodes that do not query", "Age of the las
 RANGE_SECONDS = 120
 ASKED_SECONDS = 120
 """When promtool is asked, after the first sample."""
-GRAFANA = {
-    "$__rate_interval": "20s",
-    "$__range": f"{RANGE_SECONDS}s",
-    "$__interval": "5s",
-}
+GRAFANA = {"$__rate_interval": "20s", "$__range": f"{RANGE_SECONDS}s", "$__interval": "5s"}
 VARIABLES = {"cluster": CLUSTER, "job_id": "1", "rank": "1", "node": NODE}
 MAX_SECONDS = 90.0
 LABEL_VALUES = re.compile(r"label_values\((.+), (\w+)\)")
@@ -151,10 +147,7 @@ def test_hundreds_of_ranks_are_in_order(tmp_path: Path, title: str) -> None:
         {
             f"round({fill(by_rank, large)}, 0.1)": {},
             f"round({fill(by_hundred, large)}, 0.1)": {f'{{place="{key}"}}': n for key, n in hundreds.items()},
-            f"round({fill(by_rank, small)}, 0.1)": {
-                '{place="007", rank="7"}': 0.4,
-                '{place="012", rank="12"}': 0.0,
-            },
+            f"round({fill(by_rank, small)}, 0.1)": {'{place="007", rank="7"}': 0.4, '{place="012", rank="12"}': 0.0},
             f"round({fill(by_hundred, small)}, 0.1)": {},
         },
         rules="lateness.yml",
@@ -193,11 +186,7 @@ def test_a_rank_that_lives_elsewhere_is_not_gone(tmp_path: Path) -> None:
         [(row.format(*state), 1) for state in states],
         {
             fill(now.expression, variables): {'{rank="0"}': 1, '{rank="1"}': 6, '{rank="2"}': 6},
-            fill(counts.expression, variables): {
-                '{state="alive"}': 1,
-                '{state="dead"}': 2,
-                '{state="exited"}': 1,
-            },
+            fill(counts.expression, variables): {'{state="alive"}': 1, '{state="dead"}': 2, '{state="exited"}': 1},
         },
     )
 

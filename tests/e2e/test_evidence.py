@@ -68,10 +68,7 @@ def slowest_scrape(agent: Agent, seconds: float) -> float:
 
 @pytest.mark.parametrize(
     ("number", "says"),
-    [
-        (signal.SIGSEGV, "crashed (SIGSEGV)"),
-        pytest.param(signal.SIGSTOP, "does not respond (stopped)", marks=full),
-    ],
+    [(signal.SIGSEGV, "crashed (SIGSEGV)"), pytest.param(signal.SIGSTOP, "does not respond (stopped)", marks=full)],
 )
 def test_a_bundle_names_the_culprit(tmp_path: Path, number: signal.Signals, says: str) -> None:
     """A crashed or stopped rank leaves a bundle within 25 s that names it and has the other processes."""

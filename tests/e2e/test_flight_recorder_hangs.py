@@ -35,13 +35,10 @@ def series_of(scenario: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize("promtool", promtools())
-@pytest.mark.parametrize(
-    ("scenario", "culprits"),
-    [
-        ("gpu_error_1st", {"12": ("not_begun", 5), "14": ("not_finished", 5)}),
-        ("lock_gil_1st", {"9": ("not_begun", 3), "14": ("not_begun", 3)}),
-    ],
-)
+@pytest.mark.parametrize(("scenario", "culprits"), [
+    ("gpu_error_1st", {"12": ("not_begun", 5), "14": ("not_finished", 5)}),
+    ("lock_gil_1st", {"9": ("not_begun", 3), "14": ("not_begun", 3)}),
+])  # fmt: skip
 def test_who_held_the_others_up(
     scenario: str, culprits: dict[str, tuple[str, int]], promtool: str, tmp_path: Path
 ) -> None:

@@ -22,8 +22,7 @@ FOUR = ("--ranks", "4", "--tp", "2", "--dump-interval-us", "50000")
 ALIVE = alive(4)
 
 in_a_node = pytest.param(
-    "node",
-    marks=[pytest.mark.root, pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or "")],
+    "node", marks=[pytest.mark.root, pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or "")]
 )
 
 

@@ -40,10 +40,7 @@ ExecStartPost=/bin/sh -c 'until test -S /run/lldpd.socket; do sleep 0.1; done'
 """
 LOOK = "cat /run/rankwatch/lldp.json; echo; stat -c %%a:%%U /run/rankwatch/lldp.json; systemctl status rankwatch-lldp"
 
-pytestmark = [
-    full,
-    pytest.mark.skipif(why_not_booted() is not None, reason=why_not_booted() or ""),
-]
+pytestmark = [full, pytest.mark.skipif(why_not_booted() is not None, reason=why_not_booted() or "")]
 
 
 @pytest.mark.timeout(300)

@@ -24,11 +24,7 @@ HANG_SECONDS = 1.0
 SCRAPE_SECONDS = 1.0
 """However busy the machine; a scrape that waited for the driver would take as long as that hangs."""
 CONFIG = {
-    "exporters": {
-        "inspector": {"enabled": False},
-        "ras": {"enabled": False},
-        "nvml": {"hang_seconds": HANG_SECONDS},
-    }
+    "exporters": {"inspector": {"enabled": False}, "ras": {"enabled": False}, "nvml": {"hang_seconds": HANG_SECONDS}}
 }
 
 

@@ -16,10 +16,7 @@ from jobs import SimulatedJob
 from machines import Machine, alive
 from nodes import wait_until
 
-pytestmark = [
-    pytest.mark.skipif(why_no_browser() is not None, reason=why_no_browser() or ""),
-    pytest.mark.timeout(180),
-]
+pytestmark = [pytest.mark.skipif(why_no_browser() is not None, reason=why_no_browser() or ""), pytest.mark.timeout(180)]
 PICTURES = os.environ.get("RANKWATCH_PICTURES")
 """A directory for the picture in README; not set: none is made."""
 KILL_SECONDS = 3.0

@@ -17,11 +17,7 @@ from prometheus import Prometheus, why_no_prometheus
 from rules import build_rules, prometheus_config
 
 WHY_NOT = why_no_cluster() or why_no_prometheus() or why_no_alertmanager()
-pytestmark = [
-    pytest.mark.root,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""),
-]
+pytestmark = [pytest.mark.root, pytest.mark.timeout(240), pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")]
 
 YOUNG = {"page_lived": "long|short"}
 """No test waits ten minutes until a death may page; all other thresholds are the shipped ones."""

@@ -93,16 +93,13 @@ class Attacker:
         assert self.process.stdout.readline() == b"ready\n"
 
 
-@pytest.mark.parametrize(
-    ("host", "named", "apart"),
-    [
-        (METADATA, METADATA, True),
-        pytest.param("0.0.0.0", METADATA, True, marks=full),  # noqa: S104  # what an attacker binds
-        pytest.param("::ffff:127.0.0.1", "[::ffff:127.0.0.1]", True, marks=full),
-        pytest.param("::", "[::ffff:127.0.0.1]", False, marks=full),
-        pytest.param("127.0.0.1", "127.0.0.1", True, marks=full),
-    ],
-)
+@pytest.mark.parametrize(("host", "named", "apart"), [
+    (METADATA, METADATA, True),
+    pytest.param("0.0.0.0", METADATA, True, marks=full),  # noqa: S104  # what an attacker binds
+    pytest.param("::ffff:127.0.0.1", "[::ffff:127.0.0.1]", True, marks=full),
+    pytest.param("::", "[::ffff:127.0.0.1]", False, marks=full),
+    pytest.param("127.0.0.1", "127.0.0.1", True, marks=full),
+])  # fmt: skip
 def test_a_user_brings_the_agent_to_nobody_else(
     node: Node, open_directory: Path, tmp_path: Path, host: str, named: str, *, apart: bool
 ) -> None:

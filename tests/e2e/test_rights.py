@@ -96,10 +96,7 @@ TAKE = (
     "curl -s http://127.0.0.1:19028/metrics | grep stack_dumps; journalctl -u rankwatch --no-pager | tail -5"
 )
 
-pytestmark = [
-    full,
-    pytest.mark.skipif(why_not_booted() is not None, reason=why_not_booted() or ""),
-]
+pytestmark = [full, pytest.mark.skipif(why_not_booted() is not None, reason=why_not_booted() or "")]
 
 
 class Expected(NamedTuple):
@@ -111,16 +108,12 @@ class Expected(NamedTuple):
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(
-    "expected",
-    [
-        Expected((), knows_rank=False, netlink=False),
-        Expected((OTHER_USERS,), knows_rank=True, netlink=False),
-        Expected((HARDWARE,), knows_rank=False, netlink=True),
-        Expected((OTHER_USERS, HARDWARE), knows_rank=True, netlink=True),
-    ],
-    ids=lambda expected: "+".join(expected.drop_ins) or "none",
-)
+@pytest.mark.parametrize("expected", [
+    Expected((), knows_rank=False, netlink=False),
+    Expected((OTHER_USERS,), knows_rank=True, netlink=False),
+    Expected((HARDWARE,), knows_rank=False, netlink=True),
+    Expected((OTHER_USERS, HARDWARE), knows_rank=True, netlink=True),
+], ids=lambda expected: "+".join(expected.drop_ins) or "none")  # fmt: skip
 def test_what_each_drop_in_gives(tmp_path: Path, expected: Expected) -> None:
     """Each drop-in gives the series that need its right; `status` names what is missing."""
     with layered(tmp_path) as root:

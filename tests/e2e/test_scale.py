@@ -19,11 +19,7 @@ from rules import build_rules, prometheus_config
 from victoria import Service, VictoriaMetrics, why_no_victoria
 
 WHY_NOT = why_no_prometheus() or why_no_victoria()
-pytestmark = [
-    full,
-    pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""),
-    pytest.mark.timeout(300),
-]
+pytestmark = [full, pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""), pytest.mark.timeout(300)]
 
 CLUSTER = "c1"
 TOLD_SECONDS = 120.0

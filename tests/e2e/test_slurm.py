@@ -15,18 +15,7 @@ from agents import Agent
 from full import full
 from machines import alive
 from nodes import wait_until
-from slurm import (
-    CLUSTER,
-    END_SECONDS,
-    HIGH,
-    IDLE_RANK,
-    LOW,
-    START_SECONDS,
-    THREAD,
-    Slurm,
-    idle_rank,
-    why_no_slurm,
-)
+from slurm import CLUSTER, END_SECONDS, HIGH, IDLE_RANK, LOW, START_SECONDS, THREAD, Slurm, idle_rank, why_no_slurm
 
 pytestmark = [
     pytest.mark.root,

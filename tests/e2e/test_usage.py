@@ -160,15 +160,11 @@ def test_too_little_memory(agent: Agent, stack: contextlib.ExitStack, tmp_path: 
     rank.grows(PRESSURE, 0.01, resource="memory")
 
 
-@pytest.mark.parametrize(
-    ("rights", "wait"),
-    [
-        ((), "fuse"),
-        (as_user(AGENT, f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}"), "fuse"),
-        (as_user(AGENT), "other"),
-    ],
-    ids=["root", "other-users", "none"],
-)
+@pytest.mark.parametrize(("rights", "wait"), [
+    ((), "fuse"),
+    (as_user(AGENT, f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}"), "fuse"),
+    (as_user(AGENT), "other"),
+], ids=["root", "other-users", "none"])  # fmt: skip
 def test_slow_storage(directory: Path, stack: contextlib.ExitStack, rights: Sequence[str], wait: str) -> None:
     """A rank that reads from slow storage is blocked there; with the right to read it, the kind is known."""
     try:

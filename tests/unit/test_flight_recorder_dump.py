@@ -81,16 +81,12 @@ def status(**enqueued: int) -> dict[str, Any]:
     return {number[1:]: {"last_enqueued_collective": last} for number, last in enqueued.items()}
 
 
-@pytest.mark.parametrize(
-    ("groups", "statuses", "entries", "enqueued"),
-    [
-        (("112", "6"), {"n15": 5, "n2": 7}, (), {"112": 5, "6": 7}),
-        (("112", "6"), {"n15": 5, "n2": 7, "n3": 8}, (), {"112": None, "6": None}),
-        (("a0b1", "6"), {"n15": 5, "n2": 7}, (), {"a0b1": None, "6": None}),
-        (("112", "6"), {"n15": 5, "n2": 7}, (("6", 15),), {"112": None, "6": 5}),
-    ],
-    ids=["in order", "of another number", "with another name", "against an entry"],
-)
+@pytest.mark.parametrize(("groups", "statuses", "entries", "enqueued"), [
+    (("112", "6"), {"n15": 5, "n2": 7}, (), {"112": 5, "6": 7}),
+    (("112", "6"), {"n15": 5, "n2": 7, "n3": 8}, (), {"112": None, "6": None}),
+    (("a0b1", "6"), {"n15": 5, "n2": 7}, (), {"a0b1": None, "6": None}),
+    (("112", "6"), {"n15": 5, "n2": 7}, (("6", 15),), {"112": None, "6": 5}),
+], ids=["in order", "of another number", "with another name", "against an entry"])  # fmt: skip
 def test_groups_and_their_statuses(
     groups: tuple[str, ...],
     statuses: dict[str, int],
@@ -114,23 +110,20 @@ def test_json() -> None:
     assert reason(b'{"entries": ' + b"[" * 9999 + b"]" * 9999 + b"}") == "malformed"
 
 
-@pytest.mark.parametrize(
-    ("changed", "call"),
-    [
-        ({"profiling_name": "nccl:all_to_all"}, ("all_to_all", "", "")),
-        ({"profiling_name": "xccl:broadcast"}, ("broadcast", "Float", "1024")),
-        ({"profiling_name": "nccl:a_new_one"}, ("other", "", "")),
-        ({"profiling_name": "all_reduce"}, ("other", "", "")),
-        ({"input_sizes": [[2], [3]], "input_dtypes": ["Float", "Float"]}, ("all_reduce", "", "")),
-        ({"input_sizes": [[]]}, ("all_reduce", "Float", "1")),
-        ({"input_sizes": [[-1]]}, ("all_reduce", "Float", "")),
-        ({"input_sizes": [[1 << 53]]}, ("all_reduce", "Float", str(1 << 53))),
-        ({"input_sizes": [[1 << 53, 2]]}, ("all_reduce", "Float", "")),
-        ({"input_sizes": [[1] * 16]}, ("all_reduce", "Float", "1")),
-        ({"input_sizes": [[1] * 17]}, ("all_reduce", "Float", "")),
-        ({"input_dtypes": ['a"b']}, ("all_reduce", "", "1024")),
-    ],
-)
+@pytest.mark.parametrize(("changed", "call"), [
+    ({"profiling_name": "nccl:all_to_all"}, ("all_to_all", "", "")),
+    ({"profiling_name": "xccl:broadcast"}, ("broadcast", "Float", "1024")),
+    ({"profiling_name": "nccl:a_new_one"}, ("other", "", "")),
+    ({"profiling_name": "all_reduce"}, ("other", "", "")),
+    ({"input_sizes": [[2], [3]], "input_dtypes": ["Float", "Float"]}, ("all_reduce", "", "")),
+    ({"input_sizes": [[]]}, ("all_reduce", "Float", "1")),
+    ({"input_sizes": [[-1]]}, ("all_reduce", "Float", "")),
+    ({"input_sizes": [[1 << 53]]}, ("all_reduce", "Float", str(1 << 53))),
+    ({"input_sizes": [[1 << 53, 2]]}, ("all_reduce", "Float", "")),
+    ({"input_sizes": [[1] * 16]}, ("all_reduce", "Float", "1")),
+    ({"input_sizes": [[1] * 17]}, ("all_reduce", "Float", "")),
+    ({"input_dtypes": ['a"b']}, ("all_reduce", "", "1024")),
+])  # fmt: skip
 def test_calls(changed: dict[str, Any], call: tuple[str, str, str]) -> None:
     """An operation has its name, and type and size where these must be equal on all ranks."""
     found = only(dump([entry(**changed)])).waits

@@ -37,13 +37,10 @@ def hang(enqueued: Mapping[int, int], waits: Mapping[int, int]) -> list[ShownDum
     return shown({rank: pickled(dump(entries.get(rank, []), enqueued=number)) for rank, number in enqueued.items()})
 
 
-@pytest.mark.parametrize(
-    ("scenario", "says"),
-    [
-        ("lock_gil_1st", dict.fromkeys(("9", "14"), "had not begun")),
-        ("gpu_error_1st", dict.fromkeys(("12", "14"), "had not finished")),
-    ],
-)
+@pytest.mark.parametrize(("scenario", "says"), [
+    ("lock_gil_1st", dict.fromkeys(("9", "14"), "had not begun")),
+    ("gpu_error_1st", dict.fromkeys(("12", "14"), "had not finished")),
+])  # fmt: skip
 def test_a_recorded_hang_blames_who_caused_it(scenario: str, says: dict[str, str]) -> None:
     """In both recorded hangs the injected ranks are blamed, and no other rank."""
     found = blamed(shown(recorded(scenario)))

@@ -51,30 +51,27 @@ def a_rank(job_id: str = "7", **known: Any) -> GpuUser:
     return process(**{"job_ids": frozenset({job_id}), "session": 100, **known})
 
 
-@pytest.mark.parametrize(
-    ("rank", "stranger", "counted"),
-    [
-        (a_rank(), process(uid=BOB, session=200), True),
-        (a_rank(), process(session=200), True),  # alice's notebook
-        (a_rank(), process(), True),
-        (a_rank(), process(session=100), False),  # the launcher, or what it started beside
-        (a_rank(session=0), process(session=0), True),
-        (a_rank(), process(session=200, ancestors=frozenset({1, RANK})), False),
-        (a_rank(), process(session=200, ancestors=frozenset({1, 99})), True),
-        (a_rank(owner=SLURM_7), process(owner=SLURM_7, session=200), False),
-        (a_rank(owner=SLURM_7), process(owner=SLURM_8, session=200), True),
-        (a_rank(owner=POD), process(owner=POD, uid=ROOT, session=200), False),
-        (a_rank(owner=POD), process(owner=SLURM_7), True),
-        (a_rank(), process(name="nvidia-cuda-mps", uid=ROOT), False),
-        (a_rank(), process(name="nvidia-cuda-mps"), False),
-        (a_rank(), process(name="nvidia-cuda-mps", uid=BOB), True),  # anybody may take the name
-        (a_rank(), process(name="nv-hostengine", uid=ROOT), True),  # it computes: a diagnosis that somebody started
-        (a_rank("7"), a_rank("7", uid=BOB, session=200), False),
-        (a_rank("7"), a_rank("8", uid=BOB, session=200), True),
-        (a_rank("7"), a_rank("8"), True),  # two jobs of one login
-        (a_rank("7-a", owner=SLURM_7), a_rank("7-b", owner=SLURM_7), False),  # replicas in one allocation
-    ],
-)
+@pytest.mark.parametrize(("rank", "stranger", "counted"), [
+    (a_rank(), process(uid=BOB, session=200), True),
+    (a_rank(), process(session=200), True),  # alice's notebook
+    (a_rank(), process(), True),
+    (a_rank(), process(session=100), False),  # the launcher, or what it started beside
+    (a_rank(session=0), process(session=0), True),
+    (a_rank(), process(session=200, ancestors=frozenset({1, RANK})), False),
+    (a_rank(), process(session=200, ancestors=frozenset({1, 99})), True),
+    (a_rank(owner=SLURM_7), process(owner=SLURM_7, session=200), False),
+    (a_rank(owner=SLURM_7), process(owner=SLURM_8, session=200), True),
+    (a_rank(owner=POD), process(owner=POD, uid=ROOT, session=200), False),
+    (a_rank(owner=POD), process(owner=SLURM_7), True),
+    (a_rank(), process(name="nvidia-cuda-mps", uid=ROOT), False),
+    (a_rank(), process(name="nvidia-cuda-mps"), False),
+    (a_rank(), process(name="nvidia-cuda-mps", uid=BOB), True),  # anybody may take the name
+    (a_rank(), process(name="nv-hostengine", uid=ROOT), True),  # it computes: a diagnosis that somebody started
+    (a_rank("7"), a_rank("7", uid=BOB, session=200), False),
+    (a_rank("7"), a_rank("8", uid=BOB, session=200), True),
+    (a_rank("7"), a_rank("8"), True),  # two jobs of one login
+    (a_rank("7-a", owner=SLURM_7), a_rank("7-b", owner=SLURM_7), False),  # replicas in one allocation
+])  # fmt: skip
 def test_who_is_foreign(rank: GpuUser, stranger: GpuUser, counted: bool) -> None:
     """A process of the rank's job, its descendant, its session and the MPS server are not foreign; all others are."""
     counts = foreign({RANK: ["GPU-a"], STRANGER: ["GPU-a"]}, {RANK: rank, STRANGER: stranger})

@@ -106,17 +106,14 @@ def test_a_hung_file_system_holds_up_nobody(node: Node, monkeypatch: pytest.Monk
         node.look()
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"paths": ["relative"]},
-        {"paths": ["/a/../b"]},
-        {"paths": ["/a"] * (exporters.MAX_PATHS + 1)},
-        {"progress": [{"kind": "iteration", "contains": "tick", "pattern": "("}]},
-        {"progress": [{"kind": "iteration", "contains": "abc", "pattern": "(?P<iteration>x)"}]},
-        {"progress": [{"kind": "checkpoint_end", "contains": "tick", "pattern": "x"}] * (exporters.MAX_PATTERNS + 1)},
-    ],
-)
+@pytest.mark.parametrize("config", [
+    {"paths": ["relative"]},
+    {"paths": ["/a/../b"]},
+    {"paths": ["/a"] * (exporters.MAX_PATHS + 1)},
+    {"progress": [{"kind": "iteration", "contains": "tick", "pattern": "("}]},
+    {"progress": [{"kind": "iteration", "contains": "abc", "pattern": "(?P<iteration>x)"}]},
+    {"progress": [{"kind": "checkpoint_end", "contains": "tick", "pattern": "x"}] * (exporters.MAX_PATTERNS + 1)},
+])  # fmt: skip
 def test_mistakes_in_the_configuration(config: dict[str, Any]) -> None:
     """Patterns that are none, and too many, are refused when the configuration is read."""
     with pytest.raises(msgspec.ValidationError):

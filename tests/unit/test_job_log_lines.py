@@ -9,12 +9,7 @@ import pytest
 from job_log_jobs import CATALOGUE, classify, event
 
 from agent.cli.explain.details import ADVICE
-from exporters.job_log.catalogue import (
-    ProgressPattern,
-    catalogue,
-    failures,
-    progress,
-)
+from exporters.job_log.catalogue import ProgressPattern, catalogue, failures, progress
 from exporters.job_log.matcher import MAX_LAST_LINES, MAX_LINE_BYTES, MAX_RANK, Speaker, events, speaker_of
 
 DATA = Path(__file__).parents[1] / "data/job_log"
@@ -98,29 +93,26 @@ def test_memory_is_taken_by_another_process_alone() -> None:
         assert event(before + text).rule.category == category
 
 
-@pytest.mark.parametrize(
-    ("line", "speaker"),
-    [
-        ("[rank7]:[E816 1 x.cpp:607] [Rank 3] Watchdog caught", Speaker(rank=7)),
-        ("7: srun: error", Speaker(task=7)),
-        ("404: [rank404]: RuntimeError: x", Speaker(rank=404, task=404)),
-        ("[default0]:[rank12]:[E8", Speaker(rank=12)),
-        ("[PG ID 3 PG GUID 5(tp) Rank 2] x", Speaker()),
-        ("[PG ID 0 PG GUID 0(default_pg) Rank 118] x", Speaker(rank=118)),
-        ("[PG 0 (default_pg) Rank 7] x", Speaker(rank=7)),
-        ("[Rank 7] Some NCCL operations", Speaker()),
-        ("[2026-04-22 21:34:20] n-4:20:22 [0] misc/x.cc:1 NCCL WARN x", Speaker(host="n-4", pid=20)),
-        ("(RayWorkerWrapper pid=4009) [rank1]:[E x", Speaker(rank=1, pid=4009)),
-        ("(Worker_TP0 pid=123) hello", Speaker(pid=123)),
-        ("\x1b[36m(RayTrainWorker pid=123, ip=192.0.2.1)\x1b[0m hello", Speaker(pid=123)),
-        ("[1,7]<stderr>:RuntimeError: x", Speaker(task=7)),
-        ("[prterun-n1-123@1,7]<stdout>: x", Speaker(task=7)),
-        (f"[1,{MAX_RANK}]<stderr>:x", Speaker()),
-        (f"[rank{MAX_RANK - 1}]: x", Speaker(rank=MAX_RANK - 1)),
-        (f"[rank{MAX_RANK}]: x", Speaker()),
-        ("", Speaker()),
-    ],
-)
+@pytest.mark.parametrize(("line", "speaker"), [
+    ("[rank7]:[E816 1 x.cpp:607] [Rank 3] Watchdog caught", Speaker(rank=7)),
+    ("7: srun: error", Speaker(task=7)),
+    ("404: [rank404]: RuntimeError: x", Speaker(rank=404, task=404)),
+    ("[default0]:[rank12]:[E8", Speaker(rank=12)),
+    ("[PG ID 3 PG GUID 5(tp) Rank 2] x", Speaker()),
+    ("[PG ID 0 PG GUID 0(default_pg) Rank 118] x", Speaker(rank=118)),
+    ("[PG 0 (default_pg) Rank 7] x", Speaker(rank=7)),
+    ("[Rank 7] Some NCCL operations", Speaker()),
+    ("[2026-04-22 21:34:20] n-4:20:22 [0] misc/x.cc:1 NCCL WARN x", Speaker(host="n-4", pid=20)),
+    ("(RayWorkerWrapper pid=4009) [rank1]:[E x", Speaker(rank=1, pid=4009)),
+    ("(Worker_TP0 pid=123) hello", Speaker(pid=123)),
+    ("\x1b[36m(RayTrainWorker pid=123, ip=192.0.2.1)\x1b[0m hello", Speaker(pid=123)),
+    ("[1,7]<stderr>:RuntimeError: x", Speaker(task=7)),
+    ("[prterun-n1-123@1,7]<stdout>: x", Speaker(task=7)),
+    (f"[1,{MAX_RANK}]<stderr>:x", Speaker()),
+    (f"[rank{MAX_RANK - 1}]: x", Speaker(rank=MAX_RANK - 1)),
+    (f"[rank{MAX_RANK}]: x", Speaker()),
+    ("", Speaker()),
+])  # fmt: skip
 def test_who_wrote_a_line(line: str, speaker: Speaker) -> None:
     """A rank counts as global only if the line says so or names the group of all ranks."""
     assert speaker_of(line.encode()) == speaker

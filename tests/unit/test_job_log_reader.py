@@ -107,21 +107,18 @@ def held(path: str = "/x", rank: str = "2") -> ClaimedLog:
     return ClaimedLog("4711", rank, path)
 
 
-@pytest.mark.parametrize(
-    ("uid", "name_id", "holds", "path", "claim"),
-    [
-        (1000, "4711", None, "/x", ClaimedLog("4711")),
-        (0, "4711", None, "/x", ClaimedLog("4711")),
-        (1001, "4711", None, "/x", None),
-        (1000, "99", None, "/x", None),
-        (1000, None, None, "/x", None),
-        (1000, None, held(), "/x", held()),
-        (1001, None, held(), "/x", None),
-        (0, None, None, f"/var/log/pods/ns_p_{POD}/main/0.log", ClaimedLog("4711")),
-        (1000, None, None, f"/var/log/pods/ns_p_{POD}/main/0.log", None),
-        (0, None, None, f"/var/log/pods/ns_p_{POD.replace('1', '2')}/main/0.log", None),
-    ],
-)
+@pytest.mark.parametrize(("uid", "name_id", "holds", "path", "claim"), [
+    (1000, "4711", None, "/x", ClaimedLog("4711")),
+    (0, "4711", None, "/x", ClaimedLog("4711")),
+    (1001, "4711", None, "/x", None),
+    (1000, "99", None, "/x", None),
+    (1000, None, None, "/x", None),
+    (1000, None, held(), "/x", held()),
+    (1001, None, held(), "/x", None),
+    (0, None, None, f"/var/log/pods/ns_p_{POD}/main/0.log", ClaimedLog("4711")),
+    (1000, None, None, f"/var/log/pods/ns_p_{POD}/main/0.log", None),
+    (0, None, None, f"/var/log/pods/ns_p_{POD.replace('1', '2')}/main/0.log", None),
+])  # fmt: skip
 def test_what_proves_whose_a_log_is(
     uid: int, name_id: str | None, holds: ClaimedLog | None, path: str, claim: ClaimedLog | None
 ) -> None:
@@ -183,16 +180,12 @@ def test_a_batch_scripts_output_is_its_jobs(unnamed: Node) -> None:
     assert counts(unnamed.look()) == {("4711", UNKNOWN_RANK): 2}
 
 
-@pytest.mark.parametrize(
-    ("title", "uid", "script_uid"),
-    [
-        ("slurmstepd: [4711.batch]", OWNER, OWNER),
-        ("slurmstepd: [4712.batch]", 0, OWNER),
-        ("slurmstepd: [4711.extern]", 0, OWNER),
-        ("slurmstepd: [4711.batch]", 0, OWNER + 1),
-    ],
-    ids=["not-roots", "another-job", "another-step", "another-user"],
-)
+@pytest.mark.parametrize(("title", "uid", "script_uid"), [
+    ("slurmstepd: [4711.batch]", OWNER, OWNER),
+    ("slurmstepd: [4712.batch]", 0, OWNER),
+    ("slurmstepd: [4711.extern]", 0, OWNER),
+    ("slurmstepd: [4711.batch]", 0, OWNER + 1),
+], ids=["not-roots", "another-job", "another-step", "another-user"])  # fmt: skip
 def test_what_is_no_batch_script_of_the_job(unnamed: Node, title: str, uid: int, script_uid: int) -> None:
     """A step server not of root, another job's, another step's or another user's script proves nothing."""
     slurm_step(unnamed, unnamed.write("slurm.txt", "ValueError: x\n"), title, uid)

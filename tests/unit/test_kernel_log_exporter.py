@@ -169,16 +169,13 @@ async def test_the_agents_log_has_each_kind_of_event_once(node: Node, caplog: py
 OOM_LINE = "Memory cgroup out of memory: Killed process {} (python3) total-vm:1234kB, anon-rss:1234kB"
 
 
-@pytest.mark.parametrize(
-    ("seen", "seconds", "status", "expected"),
-    [
-        (KILLED, 2.0, KILLED, OOM),
-        (None, 2.0, KILLED, OOM),
-        (ExitStatus(known=False), OOM_LOG_SECONDS, None, OOM),
-        (KILLED, OOM_LOG_SECONDS + 0.1, None, KILLED),
-        (ExitStatus(known=True, code=3), 2.0, None, ExitStatus(known=True, code=3)),
-    ],
-)
+@pytest.mark.parametrize(("seen", "seconds", "status", "expected"), [
+    (KILLED, 2.0, KILLED, OOM),
+    (None, 2.0, KILLED, OOM),
+    (ExitStatus(known=False), OOM_LOG_SECONDS, None, OOM),
+    (KILLED, OOM_LOG_SECONDS + 0.1, None, KILLED),
+    (ExitStatus(known=True, code=3), 2.0, None, ExitStatus(known=True, code=3)),
+])  # fmt: skip
 async def test_the_log_tells_of_a_death_for_want_of_memory(
     node: Node, seen: ExitStatus | None, seconds: float, status: ExitStatus | None, expected: ExitStatus
 ) -> None:

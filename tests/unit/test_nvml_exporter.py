@@ -414,15 +414,12 @@ async def test_links_go_down_and_make_errors(start: Start) -> None:
         assert ("0", "nvlink_down") not in bench.failed()
 
 
-@pytest.mark.parametrize(
-    ("driver", "counters", "errors"),
-    [
-        ("590.48.01", {"field208": 1, "field215": 2, "field295": 3}, {"receive": 1, "recovery": 2, "phy_retry": 3}),
-        ("570.86.10", {"field208": 1, "field215": 2, "field295": 3}, {"receive": 1, "recovery": 2}),
-        ("535.1.1", {"field161": 4, "field162": 5, "field163": 6}, {"replay": 4, "recovery": 5, "crc": 6}),
-        ("535.1.1", {"field46": 7, "field108": 8}, {"replay": 15 / 14}),  # one field for each of the first links
-    ],
-)
+@pytest.mark.parametrize(("driver", "counters", "errors"), [
+    ("590.48.01", {"field208": 1, "field215": 2, "field295": 3}, {"receive": 1, "recovery": 2, "phy_retry": 3}),
+    ("570.86.10", {"field208": 1, "field215": 2, "field295": 3}, {"receive": 1, "recovery": 2}),
+    ("535.1.1", {"field161": 4, "field162": 5, "field163": 6}, {"replay": 4, "recovery": 5, "crc": 6}),
+    ("535.1.1", {"field46": 7, "field108": 8}, {"replay": 15 / 14}),  # one field for each of the first links
+])  # fmt: skip
 async def test_where_link_errors_are_counted(
     start: Start, driver: str, counters: dict[str, int], errors: dict[str, float]
 ) -> None:

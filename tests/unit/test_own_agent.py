@@ -92,15 +92,12 @@ def test_a_port_that_a_user_took_is_not_asked(
     assert own_agent.place_of(flags, tmp_path / "no.sock") == AgentPlace("127.0.0.1:19028", is_given=False)
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        b"HTTP/1.1 503 \x1b[31mred\r\nContent-Length: 0\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\n\r\nrankwatch_node_healthy 0\nrankwatch_check_failed_since_timestamp_seconds"
-        b'{check="\x1b[31m",kind="gpu",name="\xc2\x9b31m"} 1\n',
-        b"\x1b[31m\r\n\r\n",
-    ],
-)
+@pytest.mark.parametrize("said", [
+    b"HTTP/1.1 503 \x1b[31mred\r\nContent-Length: 0\r\n\r\n",
+    b"HTTP/1.1 200 OK\r\n\r\nrankwatch_node_healthy 0\nrankwatch_check_failed_since_timestamp_seconds"
+    b'{check="\x1b[31m",kind="gpu",name="\xc2\x9b31m"} 1\n',
+    b"\x1b[31m\r\n\r\n",
+])  # fmt: skip
 @pytest.mark.parametrize("command", ["healthy", "status", "doctor"])
 def test_a_terminal_obeys_nobody(
     answering: tuple[int, list[bytes]], said: bytes, command: str, capsys: Capture

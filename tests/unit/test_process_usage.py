@@ -204,19 +204,16 @@ def test_wait_for_pages_is_of_the_file_that_is_read(node: Node, file_system: str
     assert rank_usage.blocked == ((wait, 1),)
 
 
-@pytest.mark.parametrize(
-    ("call", "mount_id"),
-    [
-        (f"{SLEEP} 0x5 0x0\n", "47"),  # no descriptor
-        (f"{READ} 0x6 0x0\n", "47"),  # none that can be read
-        (f"{READ} 0xffffff9c 0x0\n", "47"),
-        (f"{READ} 0x5 0x0\n", "99"),  # unmounted meanwhile
-        (f"{READ} 0x5 0x0\n", "x"),
-        ("running\n", "47"),
-        ("-1 0x7ffe 0x7f01\n", "47"),  # a page fault
-        ("", "47"),
-    ],
-)
+@pytest.mark.parametrize(("call", "mount_id"), [
+    (f"{SLEEP} 0x5 0x0\n", "47"),  # no descriptor
+    (f"{READ} 0x6 0x0\n", "47"),  # none that can be read
+    (f"{READ} 0xffffff9c 0x0\n", "47"),
+    (f"{READ} 0x5 0x0\n", "99"),  # unmounted meanwhile
+    (f"{READ} 0x5 0x0\n", "x"),
+    ("running\n", "47"),
+    ("-1 0x7ffe 0x7f01\n", "47"),  # a page fault
+    ("", "47"),
+])  # fmt: skip
 def test_wait_for_pages_of_an_unknown_file(node: Node, call: str, mount_id: str) -> None:
     """Where the system call, its descriptor or the mount cannot be read the wait is one for a disk."""
     assert wait_for_pages(node, call, mount_id=mount_id).blocked == (("disk", 1),)

@@ -25,18 +25,15 @@ def thread(tid: int, cpu: int = 0, *, state: str = "S", io: int = 0, start: int 
 # -- lines ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("text", "nanoseconds"),
-    [
-        ("1040534 1936476 2\n", 1936476),
-        ("5 0 1\n", 0),
-        ("0 0 0\n", None),  # nobody counts
-        ("", None),
-        ("1 2\n", None),
-        ("1 -2 3\n", None),
-        (f"1 {2**63} 3\n", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "nanoseconds"), [
+    ("1040534 1936476 2\n", 1936476),
+    ("5 0 1\n", 0),
+    ("0 0 0\n", None),  # nobody counts
+    ("", None),
+    ("1 2\n", None),
+    ("1 -2 3\n", None),
+    (f"1 {2**63} 3\n", None),
+])  # fmt: skip
 def test_schedstat(text: str, nanoseconds: int | None) -> None:
     """The second number is the wait; three zeros mean a kernel that does not count."""
     assert parse_schedstat(text) == nanoseconds

@@ -331,10 +331,7 @@ def test_the_process_that_accepted_a_connection_is_known(tree: ProcTree) -> None
     (tree.root / "11/fd/50").symlink_to("socket:[99]")
     search = Search(tree.root, (V4,))
     site, client = search.look([first, second])[V4], Endpoint("127.0.0.1", 40001)
-    for ends, inode, server in (
-        ("0100007F:9C41 0100007F:6D7C", 98, None),
-        ("0100007F:6D7C 0100007F:9C41", 99, second),
-    ):
+    for ends, inode, server in (("0100007F:9C41 0100007F:6D7C", 98, None), ("0100007F:6D7C 0100007F:9C41", 99, second)):
         append(tree, f"7: {ends} 01 0:0 0:0 0 0 0 {inode} 1\n")
         assert search.server_of(site, V4, client) == server
     (tree.root / "11/fd/50").unlink()

@@ -12,23 +12,20 @@ from agent.tail.shares import FairTable, Holdings, Share, in_turns
 A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
 
 
-@pytest.mark.parametrize(
-    ("held", "asks", "gives_way"),
-    [
-        ({}, A, A),
-        ({A: 4}, A, A),
-        ({A: 4}, B, A),
-        ({A: 2, B: 2}, C, A),
-        ({A: 3, B: 1}, B, A),
-        ({A: 2, B: 1}, B, B),  # else the two would take it from each other in turns
-        ({A: 3, A2: 1, B: 5}, A, A),
-        ({A: 3, A2: 1, B: 6}, A2, B),
-        ({A: 4, A2: 1, B: 5}, A2, A),
-        ({A: 2, A2: 2, B: 3}, B, B),
-        ({A: 1, A2: 4}, C, A2),
-        ({A: 1, B: 1}, C, C),
-    ],
-)
+@pytest.mark.parametrize(("held", "asks", "gives_way"), [
+    ({}, A, A),
+    ({A: 4}, A, A),
+    ({A: 4}, B, A),
+    ({A: 2, B: 2}, C, A),
+    ({A: 3, B: 1}, B, A),
+    ({A: 2, B: 1}, B, B),  # else the two would take it from each other in turns
+    ({A: 3, A2: 1, B: 5}, A, A),
+    ({A: 3, A2: 1, B: 6}, A2, B),
+    ({A: 4, A2: 1, B: 5}, A2, A),
+    ({A: 2, A2: 2, B: 3}, B, B),
+    ({A: 1, A2: 4}, C, A2),
+    ({A: 1, B: 1}, C, C),
+])  # fmt: skip
 def test_who_holds_most_gives_way(held: dict[Share, int], asks: Share, gives_way: Share) -> None:
     """The user with the most loses an entry of the fullest directory, unless the requester has most."""
     holdings = Holdings()

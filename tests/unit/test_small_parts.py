@@ -84,17 +84,14 @@ def test_the_daemon_does_without_openssl() -> None:
     assert (asked.returncode, asked.stderr.split(": ", 1)[1][:24]) == (1, "no answer from 127.0.0.1")
 
 
-@pytest.mark.parametrize(
-    ("text", "label"),
-    [
-        ("0x82bdbf0ea6cd18", "82bdbf0ea6cd18"),
-        ("0x82bdbf0ea6cd18ff", "82bdbf0ea6cd18"),  # Inspector cuts, RAS does not
-        ("82BDBF0EA6CD18FF", "82bdbf0ea6cd18"),
-        ("0x1234", "1234"),
-        ("0000000000001234", "1234"),  # RAS pads
-        ("0x0", "0"),
-    ],
-)
+@pytest.mark.parametrize(("text", "label"), [
+    ("0x82bdbf0ea6cd18", "82bdbf0ea6cd18"),
+    ("0x82bdbf0ea6cd18ff", "82bdbf0ea6cd18"),  # Inspector cuts, RAS does not
+    ("82BDBF0EA6CD18FF", "82bdbf0ea6cd18"),
+    ("0x1234", "1234"),
+    ("0000000000001234", "1234"),  # RAS pads
+    ("0x0", "0"),
+])  # fmt: skip
 def test_comm_label(text: str, label: str) -> None:
     """The same communicator gets the same label from every source."""
     assert comm_label(text) == label
