@@ -31,6 +31,13 @@ def published(turn: Turn) -> Published:
     return turn.published
 
 
+def read(reader: DirectoryReader) -> Published:
+    """All that is there; the reader ends."""
+    view = published(all_of(reader))
+    reader.close()
+    return view
+
+
 def sums_of(view: Published) -> dict[tuple[Any, ...], list[int]]:
     """Published totals in the form of ``expected_sums``, those of all generations of a file together."""
     sums: dict[tuple[Any, ...], list[int]] = {}

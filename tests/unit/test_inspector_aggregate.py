@@ -1,10 +1,11 @@
-import json
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Any
 
 import msgspec
 import pytest
+from inspector_records import line
+from test_inspector_formats import marker
 
 from agent.sdk.metrics import Group
 from agent.sdk.ranks import WriterKey
@@ -21,27 +22,11 @@ from exporters.inspector.totals.shared import MAX_COMMUNICATORS, MAX_PLACES, MAX
 WRITER_KEY = WriterKey(1, 2, 0, "gpu-node-00", 7)
 
 
-def record(**changes: Any) -> dict[str, Any]:
-    """One collective record; ``changes`` replace members wherever they stand."""
-    made: dict[str, Any] = {
-        "header": {"id": "0xabc", "comm_name": "tp", "rank": 1, "n_ranks": 4, "nnodes": 1},
-        "metadata": {"dump_timestamp_us": 5_000_000, "hostname": "gpu-node-00", "pid": 7},
-        "coll_perf": {"coll": "AllReduce", "coll_sn": 0, "coll_msg_size_bytes": 8192, "coll_exec_time_us": 10,
-         "coll_timing_source": "kernel_gpu"},
-    }  # fmt: skip
-    for name, value in changes.items():
-        for part in made.values():
-            if name in part:
-                part[name] = value
-    return made
-
-
-def feed(records: list[dict[str, Any]], aggregate: Aggregate) -> Counter[Result]:
+def feed(lines: Iterable[bytes], aggregate: Aggregate) -> Counter[Result]:
     """Add records to one aggregate, whoever wrote them."""
     results: Counter[Result] = Counter()
-    data = b"".join(json.dumps(one).encode() + b"\n" for one in records)
     context = FileContext()
-    take(data, lambda _: aggregate, results, context)
+    take(b"".join(lines), lambda _: aggregate, results, context)
     finish_run(context, lambda _: aggregate)
     return results
 
@@ -66,64 +51,61 @@ def test_each_rank_of_a_writer_has_its_budget() -> None:
     aggregate = Aggregate(
         WRITER_KEY, lambda _owner, _series, ranks, _group: asked.append(ranks) is None, from_start=True
     )
-    feed([record(), record(rank=2), record(rank=0), record(id="0xdef", rank=3)], aggregate)
+    feed([line(), line(rank=2), line(rank=0), line(id="0xdef", rank=3)], aggregate)
     assert max(asked) == 3
-    feed([record(rank=rank, n_ranks=64) for rank in range(MAX_RANKS_PER_WRITER + 1)], aggregate)
+    feed([line(rank=rank, n_ranks=64) for rank in range(MAX_RANKS_PER_WRITER + 1)], aggregate)
     assert max(asked) == MAX_RANKS_PER_WRITER
 
 
-@pytest.mark.parametrize(
-    ("changes", "result"),
-    [
-        ({}, Result.ACCEPTED),
-        ({"coll_msg_size_bytes": 2**63 - 1, "coll_exec_time_us": 86_400_000_000, "coll": "All2All"}, Result.ACCEPTED),
-        ({"coll_msg_size_bytes": 2**63}, Result.GARBAGE),
-        ({"coll_msg_size_bytes": 2**64 - 4096}, Result.GARBAGE),
-        ({"coll_msg_size_bytes": -1}, Result.GARBAGE),
-        ({"coll_exec_time_us": 86_400_000_001}, Result.GARBAGE),
-        ({"coll_exec_time_us": -1}, Result.GARBAGE),
-        ({"coll_exec_time_us": 0}, Result.ZERO_TIME),
-        ({"coll_sn": -1}, Result.GARBAGE),
-        ({"coll_sn": MAX_SEQUENCE_NUMBER + 1}, Result.GARBAGE),
-        ({"rank": 4}, Result.GARBAGE),
-        ({"n_ranks": 2**20 + 1}, Result.MALFORMED),
-        ({"id": "world"}, Result.GARBAGE),
-        ({"id": "0x" + "f" * 16}, Result.ACCEPTED),
-        ({"id": "0x" + "f" * 17}, Result.MALFORMED),
-        ({"hostname": ""}, Result.MALFORMED),
-        ({"hostname": "h" * 255}, Result.ACCEPTED),
-        ({"hostname": "h" * 256}, Result.MALFORMED),
-        ({"pid": 0}, Result.MALFORMED),
-        ({"pid": 2**31 - 1}, Result.ACCEPTED),
-        ({"pid": 2**31}, Result.MALFORMED),
-        ({"comm_name": "n" * 255}, Result.ACCEPTED),
-        ({"comm_name": "n" * 256}, Result.MALFORMED),
-        ({"coll": "x" * 64}, Result.ACCEPTED),
-        ({"coll": "x" * 65}, Result.MALFORMED),
-        ({"coll_timing_source": "x" * 64}, Result.NOT_KERNEL_TIMED),
-        ({"coll_timing_source": "x" * 65}, Result.MALFORMED),
-        ({"dump_timestamp_us": -1}, Result.MALFORMED),
-        ({"dump_timestamp_us": 2**63}, Result.MALFORMED),
-        ({"coll_sn": 2**63}, Result.MALFORMED),
-        # 4 ranks, AllReduce: 1.5 times the size on the bus; 1e5 GB/s is 1e8 bytes per microsecond.
-        ({"coll_msg_size_bytes": 200_000_000, "coll_exec_time_us": 3}, Result.ACCEPTED),
-        ({"coll_msg_size_bytes": 200_000_002, "coll_exec_time_us": 3}, Result.GARBAGE),
-        ({"coll_timing_source": "kernel_cpu"}, Result.NOT_KERNEL_TIMED),
-        ({"coll_timing_source": "collective_cpu"}, Result.NOT_KERNEL_TIMED),
-        ({"coll": "Invalid"}, Result.ACCEPTED),
-    ],
-)
-def test_what_becomes_of_a_record(changes: dict[str, Any], result: Result) -> None:
+@pytest.mark.parametrize(("changes", "result"), [
+    ({}, Result.ACCEPTED),
+    ({"coll_msg_size_bytes": 2**63 - 1, "coll_exec_time_us": 86_400_000_000, "coll": "All2All"}, Result.ACCEPTED),
+    ({"coll_msg_size_bytes": 2**63}, Result.GARBAGE),
+    ({"coll_msg_size_bytes": 2**64 - 4096}, Result.GARBAGE),
+    ({"coll_msg_size_bytes": -1}, Result.GARBAGE),
+    ({"coll_exec_time_us": 86_400_000_001}, Result.GARBAGE),
+    ({"coll_exec_time_us": -1}, Result.GARBAGE),
+    ({"coll_exec_time_us": 0}, Result.ZERO_TIME),
+    ({"coll_sn": -1}, Result.GARBAGE),
+    ({"coll_sn": MAX_SEQUENCE_NUMBER + 1}, Result.GARBAGE),
+    ({"rank": 4}, Result.GARBAGE),
+    ({"n_ranks": 2**20 + 1}, Result.MALFORMED),
+    ({"id": "world"}, Result.GARBAGE),
+    ({"id": "0x" + "f" * 16}, Result.ACCEPTED),
+    ({"id": "0x" + "f" * 17}, Result.MALFORMED),
+    ({"hostname": ""}, Result.MALFORMED),
+    ({"hostname": "h" * 255}, Result.ACCEPTED),
+    ({"hostname": "h" * 256}, Result.MALFORMED),
+    ({"pid": 0}, Result.MALFORMED),
+    ({"pid": 2**31 - 1}, Result.ACCEPTED),
+    ({"pid": 2**31}, Result.MALFORMED),
+    ({"comm_name": "n" * 255}, Result.ACCEPTED),
+    ({"comm_name": "n" * 256}, Result.MALFORMED),
+    ({"coll": "x" * 64}, Result.ACCEPTED),
+    ({"coll": "x" * 65}, Result.MALFORMED),
+    ({"coll_timing_source": "x" * 64}, Result.NOT_KERNEL_TIMED),
+    ({"coll_timing_source": "x" * 65}, Result.MALFORMED),
+    ({"dump_timestamp_us": -1}, Result.MALFORMED),
+    ({"dump_timestamp_us": 2**63}, Result.MALFORMED),
+    ({"coll_sn": 2**63}, Result.MALFORMED),
+    # 4 ranks, AllReduce: 1.5 times the size on the bus; 1e5 GB/s is 1e8 bytes per microsecond.
+    ({"coll_msg_size_bytes": 200_000_000, "coll_exec_time_us": 3}, Result.ACCEPTED),
+    ({"coll_msg_size_bytes": 200_000_002, "coll_exec_time_us": 3}, Result.GARBAGE),
+    ({"coll_timing_source": "kernel_cpu"}, Result.NOT_KERNEL_TIMED),
+    ({"coll_timing_source": "collective_cpu"}, Result.NOT_KERNEL_TIMED),
+    ({"coll": "Invalid"}, Result.ACCEPTED),
+])  # fmt: skip
+def test_what_becomes_of_a_line(changes: dict[str, Any], result: Result) -> None:
     """Each record has exactly one result, and only accepted ones reach an accumulator."""
     aggregate = fresh()
-    assert +feed([record(**changes)], aggregate) == {result: 1}
+    assert +feed([line(**changes)], aggregate) == {result: 1}
     assert sum(sums.operations for sums in aggregate.accumulators.values()) == (result is Result.ACCEPTED)
 
 
 def test_totals_stop_where_a_checkpoint_can_hold_them() -> None:
     """Absurd records that are each possible cannot make a total that breaks the checkpoint."""
     aggregate = fresh()
-    feed([record(coll="All2All", coll_msg_size_bytes=2**63 - 1, coll_sn=sn * 2**51) for sn in range(5)], aggregate)
+    feed([line(coll="All2All", coll_msg_size_bytes=2**63 - 1, coll_sn=sn * 2**51) for sn in range(5)], aggregate)
     [sums] = aggregate.accumulators.values()
     assert (sums.operations, sums.message_bytes) == (5, 2**62)
     msgspec.msgpack.encode(aggregate.save())
@@ -132,17 +114,16 @@ def test_totals_stop_where_a_checkpoint_can_hold_them() -> None:
 def test_unknown_collective_is_other() -> None:
     """A collective's name becomes a label only when it is one of NCCL's: a job cannot make up labels."""
     aggregate = fresh()
-    feed([record(coll=f"made_up_{number}") for number in range(100)], aggregate)
+    feed([line(coll=f"made_up_{number}") for number in range(100)], aggregate)
     [(key, sums)] = aggregate.accumulators.items()
     assert (key.collective, sums.operations, sums.bus_bytes) == ("other", 100, 0)
-    assert feed([record(coll="Unheard", coll_exec_time_us=0)], fresh()) == {Result.ZERO_TIME: 1}
+    assert feed([line(coll="Unheard", coll_exec_time_us=0)], fresh()) == {Result.ZERO_TIME: 1}
 
 
 def test_dump_stats_tell_memberships() -> None:
     """Lines of dump_stats give memberships and no progress."""
-    base, aggregate = record(), fresh()
-    stats = {"header": {**base["header"], "id": "0x1"}, "metadata": base["metadata"], "dump_stats": {}}
-    beyond = {**stats, "header": {**stats["header"], "rank": 9}}
+    aggregate, stats = fresh(), marker(0, "0x1")
+    beyond = stats.replace(b'"rank":1', b'"rank":9')
     assert +feed([stats, beyond], aggregate) == {Result.DUMP_STATS: 1, Result.GARBAGE: 1}
     assert (aggregate.last_progress_us, [member.comm for member in aggregate.new_memberships()]) == (0, ["1"])
 
@@ -151,7 +132,7 @@ def test_refused_series_are_other_from_birth() -> None:
     """Refused series add up under `other`; admitted ones go on."""
     aggregate = fresh(admitted=5)  # one accumulator and its gauge
     sizes = [8192, 20_000, 200_000, 8192]
-    feed([record(coll_sn=sn, coll_msg_size_bytes=size) for sn, size in enumerate(sizes)], aggregate)
+    feed([line(coll_sn=sn, coll_msg_size_bytes=size) for sn, size in enumerate(sizes)], aggregate)
     assert {key.size: sums.operations for key, sums in aggregate.accumulators.items()} == {"8192": 2, "other": 2}
     assert sum(sums.message_bytes for sums in aggregate.accumulators.values()) == sum(sizes)
 
@@ -159,7 +140,7 @@ def test_refused_series_are_other_from_birth() -> None:
 def test_communicators_are_bounded() -> None:
     """Communicators beyond the limit are added up together, without a sequence of their own."""
     aggregate = fresh()
-    feed([record(id=hex(number + 1)) for number in range(MAX_COMMUNICATORS + 1)], aggregate)
+    feed([line(id=hex(number + 1)) for number in range(MAX_COMMUNICATORS + 1)], aggregate)
     assert len({key.comm for key in aggregate.accumulators} - {"other"}) == MAX_COMMUNICATORS
     assert aggregate.accumulators[SeriesKey("other", 0, "AllReduce", "other")].operations == 1
     assert len(aggregate.sequences) == MAX_COMMUNICATORS
@@ -168,7 +149,7 @@ def test_communicators_are_bounded() -> None:
 def test_places_and_memberships_are_bounded() -> None:
     """Ranks beyond the limit of one writer are added up together and not reported."""
     aggregate = fresh()
-    feed([record(rank=rank, n_ranks=1000) for rank in range(MAX_PLACES + 1)], aggregate)
+    feed([line(rank=rank, n_ranks=1000) for rank in range(MAX_PLACES + 1)], aggregate)
     assert (len(aggregate.new_memberships()), len(aggregate.accumulators)) == (MAX_PLACES, MAX_PLACES + 1)
 
 
@@ -177,7 +158,7 @@ def test_forgotten_bindings_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(module, "MAX_BINDINGS", 3)
     aggregate = fresh()
     for _ in range(2):
-        feed([record(coll_msg_size_bytes=size) for size in range(1, 9)], aggregate)
+        feed([line(coll_msg_size_bytes=size) for size in range(1, 9)], aggregate)
     [sums] = aggregate.accumulators.values()
     assert (sums.operations, sums.message_bytes) == (16, 2 * sum(range(1, 9)))
     assert len(aggregate.bindings) <= 3
@@ -213,11 +194,11 @@ def settled(sequence: Sequence) -> int:
 def test_window_keeps_the_last_value() -> None:
     """The gauge is the mean over the last window with data, weighted by time."""
     aggregate = fresh()
-    feed([record(), record(coll_sn=1, coll_exec_time_us=30)], aggregate)
+    feed([line(), line(coll_sn=1, coll_exec_time_us=30)], aggregate)
     [window] = aggregate.series.windows.values()
     assert window.latest() == (2 * 12_288, 40)  # of the window under way
     aggregate.roll_windows()
-    feed([record(coll_sn=2, coll_exec_time_us=60)], aggregate)
+    feed([line(coll_sn=2, coll_exec_time_us=60)], aggregate)
     assert window.latest() == (2 * 12_288, 40)
     aggregate.roll_windows()
     aggregate.roll_windows()
@@ -227,7 +208,7 @@ def test_window_keeps_the_last_value() -> None:
 def test_garbage_is_not_remembered() -> None:
     """A kind of record that cannot be true takes no room."""
     aggregate = fresh()
-    assert feed([record(coll_msg_size_bytes=-1)], aggregate) == {Result.GARBAGE: 1}
+    assert feed([line(coll_msg_size_bytes=-1)], aggregate) == {Result.GARBAGE: 1}
     assert len(aggregate.bindings) == 0
 
 
@@ -236,14 +217,14 @@ def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 3)
     shared = shared_module.Shared()
     first, second, third = (Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared) for _ in range(3))
-    feed([record(id="0x1"), record(id="0x2")], first)
-    feed([record(id="0x3"), record(id="0x4")], second)
+    feed([line(id="0x1"), line(id="0x2")], first)
+    feed([line(id="0x3"), line(id="0x4")], second)
     assert {key.comm for key in second.accumulators} == {"3", "other"}
     assert sum(own.operations for own in second.accumulators.values()) == 2
     restored = Aggregate.restore(second.save(), lambda *_: True, shared)
     assert sum(own.operations for own in restored.accumulators.values()) == 2
     first.leave()
-    feed([record(id="0x5")], third)
+    feed([line(id="0x5")], third)
     assert {key.comm for key in third.accumulators} == {"5"}
 
 
@@ -252,22 +233,22 @@ def test_restored_places_keep_their_room(monkeypatch: pytest.MonkeyPatch, lost: 
     """A place of the checkpoint, known by a membership or by totals, is kept, and its room is no other's."""
     monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 1)
     before = fresh()
-    feed([record(id="0x1")], before)
+    feed([line(id="0x1")], before)
     saved = before.save()
     getattr(saved, lost).clear()
     shared = shared_module.Shared()
     again = Aggregate.restore(saved, lambda *_: True, shared)
     other = Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared)
-    feed([record(id="0x2")], other)
-    feed([record(id="0x1", coll_sn=1)], again)
+    feed([line(id="0x2")], other)
+    feed([line(id="0x1", coll_sn=1)], again)
     assert {key.comm for key in other.accumulators} == {"other"}
     assert {key.comm for key in again.accumulators} == {"1"}
 
 
 def match(first: Aggregate, second: Aggregate, number: int, shared: shared_module.Shared) -> None:
     """Both ranks' records of an operation, the second's 60 us shorter, put side by side."""
-    feed([record(rank=0, n_ranks=2, coll_sn=number, coll_exec_time_us=100)], first)
-    feed([record(rank=1, n_ranks=2, coll_sn=number, coll_exec_time_us=40)], second)
+    feed([line(rank=0, n_ranks=2, coll_sn=number, coll_exec_time_us=100)], first)
+    feed([line(rank=1, n_ranks=2, coll_sn=number, coll_exec_time_us=40)], second)
     shared.matching.settle()
 
 

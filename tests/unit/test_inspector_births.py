@@ -32,15 +32,6 @@ NOTHING_OF = {"rankwatch_communicator_lost_operations_total", "rankwatch_communi
 """Of these there is nothing in the records of the test."""
 
 
-def job_of_two(path: Path) -> Bench:
-    """An exporter that has looked at the empty files of two ranks."""
-    for pid in (7, 8):
-        (path / f"here-pid{pid}.log").touch()
-    bench = Bench(path).start()
-    bench.look()
-    return bench
-
-
 def records(pid: int) -> bytes:
     """Some of each kind from one of the two ranks of a communicator: the one of pid 7 comes last, and 8 lost some."""
     header = {"rank": pid - 7, "n_ranks": 2, "pid": pid}
@@ -55,7 +46,7 @@ def records(pid: int) -> bytes:
 
 def test_every_counter_of_a_job_begins_at_zero(tmp_path: Path) -> None:
     """A new counter is 0 for BIRTH_SECONDS and then has its value; gauges have it at once."""
-    bench = job_of_two(tmp_path)
+    bench = Bench(tmp_path).following(7, 8)
     for pid in (7, 8):
         (tmp_path / f"here-pid{pid}.log").write_bytes(records(pid))
     first, truth = bench.scrape(), bench.look(0.0)
@@ -72,15 +63,14 @@ def test_every_counter_of_a_job_begins_at_zero(tmp_path: Path) -> None:
 
 def test_a_series_shown_before_a_restart_is_not_new(tmp_path: Path) -> None:
     """Restored series go on at once; series that began meanwhile start at 0."""
-    path, bench = tmp_path / "here-pid7.log", job_of_two(tmp_path)
+    path, bench = tmp_path / "here-pid7.log", Bench(tmp_path).following(7, 8)
     path.write_bytes(line(0) + line(1))
     bench.look()
     bench.drain()
     append(path, line(2) + line(0, coll="Broadcast"))
     again = Bench(tmp_path, restored=bench.state.published)
     label = again.ranks.labels.pop(7)
-    again.start()
-    again.look()
+    again.following()
     again.ranks.labels[7] = label
     broadcast = ("job", "1", "abc", "Broadcast", "8192")
     assert again.scrape()[OPERATIONS] == {SERIES: 3, broadcast: 0}
@@ -91,7 +81,7 @@ def test_a_series_shown_before_a_restart_is_not_new(tmp_path: Path) -> None:
 
 def test_what_was_inherited_before_a_restart_is_not_new(tmp_path: Path) -> None:
     """Missing records that a rank inherited before a restart are shown at once after it."""
-    bench = job_of_two(tmp_path)
+    bench = Bench(tmp_path).following(7, 8)
     bench.ranks.labels[8] = bench.ranks.labels[7]
     (tmp_path / "here-pid7.log").write_bytes(line(0) + line(3, coll_timing_source="collective_cpu"))
     (tmp_path / "here-pid8.log").write_bytes(line(0, pid=8))
@@ -112,8 +102,7 @@ def test_what_was_inherited_before_a_restart_is_not_new(tmp_path: Path) -> None:
 def test_withheld_series(tmp_path: Path) -> None:
     """An old one is no newer for having been withheld; a new one has all of its time at 0 still before it."""
     directories = two_directories(tmp_path)
-    bench = Bench(*directories).start()
-    bench.look()
+    bench = Bench(*directories).following()
     write(directories, 0)
     bench.look()
     bench.look(BIRTH_SECONDS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from inspector_records import line
+from inspector_records import append, line
 from test_inspector_exporter import Bench
 from test_inspector_formats import Sink, p2p
 
@@ -12,13 +12,7 @@ from agent.sdk.metrics import COUNT, SUM
 from agent.sdk.ranks import RankLabel, WriterKey
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 from exporters.inspector.rendering import InspectorSnapshot, render
-from exporters.inspector.totals.accumulators import (
-    BOUND_LABELS,
-    BOUNDS_US,
-    MAX_HISTOGRAMS,
-    Durations,
-    JobSeries,
-)
+from exporters.inspector.totals.accumulators import BOUND_LABELS, BOUNDS_US, MAX_HISTOGRAMS, Durations, JobSeries
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.inheritance import Inheritance
 from exporters.inspector.totals.shared import Shared
@@ -35,12 +29,6 @@ def bench(path: Path, restored: bytes | None = None) -> Bench:
     made.ranks.labels[7] = RankLabel("job", "1")
     made.start().look()
     return made
-
-
-def append(path: Path, *lines: bytes) -> None:
-    """Write lines as the plugin does."""
-    with path.open("ab") as file:
-        file.write(b"".join(lines))
 
 
 def buckets(values: dict[tuple[str, ...], float], series: tuple[str, ...] = SERIES) -> dict[str, float]:
@@ -61,9 +49,7 @@ def test_bounds_are_inclusive() -> None:
 
 def test_off_by_default(tmp_path: Path) -> None:
     """Without the option there are no series and no counts of durations."""
-    (tmp_path / "here-pid7.log").touch()
-    plain = Bench(tmp_path).start()
-    plain.look()
+    plain = Bench(tmp_path).following(7)
     append(tmp_path / "here-pid7.log", line(0))
     assert FAMILY not in plain.look()
     assert all(not writer.durations for writer in plain.exporter._writers())
@@ -74,23 +60,15 @@ def test_ranks_of_a_job_are_added_up(tmp_path: Path) -> None:
     """A job's ranks and communicators on the node have one histogram per collective and size class."""
     made = bench(tmp_path)
     made.ranks.labels[9] = RankLabel("job", "9")
-    append(tmp_path / "here-pid7.log", *(line(sn, coll_exec_time_us=15) for sn in range(3)))
-    append(tmp_path / "here-pid7.log", line(0, id="0xdef", coll_exec_time_us=300), line(1, coll_exec_time_us=0))
+    append(tmp_path / "here-pid7.log", b"".join(line(sn, coll_exec_time_us=15) for sn in range(3)))
+    append(tmp_path / "here-pid7.log", line(0, id="0xdef", coll_exec_time_us=300) + line(1, coll_exec_time_us=0))
     append(tmp_path / "here-pid9.log", line(0, pid=9, coll_exec_time_us=7_000_000))
     made.look()
-    found = buckets(made.look()[FAMILY])
+    histogram = buckets(made.look()[FAMILY])
     made.drain()
-    assert list(found) == [*BOUND_LABELS, COUNT, SUM]
-    assert {le: found[le] for le in ("1e-05", "2e-05", "0.0002", "0.0005", "5.0", "+Inf", COUNT)} == {
-        "1e-05": 0,
-        "2e-05": 3,
-        "0.0002": 3,
-        "0.0005": 4,
-        "5.0": 4,
-        "+Inf": 5,
-        COUNT: 5,
-    }
-    assert found[SUM] == 7.000345
+    assert list(histogram) == [*BOUND_LABELS, COUNT, SUM]
+    counts = {"1e-05": 0, "2e-05": 3, "0.0002": 3, "0.0005": 4, "5.0": 4, "+Inf": 5, COUNT: 5, SUM: 7.000345}
+    assert {le: histogram[le] for le in counts} == counts
 
 
 def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path) -> None:
@@ -101,8 +79,8 @@ def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path) -> None:
     append(tmp_path / "here-pid9.log", line(0, pid=9))
     made.look()
     assert buckets(made.look()[FAMILY])[COUNT] == 2
-    for left, wanted in ((9, 2), (7, None)):
-        made.ranks.expired.update(one.writer_key for one in made.exporter._writers() if one.writer_key.pid == left)
+    for pid, wanted in ((9, 2), (7, None)):
+        made.ranks.expired.update(one.writer_key for one in made.exporter._writers() if one.writer_key.pid == pid)
         made.look()
         values = made.look()
         assert buckets(values.get(FAMILY, {})).get(COUNT) == wanted
@@ -113,7 +91,7 @@ def test_a_restart_of_the_agent_counts_anew(tmp_path: Path) -> None:
     """Durations are not in the checkpoint: a restart is a counter reset."""
     first = bench(tmp_path)
     first.ranks.labels[9] = RankLabel("job", "9")
-    append(tmp_path / "here-pid7.log", *(line(sn) for sn in range(5)))
+    append(tmp_path / "here-pid7.log", b"".join(line(sn) for sn in range(5)))
     append(tmp_path / "here-pid9.log", line(0, pid=9))
     first.look(5)
     first.look(5)

@@ -87,6 +87,13 @@ class Bench:
         self._run(self.exporter.start(self.context))
         return self
 
+    def following(self, *pids: int) -> "Bench":
+        """Start the exporter and look once, at the empty files of these processes and what else is there."""
+        for pid in pids:
+            Path(self.exporter._config.paths[0], f"here-pid{pid}.log").touch()
+        self.start().look()
+        return self
+
     def look(self, seconds: float = 1.0) -> dict[str, dict[tuple[str, ...], float]]:
         """Let time pass, update, and return what is shown: family -> label values -> value.
 
@@ -144,10 +151,7 @@ SERIES = ("job", "1", "abc", "AllReduce", "8192")
 
 def test_evidence_and_labels(tmp_path: Path) -> None:
     """Evidence reaches the rank table; a writer without a label is withheld until it has one, then kept under it."""
-    (tmp_path / "here-pid7.log").touch()
-    (tmp_path / "here-pid9.log").touch()
-    bench = Bench(tmp_path).start()
-    bench.look()
+    bench = Bench(tmp_path).following(7, 9)
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     (tmp_path / "here-pid9.log").write_bytes(line(0, pid=9))
     assert bench.look()[OPERATIONS] == {SERIES: 1}
@@ -166,9 +170,7 @@ def test_evidence_and_labels(tmp_path: Path) -> None:
 
 def test_bandwidth_told_to_ranks_is_that_of_collectives(tmp_path: Path) -> None:
     """The bandwidth in the rank table is that of collectives, without sends and receives."""
-    (tmp_path / "here-pid7.log").touch()
-    bench = Bench(tmp_path).start()
-    bench.look()
+    bench = Bench(tmp_path).following(7)
     send = {
         "p2p": "Send", "p2p_sn": 1, "p2p_msg_size_bytes": 9, "p2p_exec_time_us": 3, "p2p_timing_source": "kernel_gpu",
     }  # fmt: skip
@@ -205,8 +207,7 @@ def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
     (tmp_path / "here-pid8.log").touch()
     bench = Bench(tmp_path)
     bench.ranks.labels[8] = bench.ranks.labels[7]
-    bench.start()
-    bench.look()
+    bench.following()
     (tmp_path / "here-pid7.log").write_bytes(line(0) + line(3) + line(1, id="0xdead"))
     (tmp_path / "here-pid8.log").write_bytes(line(0, pid=8) + line(1, pid=8))
     bench.look()
@@ -229,7 +230,7 @@ def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
 
 def test_hung_directory_harms_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one directory hangs the others are read; its series go after ten seconds and come back with it."""
-    monkeypatch.setattr(module, "WAIT_SECONDS", 0.01)
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.1)
     for name, pid in (("good", 7), ("bad", 8)):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"here-pid{pid}.log").touch()

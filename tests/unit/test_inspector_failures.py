@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 from fake_clock import FakeClock
-from inspector_reading import EVERYONE, all_of, make, published
+from inspector_reading import EVERYONE, all_of, make, published, read
 from inspector_records import line
 
 from agent.sdk.ranks import WriterKey
@@ -42,9 +43,8 @@ def append(paths: list[Path], first: int, last: int) -> None:
             log.write(b"".join(line(sn, pid=pid) for sn in range(first, last)))
 
 
-def operations(view: Published | None) -> dict[int, int]:
+def operations(view: Published) -> dict[int, int]:
     """Operations by the pid of their writer."""
-    assert view is not None
     return {one.writer_key.pid: sum(own.operations for key, own in one.totals.items()) for one in view.writers}
 
 
@@ -58,8 +58,7 @@ def test_a_trace_nested_to_the_recursion_limit_costs_no_file_its_turn(tmp_path: 
     """Records of every depth around the limit are added up or malformed; all files are read to their ends."""
     paths, depths = three_files(tmp_path), range(900, 1010)
     paths[1].write_bytes(b"".join(nested(depth, sn) for sn, depth in enumerate(depths)))
-    view = all_of(make(tmp_path, FakeClock())).published
-    assert view is not None
+    view = read(make(tmp_path))
     assert operations(view) | {BAD_PID: 0} == {7: 10, BAD_PID: 0, 21: 10}
     assert view.results[Result.ACCEPTED] + view.results.get(Result.MALFORMED, 0) == len(depths) + 20
     assert view.lag_bytes == 0
@@ -123,17 +122,7 @@ def break_add(patch: pytest.MonkeyPatch, error: Exception) -> None:
     patch.setattr(Aggregate, "add", add)
 
 
-def break_hold(patch: pytest.MonkeyPatch, error: Exception) -> None:
-    """The beginning of a batch of the bad writer raises."""
-    break_ring(patch, error, "hold")
-
-
-def break_release(patch: pytest.MonkeyPatch, error: Exception) -> None:
-    """The end of a batch of the bad writer raises."""
-    break_ring(patch, error, "release")
-
-
-def break_ring(patch: pytest.MonkeyPatch, error: Exception, name: str) -> None:
+def break_losses(name: str, patch: pytest.MonkeyPatch, error: Exception) -> None:
     """What is noted of a batch in the losses of the bad writer raises."""
     real = Aggregate.__init__
 
@@ -157,14 +146,13 @@ def break_state(patch: pytest.MonkeyPatch, error: Exception) -> None:
     patch.setattr(record_files.RecordFiles, "_state", state)
 
 
-BREAKS = [break_read, break_second_look, break_decode, break_add, break_hold, break_release, break_state]
-ERRORS = [
+@pytest.mark.parametrize("error", [
     RuntimeError("secret of a job"), RecursionError("deep"), MemoryError(), OSError(5, "I/O"), OverflowError("big"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("breaks", BREAKS, ids=lambda breaks: breaks.__name__)
+], ids=lambda error: type(error).__name__)  # fmt: skip
+@pytest.mark.parametrize("breaks", [
+    break_read, break_second_look, break_decode, break_add, partial(break_losses, "hold"),
+    partial(break_losses, "release"), break_state,
+], ids=["read", "second_look", "decode", "add", "hold", "release", "state"])  # fmt: skip
 def test_an_error_in_one_file_costs_that_file_alone(
     tmp_path: Path, breaks: Break, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -173,28 +161,25 @@ def test_an_error_in_one_file_costs_that_file_alone(
     reader = make(tmp_path, clock)
     with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
         breaks(patch, error)
-        for turn in range(4):
+        for number in range(4):
             clock.advance(0.25)
-            found = reader.turn(EVERYONE, last=True)
-            append(paths, 10 + turn, 11 + turn)
+            reader.turn(EVERYONE, last=True)
+            append(paths, 10 + number, 11 + number)
         clock.advance(3.0)  # batches are over
-        found = reader.turn(EVERYONE, last=True)
-        shown = operations(found.published)
+        turn = reader.turn(EVERYONE, last=True)
+        shown = operations(published(turn))
         assert (shown[7], shown[21]) == (14, 14)
-        assert found.section is not None
-        assert found.published is not None
-        assert sum(found.published.skipped.values()) >= 1
+        assert turn.section is not None
+        assert sum(published(turn).skipped.values()) >= 1
         assert "secret" not in caplog.text
         assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) <= 1
     append(paths, 14, 15)
     clock.advance(MAX_RETRY_SECONDS)
-    found = reader.turn(EVERYONE, last=True)
-    assert found.published is not None
-    shown = operations(found.published)
-    failed = found.published.results.get(Result.FAILED, 0)
+    view = published(reader.turn(EVERYONE, last=True))
+    shown, failed = operations(view), view.results.get(Result.FAILED, 0)
     assert (shown[7], shown[21], shown[BAD_PID] + failed) == (15, 15, 15)
     assert not failed or breaks not in (break_read, break_second_look)  # what was not read is read later
-    assert found.published.lag_bytes == 0
+    assert view.lag_bytes == 0
     reader.close()
 
 
@@ -228,7 +213,7 @@ def test_a_turn_that_fails_keeps_what_it_has_to_tell(
     three_files(tmp_path)
     clock = FakeClock()
     reader = make(tmp_path, clock)
-    gone = next(one.writer_key for one in all_of(reader).published.writers if one.writer_key.pid == 7)  # type: ignore[union-attr]
+    gone = next(one.writer_key for one in published(all_of(reader)).writers if one.writer_key.pid == 7)
     append([tmp_path / "here-pid21.log"], 10, 11)
     clock.advance(5.0)
 
@@ -248,7 +233,7 @@ def test_a_turn_that_fails_keeps_what_it_has_to_tell(
     assert [one.writer_key for turn in turns for one in turn.retired] == [gone]
     assert [one.writer_key.pid for turn in turns for one in turn.evidence] == [21]
     assert turns[-1].section is not None
-    assert operations(turns[-1].published) == {BAD_PID: 10, 21: 11}
+    assert operations(published(turns[-1])) == {BAD_PID: 10, 21: 11}
     reader.close()
 
 
@@ -260,7 +245,7 @@ def test_a_name_that_is_no_text_keeps_no_checkpoint_from_being_made(tmp_path: Pa
     assert section is not None
     with Path(os.fsdecode(path)).open("ab") as log:
         log.write(line(1))
-    assert operations(all_of(make(tmp_path, clock, section)).published) == {7: 2}
+    assert operations(read(make(tmp_path, clock, section))) == {7: 2}
 
 
 @pytest.mark.parametrize("error", [RuntimeError("odd"), PermissionError(13, "no")])

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
+from inspector_reading import published
 from inspector_records import append, line
 
 from agent.tail.follower import Follower
@@ -29,9 +30,8 @@ def holding(*paths: Path) -> Ownership:
 
 def operations(reader: DirectoryReader, ownership: Ownership) -> int:
     """The operations of all writers after one turn."""
-    published = reader.turn(ownership, last=True).published
-    assert published is not None
-    return sum(own.operations for writer in published.writers for key, own in writer.totals.items())
+    writers = published(reader.turn(ownership, last=True)).writers
+    return sum(own.operations for writer in writers for key, own in writer.totals.items())
 
 
 @pytest.mark.parametrize("folder", ["", "job"])

@@ -6,13 +6,11 @@ import os
 from pathlib import Path
 
 import pytest
-from fake_clock import FakeClock
+from inspector_reading import EVERYONE, all_of, make, published
 from inspector_records import append, line
 from lent import Admission
 from test_inspector_exporter import OPERATIONS, Bench
 
-from exporters.inspector.reading.reader import DirectoryReader
-from exporters.inspector.reading.record_files import Ownership
 from exporters.inspector.totals.idleness import IDLE_SECONDS, LOOK_SECONDS
 
 MISSING = "rankwatch_inspector_missing_records_total"
@@ -84,8 +82,7 @@ def test_a_communicator_that_returns_begins_at_nothing(tmp_path: Path) -> None:
     shown = life.pass_time(LOOK_SECONDS)
     assert (shown[OPERATIONS][series("abc")], shown[MISSING][LOST]) == (2, 1)
     life.bench.drain()
-    again = Bench(tmp_path, restored=life.bench.state.published).start()
-    again.look()
+    again = Bench(tmp_path, restored=life.bench.state.published).following()
     assert again.look() | {} == {**again.look(), OPERATIONS: shown[OPERATIONS], MISSING: shown[MISSING]}
     again.drain()
 
@@ -161,18 +158,15 @@ def test_communicators_without_end(tmp_path: Path) -> None:
     log = tmp_path / "here-pid7.log"
     start, end = line(0, id="0xID").split(b"ID", 1)
     log.write_bytes(line(0))
-    reader = DirectoryReader(tmp_path, FakeClock(), lambda *_: True, from_beginning=True)
-    reader.turn(Ownership(everyone=True))
+    reader = make(tmp_path)
+    reader.turn(EVERYONE)
     before, totals = resident_bytes(), []
     for part in range(2):
         with log.open("ab") as more:
             more.writelines(b"%s%x%s" % (start, part * names + n + 1, end) for n in range(names))
-        while reader.turn(Ownership(everyone=True)).waiting:
-            pass
-        published = reader.turn(Ownership(everyone=True), last=True).published
-        assert published is not None
-        totals.append(sum(s.operations for w in published.writers for k, s in w.totals.items() if k.comm == "other"))
-        assert sum(own.operations for w in published.writers for own in w.totals.values()) == 1 + names * (part + 1)
+        writers = published(all_of(reader)).writers
+        totals.append(sum(s.operations for w in writers for k, s in w.totals.items() if k.comm == "other"))
+        assert sum(own.operations for w in writers for own in w.totals.values()) == 1 + names * (part + 1)
     assert totals[1] - totals[0] == names
     assert resident_bytes() - before < 20 * MEGABYTE
     reader.close()
@@ -183,12 +177,12 @@ def test_communicators_without_end(tmp_path: Path) -> None:
 def test_megabyte_strings(tmp_path: Path, key: str) -> None:
     """A megabyte in a key, another one in each line, is bounded: no more than 20 MB stay after a hundred of them."""
     log = tmp_path / "here-pid7.log"
-    reader = DirectoryReader(tmp_path, FakeClock(), lambda *_: True, from_beginning=True)
-    reader.turn(Ownership(everyone=True))
+    reader = make(tmp_path)
+    reader.turn(EVERYONE)
     before = 0
     for number in range(100):
         log.write_bytes(line(number, **{key: f"{number:04d}" + "x" * (MEGABYTE - 2000)}))
-        turn = reader.turn(Ownership(everyone=True), last=True)
+        turn = reader.turn(EVERYONE, last=True)
         if number == 10:
             before = resident_bytes()
     assert turn.section is not None

@@ -7,34 +7,25 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from fake_clock import FakeClock
 from inspector_expected import unpacked
+from inspector_reading import make, read
 from inspector_records import DATA
-
-from exporters.inspector.reading.reader import DirectoryReader
-from exporters.inspector.reading.record_files import Ownership
 
 TP, OTHER_TP, DP = "82bdbf0ea6cd18", "8a3facf16d62aa", "1fa4c2eba3da83"
 
 
-def found(directory: Path) -> Found:
+def matched(directory: Path) -> Matched:
     """What the reader makes of a directory."""
-    reader = DirectoryReader(directory, FakeClock(), lambda *_: True, from_beginning=True)
-    while reader.turn(Ownership(everyone=True)).waiting:
-        pass
-    view = reader.turn(Ownership(everyone=True), last=True).published
-    reader.close()
-    assert view is not None
     late: Late = defaultdict(lambda: [0, 0])
     communicators: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
-    every = (item for writer in view.writers for item in writer.totals.items())
+    every = (item for writer in read(make(directory)).writers for item in writer.totals.items())
     for key, own in ((key, sums.arrivals) for key, sums in every if sums.arrivals is not None):
         for index, value in enumerate((own.last, own.lateness_us)):
             late[key.comm, key.collective, key.comm_rank][index] += value
         if key.comm_rank == 0:
             for index, value in enumerate((own.matched, own.unmatched, own.floor_us)):
                 communicators[key.comm, key.collective][index] += value
-    return Found(dict(late), dict(communicators))
+    return Matched(dict(late), dict(communicators))
 
 
 def without(directory: Path, scratch: Path, rank: int, share: float) -> Path:
@@ -52,14 +43,14 @@ def without(directory: Path, scratch: Path, rank: int, share: float) -> Path:
 def test_lateness_adds_up_exactly(folder: str, tmp_path: Path) -> None:
     """The lateness of real records equals the sum over a table of all operations."""
     directory = unpacked(DATA / folder, tmp_path)
-    assert found(directory) == worked_out(directory)
+    assert matched(directory) == worked_out(directory)
 
 
 @pytest.mark.parametrize("share_lost", [0.0, 0.5])
 def test_the_late_rank_is_named(share_lost: float, tmp_path: Path) -> None:
     """A rank that computes 2 ms longer is last in more than 95 % of its group's operations, also with half of them."""
     directory = without(unpacked(DATA / "late_tp", tmp_path), tmp_path, 2, share_lost)
-    late = found(directory)
+    late = matched(directory)
     assert late.share_last(TP)[2] > 0.95
     assert all(share < 0.02 for rank, share in enumerate(late.share_last(TP)) if rank != 2)
     assert late.share_last(DP)[2] > 0.9
@@ -72,7 +63,7 @@ Late = dict[tuple[str, str, int], list[int]]
 """Last arrivals and lateness in microseconds by communicator, collective and rank in it."""
 
 
-class Found(NamedTuple):
+class Matched(NamedTuple):
     """What was matched: by rank, and by communicator and collective [matched, unmatched, floor, spread]."""
 
     late: Late
@@ -88,7 +79,7 @@ class Found(NamedTuple):
         return [last[rank] / matched for rank in sorted(last)]
 
 
-def worked_out(directory: Path) -> Found:
+def worked_out(directory: Path) -> Matched:
     """The same from a table of all records: who is last is told by kernel times alone."""
     kinds: dict[tuple[str, str, int, int], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     for path in directory.glob("*.log"):
@@ -116,4 +107,4 @@ def worked_out(directory: Path) -> Found:
                 is_last = time == ordered[0] and lead > 2 and lead > ordered[0] / 100
                 late[comm, collective, rank][0] += is_last
                 late[comm, collective, rank][1] += lead * is_last
-    return Found(dict(late), dict(communicators))
+    return Matched(dict(late), dict(communicators))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import msgspec
 import pytest
-from inspector_records import line
+from inspector_records import append, line
 from test_inspector_exporter import Bench, labelled, shown, view, writer
 from test_inspector_formats import overflowing, p2p
 
@@ -25,29 +24,21 @@ ABC = ("job", "abc")
 
 def one_slot(text: bytes) -> bytes:
     """The same lines as plugins write them that keep one operation per communicator: without its name."""
-    records = [json.loads(part) for part in text.splitlines()]
-    for record in records:
-        del record["header"]["comm_name"]
-    return b"".join(json.dumps(record, separators=(",", ":")).encode() + b"\n" for record in records)
+    return text.replace(b'"comm_name":"tp",', b"")
 
 
 def bench_of(path: Path, *pids: int) -> Bench:
     """An exporter that has looked at the empty files of these processes, whose rings are small."""
-    for pid in pids:
-        (path / f"here-pid{pid}.log").touch()
     bench = Bench(path)
-    for pid in pids:
-        bench.ranks.settings[pid] = {f"NCCL_INSPECTOR_DUMP_{kind}_RING_SIZE": str(RING) for kind in ("COLL", "P2P")}
-    bench.start()
-    bench.look()
-    return bench
+    settings = {f"NCCL_INSPECTOR_DUMP_{kind}_RING_SIZE": str(RING) for kind in ("COLL", "P2P")}
+    bench.ranks.settings = dict.fromkeys(pids, settings)
+    return bench.following(*pids)
 
 
 def overflown(path: Path, pid: int, passes: int, dropped: int) -> None:
     """Write full passes of a rank, before each of which so many operations were dropped, number 0 among the first."""
     lines = [each.replace(b'"pid":7', b'"pid":%d' % pid) for each in overflowing(passes, RING, dropped)]
-    with (path / f"here-pid{pid}.log").open("ab") as log:
-        log.write(b"".join(lines))
+    append(path / f"here-pid{pid}.log", b"".join(lines))
 
 
 def test_what_the_one_slot_lost_is_counted(tmp_path: Path) -> None:
@@ -71,8 +62,7 @@ def test_what_the_ring_lost_is_summed_over_the_ranks_here(tmp_path: Path) -> Non
     bench.look()
     lost = bench.look(BATCH_IDLE_SECONDS)[LOST]
     assert lost == {ABC: 3 * 40 + 2 * 10 - 2}
-    with (tmp_path / "here-pid7.log").open("ab") as log:
-        log.write(b"".join(p2p(number) for number in range(500, 500 + RING)))
+    append(tmp_path / "here-pid7.log", b"".join(p2p(number) for number in range(500, 500 + RING)))
     bench.look()
     values = bench.look(BATCH_IDLE_SECONDS)
     assert values["rankwatch_inspector_missing_records_total"]["job", "1", "overflow"] > lost[ABC]

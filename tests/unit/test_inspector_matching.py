@@ -293,21 +293,17 @@ def test_after_a_restart_who_lets_most_wait_gives_way(monkeypatch: pytest.Monkey
 def test_after_a_restart_a_user_holds_what_he_held() -> None:
     """Restored entries count for their user's share."""
 
-    def fill(boards: Matching, first: int) -> int:
-        count = 0
-        while True:
-            place = boards.join(writer(first + count), kind_of(0, f"c{first + count}"), 2, lambda _: None, (1, "/m"), 1)
-            if place is None:
-                return count
-            place.note([1], 1, [1])
-            count += 1
+    def enter(boards: Matching, number: int) -> BoardMember | None:
+        return boards.join(writer(number), kind_of(0, f"c{number}"), 2, lambda _: None, (1, "/m"), 1)
 
-    before = Matching()
-    granted, after = fill(before, 0), Matching()
+    before, after, granted = Matching(), Matching(), 0
+    while (member := enter(before, granted)) is not None:
+        member.note([1], 1, [1])
+        granted += 1
     after.restore(before.save(), lambda _writer, _key: lambda _: None)
     for number in range(granted):
-        after.join(writer(number), kind_of(0, f"c{number}"), 2, lambda _: None, (1, "/m"), 1)
-    assert fill(after, 100_000) == 0
+        enter(after, number)
+    assert enter(after, 100_000) is None
 
 
 def latest(times: Sequence[int]) -> tuple[int, int] | None:
@@ -315,20 +311,17 @@ def latest(times: Sequence[int]) -> tuple[int, int] | None:
     return next(((member, own.lateness_us) for member, own in enumerate(judge([times])) if own.last), None)
 
 
-@pytest.mark.parametrize(
-    ("times", "last"),
-    [
-        ((2000, 2010, 80, 2005), (2, 1920)),  # one is late: the others waited for it alone from its second on
-        ((2000, 90, 80, 2005), (2, 10)),
-        ((500, 20), (1, 480)),
-        ((500, 500), None),
-        ((23, 20, 20), None),  # two came last together
-        ((22, 20, 90), None),  # a step of two timers
-        ((23, 20, 90), (1, 3)),
-        ((10_100, 10_000, 10_500), None),  # one part in a hundred
-        ((10_101, 10_000, 10_500), (1, 101)),
-    ],
-)
+@pytest.mark.parametrize(("times", "last"), [
+    ((2000, 2010, 80, 2005), (2, 1920)),  # one is late: the others waited for it alone from its second on
+    ((2000, 90, 80, 2005), (2, 10)),
+    ((500, 20), (1, 480)),
+    ((500, 500), None),
+    ((23, 20, 20), None),  # two came last together
+    ((22, 20, 90), None),  # a step of two timers
+    ((23, 20, 90), (1, 3)),
+    ((10_100, 10_000, 10_500), None),  # one part in a hundred
+    ((10_101, 10_000, 10_500), (1, 101)),
+])  # fmt: skip
 def test_the_last_to_arrive_has_the_shortest_time(times: tuple[int, ...], last: tuple[int, int] | None) -> None:
     """The member with the shortest time came last, by the difference to the second; a tie names none."""
     assert latest(times) == last

@@ -23,13 +23,7 @@ from agent.sdk.hardware import Gpu
 from agent.sdk.ranks import Membership, ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.inspector_prom import descriptors, exporter
-from exporters.inspector_prom.descriptors import (
-    PLUGIN,
-    THREAD,
-    HeldMeans,
-    held_by,
-    interval_seconds,
-)
+from exporters.inspector_prom.descriptors import PLUGIN, THREAD, HeldMeans, held_by, interval_seconds
 from exporters.inspector_prom.exporter import InspectorPromConfig, InspectorPromExporter
 from exporters.inspector_prom.reading import FileMeans, MeansRequest, look_at
 from exporters.inspector_prom.text import MAX_TEXT_BYTES
@@ -70,10 +64,9 @@ class Node(ExporterNode):
         self.ranks.tick()
         return facts.key
 
-    def write(self, value: float = 100, number: int = 0, rows: int = 1, directory: str = ".") -> Path:
+    def write(self, value: float = 100, number: int = 0, rows: int = 1) -> Path:
         """The file of a GPU, written now by our clock."""
-        path = self.folder / directory / f"nccl_inspector_metrics_{UUIDS[number]}.prom"
-        path.parent.mkdir(exist_ok=True)
+        path = self.folder / f"nccl_inspector_metrics_{UUIDS[number]}.prom"
         text = ""
         for row in range(rows):
             for metric in ("nccl_bus_bandwidth_gbs", "nccl_collective_exec_time_microseconds"):
@@ -87,6 +80,13 @@ class Node(ExporterNode):
         """Have a rank's process hold a file open, for writing unless other flags are given."""
         (self.proc.root / f"{10 + rank}/fd/{fd}").unlink(missing_ok=True)
         self.hold(10 + rank, path, fd, flags)
+
+    def add_writer(self, rank: int = 0, value: float = 100, rows: int = 1, **settings: Any) -> Path:
+        """A rank that holds the file of a GPU, open for writing and just written."""
+        self.add_rank(rank, **settings)
+        path = self.write(value, rank, rows)
+        self.open(path, rank)
+        return path
 
     def looks(self, count: int = 2) -> dict[str, float]:
         """Look several times, and return what the last look shows."""
@@ -115,8 +115,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 def test_what_a_rank_writes_is_shown_as_its_own(node: Node) -> None:
     """Two ranks with identical series in their files have one set each."""
     for rank in (0, 1):
-        node.add_rank(rank)
-        node.open(node.write(100 + rank, rank, directory=f"d{rank}"), rank)
+        node.add_writer(rank, 100 + rank)
     written = node.clock.time()
     assert node.look() == {"means_ranks/idle": 2.0}
     assert node.look() == {
@@ -128,10 +127,8 @@ def test_what_a_rank_writes_is_shown_as_its_own(node: Node) -> None:
 
 def test_the_plugins_counters_are_shown(node: Node) -> None:
     """The plugin's own counters are shown beside the means."""
-    node.add_rank()
-    path = node.write()
+    path = node.add_writer()
     path.write_text(path.read_text() + 'nccl_collectives_total{gpu="GPU0"} 7\n')
-    node.open(path)
     assert node.looks()["plugin_operations_total/4711/0/collectives"] == 7
 
 
@@ -148,8 +145,7 @@ def test_nothing_is_no_data(node: Node) -> None:
 
 def test_a_file_that_is_written_anew(node: Node) -> None:
     """While the plugin writes, empty or half, the former values stay; the new ones come when the file stands still."""
-    node.add_rank()
-    node.open(node.write(100))
+    node.add_writer()
     node.looks()
     node.clock.advance(20.0)
     path = node.write(200, rows=2)
@@ -167,9 +163,7 @@ def test_a_file_that_is_written_anew(node: Node) -> None:
 
 def test_an_idle_gpu_whose_file_is_emptied(node: Node) -> None:
     """2.29 empties the file of an idle GPU at each interval: that is no write of means, and nothing is shown of it."""
-    node.add_rank()
-    path = node.write(100)
-    node.open(path)
+    path = node.add_writer()
     written = node.looks()["means_timestamp_seconds/4711/0"]
     path.write_bytes(b"")
     assert node.look()["means_timestamp_seconds/4711/0"] == written
@@ -178,9 +172,7 @@ def test_an_idle_gpu_whose_file_is_emptied(node: Node) -> None:
 
 def test_a_descriptor_that_changes_its_number(node: Node) -> None:
     """A file that the plugin reopens under another descriptor number stays the same file."""
-    node.add_rank()
-    path = node.write(100)
-    node.open(path)
+    path = node.add_writer()
     node.looks()
     (node.proc.root / "10/fd/9").unlink()
     node.open(path, fd=11)
@@ -189,8 +181,8 @@ def test_a_descriptor_that_changes_its_number(node: Node) -> None:
 
 def test_a_writer_that_is_gone(node: Node) -> None:
     """After SIGKILL the file stays, and its series go with the process."""
-    key = node.add_rank()
-    node.open(node.write(100))
+    node.add_writer()
+    [key] = node.ranks.running()
     node.looks()
     node.proc.remove(10)
     node.ranks.observe_exit(key, None)
@@ -201,8 +193,7 @@ def test_a_writer_that_is_gone(node: Node) -> None:
 
 def test_a_pid_that_is_another_process_by_now(node: Node) -> None:
     """Files of a later process with the same pid are not the rank's."""
-    node.add_rank()
-    node.open(node.write(100))
+    node.add_writer()
     node.proc.add(10, start=6000)
     node.open(node.write(100))
     assert node.looks() == {"means_ranks/unreadable": 1.0}
@@ -210,9 +201,7 @@ def test_a_pid_that_is_another_process_by_now(node: Node) -> None:
 
 def test_old_means_are_not_shown(node: Node) -> None:
     """Three intervals after the last write nothing is shown of an idle GPU, until the plugin writes again."""
-    node.add_rank(**{INTERVAL: "40000000"})
-    path = node.write(100)
-    node.open(path)
+    node.add_writer(**{INTERVAL: "40000000"})
     node.looks()
     assert "mean_bus_bandwidth/4711/0/" + SHOWN in node.look(110.0)
     assert node.look(0.1) == {"means_ranks/idle": 1.0}
@@ -223,9 +212,7 @@ def test_old_means_are_not_shown(node: Node) -> None:
 def test_an_old_file_that_is_found(node: Node) -> None:
     """A file's age at its first look is its modification time, also if that lies in the future."""
     for rank, age in enumerate((89.0, 90.1, -500.0)):
-        node.add_rank(rank)
-        path = node.write(100, rank)
-        node.open(path, rank)
+        path = node.add_writer(rank)
         os.utime(path, (node.clock.time() - age + 10.0,) * 2)
     shown = node.looks()
     assert (shown["means_ranks/read"], shown["means_ranks/idle"]) == (2.0, 1.0)
@@ -235,9 +222,7 @@ def test_an_old_file_that_is_found(node: Node) -> None:
 
 def test_a_file_server_whose_clock_is_behind(node: Node) -> None:
     """After the first look the agent's clock gives a file's age, whatever the server's times are."""
-    node.add_rank()
-    path = node.write(100)
-    node.open(path)
+    path = node.add_writer()
     os.utime(path, (node.clock.time() - 3600.0,) * 2)
     assert node.looks() == {"means_ranks/idle": 1.0}
     node.write(200)
@@ -264,9 +249,8 @@ def test_holders_that_write_nothing(node: Node) -> None:
     """A process that holds a file for reading, or a deleted or renamed file, is not its writer."""
     path, odd = node.write(100), node.folder / "nccl_inspector_metrics_0.prom"
     odd.write_text(path.read_text())
-    for rank, (target, flags) in enumerate(
-        [(path, "0100000"), (Path(f"{path} (deleted)"), "0100001"), (odd, "0100001")]
-    ):
+    held = [(path, "0100000"), (Path(f"{path} (deleted)"), "0100001"), (odd, "0100001")]
+    for rank, (target, flags) in enumerate(held):
         node.add_rank(rank)
         node.open(target, rank, flags=flags)
     assert node.looks() == {"means_ranks/waiting": 3.0}
@@ -293,9 +277,9 @@ def test_a_descriptor_of_a_real_process(tmp_path: Path) -> None:
         assert held_by(proc, key) == [HeldMeans(key, file.fileno(), str(path), UUIDS[0])]
         request = MeansRequest("/proc", me, ME, file.fileno(), str(path))
         status = os.stat(path)
-        place = (status.st_dev, status.st_ino, 2, status.st_mtime_ns)
-        assert look_at(request) == FileMeans(place, status.st_uid)
-        assert look_at(msgspec.structs.replace(request, at_rest=place)) == FileMeans(place, status.st_uid, b"x\n")
+        identity = (status.st_dev, status.st_ino, 2, status.st_mtime_ns)
+        assert look_at(request) == FileMeans(identity, status.st_uid)
+        assert look_at(msgspec.structs.replace(request, at_rest=identity)) == FileMeans(identity, status.st_uid, b"x\n")
         assert look_at(msgspec.structs.replace(request, target="/another")) is None
     assert held_by(proc, key) == []
     assert held_by(proc, ProcessKey(me, 0)) is None
@@ -344,10 +328,10 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path: Path, monkeypatch: py
         return read(number, size)
 
     monkeypatch.setattr(os, "read", read_and_write)
-    found = look_at(MeansRequest("/proc", os.getpid(), ME, fd, str(path), at_once=True))
+    means = look_at(MeansRequest("/proc", os.getpid(), ME, fd, str(path), at_once=True))
     os.close(fd)
-    assert found is not None
-    assert (found.identity[2], found.raw) == (4, None)
+    assert means is not None
+    assert (means.identity[2], means.raw) == (4, None)
 
 
 def test_ranks_that_nccl_conf_puts_into_this_mode(node: Node) -> None:
@@ -364,18 +348,11 @@ def test_ranks_that_nccl_conf_puts_into_this_mode(node: Node) -> None:
 
 def test_who_is_not_silent(node: Node) -> None:
     """A rank that is read, or will write soon, is not silent; the others are."""
-    node.add_rank(0)
-    node.open(node.write(100), 0)
+    node.add_writer(0)
     node.add_rank(1)
-    others = (
-        {INTERVAL: "-1"},
-        {"NCCL_INSPECTOR_PROM_DUMP": "0"},
-        {"NCCL_INSPECTOR_ENABLE": "0"},
-        {PLUGIN: ""},
-        {THREAD: "0"},
-    )
-    for rank, settings in enumerate(others, 2):
-        node.add_rank(rank, **settings)
+    silent = {INTERVAL: "-1", "NCCL_INSPECTOR_PROM_DUMP": "0", "NCCL_INSPECTOR_ENABLE": "0", PLUGIN: "", THREAD: "0"}
+    for rank, (name, value) in enumerate(silent.items(), 2):
+        node.add_rank(rank, **{name: value})
     node.looks()
     assert {key.pid for key in node.ranks.snapshot().read_otherwise} == {10, 11}
     end_writers(node.ctx)
@@ -384,9 +361,9 @@ def test_who_is_not_silent(node: Node) -> None:
 
 def test_who_writes_records_is_not_looked_at(node: Node) -> None:
     """Records and means exclude each other: a rank with records is none of ours."""
-    key = node.add_rank()
-    node.open(node.write(100))
-    node.ranks.running()[key].note_progress(1.0)
+    node.add_writer()
+    [process] = node.ranks.running().values()
+    process.note_progress(1.0)
     with pytest.raises(NoData):
         node.look()
 
@@ -400,8 +377,7 @@ def left_out(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_series_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Of rows that find no room the smallest messages' are left out and counted; a new write gives the room back."""
     node = Node(tmp_path, admit=Admission(per_rank=6))
-    node.add_rank()
-    node.open(node.write(100, rows=3))
+    node.add_writer(rows=3)
     node.looks()
     assert left_out(caplog) == []
     node.write(200, rows=4)
@@ -417,8 +393,7 @@ def test_files_are_bounded_and_shared(node: Node, monkeypatch: pytest.MonkeyPatc
     """At the limit each user's first files stay; the others are counted and unreadable."""
     monkeypatch.setattr(descriptors, "MAX_FILES", 3)
     for rank in range(4):
-        node.add_rank(rank, uid=OTHER if rank == 3 else ME)
-        node.open(node.write(100, rank), rank)
+        node.add_writer(rank, uid=OTHER if rank == 3 else ME)
     shown = node.looks()
     assert (shown["means_ranks/read"], shown["means_ranks/unreadable"]) == (3.0, 1.0)
     assert f"means_timestamp_seconds/4711-u{OTHER}/3" in shown
@@ -428,14 +403,12 @@ def test_reads_and_processes_of_one_look_are_bounded(node: Node, monkeypatch: py
     """Files and descriptors beyond the limit of one look are read in the next."""
     monkeypatch.setattr(exporter, "MAX_READ", 2)
     for rank in range(3):
-        node.add_rank(rank)
-        node.open(node.write(100, rank), rank)
+        node.add_writer(rank)
     assert node.looks()["means_ranks/read"] == 2.0
     assert node.look()["means_ranks/read"] == 3.0
     monkeypatch.setattr(descriptors, "MAX_PROCESSES", 2)
     for rank in range(3, 6):
-        node.add_rank(rank)
-        node.open(node.write(100, rank), rank)
+        node.add_writer(rank)
     shown = node.look()
     assert (shown["means_ranks/idle"], shown["means_ranks/waiting"]) == (2.0, 1.0)
     assert node.looks(4)["means_ranks/read"] == 6.0

@@ -25,41 +25,40 @@ def line(value: str = "100", metric: str = "nccl_bus_bandwidth_gbs", **changed: 
 
 def read(*lines: str) -> tuple[dict[MeansKind, MeansRow], dict[str, int]]:
     """The rows of lines, and what was skipped."""
-    found = parse("".join(lines).encode())
-    return found.rows, dict(found.skipped)
+    means = parse("".join(lines).encode())
+    return means.rows, dict(means.skipped)
+
+
+def recorded(uuid: str) -> tuple[dict[MeansKind, MeansRow], dict[str, int]]:
+    """The rows of a recorded file, and what was skipped."""
+    return read((DUMP / f"nccl_inspector_metrics_{uuid}.prom").read_text())
 
 
 def test_a_recorded_file_of_2_30() -> None:
     """Each kind of operation has its bandwidth in bytes per second and its time in seconds, sends and receives too."""
-    found = parse((DUMP / "nccl_inspector_metrics_193bc814-ba61-ffc0-146a-09076de46a7e.prom").read_bytes())
-    assert (len(found.rows), dict(found.skipped)) == (9, {})
+    rows, skipped = recorded("193bc814-ba61-ffc0-146a-09076de46a7e")
+    assert (len(rows), skipped) == (9, {})
     dp, pp = "data_parallel_group_0", "pipeline_model_parallel_group_0"
-    row = found.rows[MeansKind("", dp, "8", "2", "AllReduce", "25-26MB", "TREE_SIMPLE")]
+    row = rows[MeansKind("", dp, "8", "2", "AllReduce", "25-26MB", "TREE_SIMPLE")]
     assert (row.bytes_per_second, row.seconds) == (pytest.approx(31.0569e9), pytest.approx(2358.08e-6))
-    row = found.rows[MeansKind("", pp, "2", "2", "Recv", "16-17MB", "")]
+    row = rows[MeansKind("", pp, "2", "2", "Recv", "16-17MB", "")]
     assert (row.bytes_per_second, row.seconds) == (pytest.approx(22.6971e9), pytest.approx(3428.18e-6))
 
 
 def test_a_recorded_file_of_2_29() -> None:
     """The last operation of each communicator, by its hash; the algorithm bandwidth is left out."""
-    found = parse((DUMP / "nccl_inspector_metrics_24152eea-db09-2408-9201-e151b03450cd.prom").read_bytes())
-    assert dict(found.skipped) == {}
-    assert found.rows == {
+    assert recorded("24152eea-db09-2408-9201-e151b03450cd") == ({
         MeansKind("0x1fa4c2eba3da83", "", "2", "1", "ReduceScatter", "6.00MB", ""): MeansRow(224.695e9, 28e-6),
         MeansKind("0x82bdbf0ea6cd18", "", "2", "1", "AllReduce", "4.00MB", ""): MeansRow(182.361e9, 23e-6),
-    }
+    }, {})  # fmt: skip
 
 
 def test_names_that_are_not_escaped() -> None:
     """Quotes, backslashes and braces in a name cost nothing; a line feed, or a name like labels, costs its lines."""
-    found = parse((DUMP / "nccl_inspector_metrics_00000000-0000-4000-8000-000000000002.prom").read_bytes())
-    assert [(key.comm_name, row.bytes_per_second) for key, row in found.rows.items()] == [
-        ('say "hi"', 100e9),
-        ("back\\slash", 101e9),
-        ("ends in \\", 102e9),
-        ("brace} 7", 104e9),
-    ]
-    assert dict(found.skipped) == {"malformed": 6}
+    rows, skipped = recorded("00000000-0000-4000-8000-000000000002")
+    assert ({key.comm_name: row.bytes_per_second for key, row in rows.items()}, skipped) == (
+        {'say "hi"': 100e9, "back\\slash": 101e9, "ends in \\": 102e9, "brace} 7": 104e9}, {"malformed": 6},
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("changed", [
@@ -121,14 +120,11 @@ def test_other_lines() -> None:
 def test_the_plugins_counters() -> None:
     """A counter counts once; a duplicate, or one beyond a float's integers, is dropped."""
     gpu = 'version="v5.1",gpu="GPU0"'
-    text = "".join(
-        f"nccl_{name}_total{{{gpu}}} {value}\n"
-        for name, value in (("collectives", MAX_COUNT), ("collectives_dropped", 0), ("p2p", 5), ("p2p", 5),
-                            ("p2p_dropped", MAX_COUNT + 2))
-    )  # fmt: skip
-    found = parse(text.encode())
-    assert found.counters == {"collectives": MAX_COUNT, "collectives_dropped": 0}
-    assert found.skipped == {"twice": 1, "value": 1}
+    counts = {"collectives": MAX_COUNT, "collectives_dropped": 0, "p2p": 5, "p2p_dropped": MAX_COUNT + 2}
+    lines = [f"nccl_{name}_total{{{gpu}}} {value}\n" for name, value in (*counts.items(), ("p2p", 5))]
+    means = parse("".join(lines).encode())
+    assert means.counters == {"collectives": MAX_COUNT, "collectives_dropped": 0}
+    assert means.skipped == {"twice": 1, "value": 1}
 
 
 @pytest.mark.parametrize("labels", ["", "=", 'a="1', 'x,a="1"', 'a="1"x', 'a="1",a="2"', 'comm_name="",nranks="4"'])
@@ -143,14 +139,9 @@ def test_bounds_of_lines_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(line()) == ({KEY: MeansRow(100e9)}, {})
     assert read(line("1000")) == ({}, {"line_size": 1})
     monkeypatch.setattr(module, "MAX_TEXT_BYTES", 2 * len(line()))
-    assert read(line(), line(nranks="5")) == (
-        {KEY: MeansRow(100e9), MeansKind("", "tp", "5", "1", "AllReduce", "8-9MB", "RING_SIMPLE"): MeansRow(100e9)},
-        {},
-    )
-    assert read(line(), line(nranks="5"), "\n") == (
-        {KEY: MeansRow(100e9), MeansKind("", "tp", "5", "1", "AllReduce", "8-9MB", "RING_SIMPLE"): MeansRow(100e9)},
-        {"file_size": 1},
-    )
+    both = {kind: MeansRow(100e9) for kind in (KEY, KEY._replace(ranks="5"))}
+    assert read(line(), line(nranks="5")) == (both, {})
+    assert read(line(), line(nranks="5"), "\n") == (both, {"file_size": 1})
     assert read(line(), "\n", line(nranks="5")) == ({KEY: MeansRow(100e9)}, {"file_size": 1, "cut": 1})
 
 

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
+from inspector_reading import EVERYONE, make, published, read
 from inspector_records import line
 from lent import Admission
 
 from agent.sdk.files import Share
-from agent.tail import crowd as left_module, follower as follower_module
+from agent.tail import crowd as crowd_module, follower as follower_module
 from agent.tail.crowd import LostPositions
 from agent.tail.file import Position
 from agent.tail.listing import FollowLimits
 from exporters.inspector.reading import reader as reader_module, writers as writers_module
 from exporters.inspector.reading.reader import DirectoryReader
-from exporters.inspector.reading.record_files import FileState, Ownership
+from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.reading.turn import Turn
 
-EVERYONE = Ownership(everyone=True)
 CROWD, VICTIM = 2000, 1000
 LINES = 50
 IN_2096 = 3_976_214_400
@@ -78,22 +77,18 @@ class Node:
         while self.turn(seconds=0.25).waiting:
             pass
 
-    def found(self) -> dict[tuple[int, str], int]:
+    def operations(self) -> dict[tuple[int, str], int]:
         """The victim's operations by pid and size class."""
-        published = self.turn(last=True).published
-        assert published is not None
-        found: Counter[tuple[int, str]] = Counter()
-        for writer in published.writers:
+        operations: Counter[tuple[int, str]] = Counter()
+        for writer in published(self.turn(last=True)).writers:
             if writer.writer_key.hostname == "victim":
                 for key, own in writer.totals.items():
-                    found[writer.writer_key.pid, key.size] += own.operations
-        return dict(found)
+                    operations[writer.writer_key.pid, key.size] += own.operations
+        return dict(operations)
 
     def skipped(self) -> dict[str, int]:
         """What was skipped, by reason."""
-        published = self.turn(last=True).published
-        assert published is not None
-        return dict(published.skipped)
+        return dict(published(self.turn(last=True)).skipped)
 
 
 ALONE = {(7, "8192"): LINES}
@@ -110,7 +105,7 @@ def test_control(node: Node) -> None:
     """Without a crowd all of the victim's records are there after one turn."""
     node.victim()
     node.turn()
-    assert node.found() == ALONE
+    assert node.operations() == ALONE
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
@@ -129,7 +124,7 @@ def test_empty_files_of_the_future(node: Node) -> None:
     node.turn()
     node.victim()
     node.turn(seconds=LOOK_SECONDS)
-    assert node.found() == ALONE
+    assert node.operations() == ALONE
     assert node.skipped()["file_limit"] > 0
 
 
@@ -143,7 +138,7 @@ def test_a_full_table_of_files(node: Node, monkeypatch: pytest.MonkeyPatch, cont
     node.turn()
     node.victim()
     node.turn(seconds=LOOK_SECONDS)
-    assert node.found() == ALONE
+    assert node.operations() == ALONE
 
 
 def test_a_file_of_the_future_is_as_old_as_its_sight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +152,7 @@ def test_a_file_of_the_future_is_as_old_as_its_sight(tmp_path: Path, monkeypatch
     node.turn(seconds=2 * LOOK_SECONDS)  # closes them
     node.crowd(7, line(0, hostname="victim"), modified=int(node.clock.time()))
     node.turn(seconds=LOOK_SECONDS)
-    assert node.found() == {(7, "8192"): 1}
+    assert node.operations() == {(7, "8192"): 1}
 
 
 def test_open_descriptors(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +169,7 @@ def test_open_descriptors(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.victim(lines=2)
     for _ in range(6):
         node.turn(seconds=LOOK_SECONDS)
-    assert node.found() == {(7, "8192"): 2}
+    assert node.operations() == {(7, "8192"): 2}
 
 
 @pytest.mark.slow
@@ -185,7 +180,7 @@ def test_writers(node: Node) -> None:
     node.settle()
     node.victim()
     retired = sum(len(node.turn(seconds=LOOK_SECONDS).retired) for _ in range(3))
-    assert (node.found(), retired) == (ALONE, 1)
+    assert (node.operations(), retired) == (ALONE, 1)
     assert node.skipped()["writer_limit"] > 70 * 16 - writers_module.MAX_WRITERS
 
 
@@ -200,10 +195,9 @@ def test_a_writer_let_go_of_takes_no_more_records(tmp_path: Path, monkeypatch: p
     assert gone.writer_key.pid == 1
     with logs[0].open("ab") as log:
         log.write(line(5, hostname="crowd", pid=1))
-    turn = node.turn(seconds=LOOK_SECONDS, last=True)
-    assert turn.published is not None
-    assert sorted(one.writer_key.hostname for one in turn.published.writers) == ["crowd", "victim"]
-    assert turn.published.results["origin_limit"] == 1
+    view = published(node.turn(seconds=LOOK_SECONDS, last=True))
+    assert sorted(one.writer_key.hostname for one in view.writers) == ["crowd", "victim"]
+    assert view.results["origin_limit"] == 1
 
 
 @pytest.mark.slow
@@ -219,7 +213,7 @@ def test_places(node: Node) -> None:
     node.victim()
     node.settle()
     node.turn(seconds=LOOK_SECONDS)
-    assert node.found() == ALONE
+    assert node.operations() == ALONE
 
 
 def test_series(node: Node) -> None:
@@ -235,7 +229,7 @@ def test_series(node: Node) -> None:
     node.victim()
     node.settle()
     node.turn(seconds=LOOK_SECONDS)
-    assert node.found() == ALONE
+    assert node.operations() == ALONE
 
 
 def test_bindings(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,14 +271,14 @@ def test_a_backlog_delays_others_by_a_turn(node: Node, monkeypatch: pytest.Monke
     node.clock.advance(LOOK_SECONDS)
     assert node.turn().waiting
     node.turn()
-    assert node.found() == {(pid, "8192"): LINES for pid in range(1, 9)}
+    assert node.operations() == {(pid, "8192"): LINES for pid in range(1, 9)}
     for pid in range(1, 9):
         node.victim(pid, first=LINES)
     began = node.clock.now
     assert node.turn().waiting
     node.turn()
     assert node.clock.now - began < 0.5
-    assert node.found() == {(pid, "8192"): 2 * LINES for pid in range(1, 9)}
+    assert node.operations() == {(pid, "8192"): 2 * LINES for pid in range(1, 9)}
     turns = 6
     while node.turn().waiting:
         turns += 1
@@ -336,13 +330,10 @@ def test_directories_of_one_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         })  # fmt: skip
 
     monkeypatch.setattr("agent.tail.listing.os.stat", stat)
-    reader = DirectoryReader(root, FakeClock(), lambda *_: True, from_beginning=True)
-    published = reader.turn(EVERYONE, last=True).published
-    reader.close()
-    assert published is not None
-    hosts = {writer.writer_key.hostname for writer in published.writers}
+    view = read(make(root))
+    hosts = {writer.writer_key.hostname for writer in view.writers}
     assert "mine" in hosts
-    assert (len(hosts), published.skipped["directory_limit"]) == (4, 5)
+    assert (len(hosts), view.skipped["directory_limit"]) == (4, 5)
 
 
 def test_entries_of_all_subdirectories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -353,12 +344,9 @@ def test_entries_of_all_subdirectories(tmp_path: Path, monkeypatch: pytest.Monke
         (root / name).mkdir(parents=True)
         for number in range(count):
             (root / name / f"{name}{number}-pid7.log").write_bytes(line(0, hostname=name, pid=number + 1))
-    reader = DirectoryReader(root, FakeClock(), lambda *_: True, from_beginning=True)
-    published = reader.turn(EVERYONE, last=True).published
-    reader.close()
-    assert published is not None
-    hosts = Counter(writer.writer_key.hostname for writer in published.writers)
-    assert (hosts, published.skipped["entry_limit"]) == ({"a": 14, "b": 3, "c": 3}, 1)
+    view = read(make(root))
+    hosts = Counter(writer.writer_key.hostname for writer in view.writers)
+    assert (hosts, view.skipped["entry_limit"]) == ({"a": 14, "b": 3, "c": 3}, 1)
 
 
 def position(uid: int, inode: int) -> Position:
@@ -368,15 +356,15 @@ def position(uid: int, inode: int) -> Position:
 
 def test_positions_out_of_sight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files that one user renames without end make no other's position forgotten."""
-    monkeypatch.setattr(left_module, "MAX_LOST", 3)
+    monkeypatch.setattr(crowd_module, "MAX_LOST", 3)
     skipped: Counter[str] = Counter()
-    left = LostPositions([position(VICTIM, 1)], skipped)
+    lost = LostPositions([position(VICTIM, 1)], skipped)
     for inode in range(10, 20):
-        left.put(position(CROWD, inode))
-    assert [(one.uid, one.inode) for one in left.all()] == [(VICTIM, 1), (CROWD, 18), (CROWD, 19)]
+        lost.put(position(CROWD, inode))
+    assert [(one.uid, one.inode) for one in lost.all()] == [(VICTIM, 1), (CROWD, 18), (CROWD, 19)]
     assert skipped["left_limit"] == 8
-    left.put(position(VICTIM + 1, 2))
-    assert {one.uid for one in left.all()} == {VICTIM, VICTIM + 1, CROWD}
+    lost.put(position(VICTIM + 1, 2))
+    assert {one.uid for one in lost.all()} == {VICTIM, VICTIM + 1, CROWD}
 
 
 @pytest.mark.parametrize(
@@ -390,23 +378,19 @@ def test_shared_input_is_marked(tmp_path: Path, file_mode: int, directory_mode: 
     (directory / "here-pid7.log").write_bytes(line(0))
     (directory / "here-pid7.log").chmod(file_mode)
     directory.chmod(directory_mode)
-    reader = DirectoryReader(tmp_path, FakeClock(), lambda *_: True, from_beginning=True)
-    published = reader.turn(EVERYONE, last=True).published
-    reader.close()
-    assert published is not None
-    assert (published.files[FileState.WRITABLE_BY_OTHERS], published.files[FileState.FOLLOWED]) == (shared, 1)
+    files = read(make(tmp_path)).files
+    assert (files[FileState.WRITABLE_BY_OTHERS], files[FileState.FOLLOWED]) == (shared, 1)
 
 
-@pytest.mark.parametrize("give", [os.chown], ids=["chown"])
-def test_a_file_is_its_users(tmp_path: Path, give: Callable[[Path, int, int], None]) -> None:
+def test_a_file_is_its_users(tmp_path: Path) -> None:
     """A file's share is that of its user and its directory."""
     path = tmp_path / "here-pid7.log"
     path.write_bytes(line(0))
     uid = os.geteuid()
     if uid == 0:
         uid = CROWD
-        give(path, uid, -1)
-    reader = DirectoryReader(tmp_path, FakeClock(), lambda *_: True, from_beginning=True)
+        os.chown(path, uid, -1)
+    reader = make(tmp_path)
     reader.turn(EVERYONE)
     assert [file.share for file in reader.owned().values()] == [Share(uid, str(tmp_path))]
     reader.close()

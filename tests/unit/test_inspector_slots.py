@@ -52,8 +52,7 @@ def test_ring_sizes_come_from_the_environment_of_the_rank(
     bench = Bench(tmp_path)
     if settings is not None:
         bench.ranks.settings[7] = settings
-    bench.start()
-    bench.look()
+    bench.following()
     text = overflowing(4, 128, 40)
     path.write_bytes(text[0].replace(b'"coll_sn":40', b'"coll_sn":0'))
     bench.look()  # the writer is known from here on
@@ -69,8 +68,7 @@ def test_ring_sizes_are_known_after_a_restart(tmp_path: Path) -> None:
     """The ring size of a restored writer is known before the first turn."""
     path = tmp_path / "here-pid7.log"
     path.touch()
-    first = Bench(tmp_path).start()
-    first.look()
+    first = Bench(tmp_path).following()
     path.write_bytes(line(0))
     first.look()
     first.look(3.0)
@@ -78,8 +76,7 @@ def test_ring_sizes_are_known_after_a_restart(tmp_path: Path) -> None:
     append(path, b"".join(overflowing(4, 128, 40))[:])
     second = Bench(tmp_path, restored=first.state.published)
     second.ranks.settings[7] = {"NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "128"}
-    second.start()
-    second.look()
+    second.following()
     shown = second.look(3.0)[MISSING]
     assert (shown["job", "1", "overflow"], shown["job", "1", "filtered_or_lost"]) == (4 * 40 - 1, 0)
     second.drain()
@@ -90,8 +87,7 @@ def test_a_turn_that_cannot_be_taken_in_costs_its_directory_alone(
 ) -> None:
     """The other directory's turn is taken in at the same update, and the first one's next turn is whole again."""
     directories = two_directories(tmp_path)
-    bench = Bench(*directories).start()
-    bench.look()
+    bench = Bench(*directories).following()
     write(directories, 0)
     real = bench.ranks.observe_records
 
@@ -135,8 +131,7 @@ def test_what_cannot_be_given_back_costs_no_turn(tmp_path: Path, monkeypatch: py
 def test_threads_end_although_the_last_turn_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Draining an exporter whose reader raises gives back the budget and ends every thread."""
     directories = two_directories(tmp_path)
-    bench = Bench(*directories).start()
-    bench.look()
+    bench = Bench(*directories).following()
     write(directories, 0)
     bench.look()
     closed = []
@@ -158,8 +153,7 @@ def test_threads_end_although_the_last_turn_fails(tmp_path: Path, monkeypatch: p
 def test_a_damaged_part_of_the_checkpoint_costs_that_part_alone(tmp_path: Path, damage: str) -> None:
     """A directory with damaged state starts at its files' ends; the other directory goes on."""
     directories = two_directories(tmp_path)
-    bench = Bench(*directories).start()
-    bench.look()
+    bench = Bench(*directories).following()
     write(directories, 0)
     bench.look()
     bench.drain()
@@ -169,8 +163,7 @@ def test_a_damaged_part_of_the_checkpoint_costs_that_part_alone(tmp_path: Path, 
         saved.sections[str(directories[0])] = b"\x91" * 2000
     else:
         saved.inherited = msgspec.Raw(msgspec.msgpack.encode({"sums": 7}))
-    second = Bench(*directories, restored=msgspec.msgpack.encode(saved)).start()
-    second.look()
+    second = Bench(*directories, restored=msgspec.msgpack.encode(saved)).following()
     write(directories, 1)
     lost = damage == "a"
     assert second.look()[OPERATIONS] == {SERIES: 1 if lost else 2, OTHER_SERIES: 2}
@@ -180,9 +173,7 @@ def test_a_damaged_part_of_the_checkpoint_costs_that_part_alone(tmp_path: Path, 
 @pytest.mark.parametrize("restored", [b"", b"\x91" * 100_000, b"\x81\xa1x", b"\xc1"], ids=["none", "deep", "cut", "no"])
 def test_no_section_of_the_checkpoint_keeps_the_exporter_from_starting(tmp_path: Path, restored: bytes) -> None:
     """Whatever the section holds, the exporter starts, reads, and replaces it."""
-    (tmp_path / "here-pid7.log").touch()
-    bench = Bench(tmp_path, restored=restored).start()
-    bench.look()
+    bench = Bench(tmp_path, restored=restored).following(7)
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     assert bench.look()[OPERATIONS] == {SERIES: 1}
     bench.drain()
@@ -206,8 +197,7 @@ def test_a_reader_is_used_from_its_own_thread_alone(tmp_path: Path, monkeypatch:
         watched(DirectoryReader, name)
     watched(Reclaimer, "run")
     directories = two_directories(tmp_path)
-    bench = Bench(*directories).start()
-    bench.look()
+    bench = Bench(*directories).following()
     write(directories, 0)
     bench.look()
     bench.drain()

@@ -4,7 +4,8 @@ import random
 from statistics import quantiles
 
 import pytest
-from test_inspector_aggregate import WRITER_KEY, feed, fresh, record
+from inspector_records import line
+from test_inspector_aggregate import WRITER_KEY, feed, fresh
 
 from agent.sdk.ranks import RankLabel
 from exporters.inspector.families import TRANSFER
@@ -26,7 +27,7 @@ def rolled(times: list[int], rolls: int = ROLLS) -> TransferWindow:
     return window
 
 
-@pytest.mark.parametrize(("times", "rolls", "more", "told"), [
+@pytest.mark.parametrize(("times", "rolls", "more", "microseconds"), [
     ([*range(5_000, 5_089), *[300] * 11], ROLLS, [], 300),  # waits of nine in ten are left out
     ([1, *[300] * 19], ROLLS, [], 300),  # one odd record says nothing
     ([300] * MIN_SAMPLES, ROLLS, [], 300),
@@ -34,14 +35,14 @@ def rolled(times: list[int], rolls: int = ROLLS) -> TransferWindow:
     ([300] * (MIN_SAMPLES - 1), ROLLS, [300], 300),  # it goes on with what it has
     ([300] * (MIN_SAMPLES - 1), MAX_ROLLS, [300], None),  # a minute ends it
 ])  # fmt: skip
-def test_what_a_window_tells(times: list[int], rolls: int, more: list[int], told: int | None) -> None:
+def test_what_a_window_tells(times: list[int], rolls: int, more: list[int], microseconds: int | None) -> None:
     """The tenth percentile of a window of ten seconds and enough operations; until a minute is over it goes on."""
     window = rolled(times, rolls)
     if more:
         window.add(more)
         window.roll()
         window.roll()
-    assert window.last_us == told
+    assert window.last_us == microseconds
 
 
 def test_what_is_old_is_forgotten() -> None:
@@ -84,13 +85,7 @@ def shown(*aggregates: Aggregate) -> dict[tuple[str, ...], float]:
 def of_rank(comm_rank: int, microseconds: int, **changes: str | int) -> Aggregate:
     """The totals of a rank of which each operation took so long, ten seconds later."""
     aggregate = fresh()
-    feed(
-        [
-            record(coll_sn=number, coll_exec_time_us=microseconds, rank=comm_rank, **changes)
-            for number in range(MIN_SAMPLES)
-        ],
-        aggregate,
-    )
+    feed((line(sn, coll_exec_time_us=microseconds, rank=comm_rank, **changes) for sn in range(MIN_SAMPLES)), aggregate)
     for _ in range(ROLLS):
         aggregate.roll_windows()
     return aggregate
@@ -105,7 +100,7 @@ def test_not_where_all_members_are_here() -> None:
     """A communicator wholly on this node has no transfer time: its floor is exact."""
     shared = Shared()
     aggregate = Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared)
-    feed([record(coll_sn=n, rank=rank, n_ranks=2) for rank in (0, 1) for n in range(MIN_SAMPLES)], aggregate)
+    feed([line(coll_sn=n, rank=rank, n_ranks=2) for rank in (0, 1) for n in range(MIN_SAMPLES)], aggregate)
     for _ in range(ROLLS):
         aggregate.roll_windows()
     assert shown(aggregate) == {("7", "abc", "AllReduce", "8192"): 0.00001}
