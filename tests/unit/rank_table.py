@@ -84,17 +84,24 @@ class Table:
     def add(self, pid: int, env: dict[str, str] | None = None) -> ProcessKey:
         return self.add_facts(facts(pid, env))
 
-    def add_facts(self, found: ProcessFacts, then: float | None = None) -> ProcessKey:
+    def add_facts(self, process: ProcessFacts, then: float | None = None) -> ProcessKey:
         """Take in a process, and look once more after ``then`` seconds."""
-        assert self.ranks.observe_process(found)
+        assert self.ranks.observe_process(process)
         if then is not None:
             self.tick(then)
-        return found.key
+        return process.key
 
-    def record(self, pid: int, memberships: list[Membership], key: ProcessKey) -> None:
-        """A writer's memberships, and the process that it is."""
-        self.ranks.observe_records(writer_key(pid), memberships, None)
+    def record(self, pid: int, memberships: list[Membership], key: ProcessKey, at: float | None = None) -> None:
+        """A writer's memberships and progress, and the process that it is."""
+        self.ranks.observe_records(writer_key(pid), memberships, at)
         self.ranks.link(writer_key(pid), key)
+
+    def restarted(self, seconds: float = 0.0, saved: bytes | None = None) -> Table:
+        """The table of an agent that starts after so many seconds with this one's checkpoint."""
+        again = Table()
+        again.clock.now = self.clock.now + seconds
+        again.ranks.load(saved or self.ranks.dump())
+        return again
 
     def tick(self, seconds: float = 0.0) -> None:
         self.clock.advance(seconds)

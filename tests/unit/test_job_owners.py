@@ -1,7 +1,7 @@
 """Whose job a rank is shown under: one owner has a job's id plain, and a proof takes it."""
 
 import pytest
-from rank_table import KILLED, RankTable, Table, environment, owned
+from rank_table import KILLED, Table, environment, owned
 
 from agent.core.identity import RankLabel
 from agent.ranks.expiry import ENDED_SECONDS
@@ -61,12 +61,11 @@ def test_ids_of_a_scheduler_seen_here_need_a_proof(table: Table) -> None:
     table.add_facts(owned(3, {"RANK": "0", "PBS_JOBID": "9"}, MALLORY, uid=1001), then=1.0)
     expected = {RankLabel("4711", "0"): 1, RankLabel("9-u1001", "0"): 2, RankLabel("9", "0"): 3}
     assert table.labels() == expected
-    again = RankTable(table.clock, "here")
-    again.load(table.ranks.dump())
-    again.observe_process(owned(4, environment(0, job="10"), MALLORY, uid=1001))
-    table.clock.advance(1.0)
-    again.tick()
-    assert {view.label.job_id for view in again.snapshot().ranks if view.process.exited_at is None} == {"10-u1001"}
+    again = table.restarted()
+    again.add_facts(owned(4, environment(0, job="10"), MALLORY, uid=1001), then=1.0)
+    assert {view.label.job_id for view in again.ranks.snapshot().ranks if view.process.exited_at is None} == {
+        "10-u1001"
+    }
 
 
 def test_an_id_is_free_when_nothing_of_its_owner_is_left(table: Table) -> None:
@@ -85,13 +84,13 @@ def test_an_id_is_free_when_nothing_of_its_owner_is_left(table: Table) -> None:
 def test_who_holds_an_id_survives_a_restart(table: Table) -> None:
     """The owner of an id has it also after the agent restarts."""
     key = table.add_facts(owned(1, environment(0), ALICE), then=1.0)
-    again = RankTable(table.clock, "here")
-    again.load(table.ranks.dump())
-    again.observe_state(key)
-    again.observe_process(owned(2, environment(1), MALLORY, uid=1001))
-    table.clock.advance(1.0)
-    again.tick()
-    assert {view.label for view in again.snapshot().ranks} == {RankLabel("4711", "0"), RankLabel("4711-u1001", "1")}
+    again = table.restarted()
+    again.ranks.observe_state(key)
+    again.add_facts(owned(2, environment(1), MALLORY, uid=1001), then=1.0)
+    assert {view.label for view in again.ranks.snapshot().ranks} == {
+        RankLabel("4711", "0"),
+        RankLabel("4711-u1001", "1"),
+    }
 
 
 def test_pods_of_one_namespace_are_one_job(table: Table) -> None:

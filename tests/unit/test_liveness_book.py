@@ -313,13 +313,10 @@ def test_a_restart_of_the_agent_changes_nothing() -> None:
     job.exit(0, KILLED, after=1.0, then=SETTLED)
     job.exit(1, TERMINATED, then=SETTLED)
     before = {name: job.shown(name) for name in ("exit_age_seconds", "job_start_age_seconds", "job_ranks_live")}
-    section, again = job.table.ranks.dump(), Table()
-    again.clock.now = job.table.clock.now
-    again.ranks.load(section)
+    job.table = job.table.restarted()
     for key in (job.keys[2], job.keys[3]):
-        again.ranks.observe_state(key)
-    again.tick()
-    job.table = again
+        job.table.ranks.observe_state(key)
+    job.table.tick()
     assert {name: job.shown(name) for name in before} == before
     assert -1.0 in before["exit_age_seconds"].values()
 

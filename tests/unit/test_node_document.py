@@ -3,7 +3,7 @@
 from signal import SIGSEGV
 
 import pytest
-from rank_table import WORLD, Table, environment, writer_key
+from rank_table import WORLD, Table, environment
 
 from agent.app import front
 from agent.app.front import node_document
@@ -30,8 +30,7 @@ def test_a_job_with_a_dead_rank() -> None:
     """Each rank is there with process, GPU and health, also after its death; the dead one is first, and named."""
     table = Table()
     keys = [table.add(pid, environment(pid)) for pid in (1, 2, 3)]
-    table.ranks.observe_records(writer_key(2), [Membership(WORLD, 2, 8, "world", 2)], table.clock.time())
-    table.ranks.link(writer_key(2), keys[1])
+    table.record(2, [Membership(WORLD, 2, 8, "world", 2)], keys[1], table.clock.time())
     hardware = Hardware()
     hardware.of("nvml").observe_gpus([Gpu(0, "GPU-a", "0000:3b:00.0")])
     hardware.of("nvml").observe_gpu_processes({2: ["GPU-a"]}, set())

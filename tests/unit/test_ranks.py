@@ -3,7 +3,7 @@
 from signal import SIGSEGV, SIGTERM
 
 import pytest
-from rank_table import KILLED, TENSOR, WORLD, RankTable, Table, environment, facts, writer_key
+from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, writer_key
 
 from agent.core.identity import Membership, RankLabel, WriterKey
 from agent.ranks.expiry import ENDED_SECONDS
@@ -24,9 +24,7 @@ def test_host_names_go_with_their_ranks(table: Table) -> None:
     table.ranks.observe_records(writer, [Membership(WORLD, 1, 8)], None)
     table.ranks.link(writer, key)
     assert table.ranks.hostnames == {"here", "trainer-0"}
-    again = Table()
-    again.ranks.load(table.ranks.dump())
-    assert again.ranks.hostnames == {"here", "trainer-0"}
+    assert table.restarted().ranks.hostnames == {"here", "trainer-0"}
     table.tick(1.0)
     table.ranks.observe_exit(key, KILLED)
     table.tick(ENDED_SECONDS + 1.0)
@@ -36,28 +34,26 @@ def test_host_names_go_with_their_ranks(table: Table) -> None:
 def test_a_filling_first_seen_after_the_exit(table: Table) -> None:
     """Records of a file that restarted before its process exited belong to that process."""
     key = table.add(1, environment(1))
-    table.ranks.observe_records(writer_key(1), [Membership(WORLD, 1, 8)], table.clock.time())
-    table.ranks.link(writer_key(1), key)
+    table.record(1, [MEMBER], key, table.clock.time())
     table.ranks.observe_records(writer_key(1, 2), [Membership(TENSOR, 1, 4)], table.clock.time())
     assert table.ranks.label(writer_key(1, 2), TENSOR, 1) is None  # it runs: who wrote that will be seen
     table.tick(1.0)
     table.ranks.observe_exit(key, KILLED)
-    left = table.clock.time()
+    last = table.clock.time()
     table.ranks.observe_records(writer_key(1, 3), [Membership(TENSOR, 1, 4)], None)
-    table.ranks.observe_records(writer_key(2, 3), [Membership(TENSOR, 2, 4)], left)
+    table.ranks.observe_records(writer_key(2, 3), [Membership(TENSOR, 2, 4)], last)
     assert table.ranks.label(writer_key(1, 3), TENSOR, 1) is None
-    table.ranks.observe_records(writer_key(1, 3), [], left)
+    table.ranks.observe_records(writer_key(1, 3), [], last)
     assert table.ranks.label(writer_key(1, 3), TENSOR, 1) == RankLabel("4711", "1")
     table.clock.advance(5.0)
-    table.ranks.observe_records(writer_key(1, 4), [], left + 1)
+    table.ranks.observe_records(writer_key(1, 4), [], last + 1)
     assert {writer_key(1, 2), writer_key(1, 4), writer_key(2, 3)} == set(table.ranks.unlinked_writers())
 
 
 def test_the_search_for_the_filling_before_is_bounded(table: Table) -> None:
     """Among so many generations before it one of the process is found, and not among more."""
     key = table.add(1, environment(1))
-    table.ranks.observe_records(writer_key(1), [], table.clock.time())
-    table.ranks.link(writer_key(1), key)
+    table.record(1, [], key, table.clock.time())
     table.ranks.observe_exit(key, KILLED)
     for generation in (MAX_FORMER + 1, MAX_FORMER):
         table.ranks.observe_records(writer_key(1, generation), [], table.clock.time())
@@ -67,9 +63,8 @@ def test_the_search_for_the_filling_before_is_bounded(table: Table) -> None:
 def test_idle_writer_expires(table: Table) -> None:
     """Records without a process expire after 15 idle minutes; a linked writer lives as long as its process."""
     key = table.add(1, environment(1))
-    for pid in (1, 2):
-        table.ranks.observe_records(writer_key(pid), [Membership(WORLD, pid, 8)], None)
-    table.ranks.link(writer_key(1), key)
+    table.record(1, [MEMBER], key)
+    table.ranks.observe_records(writer_key(2), [Membership(WORLD, 2, 8)], None)
     table.tick(WRITER_IDLE_SECONDS + 0.1)
     assert table.ranks.is_expired(writer_key(2))
     assert not table.ranks.is_expired(writer_key(1))
@@ -80,8 +75,7 @@ def test_idle_writer_expires(table: Table) -> None:
 def test_progress_is_never_in_the_future(table: Table) -> None:
     """A record from a clock ahead of ours counts as now, and an older one does not turn progress back."""
     key = table.add(1, environment(1))
-    table.ranks.observe_records(writer_key(1), [], table.clock.time() + 3600)
-    table.ranks.link(writer_key(1), key)
+    table.record(1, [], key, table.clock.time() + 3600)
     table.ranks.observe_records(writer_key(1), [], table.clock.time() - 3600)
     table.tick(1.0)
     progress = table.ranks.snapshot().ranks[0].process.progress_seconds
@@ -111,8 +105,7 @@ def test_a_rank_that_ras_misses(table: Table) -> None:
     assert table.states() == {"1": "alive"}
     table.tick(1.0)
     assert table.states() == {"1": "unresponsive"}
-    table.ranks.observe_records(writer_key(1), [], missed.since_seconds + SIGN_OF_LIFE_SECONDS)
-    table.ranks.link(writer_key(1), key)
+    table.record(1, [], key, missed.since_seconds + SIGN_OF_LIFE_SECONDS)
     table.tick()
     assert table.states() == {"1": "unresponsive"}
     table.ranks.observe_records(writer_key(1), [], missed.since_seconds + SIGN_OF_LIFE_SECONDS + 0.1)
@@ -163,16 +156,12 @@ def test_job_that_ended_while_the_agent_was_down(table: Table) -> None:
     first, second = (table.add(pid, environment(pid)) for pid in range(2))
     table.tick(1.0)
     table.ranks.observe_exit(first, ExitStatus(known=True, signal=SIGTERM))
-    saved, again = table.ranks.dump(), Table()
-    again.clock.now = table.clock.now + 100.0
-    again.ranks.load(saved)
+    saved = table.ranks.dump()
+    again, still = (table.restarted(100.0, saved) for _ in range(2))
     assert again.states() == {"0": "exited"}
     again.ranks.observe_exit(second, None)
     again.tick(1.0)
     assert again.states() == {"0": "exited", "1": "exited"}
-    still = Table()
-    still.clock.now = table.clock.now + 100.0
-    still.ranks.load(saved)
     still.ranks.observe_state(second)
     still.tick()
     assert still.states() == {"0": "dead", "1": "alive"}
@@ -181,28 +170,24 @@ def test_job_that_ended_while_the_agent_was_down(table: Table) -> None:
 def test_checkpoint_keeps_everything(table: Table) -> None:
     """A table from the checkpoint shows ended ranks at once, and live ranks once they are confirmed."""
     gone, lives = table.add(1, environment(1)), table.add(2, environment(2))
-    table.ranks.observe_records(writer_key(2), [Membership(WORLD, 2, 8, "world", 2)], table.clock.time())
-    table.ranks.link(writer_key(2), lives)
+    table.record(2, [Membership(WORLD, 2, 8, "world", 2)], lives, table.clock.time())
     table.tick(1.0)
     table.ranks.observe_exit(gone, ExitStatus(known=True, signal=SIGSEGV))
-    again = RankTable(table.clock, "here")
-    again.load(table.ranks.dump())
+    again = table.restarted()
     table.ranks.judge_changed()
-    assert [v.label.rank for v in again.snapshot().ranks] == ["1"]
-    assert set(again.running()) == {lives}
-    again.observe_state(lives)
+    assert list(again.states()) == ["1"]
+    assert set(again.ranks.running()) == {lives}
+    again.ranks.observe_state(lives)
     again.tick()
-    assert again.snapshot() == table.ranks.snapshot()
-    assert again.label(writer_key(2), WORLD, 2) == RankLabel("4711", "2")
+    assert again.ranks.snapshot() == table.ranks.snapshot()
+    assert again.ranks.label(writer_key(2), WORLD, 2) == RankLabel("4711", "2")
 
 
 def test_rank_that_vanished_while_the_agent_was_down(table: Table) -> None:
     """A rank of the checkpoint that is found gone has exited; with a peer alive 45 s later it is dead."""
     gone, lives = table.add(1, environment(1)), table.add(2, environment(2))
     table.tick(1.0)
-    again = Table()
-    again.clock.advance(30.0)
-    again.ranks.load(table.ranks.dump())
+    again = table.restarted(30.0)
     again.ranks.observe_state(lives)
     again.ranks.observe_exit(gone, None)
     assert again.states() == {"1": "exited", "2": "alive"}
@@ -214,12 +199,9 @@ def test_rank_that_vanished_while_the_agent_was_down(table: Table) -> None:
 def test_what_a_rank_wrote_that_left_unseen(table: Table, seconds: float, is_its: bool) -> None:
     """A truncated file belongs to the ended rank up to its last sighting, not later."""
     gone = table.add(1, environment(1))
-    table.ranks.observe_records(writer_key(1), [Membership(WORLD, 1, 8)], table.clock.time())
-    table.ranks.link(writer_key(1), gone)
+    table.record(1, [MEMBER], gone, table.clock.time())
     table.tick(1.0)
-    again = Table()
-    again.clock.now = table.clock.now
-    again.ranks.load(table.ranks.dump())
+    again = table.restarted()
     last_seen = again.clock.time()
     again.clock.advance(30.0)
     again.ranks.observe_exit(gone, None)
