@@ -106,8 +106,7 @@ def test_withheld_series(tmp_path: Path) -> None:
     write(directories, 0)
     bench.look()
     bench.look(BIRTH_SECONDS)
-    with next(directories[0].iterdir()).open("ab") as log:
-        log.write(line(0, id="0xbee"))
+    append(next(directories[0].iterdir()), line(0, id="0xbee"))
     new = ("job", "1", "bee", "AllReduce", "8192")
     assert bench.scrape()[OPERATIONS] == {SERIES: 1, new: 0, OTHER_SERIES: 1}
     slot = bench.exporter._slots[0]

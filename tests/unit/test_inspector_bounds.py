@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings, strategies as st
 from inspector_expected import expected
-from inspector_reading import EVERYONE, all_of, make, sums_of
+from inspector_reading import EVERYONE, all_of, make, published, read, sums_of
 from inspector_records import append, line
 from odd_values import changed
 from test_inspector_formats import PROXY_STEP, bare, dumped, marker, p2p
@@ -79,7 +79,7 @@ def every_struct(kind: Any, seen: set[type]) -> Iterator[type]:
         for name in ("types", "item_types"):
             pending.extend(getattr(one, name, ()))
         held = (getattr(one, name, None) for name in ("item_type", "key_type", "value_type"))
-        pending.extend(each for each in held if each is not None)
+        pending.extend(part for part in held if part is not None)
 
 
 def test_every_number_and_text_of_a_line_is_bounded() -> None:
@@ -118,8 +118,7 @@ def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactor
         append(bad, content)
         turn = all_of(make(root, restored=section))
         assert turn.section is not None
-        section, view = turn.section, turn.published
-        assert view is not None
+        section, view = turn.section, published(turn)
         assert {key: own for key, own in sums_of(view).items() if key[0] == "good"} == wanted
         assert Result.FAILED not in view.results
         assert not {name for name in view.skipped if name.endswith("Error") or name == module.NOT_SAVED}
@@ -136,7 +135,7 @@ def test_longest_names_of_every_writer_fit_into_the_checkpoint(tmp_path: Path) -
     turn = all_of(make(tmp_path))
     assert turn.section is not None
     assert turn.evidence == ()
-    [writer] = all_of(make(tmp_path, restored=turn.section)).published.writers  # type: ignore[union-attr]
+    [writer] = read(make(tmp_path, restored=turn.section)).writers
     assert writer.writer_key.hostname == "\U0001f600" * 255
 
 
@@ -202,8 +201,7 @@ def test_no_damage_of_the_checkpoint_lasts(saved: tuple[Path, Any], data: st.Dat
         return
     turn = all_of(reader)
     assert turn.section is not None
-    assert turn.published is not None
-    assert module.NOT_SAVED not in turn.published.skipped
+    assert module.NOT_SAVED not in published(turn).skipped
     assert all_of(make(root, restored=turn.section)).section is not None
 
 
@@ -212,8 +210,8 @@ def test_a_rank_outside_its_communicator_is_not_waited_for(saved: tuple[Path, An
     root, plain = saved
     damaged = changed(plain, ("waiting", 0, 1, 0, 0), 9)
     turn = all_of(make(root, restored=msgspec.msgpack.encode(damaged)))
+    assert published(turn)
     assert turn.section is not None
-    assert turn.published is not None
 
 
 @pytest.mark.parametrize("kind", [Section, Inheritance, FileContext, Run])

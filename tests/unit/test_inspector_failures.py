@@ -14,7 +14,7 @@ from unittest.mock import Mock
 import pytest
 from fake_clock import FakeClock
 from inspector_reading import EVERYONE, all_of, make, published, read
-from inspector_records import line
+from inspector_records import append, line
 
 from agent.sdk.ranks import WriterKey
 from agent.tail.reader import LineReader
@@ -35,12 +35,11 @@ def three_files(root: Path) -> list[Path]:
     return paths
 
 
-def append(paths: list[Path], first: int, last: int) -> None:
+def grow(paths: list[Path], first: int, last: int) -> None:
     """Add records ``first`` to ``last`` - 1 to each file."""
     for path in paths:
         pid = int(path.stem.partition("-pid")[2])
-        with path.open("ab") as log:
-            log.write(b"".join(line(sn, pid=pid) for sn in range(first, last)))
+        append(path, b"".join(line(sn, pid=pid) for sn in range(first, last)))
 
 
 def operations(view: Published) -> dict[int, int]:
@@ -164,7 +163,7 @@ def test_an_error_in_one_file_costs_that_file_alone(
         for number in range(4):
             clock.advance(0.25)
             reader.turn(EVERYONE, last=True)
-            append(paths, 10 + number, 11 + number)
+            grow(paths, 10 + number, 11 + number)
         clock.advance(3.0)  # batches are over
         turn = reader.turn(EVERYONE, last=True)
         shown = operations(published(turn))
@@ -173,7 +172,7 @@ def test_an_error_in_one_file_costs_that_file_alone(
         assert sum(published(turn).skipped.values()) >= 1
         assert "secret" not in caplog.text
         assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) <= 1
-    append(paths, 14, 15)
+    grow(paths, 14, 15)
     clock.advance(MAX_RETRY_SECONDS)
     view = published(reader.turn(EVERYONE, last=True))
     shown, failed = operations(view), view.results.get(Result.FAILED, 0)
@@ -214,7 +213,7 @@ def test_a_turn_that_fails_keeps_what_it_has_to_tell(
     clock = FakeClock()
     reader = make(tmp_path, clock)
     gone = next(one.writer_key for one in published(all_of(reader)).writers if one.writer_key.pid == 7)
-    append([tmp_path / "here-pid21.log"], 10, 11)
+    grow([tmp_path / "here-pid21.log"], 10, 11)
     clock.advance(5.0)
 
     def fail(*_: Any, **__: Any) -> None:
@@ -243,8 +242,7 @@ def test_a_name_that_is_no_text_keeps_no_checkpoint_from_being_made(tmp_path: Pa
     Path(os.fsdecode(path)).write_bytes(line(0))
     section = all_of(make(tmp_path, clock)).section
     assert section is not None
-    with Path(os.fsdecode(path)).open("ab") as log:
-        log.write(line(1))
+    append(Path(os.fsdecode(path)), line(1))
     assert operations(read(make(tmp_path, clock, section))) == {7: 2}
 
 
@@ -255,7 +253,7 @@ def test_a_file_that_fails_ever_since_a_restart(
     """Ten minutes after a restart the counts of all files are shown again, though one of them fails ever since."""
     clock, paths = FakeClock(), three_files(tmp_path)
     section = all_of(make(tmp_path, clock)).section
-    append(paths, 10, 20)
+    grow(paths, 10, 20)
     break_read(monkeypatch, error)
     reader = make(tmp_path, clock, restored=section)
     for _ in range(600):

@@ -12,7 +12,6 @@ from agent.tail.file import Chunk, FollowedFile
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reader as module, writers as writers_module
 from exporters.inspector.reading.intake import take
-from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.record_files import (
     FIRST_PIECE_BYTES,
     LEAST_PIECE_BYTES,
@@ -23,15 +22,9 @@ from exporters.inspector.reading.record_files import (
     named_hostname,
     written_hostname,
 )
-from exporters.inspector.reading.turn import Turn
 from exporters.inspector.totals.frozen import WriterTotals
 
 HERE = Ownership(hostnames=frozenset({"here"}))
-
-
-def read(reader: DirectoryReader, ownership: Ownership = HERE) -> Turn:
-    """Turn until nothing waits; return a last turn with all that is published."""
-    return all_of(reader, ownership)
 
 
 def operations_of(writer: WriterTotals) -> int:
@@ -61,8 +54,8 @@ def test_kill_and_restore_is_exact(
     clock = FakeClock()
     reader, section, written = make(root, clock), None, 0
     for length, what in cuts:
-        with path.open("ab") as writer:
-            written += writer.write(content[written : written + length * 7])
+        append(path, content[written : written + length * 7])
+        written += length * 7
         clock.advance(1.0)
         if what == "crash":
             reader.close()
@@ -71,9 +64,9 @@ def test_kill_and_restore_is_exact(
         section = turn.section or section
     append(path, content[written:])
     clock.advance(1.0)
-    view = published(read(reader))
+    view = published(all_of(reader, HERE))
     reader.close()
-    untouched = published(read(make(root, clock)))
+    untouched = published(all_of(make(root, clock), HERE))
     assert sums_of(view) == sums_of(untouched) == expected(root).sums
     assert [set(writer.tallies) for writer in view.writers] == [set(writer.tallies) for writer in untouched.writers]
     assert view.results == untouched.results
@@ -84,8 +77,8 @@ def test_withheld_until_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     path = tmp_path / "here-pid7.log"
     path.write_bytes(line(0))
     clock = FakeClock()
-    section = read(make(tmp_path, clock)).section
-    path.write_bytes(path.read_bytes() + b"".join(line(sn) for sn in range(1, 1000)))
+    section = all_of(make(tmp_path, clock), HERE).section
+    append(path, b"".join(line(sn) for sn in range(1, 1000)))
     monkeypatch.setattr(module, "TURN_SECONDS", -1.0)  # one piece per turn
     reader, states = make(tmp_path, clock, section), []
     waiting = True
@@ -103,14 +96,13 @@ def test_starts_at_the_end_without_a_checkpoint(tmp_path: Path) -> None:
     clock = FakeClock()
     (tmp_path / "here-pid7.log").write_bytes(line(0) + line(1))
     reader = make(tmp_path, clock, from_beginning=False)
-    assert published(read(reader)).writers == ()
-    with (tmp_path / "here-pid7.log").open("ab") as writer:
-        writer.write(line(5))
+    assert published(all_of(reader, HERE)).writers == ()
+    append(tmp_path / "here-pid7.log", line(5))
     (tmp_path / "here-pid8.log").write_bytes(line(2, pid=8))
     clock.advance(1.0)
-    read(reader)
+    all_of(reader, HERE)
     clock.advance(module.BATCH_IDLE_SECONDS)
-    view = published(read(reader))
+    view = published(all_of(reader, HERE))
     assert {writer.writer_key.pid: missing_of(writer) for writer in view.writers} == {7: 0, 8: 2}
 
 
@@ -120,7 +112,7 @@ def test_foreign_files_are_left(tmp_path: Path) -> None:
     (tmp_path / "here-pid8.log").write_bytes(line(0, hostname="there", pid=8))
     (tmp_path / "here-pid9.log").write_bytes(b'{"cut')
     (tmp_path / "here-pid7.log").write_bytes(line(0))
-    view = published(read(make(tmp_path, FakeClock())))
+    view = published(all_of(make(tmp_path), HERE))
     assert view.files == {FileState.FOLLOWED: 1, FileState.FOREIGN: 2, FileState.UNIDENTIFIED: 1}
     assert [writer.writer_key.hostname for writer in view.writers] == ["here"]
 
@@ -131,14 +123,14 @@ def test_foreign_file_is_claimed_when_held(tmp_path: Path) -> None:
     path.write_bytes(line(0, hostname="container", pid=1))
     clock = FakeClock()
     reader = make(tmp_path, clock)
-    assert published(read(reader)).writers == ()
+    assert published(all_of(reader, HERE)).writers == ()
     status = path.stat()
     clock.advance(1.0)
     held = Ownership({(status.st_dev, status.st_ino): ""}, frozenset({"here"}))
-    assert len(published(read(reader, held)).writers) == 1
+    assert len(published(all_of(reader, held)).writers) == 1
     append(path, line(1, hostname="container", pid=1))
     clock.advance(1.0)
-    assert operations_of(published(read(reader)).writers[0]) == 2
+    assert operations_of(published(all_of(reader, HERE)).writers[0]) == 2
 
 
 def test_turn_is_bounded_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,8 +174,7 @@ def test_schedule(tmp_path: Path) -> None:
     clock = FakeClock()
     reader, seen = make(tmp_path, clock), []
     for number in range(25):
-        with (tmp_path / "here-pid7.log").open("ab") as writer:
-            writer.write(line(number + 1))
+        append(tmp_path / "here-pid7.log", line(number + 1))
         turn = reader.turn(HERE)
         seen.append((turn.published is not None, turn.section is not None))
         clock.advance(0.25)
@@ -214,13 +205,13 @@ def test_retired_writer(tmp_path: Path) -> None:
     clock, path = FakeClock(), tmp_path / "here-pid7.log"
     path.write_bytes(line(0) + line(1))
     reader = make(tmp_path, clock)
-    [writer] = published(read(reader)).writers
+    [writer] = published(all_of(reader, HERE)).writers
     turn = reader.turn(HERE, [writer.writer_key])
     assert [retired.totals for retired in turn.retired] == [writer.totals]
     assert published(turn).writers == ()
     assert published(make(tmp_path, clock, turn.section).turn(HERE)).writers == ()
     append(path, line(5))
-    [again] = published(read(reader)).writers
+    [again] = published(all_of(reader, HERE)).writers
     assert (operations_of(again), missing_of(again)) == (1, 0)
 
 
@@ -228,10 +219,10 @@ def test_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Writers beyond the limits, of one file or of all, are counted and kept out."""
     content = b"".join(line(0, pid=pid) for pid in range(1, writers_module.MAX_WRITERS_PER_FILE + 2))
     (tmp_path / "here-pid7.log").write_bytes(content)
-    view = published(read(make(tmp_path, FakeClock())))
+    view = published(all_of(make(tmp_path), HERE))
     assert (len(view.writers), view.results[Result.ORIGIN_LIMIT]) == (writers_module.MAX_WRITERS_PER_FILE, 1)
     monkeypatch.setattr(writers_module, "MAX_WRITERS", 3)
-    assert len(published(read(make(tmp_path, FakeClock()))).writers) == 3
+    assert len(published(all_of(make(tmp_path), HERE)).writers) == 3
 
 
 @pytest.mark.parametrize(("hostname", "hostnames", "local"), [
@@ -279,7 +270,7 @@ def test_bindings_of_all_writers_are_bounded(tmp_path: Path, monkeypatch: pytest
     reader.turn(HERE)
     assert sum(len(one.bindings) for one in reader._writers) == 3
     append(path, line(3, coll_msg_size_bytes=3, coll_exec_time_us=9))
-    view = published(read(reader))
+    view = published(all_of(reader, HERE))
     assert sorted(len(one.bindings) for one in reader._writers)[0] == 0
     assert sum(own.operations for writer in view.writers for key, own in writer.totals.items()) == 4
 

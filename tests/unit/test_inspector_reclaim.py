@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from fake_clock import FakeClock
+from inspector_reading import all_of, make, published
 from inspector_records import append, line
 from proc_tree import ProcTree
 
@@ -16,12 +17,9 @@ from agent.sdk.system import ProcFS
 from exporters.inspector.exporter import Checkpoint
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reclaim as module
-from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.reclaim import KEPT_BYTES, MIN_DELETE_AFTER_SECONDS, Reclaim, Reclaimer
-from exporters.inspector.reading.record_files import Ownership
 
 DAY_SECONDS = 86_400.0
-EVERYONE = Ownership(everyone=True)
 LINES = 8000
 """More than a megabyte and a half of records."""
 
@@ -42,9 +40,7 @@ class Bench:
 
     def start(self, section: bytes | None) -> None:
         """A new reader, as after a restart of the agent."""
-        self.reader = DirectoryReader(
-            self.root, self.clock, lambda *_: True, restored=section, from_beginning=section is None
-        )
+        self.reader = make(self.root, self.clock, section, from_beginning=section is None)
         self.reclaimer = Reclaimer(f"{self.root}/", self.config, self.clock, ProcFS(self.proc.root), Logger("test"))
 
     def write(self, count: int, first: int = 0) -> None:
@@ -54,21 +50,21 @@ class Bench:
     def read(self, *, save: bool = True) -> dict[Result, int]:
         """Read all there is, have it saved, and reclaim."""
         self.clock.advance(10.0)
-        while self.reader.turn(EVERYONE).waiting:
-            pass
-        turn = self.reader.turn(EVERYONE, last=True)
-        assert turn.published is not None
+        turn = all_of(self.reader)
         assert turn.section is not None
         self.section = turn.section
         if save:
-            self.durable = msgspec.msgpack.encode(Checkpoint({f"{self.root}/": turn.section}))
+            self.save()
         self.reclaimer.run(self.durable, self.reader.owned())
-        return turn.published.results
+        return published(turn).results
+
+    def save(self) -> None:
+        """Have on disk what was read."""
+        self.durable = msgspec.msgpack.encode(Checkpoint({f"{self.root}/": self.section}))
 
     def age(self, seconds: float) -> None:
         """Make the log as old as that."""
-        then = self.clock.time() - seconds
-        os.utime(self.log, (then, then))
+        os.utime(self.log, (self.clock.time() - seconds,) * 2)
 
 
 def test_holes_below_the_durable_offset(tmp_path: Path) -> None:
@@ -186,7 +182,7 @@ def test_other_files_are_never_touched(tmp_path: Path, trick: str) -> None:
     bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
     bench.write(LINES)
     bench.read(save=False)
-    bench.durable = msgspec.msgpack.encode(Checkpoint({f"{bench.root}/": bench.section}))
+    bench.save()
     precious = tmp_path / "precious"
     if trick == "link":
         precious.hardlink_to(bench.log)
@@ -213,7 +209,7 @@ def test_a_file_begun_anew_is_not_the_one_saved(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.write(LINES)
     bench.read(save=False)
-    bench.durable = msgspec.msgpack.encode(Checkpoint({f"{bench.root}/": bench.section}))
+    bench.save()
     bench.log.write_bytes(b"".join(line(sn, pid=8) for sn in range(LINES)))
     whole = bench.log.read_bytes()
     bench.reclaimer.run(bench.durable, bench.reader.owned())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fake_clock import FakeClock
 from inspector_reading import EVERYONE, make, published, read
-from inspector_records import line
+from inspector_records import append, line
 from lent import Admission
 
 from agent.sdk.files import Share
@@ -64,8 +64,8 @@ class Node:
 
     def victim(self, pid: int = 7, lines: int = LINES, first: int = 0) -> None:
         """Write lines to one of the victim's files."""
-        with (self.ours / f"victim-pid{pid}.log").open("ab") as log:
-            log.write(b"".join(line(sn, hostname="victim", pid=pid) for sn in range(first, first + lines)))
+        records = b"".join(line(sn, hostname="victim", pid=pid) for sn in range(first, first + lines))
+        append(self.ours / f"victim-pid{pid}.log", records)
 
     def turn(self, *, last: bool = False, seconds: float = 0.0) -> Turn:
         """One turn, after some time."""
@@ -193,8 +193,7 @@ def test_a_writer_let_go_of_takes_no_more_records(tmp_path: Path, monkeypatch: p
     node.victim()
     [gone] = node.turn(seconds=LOOK_SECONDS).retired
     assert gone.writer_key.pid == 1
-    with logs[0].open("ab") as log:
-        log.write(line(5, hostname="crowd", pid=1))
+    append(logs[0], line(5, hostname="crowd", pid=1))
     view = published(node.turn(seconds=LOOK_SECONDS, last=True))
     assert sorted(one.writer_key.hostname for one in view.writers) == ["crowd", "victim"]
     assert view.results["origin_limit"] == 1

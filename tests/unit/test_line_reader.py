@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
-from test_follow import drain, follow, open_descriptors, poll
+from test_follow import append, drain, follow, open_descriptors, poll
 
 from agent.tail.file import MAX_LINE_BYTES
 from agent.tail.follower import Follower, FollowLimits
@@ -51,8 +51,7 @@ def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
     assert [Path(file.path).name for file in follower.files() if file.descriptor is None] == ["0.log", "1.log"]
     for number in range(5):
         clock.now += 1
-        with (tmp_path / f"{number}.log").open("ab") as writer:
-            writer.write(b"more %d\n" % number)
+        append(tmp_path / f"{number}.log", b"more %d\n" % number)
     assert poll(follower) == b"more 2\nmore 3\nmore 4\n"
     assert poll(follower) == b"more 0\nmore 1\n"
     assert open_descriptors() == before + 3
@@ -64,8 +63,7 @@ def test_file_that_grew_lately_stays_open(tmp_path: Path) -> None:
     follower = follow(tmp_path, clock=clock, limits=FollowLimits(open_files=2))
     for name in ("a.log", "b.log", "a.log", "c.log"):
         clock.now += 1
-        with (tmp_path / name).open("ab") as writer:
-            writer.write(b"line\n")
+        append(tmp_path / name, b"line\n")
         assert poll(follower) == b"line\n"
     assert [Path(file.path).name for file in follower.files() if file.descriptor is None] == ["b.log"]
 
