@@ -48,19 +48,19 @@ def test_all_families_are_declared() -> None:
 def test_own_figures_are_the_kernels() -> None:
     """CPU time, memory, descriptors and start equal those of /proc; an unreadable value is absent."""
     before = cpu_seconds()
-    found = shown(SNAPSHOT)
-    assert before - 0.001 < found["process_cpu_seconds_total",] < cpu_seconds() + 0.001
+    values = shown(SNAPSHOT)
+    assert before - 0.001 < values["process_cpu_seconds_total",] < cpu_seconds() + 0.001
     resident = int(Path("/proc/self/statm").read_text().split()[1]) * PAGE_BYTES
-    assert found["process_resident_memory_bytes",] == pytest.approx(resident, rel=0.1)
-    assert abs(found["process_open_fds",] - len(os.listdir("/proc/self/fd"))) <= 1
+    assert values["process_resident_memory_bytes",] == pytest.approx(resident, rel=0.1)
+    assert abs(values["process_open_fds",] - len(os.listdir("/proc/self/fd"))) <= 1
     boot = int(re.findall(r"^btime (\d+)", Path("/proc/stat").read_text(), re.MULTILINE)[0])
-    assert found["process_start_time_seconds",] == pytest.approx(boot + int(stat()[19]) / TICKS_PER_SECOND, abs=1.5)
+    assert values["process_start_time_seconds",] == pytest.approx(boot + int(stat()[19]) / TICKS_PER_SECOND, abs=1.5)
 
     class Hidden(psutil.Process):
         def num_fds(self) -> int:
             raise psutil.AccessDenied
 
-    assert shown(SNAPSHOT, Hidden()).keys() == found.keys() - {("process_open_fds",)}
+    assert shown(SNAPSHOT, Hidden()).keys() == values.keys() - {("process_open_fds",)}
 
 
 def test_an_exporter_without_a_source_says_little() -> None:
@@ -69,13 +69,13 @@ def test_an_exporter_without_a_source_says_little() -> None:
         ExporterStatus("idle", up=True, present=False),
         ExporterStatus("failing", up=False, present=False, failures=2, skipped=1),
     )
-    found = shown(msgspec.structs.replace(SNAPSHOT, exporters=statuses))
+    values = shown(msgspec.structs.replace(SNAPSHOT, exporters=statuses))
     of_exporters = ("up", "source_present", "update_duration_seconds", "updates_late_total")
-    assert {name for name, *labels in found if labels == ["idle"]} == {
-        f"rankwatch_exporter_{each}" for each in ("up", "source_present")
+    assert {name for name, *labels in values if labels == ["idle"]} == {
+        f"rankwatch_exporter_{part}" for part in ("up", "source_present")
     }
-    assert {name for name, *labels in found if labels == ["failing"]} == {
-        f"rankwatch_exporter_{each}" for each in (*of_exporters, "updates_failed_total", "skipped_total")
+    assert {name for name, *labels in values if labels == ["failing"]} == {
+        f"rankwatch_exporter_{part}" for part in (*of_exporters, "updates_failed_total", "skipped_total")
     }
 
 
@@ -83,15 +83,15 @@ def test_series_left_out_are_one_count() -> None:
     """Series over the cap and duplicates are one sum; failed updates and renders are another."""
     counts = {"flood": SourceCounts(5, 8), "broken": SourceCounts(0, 0, 3)}
     statuses = (ExporterStatus("broken", up=False, present=True, failures=2),)
-    found = shown(msgspec.structs.replace(SNAPSHOT, counts=counts, exporters=statuses))
-    assert found["rankwatch_exporter_series_dropped_total", "flood"] == 8
-    failed = {key: value for key, value in found.items() if key[0] == "rankwatch_exporter_updates_failed_total"}
+    values = shown(msgspec.structs.replace(SNAPSHOT, counts=counts, exporters=statuses))
+    assert values["rankwatch_exporter_series_dropped_total", "flood"] == 8
+    failed = {key: value for key, value in values.items() if key[0] == "rankwatch_exporter_updates_failed_total"}
     assert failed == {("rankwatch_exporter_updates_failed_total", "broken"): 5}
 
 
 def test_a_helper_that_was_never_called_has_no_series() -> None:
     """Of two helpers only the one that was called has series, with its calls by result."""
-    found = shown(SNAPSHOT)
-    assert {labels[0] for name, *labels in found if name.startswith("rankwatch_helper_")} == {"nvml"}
-    calls = {key[1:]: value for key, value in found.items() if key[0] == "rankwatch_helper_calls_total"}
+    values = shown(SNAPSHOT)
+    assert {labels[0] for name, *labels in values if name.startswith("rankwatch_helper_")} == {"nvml"}
+    calls = {key[1:]: value for key, value in values.items() if key[0] == "rankwatch_helper_calls_total"}
     assert calls == {("nvml", "ok"): 7}

@@ -113,19 +113,19 @@ def test_all_is_well() -> None:
 def test_what_is_broken(name: str) -> None:
     """Each fault is named with its remedy, and nothing else is."""
     facts, check, text, remedy = BROKEN[name]
-    [found] = examine(facts)
-    assert (found.check, found.level) == (check, "wrong")
-    assert text in found.text
-    assert remedy in found.remedy
+    [finding] = examine(facts)
+    assert (finding.check, finding.level) == (check, "wrong")
+    assert text in finding.text
+    assert remedy in finding.remedy
 
 
 @pytest.mark.parametrize("name", NOTES)
 def test_what_is_a_choice(name: str) -> None:
     """A setting that a site may have chosen is a note, not a fault."""
     facts, check, text = NOTES[name]
-    [found] = examine(facts)
-    assert (found.check, found.level) == (check, "note")
-    assert text in found.text
+    [finding] = examine(facts)
+    assert (finding.check, finding.level) == (check, "note")
+    assert text in finding.text
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
@@ -134,9 +134,9 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     config.write_text("wbe: {}\n")
     arguments = ["--web.listen-address", "127.0.0.1:1", "--config.file", str(config), "--json"]
     assert main(arguments) == 1
-    found = json.loads(capsys.readouterr().out)
-    checks = [each["check"] for each in found if each["check"] != "clock"]  # as this machine has it
-    assert (checks, set(found[0])) == (["agent", "configuration"], {"check", "level", "text", "remedy"})
+    findings = json.loads(capsys.readouterr().out)
+    checks = [entry["check"] for entry in findings if entry["check"] != "clock"]  # as this machine has it
+    assert (checks, set(findings[0])) == (["agent", "configuration"], {"check", "level", "text", "remedy"})
 
 
 @pytest.mark.parametrize(("url", "expected"), [

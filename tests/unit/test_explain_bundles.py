@@ -39,9 +39,9 @@ def test_summaries_of_the_job(tmp_path: Path) -> None:
     put(tmp_path, "copy", summary())
     put(tmp_path, "other", summary(job_id="8"))
     (tmp_path / "bundle.tar.gz").write_bytes(b"no summary")
-    found = bundles.read(tmp_path, "7")
-    assert [(each.node, each.taken_at) for each in found.summaries] == [("a", 1020.0), ("b", 1030.0)]
-    assert found.failed == ()
+    proof = bundles.read(tmp_path, "7")
+    assert [(entry.node, entry.taken_at) for entry in proof.summaries] == [("a", 1020.0), ("b", 1030.0)]
+    assert proof.failed == ()
 
 
 @pytest.mark.parametrize("content", [
@@ -53,9 +53,9 @@ def test_a_file_that_is_no_summary(content: bytes, tmp_path: Path) -> None:
     """It is named with the reason, and costs itself alone."""
     put(tmp_path, "good", summary())
     (tmp_path / "bad.json").write_bytes(content)
-    found = bundles.read(tmp_path, "7")
-    assert len(found.summaries) == 1
-    [failed] = found.failed
+    proof = bundles.read(tmp_path, "7")
+    assert len(proof.summaries) == 1
+    [failed] = proof.failed
     assert failed.startswith("bad.json: ")
 
 
@@ -67,8 +67,8 @@ def test_what_is_no_regular_file(tmp_path: Path) -> None:
     put(tmp_path, "elsewhere", summary())
     (given / "link.json").symlink_to(tmp_path / "elsewhere.json")
     (given / "folder.json").mkdir()
-    found = bundles.read(given, "7")
-    assert sorted(each.partition(":")[0] for each in found.failed) == ["fifo.json", "folder.json", "link.json"]
+    proof = bundles.read(given, "7")
+    assert sorted(entry.partition(":")[0] for entry in proof.failed) == ["fifo.json", "folder.json", "link.json"]
 
 
 def test_a_file_at_its_bound(tmp_path: Path) -> None:
@@ -85,18 +85,18 @@ def test_more_files_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(bundles, "MAX_FILES", 2)
     for number in range(3):
         put(tmp_path, f"{number}", summary(taken_at=1000.0 + number))
-    found = bundles.read(tmp_path, "7")
-    assert [each.taken_at for each in found.summaries] == [1001.0, 1002.0]
-    assert found.failed == ("1 files: more than 2 are not read",)
+    proof = bundles.read(tmp_path, "7")
+    assert [entry.taken_at for entry in proof.summaries] == [1001.0, 1002.0]
+    assert proof.failed == ("1 files: more than 2 are not read",)
 
 
 def test_a_bundle_of_the_incident() -> None:
     """The words and events of the incident's bundle count, and its time is shown."""
-    found = bundles.weigh([summary()], JOB, INCIDENT)
-    assert found.left_out == ()
-    [said] = found.said
+    proof = bundles.weigh([summary()], JOB, INCIDENT)
+    assert proof.left_out == ()
+    [said] = proof.said
     assert (said.rank, said.node, said.witness, said.source) == ("3", "a", "verdict", "a")
-    assert [(each.at, each.what) for each in found.happened] == [
+    assert [(entry.at, entry.what) for entry in proof.happened] == [
         (1000.0, "died"),
         (1020.0, "evidence bundle taken (dead: rank 3 died)"),
     ]
@@ -106,9 +106,9 @@ def test_bundles_of_another_time_or_cluster() -> None:
     """Bundles of another time or cluster are listed and not used."""
     late, early = INCIDENT.end + bundles.LATE_SECONDS, INCIDENT.start - bundles.EARLY_SECONDS
     assert bundles.weigh([summary(taken_at=late), summary(taken_at=early)], JOB, INCIDENT).left_out == ()
-    found = bundles.weigh([summary(taken_at=late + 1), summary(taken_at=early - 1), summary("z")], JOB, INCIDENT)
-    assert (found.said, found.happened) == ((), ())
-    assert found.left_out == (
+    proof = bundles.weigh([summary(taken_at=late + 1), summary(taken_at=early - 1), summary("z")], JOB, INCIDENT)
+    assert (proof.said, proof.happened) == ((), ())
+    assert proof.left_out == (
         "bundle of a: taken at another time than the incident",
         "bundle of a: taken at another time than the incident",
         "bundle of z: that node ran the job 7 of another cluster",
@@ -119,8 +119,8 @@ def test_a_node_whose_clock_is_ahead() -> None:
     """The times of a node with a fast clock are corrected by its metrics."""
     ahead = KnownJob("7", ("x",), nodes=("a",), offsets={"a": 3600.0})
     made = summary(taken_at=4620.0, timeline=[Event(4600.0, "3", "died", "process")])
-    found = bundles.weigh([made], ahead, INCIDENT)
-    assert ([each.at for each in found.happened], bundles.weigh([made], JOB, INCIDENT).said) == ([1000.0, 1020.0], ())
+    proof = bundles.weigh([made], ahead, INCIDENT)
+    assert ([entry.at for entry in proof.happened], bundles.weigh([made], JOB, INCIDENT).said) == ([1000.0, 1020.0], ())
 
 
 def test_who_followed_is_not_blamed() -> None:
@@ -131,8 +131,8 @@ def test_who_followed_is_not_blamed() -> None:
         return summary(node, ranks=[RankAtTime(rank, 1, "dead", since)], words=[word], suspects=[rank])
 
     made = [ended("a", "3", 1010.0), ended("b", "9", 1000.05), ended("c", "4", 1000.0), ended("d", "5", 1000.06)]
-    found = bundles.weigh(made, KnownJob("7", offsets={"a": 10.0}), INCIDENT)
-    assert {each.rank: each.blames for each in found.said} == {"3": True, "9": True, "4": True, "5": False}
+    proof = bundles.weigh(made, KnownJob("7", offsets={"a": 10.0}), INCIDENT)
+    assert {entry.rank: entry.blames for entry in proof.said} == {"3": True, "9": True, "4": True, "5": False}
 
 
 def test_a_share_of_words_and_events_for_each_bundle() -> None:
@@ -141,7 +141,7 @@ def test_a_share_of_words_and_events_for_each_bundle() -> None:
     words.append(Word("3", "stacks", "in DataLoader", blames=True))
     events = [Event(999.0, "1", f"line {number}", "log") for number in range(MAX_LISTED - 2)]
     events += [Event(1001.0, "3", "died", "process"), Event(99_999.0, "3", "forged", "log")]
-    found = bundles.weigh([summary(words=words, timeline=events)], JOB, INCIDENT)
-    assert (len(found.said), found.said[0].rank, len(found.happened)) == (bundles.MAX_WORDS, "3", bundles.MAX_WORDS + 1)
-    assert found.happened[0].what == "died"
-    assert "forged" not in {each.what for each in found.happened}
+    proof = bundles.weigh([summary(words=words, timeline=events)], JOB, INCIDENT)
+    assert (len(proof.said), proof.said[0].rank, len(proof.happened)) == (bundles.MAX_WORDS, "3", bundles.MAX_WORDS + 1)
+    assert proof.happened[0].what == "died"
+    assert "forged" not in {entry.what for entry in proof.happened}

@@ -11,9 +11,9 @@ STEP = 15.0
 END = 10_000.0
 
 
-def course(*found: Span, **more: object) -> Course:
+def course(*spans: Span, **more: object) -> Course:
     """A course of 10,000 s with these spans."""
-    return Course(0.0, END, STEP, tuple(found), **more)  # type: ignore[arg-type]  # the fields of a dataclass
+    return Course(0.0, END, STEP, tuple(spans), **more)  # type: ignore[arg-type]  # the fields of a dataclass
 
 
 def working(*stretches: tuple[float, float]) -> tuple[tuple[float, float], ...]:
@@ -49,17 +49,17 @@ DIED = Span("died", 1000.0, END)
 ])  # fmt: skip
 def test_when_work_stopped_and_was_done_again(known: Course, since: float, back: float | None, what: str) -> None:
     """An incident has the times when work stopped and went on, and its kind."""
-    [found] = incidents(known)
-    assert (found.start, found.since, found.back, found.what) == (since, since, back, what)
-    assert found.stopped == (what != "went_on")
+    [incident] = incidents(known)
+    assert (incident.start, incident.since, incident.back, incident.what) == (since, since, back, what)
+    assert incident.stopped == (what != "went_on")
 
 
 def test_a_pause_before_a_death_is_no_hang() -> None:
     """Up to 119 s without progress is an operation or a checkpoint; from 120 s on it is a hang."""
     for pause, what in ((119.0, "died"), (120.0, "hung")):
         progress = working((0.0, 1000.0 - pause))
-        [found] = incidents(course(Span("died", 1000.0, END), deaths=(1000.0,), progress=progress))
-        assert found.what == what, pause
+        [incident] = incidents(course(Span("died", 1000.0, END), deaths=(1000.0,), progress=progress))
+        assert incident.what == what, pause
 
 
 def test_symptoms_far_apart_are_two_incidents() -> None:
@@ -81,8 +81,8 @@ def test_gpu_hours_of_a_stop() -> None:
         checkpoints=(50.0, 100.0, 1500.0),
         late=tuple((820.0 + 15 * number, 0.2) for number in range(12)),
     )
-    [found] = incidents(known)
-    spent = cost(known, found, 64)
+    [incident] = incidents(known)
+    spent = cost(known, incident, 64)
     assert (spent.seconds, spent.stopped, spent.again) == (305.0, pytest.approx(5.422, abs=0.001), pytest.approx(16.0))
     assert spent.late == pytest.approx(0.64)
     assert not spent.is_guess
@@ -91,15 +91,15 @@ def test_gpu_hours_of_a_stop() -> None:
 def test_what_goes_on_costs_until_now() -> None:
     """The cost of a job that still holds its GPUs without work counts until now."""
     known = course(Span("died", 1000.0, END), deaths=(1000.0,), gpus=(HeldGpus(0.0, END, 8.0),))
-    [found] = incidents(known)
-    assert cost(known, found, 8) == Cost(9000.0, 20.0, None, 0.0, is_guess=False, goes_on=True)
+    [incident] = incidents(known)
+    assert cost(known, incident, 8) == Cost(9000.0, 20.0, None, 0.0, is_guess=False, goes_on=True)
 
 
 def test_a_lost_node() -> None:
     """A node that is lost within two minutes of the last progress is why there is none; a later one follows a hang."""
     for lost, what in ((1000.0 + NODE_SECONDS, "node_lost"), (1001.0 + NODE_SECONDS, "hung")):
-        [found] = incidents(course(Span("node_lost", lost, END), progress=working((0.0, 1000.0))))
-        assert (found.what, found.since) == (what, 1000.0)
+        [incident] = incidents(course(Span("node_lost", lost, END), progress=working((0.0, 1000.0))))
+        assert (incident.what, incident.since) == (what, 1000.0)
 
 
 def word(rank: str, witness: Witness, source: str = "metrics", *, blames: bool = True, says: str = "") -> Said:
@@ -131,10 +131,13 @@ def test_the_culprit(
     said: list[Said], is_hang: bool, culprits: tuple[str, ...], against: list[tuple[str, Witness]], other: str
 ) -> None:
     """The rank that most independent witnesses blame is the culprit; words that blame none are kept."""
-    found = judge(said, is_hang=is_hang)
-    assert (found.culprit.ranks if found.culprit else ()) == culprits
-    assert [(each.rank, each.witness) for each in found.against] == against
-    assert ([each.rank for each in found.other], [each for each in found.other if each.blames]) == (list(other), [])
+    guess = judge(said, is_hang=is_hang)
+    assert (guess.culprit.ranks if guess.culprit else ()) == culprits
+    assert [(entry.rank, entry.witness) for entry in guess.against] == against
+    assert ([entry.rank for entry in guess.other], [entry for entry in guess.other if entry.blames]) == (
+        list(other),
+        [],
+    )
 
 
 def test_the_same_word_twice_is_told_once() -> None:
@@ -146,5 +149,5 @@ def test_the_same_word_twice_is_told_once() -> None:
 
 def test_a_bound_on_culprits() -> None:
     """The named ranks are bounded."""
-    found = judge([word(str(rank), "ras") for rank in range(MAX_CULPRITS + 1)], is_hang=False)
-    assert len(found.culprit.ranks) == MAX_CULPRITS
+    guess = judge([word(str(rank), "ras") for rank in range(MAX_CULPRITS + 1)], is_hang=False)
+    assert len(guess.culprit.ranks) == MAX_CULPRITS

@@ -64,16 +64,16 @@ class Asked:
 
     def __init__(self, samples: dict[str, list[Sample]], lines: dict[str, list[Line]]) -> None:
         self.samples, self.lines = samples, lines
-        self.asked: list[str] = []
+        self.queries: list[str] = []
 
     def at(self, expression: str, at_seconds: float) -> list[Sample]:
         """An instant query's answer."""
-        self.asked.append(expression)
+        self.queries.append(expression)
         return next((found for word, found in self.samples.items() if expression.startswith(word)), [])
 
     def over(self, expression: str, start_seconds: float, end_seconds: float, step_seconds: float) -> list[Line]:
         """A range query's answer."""
-        self.asked.append(expression)
+        self.queries.append(expression)
         assert (end_seconds - start_seconds) / step_seconds <= ask.MAX_POINTS
         return next((found for word, found in self.lines.items() if expression.startswith(word)), [])
 
@@ -92,7 +92,7 @@ class Forgetful(Asked):
 @pytest.fixture
 def server() -> Iterator[str]:
     """Provide the address of a fake Prometheus that answers SAMPLES and LINES; it parses no expression."""
-    asked = Asked(SAMPLES, LINES)
+    prometheus = Asked(SAMPLES, LINES)
 
     def answer(path: str, query: dict[str, list[str]]) -> Any:
         if path.endswith("/rules"):
@@ -100,11 +100,11 @@ def server() -> Iterator[str]:
             return {"groups": [{"rules": rules}]}
         if path.endswith("/query_range"):
             start, end, step = (float(query[name][0]) for name in ("start", "end", "step"))
-            lines = asked.over(query["query"][0], start, end, step)
+            lines = prometheus.over(query["query"][0], start, end, step)
             return {
                 "result": [{"metric": line.labels, "values": [(a, str(v)) for a, v in line.points]} for line in lines]
             }
-        samples = asked.at(query["query"][0], float(query["time"][0]))
+        samples = prometheus.at(query["query"][0], float(query["time"][0]))
         return {"result": [{"metric": sample.labels, "value": [1, str(sample.value)]} for sample in samples]}
 
     def page(handler: BaseHTTPRequestHandler) -> bytes:
@@ -198,9 +198,9 @@ def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:
     assert said.startswith("rankwatch explain: no answer from http://127.0.0.1:1: ")
     assert "secret" not in said
     for wrong in (["--since", "0m"], ["--since", "8d"], ["--since", "1"], ["--until", "yesterday"]):
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as stopped:
             main(["7", "--prometheus", "http://127.0.0.1:1", *wrong])
-        assert left.value.code == 2
+        assert stopped.value.code == 2
 
 
 def test_two_clusters_with_a_job_of_one_id() -> None:
@@ -208,22 +208,22 @@ def test_two_clusters_with_a_job_of_one_id() -> None:
     both = [Sample({"cluster": "x"}, 1.0), Sample({"cluster": "y"}, 1.0)]
     nodes = [Sample({"cluster": "x", "node": "a"}, 1.0), Sample({"cluster": "y", "node": "z"}, 1.0)]
     live = "count by (cluster) (last_over_time(job:rankwatch_ranks_live"
-    asked = Asked({live: both, "group by (cluster, node)": nodes}, {})
-    assert ask.job(asked, "7", None, END, 3600.0).clusters == ("x", "y")
-    chosen = ask.job(asked, "7", "x", END, 3600.0)
+    prometheus = Asked({live: both, "group by (cluster, node)": nodes}, {})
+    assert ask.job(prometheus, "7", None, END, 3600.0).clusters == ("x", "y")
+    chosen = ask.job(prometheus, "7", "x", END, 3600.0)
     assert (chosen.clusters, chosen.nodes, chosen.nodes_elsewhere) == (("x",), ("a",), frozenset({"z"}))
-    assert ask.job(asked, "7", "none", END, 3600.0).clusters == ()
-    asked.asked.clear()
-    course = ask.course(asked, ask.matcher("7", "x"), START, END)
-    assert all('job_id="7", cluster="x"' in each for each in asked.asked)
+    assert ask.job(prometheus, "7", "none", END, 3600.0).clusters == ()
+    prometheus.queries.clear()
+    course = ask.course(prometheus, ask.matcher("7", "x"), START, END)
+    assert all('job_id="7", cluster="x"' in entry for entry in prometheus.queries)
     assert incidents(course) == []
 
 
 def test_the_most_points_of_a_range() -> None:
     """A week is queried in steps of one grid, with at most the maximum number of points."""
-    asked = Asked({}, {})
-    assert ask.course(asked, ask.matcher("7", None), END - ask.MAX_HOURS * 3600, END).step == 105.0
-    day = ask.course(asked, ask.matcher("7", None), END - 86400 + 7, END + 7)
+    prometheus = Asked({}, {})
+    assert ask.course(prometheus, ask.matcher("7", None), END - ask.MAX_HOURS * 3600, END).step == 105.0
+    day = ask.course(prometheus, ask.matcher("7", None), END - 86400 + 7, END + 7)
     assert (day.step, day.end) == (15.0, END)
 
 
@@ -234,7 +234,7 @@ def test_deaths_of_one_episode() -> None:
     late = (*every(DEATH + 15, DEATH + 60, DEATH + 10), *every(DEATH + 900, DEATH + 960, DEATH + 890))
     lines = {"bottomk(8, rank:rankwatch_dead:time": [Line(other, late), Line(DIED, moving)]}
     course = ask.course(Asked({}, lines), ask.matcher("7", None), START, END)
-    assert [(each.at - DEATH, each.rank, each.what) for each in course.happened] == [
+    assert [(entry.at - DEATH, entry.rank, entry.what) for entry in course.happened] == [
         (pytest.approx(0, abs=1), "3", "killed (SIGKILL): first to go"),
         (10.0, "4", "killed (SIGKILL)"),
         (890.0, "4", "killed (SIGKILL): first to go"),
@@ -245,26 +245,26 @@ def test_deaths_of_one_episode() -> None:
 def test_every_question_is_bounded() -> None:
     """No query returns more than a few series, however many ranks there are; no placeholder is left."""
     lost = "bottomk(17, min_over_time((max by (cluster, job_id, node) (last_over_time(job_node:"
-    asked = Asked({**SAMPLES, lost: [Sample({"node": 'n"1'}, DEATH)]}, LINES)
-    course = ask.course(asked, ask.matcher('7"', None), START, END)
+    prometheus = Asked({**SAMPLES, lost: [Sample({"node": 'n"1'}, DEATH)]}, LINES)
+    course = ask.course(prometheus, ask.matcher('7"', None), START, END)
     incident = incidents(course)[-1]
-    details(asked, ask.matcher('7"', None), incident, course)
-    assert all('job_id="7\\""' in each for each in asked.asked if "job_id" in each)
+    details(prometheus, ask.matcher('7"', None), incident, course)
+    assert all('job_id="7\\""' in entry for entry in prometheus.queries if "job_id" in entry)
     bounded = r"^(count|max|min|topk|bottomk)\b|job:rankwatch|rank=~"
-    assert [each for each in asked.asked if not re.search(bounded, each)] == []
-    assert any('node=~"n\\\\\\"1"' in each for each in asked.asked), "a node's name is no pattern"
+    assert [entry for entry in prometheus.queries if not re.search(bounded, entry)] == []
+    assert any('node=~"n\\\\\\"1"' in entry for entry in prometheus.queries), "a node's name is no pattern"
 
 
 def test_a_witness_that_blames_too_many() -> None:
     """Sixteen ranks that do not answer RAS are blamed, seventeen are any of more and are not."""
     for number, blames in ((16, True), (17, False)):
-        found = [Sample({"rank": str(rank), "host": "a", "reason": "missing"}, 0.0) for rank in range(number)]
-        asked = Asked({**SAMPLES, "topk(17, max by (rank, host, gpu, reason)": found}, LINES)
-        course = ask.course(asked, ask.matcher("7", None), START, END)
-        known = details(asked, ask.matcher("7", None), incidents(course)[-1], course)
-        words = [each for each in known.said if each.witness == "ras"]
-        assert {each.blames for each in words} == {blames}
-        assert all(("more than 16" in each.says) is not blames for each in words)
+        samples = [Sample({"rank": str(rank), "host": "a", "reason": "missing"}, 0.0) for rank in range(number)]
+        prometheus = Asked({**SAMPLES, "topk(17, max by (rank, host, gpu, reason)": samples}, LINES)
+        course = ask.course(prometheus, ask.matcher("7", None), START, END)
+        known = details(prometheus, ask.matcher("7", None), incidents(course)[-1], course)
+        words = [entry for entry in known.said if entry.witness == "ras"]
+        assert {entry.blames for entry in words} == {blames}
+        assert all(("more than 16" in entry.says) is not blames for entry in words)
 
 
 def test_what_is_asked_for_exists() -> None:
@@ -274,10 +274,10 @@ def test_what_is_asked_for_exists() -> None:
     rules = "".join(path.read_text() for path in (root / "deploy/prometheus/rules").glob("*.yml"))
     recorded = set(re.findall(r"record: (\S+)", rules)) | set(re.findall(r"alert: (\S+)", rules))
     metrics = (root / "docs/metrics.md").read_text()
-    asked = set(re.findall(r"\b(?:[a-z_]+:)?rankwatch_[a-z_]+(?::[a-z_0-9]+)?", source))
-    assert len(asked) > 25
-    assert [each for each in sorted(asked) if each not in recorded and f"`{each}`" not in metrics] == []
-    assert [each for each in NODE_ALERTS.split("|") if each not in recorded] == []
+    prometheus = set(re.findall(r"\b(?:[a-z_]+:)?rankwatch_[a-z_]+(?::[a-z_0-9]+)?", source))
+    assert len(prometheus) > 25
+    assert [entry for entry in sorted(prometheus) if entry not in recorded and f"`{entry}`" not in metrics] == []
+    assert [entry for entry in NODE_ALERTS.split("|") if entry not in recorded] == []
 
 
 def test_a_long_time_line_keeps_both_ends() -> None:

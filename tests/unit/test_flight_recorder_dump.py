@@ -15,9 +15,9 @@ from exporters.flight_recorder.pickled import RefusedError
 
 def read(value: dict[str, Any], rank: int = 0) -> DumpSummary:
     """What a dump tells that is its rank's."""
-    found = read_dump(pickled(value), rank)
-    assert found is not None
-    return found
+    answer = read_dump(pickled(value), rank)
+    assert answer is not None
+    return answer
 
 
 def only(value: dict[str, Any]) -> GroupProgress:
@@ -30,10 +30,10 @@ def test_a_rank_that_had_not_begun() -> None:
     """In the recorded hang ranks 9 and 14 had not begun the operation in which group 72 waits."""
     enqueued, waits = {}, {}
     for rank, raw in recorded("lock_gil_1st").items():
-        found = read_dump(raw, rank)
-        assert found is not None
-        assert found.world_size == 16
-        for group in found.groups:
+        answer = read_dump(raw, rank)
+        assert answer is not None
+        assert answer.world_size == 16
+        for group in answer.groups:
             if group.name == "72":
                 enqueued[rank] = group.enqueued
                 waits[rank] = None if group.waits is None else (group.waits.sequence, group.waits.operation)
@@ -50,8 +50,8 @@ def test_a_dump_without_members_is_nobodys() -> None:
 
 def test_what_a_rank_waits_in() -> None:
     """A rank waits in its first incomplete operation; the greatest number is the last one begun."""
-    found = only(dump([entry(sequence=4, state="completed"), entry(sequence=6), entry(sequence=5)], enqueued=6))
-    assert found == GroupProgress("0", "default_pg", 4, 6, Call(5, "all_reduce", "Float", "1024", "scheduled"))
+    answer = only(dump([entry(sequence=4, state="completed"), entry(sequence=6), entry(sequence=5)], enqueued=6))
+    assert answer == GroupProgress("0", "default_pg", 4, 6, Call(5, "all_reduce", "Float", "1024", "scheduled"))
     assert only(dump([entry(sequence=4, state="completed")], enqueued=4)).waits is None
 
 
@@ -66,8 +66,8 @@ def test_transfers_count_apart() -> None:
     """In a group with sends and receives only the numbers of collectives count."""
     for changed in ({"is_p2p": True}, {"profiling_name": "nccl:send 0->1"}):
         transfer = entry(sequence=2, **changed)
-        found = only(dump([transfer, entry(sequence=3)], enqueued=13698))
-        assert (found.enqueued, found.waits and found.waits.sequence) == (3, 3)
+        answer = only(dump([transfer, entry(sequence=3)], enqueued=13698))
+        assert (answer.enqueued, answer.waits and answer.waits.sequence) == (3, 3)
         assert only(dump([transfer], enqueued=13698)).enqueued is None
 
 
@@ -126,19 +126,19 @@ def test_json() -> None:
 ])  # fmt: skip
 def test_calls(changed: dict[str, Any], call: tuple[str, str, str]) -> None:
     """An operation has its name, and type and size where these must be equal on all ranks."""
-    found = only(dump([entry(**changed)])).waits
-    assert found is not None
-    assert (found.operation, found.dtype, found.elements) == call
+    answer = only(dump([entry(**changed)])).waits
+    assert answer is not None
+    assert (answer.operation, answer.dtype, answer.elements) == call
 
 
 def test_labels_are_bounded() -> None:
     """Names of a job become labels as they are where they are short and plain; else a hash, or nothing."""
     for name, plain in (("x" * 64, True), ("x" * 65, False), ("a b", False), ("", False), ("a:b/c.d-e_f", True)):
         group = {"0": {"name": name, "desc": name, "ranks": "[0, 1]"}}
-        found = only(dump(pg_config=group))
-        assert found.description == (name if plain else "")
-        assert (found.name == name) == plain
-        assert 0 < len(found.name) <= 64
+        answer = only(dump(pg_config=group))
+        assert answer.description == (name if plain else "")
+        assert (answer.name == name) == plain
+        assert 0 < len(answer.name) <= 64
 
 
 def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,8 +146,8 @@ def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MAX_GROUPS", 2)
     groups = config("0", "1", "2", "3")
     groups["0"]["ranks"], groups["2"]["ranks"] = "[0]", "[0, 1, 2]"
-    found = read(dump([entry("3", pg_id=3)], pg_config=groups))
-    assert [(group.name, group.size) for group in found.groups] == [("3", 2), ("2", 3)]
+    answer = read(dump([entry("3", pg_id=3)], pg_config=groups))
+    assert [(group.name, group.size) for group in answer.groups] == [("3", 2), ("2", 3)]
     assert [group.name for group in read(dump(pg_config=config("1") | {"2": groups["0"]})).groups] == ["1"]
 
 

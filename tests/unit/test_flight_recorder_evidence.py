@@ -43,9 +43,9 @@ def hang(enqueued: Mapping[int, int], waits: Mapping[int, int]) -> list[ShownDum
 ])  # fmt: skip
 def test_a_recorded_hang_blames_who_caused_it(scenario: str, says: dict[str, str]) -> None:
     """In both recorded hangs the injected ranks are blamed, and no other rank."""
-    found = blamed(shown(recorded(scenario)))
-    assert found.keys() == says.keys()
-    assert all(text in found[rank] for rank, text in says.items()), found
+    blames = blamed(shown(recorded(scenario)))
+    assert blames.keys() == says.keys()
+    assert all(text in blames[rank] for rank, text in says.items()), blames
 
 
 @pytest.mark.parametrize("scenario", ["lock_gil_1st", "gpu_error_1st"])
@@ -107,5 +107,5 @@ def test_what_the_rules_know_is_the_same() -> None:
     rules = (DEPLOY / "rules/hangs.yml").read_text()
     of_all = re.search(r'operation=~"([^"]*all_\?reduce[^"]*)"', rules)
     assert of_all
-    assert {each for each in (*OF_ALL, *OF_SOME) if re.fullmatch(of_all[1], each)} == OF_ALL
+    assert {text for text in (*OF_ALL, *OF_SOME) if re.fullmatch(of_all[1], text)} == OF_ALL
     assert f"rankwatch_flight_recorder_dump_timestamp_seconds[2m]) + {APART_SECONDS:.0f} < " in rules

@@ -91,7 +91,7 @@ class Helper:
         if "pending" in results:
             results[results.index("pending")] = "malformed"
         places = [(1, request.rank, 1, int(1.8e18)) for request in requests]
-        return [DumpAnswer(result, place) for result, place in zip(results, places, strict=True)]
+        return [DumpAnswer(result, folder) for result, folder in zip(results, places, strict=True)]
 
     def rest(self) -> None:
         """Give back memory."""

@@ -19,13 +19,13 @@ PCI = "0000:3b:00.0"
 
 def catalogue() -> list[tuple[str, str]]:
     """Each Xid in use, and what NVIDIA calls for at once."""
-    found = [line.split("\t") for line in CATALOG.read_text().splitlines() if not line.startswith("#")]
-    return [(code, action) for code, action in found]
+    rows = [line.split("\t") for line in CATALOG.read_text().splitlines() if not line.startswith("#")]
+    return [(code, action) for code, action in rows]
 
 
-def xid(code: str, **told: str) -> Fault:
+def xid(code: str, **details: str) -> Fault:
     """An Xid as it is shown."""
-    return judge("nvidia", Told(code, **told)).fault
+    return judge("nvidia", Told(code, **details)).fault
 
 
 def test_every_xid_of_the_catalogue_has_a_meaning() -> None:
@@ -72,8 +72,8 @@ amd | eviction                 | queues of a process could not be taken off the 
 def test_what_an_error_means() -> None:
     """By code, unit, severity and the error before it: in plain words, with the link's number."""
     for line in MEANINGS.strip().splitlines():
-        maker, told, meaning, judged, *action = (cell.strip() for cell in line.split("|"))
-        words = ["" if word == "-" else word for word in told.split()]
+        maker, cells, meaning, judged, *action = (cell.strip() for cell in line.split("|"))
+        words = ["" if word == "-" else word for word in cells.split()]
         fault, check = judge("amd" if maker == "amd" else "nvidia", Told(*words))
         assert [fault.meaning, fault.hurts, fault.role, check or "-"] == [meaning, *judged.split()], line
         assert action in ([], [fault.action]), line
@@ -102,11 +102,11 @@ def test_the_last_errors_of_a_gpu() -> None:
     assert len(seen) == MAX_FAULTS
     for code, gone in (("79", "45"), ("95", "31")):
         seen = add(seen, xid(code), 300.0)
-        assert gone not in {each.fault.code for each in seen}
+        assert gone not in {entry.fault.code for entry in seen}
     seen = add(seen, xid("48"), 300.0)
     assert len(seen) == MAX_FAULTS
-    assert "0" not in {each.fault.link for each in seen}
-    assert {"1", "2"} <= {each.fault.link for each in seen}
+    assert "0" not in {entry.fault.link for entry in seen}
+    assert {"1", "2"} <= {entry.fault.link for entry in seen}
 
 
 def test_errors_that_are_not_fatal_take_no_other_place() -> None:
@@ -116,7 +116,7 @@ def test_errors_that_are_not_fatal_take_no_other_place() -> None:
         for link in range(MAX_FAULTS + 1):
             seen = add(seen, xid("146", unit="TLW_RX", link=str(link), severity="nonfatal"), 200.0 + link)
         assert len(seen) == MAX_FAULTS
-        assert first in [each.fault for each in seen]
+        assert first in [entry.fault for entry in seen]
 
 
 def test_old_errors_are_dropped() -> None:
@@ -130,8 +130,8 @@ def test_a_number_gives_way_to_its_line(later_seconds: float, is_shown: bool) ->
     """NVML's number of an error is dropped if the kernel's log has the same error in words."""
     line = FaultSeen(xid("149", unit="NETIR_LINK_EVT", link="14", severity="fatal"), 100.0)
     number = FaultSeen(xid("149"), 100.0 + later_seconds)
-    found = merged([{PCI: [line]}, {PCI: [number], "0000:18:00.0": [number]}])
-    assert (found["0000:18:00.0"], set(found[PCI])) == ([number], {line, number} if is_shown else {line})
+    faults = merged([{PCI: [line]}, {PCI: [number], "0000:18:00.0": [number]}])
+    assert (faults["0000:18:00.0"], set(faults[PCI])) == ([number], {line, number} if is_shown else {line})
 
 
 def test_what_two_sources_tell_alike_is_one() -> None:

@@ -55,8 +55,9 @@ def test_a_process_stands_on_the_gpus_it_uses() -> None:
     hardware.of("nvml").observe_gpus([gpu(1, ROOT, OTHER_SWITCH), gpu(0, ROOT, SWITCH)])
     hardware.of("rdma").observe_nics([nic(0, ROOT, SWITCH)])
     hardware.of("nvml").observe_gpu_processes({7: ["GPU-1", "GPU-0", "GPU-9"]})
-    assert [each.index for each in hardware.gpus_of(7)] == [0, 1]
-    assert ([hardware.nic_of(each) for each in hardware.gpus_of(7)], hardware.gpus_of(8)) == (["mlx5_0", "mlx5_0"], [])
+    assert [entry.index for entry in hardware.gpus_of(7)] == [0, 1]
+    assert [hardware.nic_of(entry) for entry in hardware.gpus_of(7)] == ["mlx5_0", "mlx5_0"]
+    assert hardware.gpus_of(8) == []
     assert hardware.nic_of(gpu(5)) == ""
     hardware.of("nvml").observe_gpu_processes({})
     assert hardware.gpus_of(7) == []
@@ -83,8 +84,8 @@ def test_addresses_as_sysfs_writes_them(text: str, expected: str) -> None:
 
 def test_the_path_of_a_device(tmp_path: Path) -> None:
     """The root and the bridges down to the device, from the link's target; a device that is gone has none."""
-    place = tmp_path / "devices/pci0000:00/0000:00:01.0/0000:01:00.0"
-    place.mkdir(parents=True)
-    (tmp_path / "link").symlink_to(place)
+    folder = tmp_path / "devices/pci0000:00/0000:00:01.0/0000:01:00.0"
+    folder.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(folder)
     assert pci_path(tmp_path / "link") == ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
     assert pci_path(tmp_path / "gone") == ()

@@ -26,8 +26,8 @@ class Cut(io.RawIOBase):
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # the one kind of buffer there is here
         if not self._pieces:
             return 0
-        taken, left = self._pieces[0][: len(buffer)], self._pieces[0][len(buffer) :]
-        self._pieces[:1] = [left] if left else []
+        taken, rest = self._pieces[0][: len(buffer)], self._pieces[0][len(buffer) :]
+        self._pieces[:1] = [rest] if rest else []
         buffer[: len(taken)] = taken
         return len(taken)
 
@@ -106,21 +106,21 @@ def test_answers_are_in_the_order_of_requests() -> None:
 def test_a_user_whose_call_hangs_is_asked_for_nothing_more() -> None:
     """While a call hangs its user has no answers, and no second thread is begun; after it has ended there are again."""
     hanging, before = Hanging(), set(threading.enumerate())
-    asked = ByUser(hanging.read)
-    assert asked.answers([Request(1, 10), Request(2, 20)], 0.05) == [None, 20]
-    assert asked.answers([Request(1, 11), Request(2, 21)], 0.05) == [None, 21]
+    requests = ByUser(hanging.read)
+    assert requests.answers([Request(1, 10), Request(2, 20)], 0.05) == [None, 20]
+    assert requests.answers([Request(1, 11), Request(2, 21)], 0.05) == [None, 21]
     assert Request(1, 11) not in hanging.called
     hanging.goes_on.set()
     for thread in set(threading.enumerate()) - before:
         thread.join(0.5)
-    assert asked.answers([Request(1, 12)], 30.0) == [12]
+    assert requests.answers([Request(1, 12)], 30.0) == [12]
 
 
 def test_threads_that_hang_are_bounded() -> None:
     """With as many hanging threads as the limit no new call starts; with one less every user's call does."""
     for most, answer in ((2, 20), (1, None)):
         hanging = Hanging()
-        asked: ByUser[Request, int] = ByUser(hanging.read, max_waiting=most)
-        asked.answers([Request(1)], 0.05)
-        assert asked.answers([Request(2, 20)], 0.5) == [answer]
+        requests: ByUser[Request, int] = ByUser(hanging.read, max_waiting=most)
+        requests.answers([Request(1)], 0.05)
+        assert requests.answers([Request(2, 20)], 0.5) == [answer]
         hanging.goes_on.set()

@@ -47,14 +47,14 @@ def fresh(*, admitted: int = 10**9, from_start: bool = True) -> Aggregate:
 
 def test_each_rank_of_a_writer_has_its_budget() -> None:
     """A writer of three ranks has three ranks' budgets; more than sixteen ranks are refused."""
-    asked: list[int] = []
+    requests: list[int] = []
     aggregate = Aggregate(
-        WRITER_KEY, lambda _owner, _series, ranks, _group: asked.append(ranks) is None, from_start=True
+        WRITER_KEY, lambda _owner, _series, ranks, _group: requests.append(ranks) is None, from_start=True
     )
     feed([line(), line(rank=2), line(rank=0), line(id="0xdef", rank=3)], aggregate)
-    assert max(asked) == 3
+    assert max(requests) == 3
     feed([line(rank=rank, n_ranks=64) for rank in range(MAX_RANKS_PER_WRITER + 1)], aggregate)
-    assert max(asked) == MAX_RANKS_PER_WRITER
+    assert max(requests) == MAX_RANKS_PER_WRITER
 
 
 @pytest.mark.parametrize(("changes", "result"), [
@@ -255,16 +255,16 @@ def match(first: Aggregate, second: Aggregate, number: int, shared: shared_modul
 def test_matched_operations_need_a_budget_too() -> None:
     """Matched operations go to `other` if the budget has room for the totals only."""
     shared = shared_module.Shared()
-    asked: list[int] = []
+    requests: list[int] = []
 
     def admit(_: Hashable, series: int, ranks: int, group: Group) -> bool:
-        asked.append(series)
+        requests.append(series)
         return series <= 4
 
     first, second = (Aggregate(WRITER_KEY._replace(inode=n), admit, from_start=True, shared=shared) for n in (1, 2))
     match(first, second, 0, shared)
     match(first, second, 1, shared)
-    assert asked == [4, 1, 1, 4, 1, 1, 6, 2]
+    assert requests == [4, 1, 1, 4, 1, 1, 6, 2]
     sized, other = (SeriesKey("abc", 0, "AllReduce", size) for size in ("8192", "other"))
     assert first.accumulators[sized] == Accumulator(2, 16_384, 200, 16_384, None)
     assert first.accumulators[other] == Accumulator(0, 0, 0, 0, Arrivals(0, 0, 2, 0, 80))

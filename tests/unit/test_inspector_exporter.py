@@ -350,8 +350,8 @@ def test_derived_series_are_shown_where_they_are_asked_for() -> None:
     one = writer(1)
     snapshot = InspectorSnapshot((view(one),), labelled(one), Inheritance(), 0)
     default, whole = (
-        {metric.family.name for metric in render(msgspec.structs.replace(snapshot, derived_series=asked))}
-        for asked in (False, True)
+        {metric.family.name for metric in render(msgspec.structs.replace(snapshot, derived_series=derived))}
+        for derived in (False, True)
     )
     assert default < whole
     assert whole - default == {"rankwatch_collective_bytes_total", "rankwatch_communicator_unmatched_operations_total"}

@@ -69,7 +69,7 @@ def test_an_idle_communicator_ends(tmp_path: Path) -> None:
     held, shown = life.bench.admission.taken, life.pass_time(2 * LOOK_SECONDS)
     assert shown[OPERATIONS] == {series("feed"): life.sn}
     assert (shown[MISSING][LOST], life.bench.admission.taken) == (3, held / 2)
-    assert {place[1] for place in life.bench.exporter._labels} == {"feed"}
+    assert {key[1] for key in life.bench.exporter._labels} == {"feed"}
     life.bench.drain()
 
 

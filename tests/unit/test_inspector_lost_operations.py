@@ -37,7 +37,7 @@ def bench_of(path: Path, *pids: int) -> Bench:
 
 def overflown(path: Path, pid: int, passes: int, dropped: int) -> None:
     """Write full passes of a rank, before each of which so many operations were dropped, number 0 among the first."""
-    lines = [each.replace(b'"pid":7', b'"pid":%d' % pid) for each in overflowing(passes, RING, dropped)]
+    lines = [text.replace(b'"pid":7', b'"pid":%d' % pid) for text in overflowing(passes, RING, dropped)]
     append(path / f"here-pid{pid}.log", b"".join(lines))
 
 

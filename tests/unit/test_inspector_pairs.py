@@ -41,12 +41,12 @@ GIGABYTES_PER_SECOND = 1e9
 
 def made(*, room: int = 10**6, admitted: int = 10**6) -> Pairs:
     """The pairs of a writer that may have so many series."""
-    left = admitted
+    remaining = admitted
 
     def admit(series: int) -> bool:
-        nonlocal left
-        left -= series
-        return left >= 0
+        nonlocal remaining
+        remaining -= series
+        return remaining >= 0
 
     return Pairs(FairBudget(room), (), admit)
 

@@ -58,8 +58,8 @@ def test_unknown_keys_are_ignored() -> None:
     expected = json.loads(line(HEADER, METADATA, COLLECTIVE))
     assert isinstance(record, InspectorRecord)
     for part in ("header", "metadata", "coll_perf"):
-        found = msgspec.structs.asdict(getattr(record, part))
-        assert found.items() <= expected[part].items()
+        values = msgspec.structs.asdict(getattr(record, part))
+        assert values.items() <= expected[part].items()
 
 
 @pytest.mark.parametrize(("header_id", "rank", "n_ranks", "comm"), [

@@ -45,8 +45,8 @@ class Agent:
     def scan(self, job: Job, gone: Job | None = None) -> None:
         """What the process exporter finds: the processes of one job, which hold their files, and none of the other."""
         for key in job.keys:
-            found = facts(key.pid, environment(key.pid, job=job.job_id))
-            self.table.observe_process(msgspec.structs.replace(found, key=key))
+            known = facts(key.pid, environment(key.pid, job=job.job_id))
+            self.table.observe_process(msgspec.structs.replace(known, key=key))
             self.table.observe_state(key)
         held = {key.pid: key for key in job.keys}
         for writer_key in self.table.unlinked_writers():
@@ -89,7 +89,7 @@ class Job:
 
     def holds(self, device: int, inode: int) -> bool:
         """Whether this is one of its files."""
-        return any((found.st_dev, found.st_ino) == (device, inode) for found in map(Path.stat, self._paths.values()))
+        return any((known.st_dev, known.st_ino) == (device, inode) for known in map(Path.stat, self._paths.values()))
 
 
 @pytest.mark.parametrize("new_inode", [False, True])

@@ -40,10 +40,12 @@ def facts(
     return msgspec.structs.replace(bare, container=container, directory=directory)
 
 
-def ranks(*found: ProcessFacts) -> RankSnapshot:
+def ranks(*processes: ProcessFacts) -> RankSnapshot:
     """Ranks of job 4711, each with its pid as its number."""
-    slots = {each.key: [RankLabel("4711", str(each.key.pid))] for each in found}
-    return RankSnapshot(running={each.key: PublishedProcess(0.0, facts=each, slots=slots[each.key]) for each in found})
+    slots = {process.key: [RankLabel("4711", str(process.key.pid))] for process in processes}
+    return RankSnapshot(
+        running={process.key: PublishedProcess(0.0, facts=process, slots=slots[process.key]) for process in processes}
+    )
 
 
 @pytest.mark.parametrize("value", ["0", "", "no", "00", " +0x1"])

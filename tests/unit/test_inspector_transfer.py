@@ -75,7 +75,7 @@ def test_many_operations(batch: int) -> None:
 def shown(*aggregates: Aggregate) -> dict[tuple[str, ...], float]:
     """What is rendered of writers whose ranks in communicators are those of job 7."""
     writers = tuple(WriterTotals.of(one, caught_up=True) for one in aggregates)
-    labels = {(one.writer_key, *place): RankLabel("7", str(place[1])) for one in writers for place in one.places}
+    labels = {(one.writer_key, *key): RankLabel("7", str(key[1])) for one in writers for key in one.places}
     published = Published(writers, caught_up=True, results={}, files={}, skipped={}, lag_bytes=0)
     snapshot = InspectorSnapshot((published,), labels, Inheritance(), 0)
     (metric,) = (metric for metric in render(snapshot) if metric.family is TRANSFER)

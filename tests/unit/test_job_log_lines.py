@@ -36,8 +36,8 @@ def test_every_recorded_line_has_its_category() -> None:
     """Each recorded line of a failure or an end is of the category that it was given by hand; others are of none."""
     others = {None, "launcher_failed", "program_error"}
     for category, _, _, line in RECORDED:
-        found = classify(line.encode())
-        shown = None if found is None else found.rule.category
+        result = classify(line.encode())
+        shown = None if result is None else result.rule.category
         assert category == "?" or shown == category or (category == "-" and shown in others), line
 
 
@@ -56,8 +56,8 @@ def test_examples(entry: object) -> None:
     """Each example of an entry is of its category and role, alone and amid other text."""
     for example in entry.examples:  # type: ignore[attr-defined]  # an Entry
         data = f"nothing here\n{example}\nand nothing here\n".encode()
-        found = [(one.rule.category, one.rule.role) for one in events(data, CATALOGUE)]
-        assert found == [(entry.category, entry.role)], example  # type: ignore[attr-defined]
+        result = [(one.rule.category, one.rule.role) for one in events(data, CATALOGUE)]
+        assert result == [(entry.category, entry.role)], example  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("pattern", progress().patterns, ids=lambda pattern: f"{pattern.kind}-{pattern.contains}")
@@ -130,25 +130,25 @@ def test_only_the_beginning_of_a_long_line_is_looked_at() -> None:
 def test_the_last_iterations_are_told() -> None:
     """Of many progress lines the last ones count, whatever lines are between them."""
     data = b"".join(b"iteration %d/ 5000 | x |\nRuntimeError: x\n" % number for number in range(20))
-    found = [one.number("iteration") for one in events(data, CATALOGUE)]
-    assert [number for number in found if number is not None] == list(range(20 - MAX_LAST_LINES, 20))
-    assert found.count(None) == 20
+    result = [one.number("iteration") for one in events(data, CATALOGUE)]
+    assert [number for number in result if number is not None] == list(range(20 - MAX_LAST_LINES, 20))
+    assert result.count(None) == 20
 
 
 def test_interleaved_writers_and_binary() -> None:
     """Lines cut by others' lines, NULs and bytes that are no text hide no whole line; a pod's prefix is skipped."""
     data = b"\x00\xff\xfe [rank1]: Runtime[rank2]: ValueError: x\n\x00\n\n[rank3]: ValueError: y\nRuntimeErr\xff"
     assert [(one.rule.category, one.speaker.rank) for one in events(data, CATALOGUE)] == [("program_error", 3)]
-    found = event("2026-11-01T10:11:12.123456789Z stderr F [rank2]: ValueError: no")
-    assert (found.rule.category, found.speaker.rank) == ("program_error", 2)
+    result = event("2026-11-01T10:11:12.123456789Z stderr F [rank2]: ValueError: no")
+    assert (result.rule.category, result.speaker.rank) == ("program_error", 2)
 
 
 def test_a_sites_own_patterns_of_progress() -> None:
     """A site's pattern comes first; an invalid one, or one without an iteration, is refused."""
     own = ProgressPattern(kind="iteration", contains="tick ", pattern=r"tick (?P<iteration>\d+)")
-    found = classify(b"tick 17 of all", catalogue([own]))
-    assert found is not None
-    assert found.number("iteration") == 17
+    result = classify(b"tick 17 of all", catalogue([own]))
+    assert result is not None
+    assert result.number("iteration") == 17
     for pattern in ("tick (", r"tick \d+"):
         with pytest.raises(ValueError, match=r"expression|iteration"):
             catalogue([ProgressPattern(kind="iteration", contains="tick ", pattern=pattern)])
@@ -157,8 +157,8 @@ def test_a_sites_own_patterns_of_progress() -> None:
 def test_other_lines() -> None:
     """Lines that are in no example; ordinary ones mean nothing, nor do words of shells in other text."""
     for category, line in rows("other_lines.tsv"):
-        found = classify(line.encode())
-        assert ("-" if found is None else found.rule.category) == category, line
+        result = classify(line.encode())
+        assert ("-" if result is None else result.rule.category) == category, line
 
 
 def test_what_shells_and_srun_say_of_signals() -> None:
@@ -176,11 +176,11 @@ def test_what_shells_and_srun_say_of_signals() -> None:
 
 def test_a_failed_node_is_not_the_one_whose_step_ends() -> None:
     """Slurm's line on a node that still answers blames no node: another one has failed, and srun's line names it."""
-    found = event(
+    result = event(
         "slurmstepd: error: *** STEP 7.0 ON n17 CANCELLED AT 2023-03-06T03:17:51 DUE TO NODE FAILURE, "
         "SEE SLURMCTLD LOG FOR DETAILS ***"
     )
-    assert (found.rule.category, found.rule.role, found.text("node")) == ("node_failed", "root", "")
+    assert (result.rule.category, result.rule.role, result.text("node")) == ("node_failed", "root", "")
     assert event("srun: error: Node failure on n37").text("node") == "n37"
     several = event("srun: error: Node failure on n[37-38]")
     assert (several.rule.category, several.text("node")) == ("node_failed", "")

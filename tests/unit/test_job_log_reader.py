@@ -81,9 +81,9 @@ def unnamed(tmp_path: Path) -> Node:
     return Node(tmp_path, "none/*.log")
 
 
-def counts(found: PublishedLogs) -> dict[tuple[str, str], int]:
+def counts(logs: PublishedLogs) -> dict[tuple[str, str], int]:
     """Events by job and rank."""
-    return {(one.job_id, kind[0]): count for one in found.jobs for kind, count in one.events.items()}
+    return {(one.job_id, kind[0]): count for one in logs.jobs for kind, count in one.events.items()}
 
 
 def test_a_log_is_read_for_the_job_in_its_name(node: Node) -> None:
@@ -229,8 +229,8 @@ def test_ranks_own_outputs_need_no_pattern(unnamed: Node) -> None:
     unnamed.run(4002, ours)
     unnamed.run(3900, launcher)
     ranks = tuple(view(4000 + rank, str(rank), parent_pid=3900) for rank in range(4))
-    found = unnamed.look(job(ranks=8)._replace(ranks=ranks))
-    assert counts(found) == {("4711", "0"): 1, ("4711", UNKNOWN_RANK): 2}
+    logs = unnamed.look(job(ranks=8)._replace(ranks=ranks))
+    assert counts(logs) == {("4711", "0"): 1, ("4711", UNKNOWN_RANK): 2}
 
 
 def test_an_output_of_two_jobs_is_nobodys(unnamed: Node) -> None:
@@ -250,8 +250,8 @@ def test_a_log_stays_its_jobs_after_its_ranks_left(unnamed: Node) -> None:
     for path in (unnamed.proc / "4000").glob("fd/*"):
         path.unlink()
     unnamed.write("mine.txt", "srun: error: n1: task 0: Killed\n")
-    found = unnamed.look()
-    assert {kind[1] for one in found.jobs for kind in one.events} == {"program_error", "worker_exit"}
+    logs = unnamed.look()
+    assert {kind[1] for one in logs.jobs for kind in one.events} == {"program_error", "worker_exit"}
 
 
 def mounts(path: Path, kind: str) -> str:
@@ -316,8 +316,8 @@ def test_hostile_content(node: Node) -> None:
     with (node.logs / "4711.out").open("r+b") as file:
         file.seek(1 << 23)
         file.write(LINE.encode())
-    found = node.look()
-    assert counts(found)["4711", "1"] == 3
+    result = node.look()
+    assert counts(result)["4711", "1"] == 3
 
 
 @pytest.mark.slow
@@ -340,11 +340,11 @@ def test_what_watchdogs_say_is_bounded(node: Node, monkeypatch: pytest.MonkeyPat
     jobs = (job(), job("4712"))
     node.write("4711.out", "".join(position.format(rank) for rank in range(3)))
     node.write("4712.out", position.format(0))
-    found = node.look(*jobs)
-    assert {one.job_id: len(one.positions) for one in found.jobs} == {"4711": 3, "4712": 1}
+    logs = node.look(*jobs)
+    assert {one.job_id: len(one.positions) for one in logs.jobs} == {"4711": 3, "4712": 1}
     node.write("4711.out", position.format(3))
-    found = node.look(*jobs)
-    assert {one.job_id: len(one.positions) for one in found.jobs} == {"4711": 0, "4712": 1}
+    logs = node.look(*jobs)
+    assert {one.job_id: len(one.positions) for one in logs.jobs} == {"4711": 0, "4712": 1}
 
 
 def test_an_event_has_the_time_at_which_it_was_written(node: Node) -> None:
@@ -357,9 +357,9 @@ def test_an_event_has_the_time_at_which_it_was_written(node: Node) -> None:
     node.write("4711.out", "NCCL WARN NET/IB : mlx5_3:1 Got non-fatal async event: port error(10)\n")
     os.utime(path, (now + 50.0, now + 50.0))
     node.reader._discover_at = float("inf")  # the last look took long
-    [found] = node.look().jobs
-    assert found.root is not None
-    assert found.root.seconds == now + 50.0
+    [logs] = node.look().jobs
+    assert logs.root is not None
+    assert logs.root.seconds == now + 50.0
 
 
 def test_logs_of_new_ranks_are_looked_for_soon(unnamed: Node, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def asking(answers: Answers) -> Callable[[str], list[Sample]]:
     def ask(expression: str) -> list[Sample]:
         if expression.startswith("vector"):
             return [Sample({}, NOW)]
-        return next((found for word, found in answers.items() if expression.startswith(word)), [])
+        return next((series for word, series in answers.items() if expression.startswith(word)), [])
 
     return ask
 
@@ -107,8 +107,8 @@ def server() -> Iterator[tuple[str, list[str]]]:
     def page(handler: BaseHTTPRequestHandler) -> bytes:
         sent.append(handler.headers.get("Authorization", ""))
         [expression] = parse_qs(urlsplit(handler.path).query)["query"]
-        found = [{"metric": dict(each.labels), "value": [1, str(each.value)]} for each in asking(SITE)(expression)]
-        return json.dumps({"status": "success", "data": {"resultType": "vector", "result": found}}).encode()
+        series = [{"metric": dict(entry.labels), "value": [1, str(entry.value)]} for entry in asking(SITE)(expression)]
+        return json.dumps({"status": "success", "data": {"resultType": "vector", "result": series}}).encode()
 
     with answering(page) as address:
         yield address, sent

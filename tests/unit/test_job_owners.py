@@ -41,8 +41,8 @@ def test_the_first_of_equal_claims_has_the_id(table: Table, caplog: pytest.LogCa
 def test_a_proven_job_takes_its_id_later(owner: Owner, expected: str, table: Table) -> None:
     """A proven job takes its plain id from a user who used it before, with all that it left behind."""
     squatter = table.add_facts(owned(1, environment(0), owner, uid=1001))
-    left = table.add_facts(owned(2, environment(1), owner, uid=1001), then=1.0)
-    table.ranks.observe_exit(left, KILLED)
+    gone = table.add_facts(owned(2, environment(1), owner, uid=1001), then=1.0)
+    table.ranks.observe_exit(gone, KILLED)
     table.tick(1.0)
     table.add_facts(owned(3, environment(0), SLURM), then=1.0)
     assert table.labels() == {RankLabel("4711", "0"): 3, RankLabel(expected, "0"): 1, RankLabel(expected, "1"): 2}

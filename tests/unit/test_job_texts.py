@@ -56,8 +56,8 @@ def test_who_writes_a_file(tmp_path: Path) -> None:
     hold(proc, 2, files[1], 7, "0100000")
     hold(proc, 3, files[2], 8, "0100001")
     hold(proc, 4, files[3], 0, "0102002")
-    found = writers_of(ProcFS(proc.root), {str(file): 7 for file in files})
-    assert found == {(file.stat().st_dev, file.stat().st_ino): "" for file in (files[0], files[3])}
+    writers = writers_of(ProcFS(proc.root), {str(file): 7 for file in files})
+    assert writers == {(file.stat().st_dev, file.stat().st_ino): "" for file in (files[0], files[3])}
 
 
 def test_for_which_job_a_file_is_written(tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ def test_ranks_in_containers_of_another_user(tmp_path: Path) -> None:
         hold(proc, 10 + number, file, ME, "0100001")
         (proc.root / str(10 + number) / "cgroup").write_text("0::/system.slice/slurmstepd.scope/job_4711\n")
     texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/%j.log"])
-    found = texts.turn(users_of((10, "4711", ME + 1), (11, "4712", ME + 1)))
-    assert [(each.job_id, each.path) for each in found] == [("4711", str(files[0]))]
+    news = texts.turn(users_of((10, "4711", ME + 1), (11, "4712", ME + 1)))
+    assert [(text.job_id, text.path) for text in news] == [("4711", str(files[0]))]
     texts.close()
 
 
@@ -100,13 +100,13 @@ def test_what_was_ours_stays_ours(tmp_path: Path) -> None:
     assert texts.turn(users) == []
     hold(proc, 10, log, ME, "0100001")
     clock.advance(HOLDERS_SECONDS)
-    [found] = texts.turn(users)
-    assert (found.job_id, found.lines, found.path) == ("4711", ["first"], str(log))
+    [text] = texts.turn(users)
+    assert (text.job_id, text.lines, text.path) == ("4711", ["first"], str(log))
     proc.remove(10)
     with log.open("a") as file:
         file.write("last\n")
     clock.advance(LOOK_SECONDS)
-    assert [each.lines for each in texts.turn(users)] == [["last"]]
+    assert [text.lines for text in texts.turn(users)] == [["last"]]
     assert (texts.turn(users_of((10, "4712", ME))), [job_id for job_id, _ in texts.files(users)]) == ([], ["4711"])
     texts.close()
 
@@ -119,7 +119,7 @@ def test_file_of_a_job_that_is_gone(tmp_path: Path) -> None:
     (proc.root / "10/cgroup").write_text("0::/system.slice/slurmstepd.scope/job_4711\n")
     clock = FakeClock()
     texts = JobTexts(lent("x", clock, tmp_path), [str(log)])
-    assert [each.job_id for each in texts.turn(users_of((10, "4711", ME)))] == ["4711"]
+    assert [text.job_id for text in texts.turn(users_of((10, "4711", ME)))] == ["4711"]
     proc.remove(10)
     with log.open("a") as file:
         file.write("last\n")
@@ -160,6 +160,6 @@ def test_recorded_data_are_read_whole(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("word\n")
     ctx = lent("x", FakeClock(), tmp_path, once=True)
     texts = JobTexts(ctx, [f"{tmp_path}/%j.log", f"{tmp_path}/out"])
-    found = texts.turn(RankSnapshot())
-    assert (sum(len(each.lines) for each in found), {each.job_id for each in found}) == (400_001, {"4711", "recorded"})
+    news = texts.turn(RankSnapshot())
+    assert (sum(len(text.lines) for text in news), {text.job_id for text in news}) == (400_001, {"4711", "recorded"})
     texts.close()

@@ -47,9 +47,9 @@ def put(jobs: Path, job_id: str = "4", mode: int = 0o644, **said: Any) -> Path:
 def look(jobs: Path, *owners: int, **mapped: Path) -> tuple[list[str], dict[str, int]]:
     """Return the ids of the jobs that are believed, and what was refused."""
     trusted = owners or (os.geteuid(),)
-    found = JobSources(jobs, mapped.get("dcgm"), mapped.get("amd"), trusted).look(NOW)
-    assert found is not None
-    return sorted(job.file.job_id for job in found[0]), {name: count for name, count in found[1].items() if count}
+    result = JobSources(jobs, mapped.get("dcgm"), mapped.get("amd"), trusted).look(NOW)
+    assert result is not None
+    return sorted(job.file.job_id for job in result[0]), {name: count for name, count in result[1].items() if count}
 
 
 @pytest.mark.parametrize(("mode", "directory", "refused"), [
@@ -183,9 +183,9 @@ def test_an_end_that_is_to_come_is_never_told(jobs: Path) -> None:
     source = JobSources(jobs, None, None, [os.geteuid()])
 
     def told(now: float) -> list[str]:
-        found = source.look(now)
-        assert found is not None
-        return sorted(job.file.job_id for job in found[0])
+        result = source.look(now)
+        assert result is not None
+        return sorted(job.file.job_id for job in result[0])
 
     assert told(NOW) == told(NOW + 60) == ["5"]
     put(jobs, ended=int(NOW) + 70, state="CANCELLED")
@@ -227,19 +227,21 @@ def test_mappings_add_gpus_and_jobs(jobs: Path, tmp_path: Path) -> None:
     (dcgm / "readme").write_text("9")
     (amd / "4").write_text('{"SLURM_JOB_ID":"9","SLURM_JOB_USER":"bob"}')
     (amd / "5").write_text("{}")
-    found = JobSources(jobs, dcgm, amd, [os.geteuid()]).look(NOW)
-    assert found is not None
-    gpus = {job.file.job_id: job.gpus for job in found[0]}
+    result = JobSources(jobs, dcgm, amd, [os.geteuid()]).look(NOW)
+    assert result is not None
+    gpus = {job.file.job_id: job.gpus for job in result[0]}
     assert gpus == {"1": ("5",), "2": ("0",), "3": (), "6": ("1.3",), "7": ("3",), "9": ("4",)}
-    assert found[1]["content"] == 2
+    assert result[1]["content"] == 2
 
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
     """Collect what the rank table is told of ends."""
-    found: list[tuple[str, str]] = []
-    monkeypatch.setattr(RankWriter, "observe_job_ends", lambda _, ends: found.extend((e.job_id, e.state) for e in ends))
-    return found
+    result: list[tuple[str, str]] = []
+    monkeypatch.setattr(
+        RankWriter, "observe_job_ends", lambda _, ends: result.extend((e.job_id, e.state) for e in ends)
+    )
+    return result
 
 
 def test_the_rank_table_is_told_of_ends(jobs: Path, tmp_path: Path, told: list[tuple[str, str]]) -> None:
@@ -272,11 +274,11 @@ AMD = (DATA / "run/exporter/3").read_bytes()
 @given(content=damaged(*KNOWN, AMD, b"20\n21\n"))
 def test_any_file_is_a_record_or_none(content: bytes) -> None:
     """A damaged file is refused, or its record can be shown."""
-    found = {}
+    result = {}
     for read in (sources.read_job, sources.read_amd, sources.read_dcgm):
         with contextlib.suppress(ValueError, RecursionError):
-            found[read.__name__] = read("4.json", content)
-    jobs = [job_of(each) for each in found.values() if isinstance(each, JobFile)]
-    mapped = [("0", each) for each in found.values() if isinstance(each, records.AmdFile)]
-    mapped += [("1", each) for several in found.values() if isinstance(several, list) for each in several]
+            result[read.__name__] = read("4.json", content)
+    jobs = [job_of(file) for file in result.values() if isinstance(file, JobFile)]
+    mapped = [("0", file) for file in result.values() if isinstance(file, records.AmdFile)]
+    mapped += [("1", file) for several in result.values() if isinstance(several, list) for file in several]
     shown(render(records.with_mappings(jobs, mapped)))

@@ -134,7 +134,7 @@ def test_one_line_more_than_a_users_bound_is_held_back() -> None:
     limit = RepeatLimit(lambda: 0.0)
     key = ("x", 20, "left")
     admitted = [limit.admit(key, "eve", str(number)) for number in range(10 * MAX_MESSAGES)]
-    assert (admitted[:31], sum(each is not None for each in admitted)) == ([0] * 30 + [None], REPEATS_PER_USER)
+    assert (admitted[:31], sum(count is not None for count in admitted)) == ([0] * 30 + [None], REPEATS_PER_USER)
     assert limit.forgotten == 0
 
 

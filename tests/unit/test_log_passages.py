@@ -31,12 +31,12 @@ class Log:
     def write(self, *lines: bytes, job_id: str = "7", seconds: float = 100.0, file: tuple[int, int] = FILE) -> None:
         """Have lines read together."""
         data = b"".join(lines)
-        found = [(event, "3") for event in events(data, catalogue())]
-        self.passages.take(file, data, found, job_id, seconds)
+        errors = [(event, "3") for event in events(data, catalogue())]
+        self.passages.take(file, data, errors, job_id, seconds)
 
     def lines(self, job_id: str = "7") -> list[tuple[str, ...]]:
         """The passages of a job."""
-        return [tuple(each.lines) for each in self.passages.of().get(job_id, ())]
+        return [tuple(passage.lines) for passage in self.passages.of().get(job_id, ())]
 
 
 def numbered(*numbers: int) -> list[bytes]:
@@ -98,7 +98,7 @@ def test_a_job_that_floods_leaves_room_to_others(monkeypatch: pytest.MonkeyPatch
     log.write(CUDA, job_id="last", file=(3, 0))
     kept = log.passages.of()
     assert (sum(map(len, kept.values())), len(kept["last"])) == (MAX_PASSAGES, 1)
-    assert min(len(each) for job_id, each in kept.items() if job_id != "last") >= MAX_PER_JOB // 2 - 1
+    assert min(len(passage) for job_id, passage in kept.items() if job_id != "last") >= MAX_PER_JOB // 2 - 1
     log.passages.keep({FILE}, {"7"})
     assert log.passages.of().keys() == {"7"}
 

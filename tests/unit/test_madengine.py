@@ -80,8 +80,8 @@ LINES: dict[str, NodeTask] = {
 def test_lines() -> None:
     """Markers, results and the barrier are read with numbers in bounds."""
     for text, expected in LINES.items():
-        assert (found := NodeTask()).take(text, 1.0, is_output=False) is None
-        assert found == expected, text
+        assert (result := NodeTask()).take(text, 1.0, is_output=False) is None
+        assert result == expected, text
 
 
 def test_patterns_fit_their_examples() -> None:
@@ -195,8 +195,8 @@ HEADER = "model, n_gpus ,performance,metric,status,dataname,launcher,nnodes,test
 def test_rows_of_perf_csv() -> None:
     """The newest row of each model and metric counts; blanks around cells and names of columns do not."""
     rows = "m,8,1.5,tok,SUCCESS,\nn,8,,tok,FAILURE,\n m ,8, 2.5 ,tok, success ,\nm,8,nan,x,strange\n,8,1,x,SUCCESS\n"
-    found = read_perf_csv(f"{HEADER}\n{rows}".encode())
-    assert list((found or {}).items()) == [
+    result = read_perf_csv(f"{HEADER}\n{rows}".encode())
+    assert list((result or {}).items()) == [
         (("n", "tok"), PerfRow(None, None, "FAILURE", "", "", "8")),
         (("m", "tok"), PerfRow(2.5, None, "SUCCESS", "", "", "8")),
         (("m", "x"), PerfRow(None, None, "other", "", "", "8")),
@@ -214,17 +214,17 @@ def test_rows_of_perf_csv() -> None:
 def test_bounds_of_perf_csv(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes, results, rows and cells at their bounds are read, and not one more."""
     rows = "".join(f"m{number},8,1,tok,SUCCESS,\n" for number in range(results.MAX_RESULTS + 1))
-    found = read_perf_csv(f"{HEADER}\n{rows}".encode())
-    assert found is not None
-    assert (len(found), next(iter(found))) == (results.MAX_RESULTS, ("m1", "tok"))
+    result = read_perf_csv(f"{HEADER}\n{rows}".encode())
+    assert result is not None
+    assert (len(result), next(iter(result))) == (results.MAX_RESULTS, ("m1", "tok"))
     assert read_perf_csv(f"{HEADER}\n".encode().ljust(results.MAX_CSV_BYTES, b"\n")) == {}
     assert read_perf_csv(f"{HEADER}\n".encode().ljust(results.MAX_CSV_BYTES + 1, b"\n")) is None
     cell = "m" * results.MAX_CELL_CHARACTERS
     assert read_perf_csv(f"{HEADER}\n{cell},8,1,x,SUCCESS,\n".encode()) is not None
     assert read_perf_csv(f"{HEADER}\n{cell}m,8,1,x,SUCCESS,\n".encode()) is None
     monkeypatch.setattr(results, "MAX_ROWS", 2)
-    found = read_perf_csv(f"{HEADER}\na,8,1,x,SUCCESS,\nb,8,1,x,SUCCESS,\nc,8,1,x,SUCCESS,\n".encode())
-    assert list(found or ()) == [("a", "x"), ("b", "x")]
+    result = read_perf_csv(f"{HEADER}\na,8,1,x,SUCCESS,\nb,8,1,x,SUCCESS,\nc,8,1,x,SUCCESS,\n".encode())
+    assert list(result or ()) == [("a", "x"), ("b", "x")]
 
 
 def test_results_of_a_table() -> None:
@@ -241,14 +241,16 @@ def test_results_of_a_table() -> None:
 def test_the_most_complete_table_counts() -> None:
     """Of each job the table with the most results counts, and the first node's where several have as many."""
     filled = (("7", 4, 5), ("7", 1, 2), ("7", 2, 5), ("7", 2, 3), ("8", 0, 0))
-    found = most_complete(PlacedTable(job_id, node_rank, ResultTable({}, count)) for job_id, node_rank, count in filled)
-    assert sorted((one.job_id, one.node_rank, one.table.filled) for one in found) == [("7", 2, 5), ("8", 0, 0)]
+    result = most_complete(
+        PlacedTable(job_id, node_rank, ResultTable({}, count)) for job_id, node_rank, count in filled
+    )
+    assert sorted((one.job_id, one.node_rank, one.table.filled) for one in result) == [("7", 2, 5), ("8", 0, 0)]
 
 
 def test_job_id_of_madengine() -> None:
     """A rank's job is Slurm's id as madengine passes it on, before the hash of its rendezvous."""
-    found = read_claim({"MAD_SLURM_JOB_ID": "812", "MASTER_ADDR": "n1", "MASTER_PORT": "29500", "RANK": "1"}, "here")
-    assert (found.job_id, found.scheduler) == ("812", "slurm")
+    result = read_claim({"MAD_SLURM_JOB_ID": "812", "MASTER_ADDR": "n1", "MASTER_PORT": "29500", "RANK": "1"}, "here")
+    assert (result.job_id, result.scheduler) == ("812", "slurm")
 
 
 class MadNode(ExporterNode):

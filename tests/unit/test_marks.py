@@ -41,7 +41,7 @@ def request(job_id: str = "7", text: str = "a new learning rate") -> MarkRequest
     return MarkRequest(job_id, text)
 
 
-@pytest.mark.parametrize(("asked", "uid", "why_not"), [
+@pytest.mark.parametrize(("wish", "uid", "why_not"), [
     (request(), ANN, ""),
     (request(), 0, ""),
     (request(), BOB, "job 7 is another user's"),
@@ -49,11 +49,11 @@ def request(job_id: str = "7", text: str = "a new learning rate") -> MarkRequest
     (request(text="two\nlines"), ANN, "the text is not printable"),
     (request(text="  "), ANN, "the text is not printable"),
 ])  # fmt: skip
-def test_who_may_mark_what(asked: MarkRequest, uid: int, why_not: str) -> None:
+def test_who_may_mark_what(wish: MarkRequest, uid: int, why_not: str) -> None:
     """A user marks jobs of his own with a line of text, root any; everything else is refused with the reason."""
     book = MarkBook()
-    assert book.add(asked, uid, OWNERS, 1.0, 1000.0) == why_not
-    assert book.marks() == ({} if why_not else {Mark(asked.job_id, asked.text): 1000.0})
+    assert book.add(wish, uid, OWNERS, 1.0, 1000.0) == why_not
+    assert book.marks() == ({} if why_not else {Mark(wish.job_id, wish.text): 1000.0})
 
 
 def test_a_mark_goes_after_an_hour() -> None:
@@ -122,8 +122,8 @@ async def test_a_mark_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert await asyncio.to_thread(main, ["--job", "7", "--socket", path, "new data"]) == 0
         assert await asyncio.to_thread(main, ["--job", "8", "--socket", path, "new data"]) == 1
         assert await asyncio.to_thread(main, ["--job", "7", "--socket", path, "x" * (MAX_TEXT + 1)]) == 1
-        [found] = samples(exporter.families(exporter.snapshot()))
-        assert (found.labels, found.value) == ({"job_id": "7", "text": "new data"}, FakeClock().time())
+        [sample] = samples(exporter.families(exporter.snapshot()))
+        assert (sample.labels, sample.value) == ({"job_id": "7", "text": "new data"}, FakeClock().time())
         said = capsys.readouterr().err.splitlines()
         assert said[0] == "rankwatch mark: no rank of job 8 runs on this node"
         assert "length <= 80" in said[1]
@@ -172,8 +172,8 @@ async def test_silent_connections_of_one_user_cost_another_no_mark(
         assert (await silent[MAX_CONNECTIONS - 1][0].read(), len(exporter._open)) == (b"", MAX_CONNECTIONS)
         writer.write(b'{"job_id": "7", "text": "heard"}\n')
         assert json.loads(await reader.readline())["refused"] == ""
-        for _, each in (*silent, (reader, writer)):
-            each.close()
+        for _, stream in (*silent, (reader, writer)):
+            stream.close()
 
 
 async def test_who_asks_without_end_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,9 +40,9 @@ COMPLETED = "Detected completion of phase {} in /o/nixl-ep-node-0.log"
 
 def plan_of(phases: list[list[int]]) -> Plan:
     """A readable plan."""
-    found = read_plan(json.dumps(phases).encode())
-    assert found is not None
-    return found
+    plan = read_plan(json.dumps(phases).encode())
+    assert plan is not None
+    return plan
 
 
 def lines(*texts: str, path: str = "/o/nixl-ep-node-0.log", seconds: float = 100.0, generation: int = 0) -> JobLines:

@@ -19,9 +19,9 @@ AT = 100.0
 
 def planned(phases: object) -> Plan:
     """A plan that must be readable."""
-    found = read_plan(json.dumps(phases).encode())
-    assert found is not None
-    return found
+    result = read_plan(json.dumps(phases).encode())
+    assert result is not None
+    return result
 
 
 def taken(lines: list[str]) -> NodeRun:
@@ -34,19 +34,19 @@ def taken(lines: list[str]) -> NodeRun:
 
 def test_plan_of_growth_and_contraction() -> None:
     """A rank that is not listed any more is removed, a negative one is killed, and both may come back."""
-    found = planned(PHASES)
-    assert found.phases[2] == Phase(frozenset({0, 1, 2, 3, 4, 7}), frozenset({6}), frozenset({5}))
-    assert found.phases[3] == Phase(frozenset(range(8)), frozenset(), frozenset())
-    assert found.expected(1) == frozenset(range(8))
-    assert found.expected(4) == found.expected(-1) == frozenset()
+    result = planned(PHASES)
+    assert result.phases[2] == Phase(frozenset({0, 1, 2, 3, 4, 7}), frozenset({6}), frozenset({5}))
+    assert result.phases[3] == Phase(frozenset(range(8)), frozenset(), frozenset())
+    assert result.expected(1) == frozenset(range(8))
+    assert result.expected(4) == result.expected(-1) == frozenset()
 
 
 def test_planned_removals() -> None:
     """A rank is killed in the phase with its negative number; it is removed after its last phase in a row."""
-    found = planned(PHASES)
-    assert [found.is_killed(*of) for of in ((6, 2), (6, 1), (5, 2), (6, 4))] == [True, False, False, False]
+    result = planned(PHASES)
+    assert [result.is_killed(*of) for of in ((6, 2), (6, 1), (5, 2), (6, 4))] == [True, False, False, False]
     after = ((5, 1), (5, 0), (6, 1), (0, 2), (0, 3), (0, 4), (0, -1))
-    assert [of for of in after if found.is_removed_after(*of)] == [(5, 1), (0, 3)]
+    assert [of for of in after if result.is_removed_after(*of)] == [(5, 1), (0, 3)]
 
 
 def test_phases_with_names() -> None:
@@ -165,8 +165,8 @@ def test_launches_of_a_node() -> None:
 
 def test_ranks_of_a_run_are_bounded() -> None:
     """So many ranks are kept, and not one more."""
-    found = taken([f"global_rank={rank}, local_rank=0 -> start phase 0" for rank in range(run.MAX_RANKS + 1)])
-    assert len(found.ranks) == run.MAX_RANKS
+    result = taken([f"global_rank={rank}, local_rank=0 -> start phase 0" for rank in range(run.MAX_RANKS + 1)])
+    assert len(result.ranks) == run.MAX_RANKS
 
 
 FAILURES = {
@@ -222,16 +222,16 @@ def test_srun_that_the_plan_ends() -> None:
         ((*TRIPLE, "a line of the job"), True, True),
         ((), True, False),
     ):
-        found = SrunEnd()
+        result = SrunEnd()
         for line in lines:
-            found.take(line)
-        assert found.is_planned(plan_kills=kills) is is_planned
+            result.take(line)
+        assert result.is_planned(plan_kills=kills) is is_planned
 
 
 def test_garbage_does_no_harm() -> None:
     """Text of any kind, also from pieces of records, is read without an error."""
     chance = random.Random(3)  # noqa: S311  # not for secrets
     pieces = [line[a : a + 30] for line in RECORDS for a in range(0, len(line), 7)]
-    found = NodeRun()
+    result = NodeRun()
     for _ in range(2000):
-        found.take("".join(chance.choices(pieces, k=4)), 1.0)
+        result.take("".join(chance.choices(pieces, k=4)), 1.0)

@@ -44,18 +44,18 @@ def test_a_job_with_a_dead_rank() -> None:
     table.ranks.judge_changed()
     died = table.clock.time()
     table.clock.advance(360.0)
-    found = document(table, ledger, frozenset({"gpu_xid"}))
-    assert [(rank.rank, rank.state) for rank in found.ranks] == [("2", "dead"), ("1", "alive"), ("3", "alive")]
-    dead = found.ranks[0]
+    page = document(table, ledger, frozenset({"gpu_xid"}))
+    assert [(rank.rank, rank.state) for rank in page.ranks] == [("2", "dead"), ("1", "alive"), ("3", "alive")]
+    dead = page.ranks[0]
     assert (dead.job_id, dead.pid, dead.user, dead.local_rank) == ("4711", 2, "alice", "2")
     assert dead.gpus == (RankGpu(0, "GPU-a", "0000:3b:00.0"),)
     assert (dead.ended, dead.state_reason) == (RankEnd(died, "signaled", "SIGSEGV"), "fatal_signal")
     assert dead.unhealthy == ("gpu_xid",)
-    assert found.ranks[1].unhealthy == ()
-    [job] = found.jobs
+    assert page.ranks[1].unhealthy == ()
+    [job] = page.jobs
     assert (job.job_id, job.user, job.world_size, job.states) == ("4711", "alice", 8, {"dead": 1, "alive": 2})
     assert job.sentence == "rank 2 crashed (SIGSEGV), 6 min ago; 2 ranks run"
-    assert found.configuration.file == "/etc/rankwatch.yml"
+    assert page.configuration.file == "/etc/rankwatch.yml"
 
 
 def ranks(state: str, count: int, reason: str = "", ended: RankEnd | None = None) -> list[Rank]:
@@ -94,8 +94,8 @@ def test_no_more_ranks_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     table.ranks.judge_changed()
     for bound, shown in ((2, ["2", "1"]), (1, ["2"])):
         monkeypatch.setattr(front, "MAX_RANKS", bound)
-        found = document(table)
-        assert ([rank.rank for rank in found.ranks], found.ranks_left_out) == (shown, 2 - bound)
+        page = document(table)
+        assert ([rank.rank for rank in page.ranks], page.ranks_left_out) == (shown, 2 - bound)
 
 
 @pytest.mark.parametrize(("text", "expected"), [

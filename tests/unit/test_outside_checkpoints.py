@@ -157,10 +157,10 @@ def live_on(ranks: RankTable) -> bytes:
     for _ in range(2):
         ranks.tick()
         ranks.judge_changed()
-        found = ranks.snapshot()
-        shown(rank_families.families(found))
-        shown(liveness_page.families(found))
-        health = HealthSnapshot(found, (), frozenset())
+        result = ranks.snapshot()
+        shown(rank_families.families(result))
+        shown(liveness_page.families(result))
+        health = HealthSnapshot(result, (), frozenset())
         state = {"up_seconds": 1.0, "ready": True, "configuration": Configuration()}
         document = node_document(health, ranks.speeds.view, (), "here", **state)
         front_page(read(write(document)), SiteLinks())
@@ -181,13 +181,13 @@ def test_no_damage_of_the_rank_table_lasts(odd: Any) -> None:
 
 def ledger(section: bytes | None = None) -> HealthLedger:
     """A ledger with faults that stay, or one from the checkpoint."""
-    found = HealthLedger(FakeClock())
+    result = HealthLedger(FakeClock())
     if section is not None:
-        found.load(section)
-        return found
+        result.load(section)
+        return result
     for check in ("gpu_xid", "gpu_lost"):
-        found.of("kernel_log").latch(Subject("gpu", "0000:3b:00.0"), check)
-    return found
+        result.of("kernel_log").latch(Subject("gpu", "0000:3b:00.0"), check)
+    return result
 
 
 @pytest.mark.slow
@@ -196,15 +196,15 @@ def ledger(section: bytes | None = None) -> HealthLedger:
 def test_no_damage_of_the_ledger_lasts(odd: Any) -> None:
     """A damaged ledger is refused as a whole, or it takes findings, is shown, saved and restored."""
     try:
-        found = ledger(msgspec.msgpack.encode(odd))
+        result = ledger(msgspec.msgpack.encode(odd))
     except (ValueError, RecursionError):
         return
-    checks = found.of("kernel_log")
+    checks = result.of("kernel_log")
     checks.rename("gpu", {"0000:3b:00.0": "GPU-a"})
     checks.report(Subject("gpu", "GPU-a"), "gpu_xid", CheckState.OK)
-    entries = found.entries()
+    entries = result.entries()
     shown(health.families(health.HealthSnapshot(table().snapshot(), entries, health.counted_checks((), ()))))
-    assert ledger(found.dump()).entries() == tuple(entry for entry in entries if entry.finding.latched)
+    assert ledger(result.dump()).entries() == tuple(entry for entry in entries if entry.finding.latched)
 
 
 @pytest.mark.parametrize(

@@ -82,11 +82,11 @@ def run(exporter: Exporter, root: Path, answer: object = None) -> StateSection:
 
 def attributes(root: Path) -> dict[str, list[bytes]]:
     """What the attributes of a recorded /sys hold, by name."""
-    found: dict[str, list[bytes]] = {}
+    result: dict[str, list[bytes]] = {}
     for path in sorted(root.rglob("*")):
         if path.is_file():
-            found.setdefault(path.name, []).append(path.read_bytes())
-    return found
+            result.setdefault(path.name, []).append(path.read_bytes())
+    return result
 
 
 TREES: dict[str, tuple[Any, Any]] = {
@@ -124,8 +124,8 @@ STATUS = (
 @given(damaged(STAT), damaged(STATUS))
 def test_any_process_is_one_or_none(stat: bytes, status: bytes) -> None:
     """A damaged line of a process is none, or its numbers can be saved."""
-    for found in (parse_stat(stat.decode("utf-8", "replace")), parse_status(status.decode("utf-8", "replace"))):
-        assert found is None or msgspec.msgpack.encode(found)
+    for result in (parse_stat(stat.decode("utf-8", "replace")), parse_status(status.decode("utf-8", "replace"))):
+        assert result is None or msgspec.msgpack.encode(result)
     read = parse_status(status.decode("utf-8", "replace"))
     assert read is None or read.namespace_pids
 
@@ -146,10 +146,10 @@ def test_any_file_of_a_process_costs_that_process(
     path = tree.root / "10" / data.draw(st.sampled_from(files))
     path.write_bytes(data.draw(damaged(path.read_bytes())))
     context = lent("process", FakeClock(), root)
-    found = Scanner(Roots(root / "proc", root / "sys", root / "run"), context.guard).look(ScanRequest(1000.0))
-    assert 20 in {each.key.pid for each in found.new}
-    assert 20 in {key.pid for key in found.usages.ranks}
-    msgspec.msgpack.encode(found)
+    result = Scanner(Roots(root / "proc", root / "sys", root / "run"), context.guard).look(ScanRequest(1000.0))
+    assert 20 in {rank.key.pid for rank in result.new}
+    assert 20 in {key.pid for key in result.usages.ranks}
+    msgspec.msgpack.encode(result)
 
 
 PRESSURE = b"some avg10=0.00 avg60=1.25 avg300=0.00 total=1234567\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n"
@@ -163,9 +163,9 @@ def test_any_files_of_a_control_group_are_numbers(tmp_path: Path, pressure: byte
     """Whatever a control group's files hold, times that can be are read of them, or 0."""
     (tmp_path / "cpu.pressure").write_bytes(pressure)
     (tmp_path / "cpu.stat").write_bytes(statistics)
-    (found,) = GroupReader().read([GroupPaths(str(tmp_path), (str(tmp_path),))]).values()
-    assert min(found) >= 0
-    assert max(found) < 10**18
+    (result,) = GroupReader().read([GroupPaths(str(tmp_path), (str(tmp_path),))]).values()
+    assert min(result) >= 0
+    assert max(result) < 10**18
 
 
 def test_what_is_no_pid_is_no_process(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_any_table_is_read(tmp_path: Path, raw: bytes) -> None:
         (tmp_path / name).write_bytes(raw)
     addresses_in(tmp_path)
     mounted_devices(text, {"nvme0n1p2": BlockDevice("259:2", frozenset({"nvme0n1p2"}))})
-    found = read_settings(parse(text))
-    assert 1.0 <= found.timeout_factor <= MAX_FACTOR
-    assert all(0 < endpoint.port < 65536 for endpoint in found.endpoints)
+    result = read_settings(parse(text))
+    assert 1.0 <= result.timeout_factor <= MAX_FACTOR
+    assert all(0 < endpoint.port < 65536 for endpoint in result.endpoints)
     (tmp_path / "memory.events").write_bytes(raw)
     oom_kills(str(tmp_path / "memory.events"))
 
@@ -261,18 +261,18 @@ def fields_of(value: object) -> Any:
 @given(reshaped(fields_of(LOOK)))
 def test_any_answer_of_the_gpu_helper_is_shown_or_refused(answer: object) -> None:
     """Odd numbers, names and kinds of the helper cost no look, and the saved state is restored."""
-    found = taken(answer, LookAnswer)
-    if found is not None and not getattr(found, "error", ""):
-        run(NvmlExporter(NvmlConfig()), DATA / "nvml", found)
+    result = taken(answer, LookAnswer)
+    if result is not None and not getattr(result, "error", ""):
+        run(NvmlExporter(NvmlConfig()), DATA / "nvml", result)
 
 
 @settings(max_examples=100, deadline=None)
 @given(reshaped(fields_of(PROBES)))
 def test_any_answer_of_the_storage_helper_is_shown_or_refused(answer: object) -> None:
     """Odd times and sizes of a path cost no look."""
-    found = taken(answer, list[Probe])
-    if found is not None:
-        run(StorageExporter(StorageConfig(paths=["/a"], dump_paths=["/a"])), DATA / "storage", found)
+    result = taken(answer, list[Probe])
+    if result is not None:
+        run(StorageExporter(StorageConfig(paths=["/a"], dump_paths=["/a"])), DATA / "storage", result)
 
 
 def test_a_number_of_sysfs_has_64_bits(tmp_path: Path) -> None:

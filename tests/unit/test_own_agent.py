@@ -107,15 +107,15 @@ def test_a_terminal_obeys_nobody(
     answers[0] = said
     main.main([command, "--web.listen-address", f"127.0.0.1:{port}"])
     shown = capsys.readouterr()
-    assert all(each.isprintable() or each == "\n" for each in shown.out + shown.err)
-    assert all(each.isprintable() or each == "\n" for each in as_text([wrong("x", "\x1b[31m", "\u202e")]))
+    assert all(sign.isprintable() or sign == "\n" for sign in shown.out + shown.err)
+    assert all(sign.isprintable() or sign == "\n" for sign in as_text([wrong("x", "\x1b[31m", "\u202e")]))
 
 
 def test_json_for_a_terminal() -> None:
     """Control characters are escaped on a terminal, and the JSON stays equal."""
     value = {"a": "\x9b31m\u202e\U000e0001é\n"}
     text = as_json(value)
-    assert all(each.isprintable() or each == "\n" for each in text)
+    assert all(sign.isprintable() or sign == "\n" for sign in text)
     assert json.loads(text) == value
 
 

@@ -22,7 +22,7 @@ class Agent:
     """What the pages are given, and what they asked it for."""
 
     def __init__(self) -> None:
-        self.asked: list[Selection] = []
+        self.queries: list[Selection] = []
         self.is_ready = False
         self.go = asyncio.Event()
         self.go.set()
@@ -33,7 +33,7 @@ class Agent:
         )
 
     async def render(self, selection: Selection) -> Rendered:
-        self.asked.append(selection)
+        self.queries.append(selection)
         self.at_once += 1
         await self.go.wait()
         self.at_once -= 1
@@ -55,7 +55,7 @@ async def test_metrics_are_rendered_as_asked() -> None:
     assert (response.status, response.content_type) == (200, "text/plain; version=0.0.4; charset=utf-8")
     assert gzip.decompress(response.body) == b"rankwatch_a 1\n"
     assert ("Content-Encoding", "gzip") in response.headers
-    assert agent.asked == [Selection(collect=frozenset({"process"}), gzip=True)]
+    assert agent.queries == [Selection(collect=frozenset({"process"}), gzip=True)]
     plain = await agent.pages(HttpRequest("/metrics"))
     assert "Content-Encoding" not in dict(plain.headers)
     assert plain.body == b"rankwatch_a 1\n"
@@ -67,7 +67,7 @@ async def test_a_page_without_its_ranks_is_not_shown() -> None:
     agent.may_show = False
     assert (await agent.pages(HttpRequest("/-/ready"))).status == 503
     assert (await agent.ask()).status == 503
-    assert agent.asked == []
+    assert agent.queries == []
     assert (await agent.pages(HttpRequest("/-/healthy"))).status == 200
     agent.may_show = True
     assert (await agent.ask()).status == 200
@@ -81,7 +81,7 @@ async def test_concurrent_scrapes_share_a_render() -> None:
     for _ in range(9):  # all have asked by then
         await asyncio.sleep(0)
     agent.go.set()
-    assert ([response.status for response in await asyncio.gather(*tasks)], len(agent.asked)) == ([200] * 5, 1)
+    assert ([response.status for response in await asyncio.gather(*tasks)], len(agent.queries)) == ([200] * 5, 1)
 
 
 async def test_shipped_scrapes_wait_for_no_others() -> None:
@@ -89,23 +89,24 @@ async def test_shipped_scrapes_wait_for_no_others() -> None:
     agent = Agent()
     agent.go.clear()
     others = [agent.ask(collect=str(number)) for number in range(200)]
-    while not agent.asked:  # what is waited for is counted, not signalled
+    while not agent.queries:  # what is waited for is counted, not signalled
         await asyncio.sleep(0)
     jobs: tuple[dict[str, list[str]], ...] = ({}, {"collect[]": sorted(LIVENESS)}, {"exclude[]": sorted(LIVENESS)})
     shipped = [asyncio.create_task(agent.pages(HttpRequest("/metrics", query))) for query in jobs]
-    while len(agent.asked) < 2:
+    while len(agent.queries) < 2:
         await asyncio.sleep(0)
     assert agent.at_once == 2
-    for each in shipped:
+    for task in shipped:
         agent.go.set()
-        await each
-    assert [each for each in agent.asked if each.is_shipped] == [
+        await task
+    assert [entry for entry in agent.queries if entry.is_shipped] == [
         Selection(),
         Selection(collect=LIVENESS),
         Selection(exclude=LIVENESS),
     ]
     agent.go.set()
-    assert ({response.status for response in await asyncio.gather(*others, *shipped)}, len(agent.asked)) == ({200}, 203)
+    statuses = {response.status for response in await asyncio.gather(*others, *shipped)}
+    assert (statuses, len(agent.queries)) == ({200}, 203)
 
 
 async def test_other_selections_take_turns_by_peer() -> None:
@@ -114,13 +115,13 @@ async def test_other_selections_take_turns_by_peer() -> None:
     agent.go.clear()
     for number in range(100):
         agent.ask(collect=str(number))
-    while not agent.asked:  # what is waited for is counted, not signalled
+    while not agent.queries:  # what is waited for is counted, not signalled
         await asyncio.sleep(0)
     other = asyncio.create_task(agent.pages(HttpRequest("/metrics", {"collect[]": ["process"]}, client="other")))
     await asyncio.sleep(0)
     agent.go.set()
     assert (await other).status == 200
-    assert agent.asked.index(Selection(collect=frozenset({"process"}))) <= 2
+    assert agent.queries.index(Selection(collect=frozenset({"process"}))) <= 2
 
 
 async def test_front_page_is_html_that_may_load_nothing() -> None:

@@ -81,36 +81,36 @@ def test_a_question_that_fails_is_no_end() -> None:
     """If the kernel refuses one lookup, the client counts by its address, and later lookups go on."""
 
     class Broken:
-        asked = 0
+        questions = 0
 
         def send(self, raw: bytes, /) -> int:
-            self.asked += 1
+            self.questions += 1
             raise OSError(2, "No such file or directory")
 
         def recv(self, _size: int, /) -> bytes:
             return b""
 
         def close(self) -> None:
-            self.asked = -1
+            self.questions = -1
 
     channel = Broken()
     peers = Peers(lambda: Netlink(channel))
-    assert ([peers.of(("127.0.0.1", 1), ("127.0.0.1", 2)) for _ in range(2)], channel.asked) == ([LOOPBACK] * 2, 2)
+    assert ([peers.of(("127.0.0.1", 1), ("127.0.0.1", 2)) for _ in range(2)], channel.questions) == ([LOOPBACK] * 2, 2)
     peers.close()
-    assert channel.asked == -1
+    assert channel.questions == -1
 
 
 def test_a_passing_error_does_not_end_the_questions() -> None:
     """Too many open files cost one lookup; without AF_NETLINK there is no further one."""
     errors = [OSError(errno.EMFILE, "Too many open files"), OSError(errno.EPERM, "Operation not permitted")]
-    asked = 0
+    questions = 0
 
     def fail() -> Netlink:
-        nonlocal asked
-        asked += 1
-        raise errors[min(asked, 2) - 1]
+        nonlocal questions
+        questions += 1
+        raise errors[min(questions, 2) - 1]
 
     peers = Peers(fail)
     for _ in range(4):
         assert peers.of(("127.0.0.1", 5), ("127.0.0.1", 19028)) == LOOPBACK
-    assert asked == 2
+    assert questions == 2

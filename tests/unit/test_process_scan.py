@@ -157,7 +157,7 @@ class Group:
         self.file.parent.mkdir(parents=True)
         self.kills(0)
         self.ledger = OomLedger()
-        self.found: ScanResult | None = None
+        self.result: ScanResult | None = None
 
     def add(self, pid: int, **state: Any) -> None:
         self.node.add_rank(pid, cgroup="0::/job\n", **state)
@@ -167,13 +167,13 @@ class Group:
 
     def look(self, times: int = 1) -> None:
         for _ in range(times):
-            self.found = self.node.look()
-            self.ledger.keep(known.oom for known in self.found.standing.values())
+            self.result = self.node.look()
+            self.ledger.keep(known.oom for known in self.result.standing.values())
 
     def is_oom(self, pid: int) -> bool:
         """Whether a SIGKILL that ends the process now counts as the OOM killer's."""
-        assert self.found is not None
-        before = self.found.standing[ProcessKey(pid, 5000)].oom
+        assert self.result is not None
+        before = self.result.standing[ProcessKey(pid, 5000)].oom
         return self.ledger.assign(before, oom_now(before))
 
 
@@ -215,8 +215,8 @@ def test_oom_kill_of_a_process_that_takes_long_to_die(group: Group, dying: dict[
     group.add(10, exiting=True)  # SIGKILL is not pending any more once it is being handled
     group.look(looks)
     assert group.is_oom(10)
-    assert group.found is not None
-    assert group.found.standing[KEY].kill_pending == ("pending" in dying)
+    assert group.result is not None
+    assert group.result.standing[KEY].kill_pending == ("pending" in dying)
 
 
 def test_control_group_made_anew(group: Group) -> None:

@@ -107,11 +107,11 @@ def test_a_file_is_read_when_it_has_changed(tmp_path: Path) -> None:
     """A changed file is read once, up to one byte beyond its limit."""
     path = tmp_path / "file"
     path.write_text("12345")
-    found = read_changed(str(path), 4, None)
-    assert found[1] == b"12345"
-    assert read_changed(str(path), 4, found[0]) is None
+    content = read_changed(str(path), 4, None)
+    assert content[1] == b"12345"
+    assert read_changed(str(path), 4, content[0]) is None
     path.write_text("123456")
-    again = read_changed(str(path), 4, found[0])
+    again = read_changed(str(path), 4, content[0])
     assert again[1] == b"12345"
 
 

@@ -93,8 +93,8 @@ def test_loopback_rendezvous_of_two_pods(table: Table) -> None:
     """Two jobs that meet at 127.0.0.1:29500 in network namespaces of their own are two jobs, and both are shown."""
     env = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     for pid, namespace in ((1, 4026532001), (2, 4026532002), (3, 4026532002)):
-        found = msgspec.structs.replace(facts(pid, env | {"RANK": str(pid)}), network_namespace=namespace)
-        table.ranks.observe_process(found)
+        process = msgspec.structs.replace(facts(pid, env | {"RANK": str(pid)}), network_namespace=namespace)
+        table.ranks.observe_process(process)
     table.tick(1.0)
     job_of = {label.rank: label.job_id for label in table.labels()}
     assert job_of["1"] != job_of["2"] == job_of["3"]

@@ -53,11 +53,11 @@ def test_a_rank_has_one_state(table: Table) -> None:
     seen = []
 
     def look() -> None:
-        found = [
+        rows = [
             s for s in samples(rank_families.families(table.ranks.timed_snapshot())) if s.name == "rankwatch_rank_state"
         ]
-        assert [(s.labels["rank"], s.value) for s in found] == [("1", 1.0), ("2", 1.0)]
-        seen.append(found[0].labels["state"])
+        assert [(s.labels["rank"], s.value) for s in rows] == [("1", 1.0), ("2", 1.0)]
+        seen.append(rows[0].labels["state"])
 
     look()
     table.ranks.observe_state(keys[0], "T", None, kill_pending=False, finalized=False)

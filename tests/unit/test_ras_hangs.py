@@ -209,13 +209,13 @@ def after(report: Report, seconds: float) -> list[tuple[int, str]]:
 def test_a_rank_that_left_is_waited_for_once_nothing_is_launched_for_minutes() -> None:
     """Ranks that aborted or left while the others are equally far are named, not sooner; half of all are a teardown."""
     three = [rank(number, number, AllReduce=5) for number in range(3)]
-    for ranks, left, seconds, suspected in (
+    for ranks, gone, seconds, suspected in (
         (three, (3,), LEFT_SECONDS - 1.0, []),
         (three, (3,), LEFT_SECONDS, [(3, "left")]),
         (three, (3, 4), LEFT_SECONDS, [(3, "left"), (4, "left")]),
         (three[:2], (3, 2), LEFT_SECONDS, []),
     ):
-        departing = tuple(departed(number, number) for number in left)
+        departing = tuple(departed(number, number) for number in gone)
         assert after(read(group(WORLD, ranks, departing)), seconds) == suspected
 
 

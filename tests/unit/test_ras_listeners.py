@@ -369,8 +369,8 @@ def test_a_connection_is_searched_for_to_the_bound(tree: ProcTree, monkeypatch: 
     client = Endpoint("127.0.0.1", 40001)
     line = row("0100007F:6D7C", 99, state="01").replace("00000000:0000 01", "0100007F:9C41 01")
     (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) * 50 + line)
-    size, found = (tree.root / "net/tcp").stat().st_size, sockets_module.Socket(V4, client, 0, 99)
-    for bound, tcp6, expected in ((size, "", found), (size - 1, "", None), (size - 1, line, found)):
+    size, entry = (tree.root / "net/tcp").stat().st_size, sockets_module.Socket(V4, client, 0, 99)
+    for bound, tcp6, expected in ((size, "", entry), (size - 1, "", None), (size - 1, line, entry)):
         monkeypatch.setattr(sockets_module, "MAX_SEARCHED_BYTES", bound)
         (tree.root / "net/tcp6").write_text(tcp6.replace("0100007F", "0000000000000000FFFF00000100007F"))
         assert sockets_module.connection(tree.root / "net", V4, client) == expected

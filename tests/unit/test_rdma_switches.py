@@ -29,7 +29,7 @@ HEAD = "device,port,switch,switch_port\n"
 def test_the_file_of_one_node(text: str, ports: dict[str, tuple[str, str]]) -> None:
     """Each line has a port and its switch; those of other nodes are passed over; columns may stand in any order."""
     for name in ("a", "a.other"):
-        assert read_wiring(text.encode(), name) == Wiring({(device, "1"): place for device, place in ports.items()})
+        assert read_wiring(text.encode(), name) == Wiring({(device, "1"): port for device, port in ports.items()})
 
 
 def test_lines_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,8 +124,8 @@ def test_a_switch_without_names() -> None:
         ({"port": []}, ("leaf-1", "")),
         ({"chassis": []}, None),
     ]
-    for said, place in cases:
-        assert read_neighbours(heard(neighbour("a", **said))).get("a") == place
+    for said, port in cases:
+        assert read_neighbours(heard(neighbour("a", **said))).get("a") == port
 
 
 def test_odd_neighbours() -> None:

@@ -38,11 +38,11 @@ class Machine:
         """All files below the root."""
         return {str(path.relative_to(self.root)) for path in self.root.rglob("*") if not path.is_dir()}
 
-    def configure_slurm(self, place: str = "etc/slurm") -> None:
+    def configure_slurm(self, folder: str = "etc/slurm") -> None:
         """Have a slurm.conf as docs/schedulers.md has it."""
-        (self.root / place).mkdir(parents=True, exist_ok=True)
+        (self.root / folder).mkdir(parents=True, exist_ok=True)
         lines = "# ours\nProlog=/etc/slurm/prolog.d/*\nEpilog=/etc/slurm/epilog.d/*\n"
-        (self.root / place / "slurm.conf").write_text(lines)
+        (self.root / folder / "slurm.conf").write_text(lines)
 
 
 @pytest.fixture
@@ -68,11 +68,11 @@ def test_what_was_chosen_is_there_and_goes(machine: Machine) -> None:
     assert machine.files() == {"etc/default/rankwatch"}
 
 
-@pytest.mark.parametrize("place", ["etc/slurm", "run/slurm/conf", "var/spool/slurmd/conf-cache"])
-def test_no_pattern_of_slurms_is_left_without_a_file(machine: Machine, place: str) -> None:
+@pytest.mark.parametrize("folder", ["etc/slurm", "run/slurm/conf", "var/spool/slurmd/conf-cache"])
+def test_no_pattern_of_slurms_is_left_without_a_file(machine: Machine, folder: str) -> None:
     """While slurm.conf names the folders, a script that does nothing stays in each: slurmd drains nodes without one."""
     machine.setup("--slurm")
-    machine.configure_slurm(place)
+    machine.configure_slurm(folder)
     said = machine.setup("--remove")
     for hook in HOOKS:
         stays = machine.slurm / hook / "50-rankwatch"

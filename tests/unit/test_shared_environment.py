@@ -78,9 +78,9 @@ def test_what_a_task_says_is_not_said_of_those_who_share_it(title: str, table: T
     table.tick(BINDING_SECONDS)
     snapshot = table.ranks.snapshot()
     shown = samples([*rank_families.families(snapshot), *liveness_page.families(snapshot)])
-    assert not [each for each in shown if each.name == "rankwatch_job_expected_ranks"]
-    assert [each.labels["world_size"] for each in shown if each.name == "rankwatch_job_info"] == [""]
-    assert [each.labels["local_rank"] for each in shown if each.name == "rankwatch_rank_info"] == [""] * 4
+    assert not [entry for entry in shown if entry.name == "rankwatch_job_expected_ranks"]
+    assert [entry.labels["world_size"] for entry in shown if entry.name == "rankwatch_job_info"] == [""]
+    assert [entry.labels["local_rank"] for entry in shown if entry.name == "rankwatch_rank_info"] == [""] * 4
     assert set(map(size_of, table.ranks.snapshot().running.values())) == {None}
 
 
@@ -119,7 +119,7 @@ def test_what_may_be_no_rank_is_not_named_by_pid(env: dict[str, str] | None, evi
     assert (snapshot.ranks, snapshot.unidentified, snapshot.unreadable) == ((), evidence == "thread", env is None)
 
 
-@pytest.mark.parametrize(("title", "place"), [
+@pytest.mark.parametrize(("title", "position"), [
     ("VLLM::Worker_DP0_PP0_TP3_EP3", (("DP", 0), ("PP", 0), ("TP", 3))),
     ("VLLM::Worker_TP11", (("TP", 11),)),
     ("sglang::scheduler_DP1_TP2", (("DP", 1), ("TP", 2))),
@@ -128,15 +128,15 @@ def test_what_may_be_no_rank_is_not_named_by_pid(env: dict[str, str] | None, evi
     ("python train.py Worker_TP1", ()),
     ("", ()),
 ])  # fmt: skip
-def test_titles(title: str, place: tuple[tuple[str, int], ...]) -> None:
+def test_titles(title: str, position: tuple[tuple[str, int], ...]) -> None:
     """The titles of vLLM's workers and SGLang's schedulers name axes and numbers; others name nothing."""
-    assert place_of(title) == place
+    assert place_of(title) == position
 
 
 def test_numbers_of_places() -> None:
     """The innermost axis counts fastest; places that are alike or of other axes give no number."""
     places = [(("PP", pp), ("TP", tp)) for pp in range(2) for tp in range(4)]
-    assert [number_of(place, places) for place in places] == list(range(8))
+    assert [number_of(position, places) for position in places] == list(range(8))
     assert number_of(places[0], [*places, places[0]]) is None
     assert number_of(places[0], [*places, (("TP", 0),)]) is None
     assert number_of((), [()]) is None

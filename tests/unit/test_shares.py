@@ -91,13 +91,13 @@ def test_a_budget_without_groups_is_the_sum_alone() -> None:
     assert budget.refused == 1
 
 
-@pytest.mark.parametrize(("groups", "each"), [([A], 400), ([A, A2], 215), ([A, B], 254), ([A, B, C], 186)])
-def test_shares_of_those_who_want_all(groups: list[Share], each: int) -> None:
+@pytest.mark.parametrize(("groups", "amount"), [([A], 400), ([A, A2], 215), ([A, B], 254), ([A, B, C], 186)])
+def test_shares_of_those_who_want_all(groups: list[Share], amount: int) -> None:
     """Users who take in turn have equal parts, and a late one finds its share free."""
     budget = FairBudget(700)
     held = fill(budget, list(groups))
     assert max(held.values()) - min(held.values()) <= 1
-    assert abs(min(held.values()) - each) <= 2
+    assert abs(min(held.values()) - amount) <= 2
     assert budget.take(Share(9, "/late"), (700 - budget.taken) // 3)
 
 
@@ -126,5 +126,5 @@ def test_series_of_owners_in_a_group() -> None:
 def test_turns() -> None:
     """The first of each user's come first, then the second of each, up to the bound."""
     items = ["a1", "a2", "a3", "b1", "b2"]
-    assert in_turns(items, lambda each: each[0], 4) == ["a1", "b1", "a2", "b2"]
-    assert in_turns(items, lambda each: each[0]) == ["a1", "b1", "a2", "b2", "a3"]
+    assert in_turns(items, lambda amount: amount[0], 4) == ["a1", "b1", "a2", "b2"]
+    assert in_turns(items, lambda amount: amount[0]) == ["a1", "b1", "a2", "b2", "a3"]

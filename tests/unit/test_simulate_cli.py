@@ -36,10 +36,10 @@ JOB = Job(job_dir="/j", dump_dir="/d", ranks=8, hosts=2, host_index=1, tp=2)
 ])  # fmt: skip
 def test_nonsense_is_refused_in_one_line(options: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Exit 2, one line on standard error that names the mistake, nothing on standard output."""
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as stopped:
         main(options.split())
     output = capsys.readouterr()
-    assert (left.value.code, output.err.count("\n")) == (2, 1)
+    assert (stopped.value.code, output.err.count("\n")) == (2, 1)
     assert said in output.err
     assert output.out == ""
 
@@ -54,9 +54,9 @@ def test_a_used_job_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_help_tells_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     """--help exits 0 and explains the signals and the accidents."""
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as stopped:
         main(["--help"])
-    assert left.value.code == 0
+    assert stopped.value.code == 0
     text = capsys.readouterr().out
     assert "SIGUSR1 ends the job in order" in text
     assert "--straggler RANK" in text

@@ -26,7 +26,7 @@ SLURM = ROOT / "deploy" / "slurm"
 ENVIRONMENTS = ROOT / "tests" / "data" / "jobs" / "environments"
 PROLOG, EPILOG = SLURM / "prolog.d" / "50-rankwatch", SLURM / "epilog.d" / "50-rankwatch"
 JOBCOMP, TASK_PROLOG = SLURM / "jobcomp" / "rankwatch", SLURM / "task_prolog.d" / "50-rankwatch"
-SHELLS = sorted({Path(found).resolve().name for shell in ("sh", "dash", "bash") if (found := shutil.which(shell))})
+SHELLS = sorted({Path(record).resolve().name for shell in ("sh", "dash", "bash") if (record := shutil.which(shell))})
 """Each once: sh is one of the others."""
 EACH = [SHELLS[0], *(pytest.param(shell, marks=pytest.mark.slow) for shell in SHELLS[1:])]
 AFTERWARDS_SECONDS = 20.0
@@ -56,7 +56,7 @@ class Site:
     """A directory of job files, and programs that stand for Slurm's and the agent's."""
 
     def __init__(self, root: Path, shell: str = "sh") -> None:
-        self.jobs, self.inspector, self.asked, self._root = root / "jobs", root / "inspector", root / "asked", root
+        self.jobs, self.inspector, self.calls, self._root = root / "jobs", root / "inspector", root / "asked", root
         self.shell = shell
         self._runs: list[int] = []
         self.settings = {
@@ -84,22 +84,22 @@ class Site:
             ended = self._runs.pop()
             poll = select.poll()
             poll.register(ended)
-            found = poll.poll(1000 * AFTERWARDS_SECONDS)
+            record = poll.poll(1000 * AFTERWARDS_SECONDS)
             os.close(ended)
-            assert found
+            assert record
 
     def answer(self, squeue: str, status: str) -> None:
         """Have squeue and `rankwatch status` print this."""
         for name, text in (("squeue", squeue), ("rankwatch", status)):
             program = self._root / name
             (self._root / f"{name}.txt").write_text(text)
-            program.write_text(f'#!/bin/sh\necho {name} "$@" >> {self.asked}\ncat {self._root}/{name}.txt\n')
+            program.write_text(f'#!/bin/sh\necho {name} "$@" >> {self.calls}\ncat {self._root}/{name}.txt\n')
             program.chmod(0o755)
 
     def file(self, job_id: str = "4") -> dict[str, Any]:
         """Return what a job's file holds."""
-        found: dict[str, Any] = json.loads((self.jobs / f"{job_id}.json").read_text())
-        return found
+        record: dict[str, Any] = json.loads((self.jobs / f"{job_id}.json").read_text())
+        return record
 
     def wait_for_state(self, job_id: str = "4") -> dict[str, Any]:
         """Wait until a job's file says a state."""
@@ -132,9 +132,9 @@ def test_the_prolog_writes_what_slurm_says_of_the_job(site: Site) -> None:
     """The prolog writes the job's file from its environment, readable by all, and nothing else."""
     before = int(time.time())
     site.run(PROLOG, environment("prolog.4"))
-    found = site.file()
-    assert before <= found.pop("started") <= time.time()
-    assert found == {
+    record = site.file()
+    assert before <= record.pop("started") <= time.time()
+    assert record == {
         "job_id": "4", "user": "root", "uid": 0, "account": "", "partition": "low", "cluster": "lab", "name": "",
         "gpus": "", "array_job_id": "", "array_task_id": "", "nodes": 1, "ntasks": 2, "restarts": 0,
     }  # fmt: skip
@@ -166,9 +166,9 @@ def test_the_epilog_adds_the_end(site: Site, name: str, codes: tuple[int, int, i
     site.run(PROLOG, environment("prolog.4") | {"SLURM_JOB_ID": job_id})
     written = site.file(job_id)
     site.run(EPILOG, environment(name))
-    found = site.file(job_id)
-    assert written["started"] <= found.pop("ended") <= time.time()
-    assert (tuple(found.pop(each) for each in ("exit_code", "exit_signal", "derived_code")), found) == (codes, written)
+    record = site.file(job_id)
+    assert written["started"] <= record.pop("ended") <= time.time()
+    assert (tuple(record.pop(row) for row in ("exit_code", "exit_signal", "derived_code")), record) == (codes, written)
 
 
 @pytest.mark.parametrize(("squeue", "state", "reason"), [
@@ -184,10 +184,10 @@ def test_the_state_is_asked_for_afterwards(site: Site, squeue: str, state: str, 
     site.answer(squeue, SIGTERMED)
     site.run(PROLOG, environment("prolog.4"))
     site.run(EPILOG, environment("epilog.4"))
-    found = site.wait_for_state()
-    assert (found["state"], found["reason"], found["partition"]) == (state, reason, "low")
-    asked = [line for line in site.asked.read_text().splitlines() if line.startswith("squeue")]
-    assert asked == ["squeue --noheader --states=all --jobs=4 --format=%T %r"]
+    record = site.wait_for_state()
+    assert (record["state"], record["reason"], record["partition"]) == (state, reason, "low")
+    calls = [line for line in site.calls.read_text().splitlines() if line.startswith("squeue")]
+    assert calls == ["squeue --noheader --states=all --jobs=4 --format=%T %r"]
 
 
 @pytest.mark.parametrize(("changed", "asks"), [
@@ -209,7 +209,7 @@ def test_slurm_is_asked_by_the_first_node_where_codes_are_those_of_success(
     if asks:
         assert site.wait_for_state()["state"] == "CANCELLED"
     site.wait_until_alone()
-    assert site.asked.exists() == asks
+    assert site.calls.exists() == asks
 
 
 @pytest.mark.parametrize(("printed", "asks"), [
@@ -230,8 +230,8 @@ def test_the_agent_says_whether_to_ask(site: Site, printed: str, asks: bool) -> 
     if asks:
         assert site.wait_for_state()["state"] == "CANCELLED"
     site.wait_until_alone()
-    assert ("squeue" in site.asked.read_text()) == asks == ("state" in site.file())
-    assert site.asked.read_text().startswith("rankwatch status\n")
+    assert ("squeue" in site.calls.read_text()) == asks == ("state" in site.file())
+    assert site.calls.read_text().startswith("rankwatch status\n")
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_what_is_not_told_yet_is_asked_again(site: Site, squeue: str, printed: s
     site.answer(squeue, printed)
     site.run(EPILOG, environment("epilog.4") | {"RANKWATCH_ASK_AFTER_SECONDS": "0 0.5 4"})
     command = "squeue" if printed is SIGTERMED else "rankwatch"
-    wait_until(lambda: site.asked.exists() and command in site.asked.read_text())
+    wait_until(lambda: site.calls.exists() and command in site.calls.read_text())
     site.answer("CANCELLED None\n", SIGTERMED)
     assert site.wait_for_state()["state"] == "CANCELLED"
 
@@ -257,7 +257,7 @@ def test_who_asks_outlives_the_epilogs_process_group(site: Site) -> None:
             process.wait(30)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-    wait_until(lambda: site.asked.exists() and site.asked.read_text().count("rankwatch status") == EPILOGS)
+    wait_until(lambda: site.calls.exists() and site.calls.read_text().count("rankwatch status") == EPILOGS)
 
 
 def test_one_epilog_of_a_node_asks_at_a_time(site: Site) -> None:
@@ -268,7 +268,7 @@ def test_one_epilog_of_a_node_asks_at_a_time(site: Site) -> None:
     fcntl.flock(other, fcntl.LOCK_EX)
     site.run(EPILOG, environment("epilog.4"))
     wait_until(lambda: b"flock" in commands(site.jobs))
-    assert not site.asked.exists()
+    assert not site.calls.exists()
     os.close(other)
     assert site.wait_for_state()["state"] == "CANCELLED"
 
@@ -348,16 +348,16 @@ OWNER = {"SLURM_JOB_UID": "1000", "SLURM_JOB_GID": "1001"}
 root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as a prolog does")
 
 
-def task_prolog(place: Path, inspector: str, site: Site | None = None, **env: str) -> list[str]:
+def task_prolog(folder: Path, inspector: str, site: Site | None = None, **env: str) -> list[str]:
     """Return what the TaskProlog prints on a node whose directory of records is ``inspector``."""
-    script = place / "task_prolog"
+    script = folder / "task_prolog"
     script.write_text(TASK_PROLOG.read_text().replace("/var/lib/rankwatch/inspector", inspector))
-    return (site or Site(place)).run(script, environment("prolog.4") | env).stdout.splitlines()
+    return (site or Site(folder)).run(script, environment("prolog.4") | env).stdout.splitlines()
 
 
 def directory_of(printed: list[str]) -> Path:
     """The directory that a TaskProlog gives to Inspector."""
-    [line] = [each for each in printed if "DUMP_DIR=" in each]
+    [line] = [row for row in printed if "DUMP_DIR=" in row]
     return Path(line.partition("=")[2])
 
 
@@ -365,10 +365,10 @@ def test_a_link_that_lay_there_gets_no_records(tmp_path: Path) -> None:
     """Where another user has put a link in the place, the job's directory has a suffix; the link is not followed."""
     (tmp_path / "home").mkdir()
     (tmp_path / "4").symlink_to(tmp_path / "home")
-    found = directory_of(task_prolog(tmp_path, str(tmp_path)))
-    assert found.parent == tmp_path
-    assert found.name.startswith("4.")
-    assert (len(found.name), found.stat().st_mode & 0o777) == (len("4.") + 10, 0o700)
+    record = directory_of(task_prolog(tmp_path, str(tmp_path)))
+    assert record.parent == tmp_path
+    assert record.name.startswith("4.")
+    assert (len(record.name), record.stat().st_mode & 0o777) == (len("4.") + 10, 0o700)
     assert list((tmp_path / "home").iterdir()) == []
 
 
@@ -485,9 +485,9 @@ def wait_until(reached: Callable[[], bool]) -> None:
 def commands(jobs: Path) -> set[bytes]:
     """Return the names of the processes that were started for this directory."""
     needle = f"RANKWATCH_JOBS_DIR={jobs}".encode()
-    found = set()
+    record = set()
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if needle in (path / "environ").read_bytes().split(b"\0"):
-                found.add((path / "comm").read_bytes().strip())
-    return found
+                record.add((path / "comm").read_bytes().strip())
+    return record

@@ -15,19 +15,19 @@ def test_late_share_of_the_last_minute() -> None:
     clock = FakeClock()
     book = SpeedBook(clock)
 
-    def told(steps: int, by: float, start: float = 0.0) -> SpeedView:
+    def speed_of(steps: int, by: float, start: float = 0.0) -> SpeedView:
         for number in range(steps):
             clock.advance(STEP_SECONDS)
             book.observe({RANK: RankSpeed(2e9, start + number * by)})
         return book.view(RANK)
 
     assert book.view(RANK) == SpeedView()
-    assert told(12, 1.5) == SpeedView(2e9, None)
-    assert told(5, 1.5, 18.0).late_share == pytest.approx(0.3)
-    assert told(14, 0.0, 24.0).late_share == 0.0
-    assert told(12, 1.5).late_share is None, "a counter that fell began anew"
-    assert told(3, 9.0, 18.0).late_share == pytest.approx((36.0 - 3.0) / 60)
-    assert told(13, 9.0, 36.0).late_share == 1.0
+    assert speed_of(12, 1.5) == SpeedView(2e9, None)
+    assert speed_of(5, 1.5, 18.0).late_share == pytest.approx(0.3)
+    assert speed_of(14, 0.0, 24.0).late_share == 0.0
+    assert speed_of(12, 1.5).late_share is None, "a counter that fell began anew"
+    assert speed_of(3, 9.0, 18.0).late_share == pytest.approx((36.0 - 3.0) / 60)
+    assert speed_of(13, 9.0, 36.0).late_share == 1.0
     book.observe({RANK: RankSpeed(2e9, None)})
     assert book.view(RANK) == SpeedView(2e9, None)
     book.observe({})

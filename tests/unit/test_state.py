@@ -75,8 +75,8 @@ def test_bound_and_link(path: Path) -> None:
 def test_a_pipe_in_its_place_is_not_waited_for(path: Path) -> None:
     """Pipes in place of the file and of the one written before it hold nothing up, and the next save is whole."""
     path.parent.mkdir()
-    for place in (path, path.with_name("checkpoint.new")):
-        os.mkfifo(place)
+    for pipe in (path, path.with_name("checkpoint.new")):
+        os.mkfifo(pipe)
     assert opened(path).section("a").restored is None
     saved(path)
     assert opened(path).section("a").restored == b"one"

@@ -52,7 +52,7 @@ def test_nothing_that_a_terminal_obeys() -> None:
     refused = Configuration(evil, evil)
     whole = document(ranks, notes=(evil,), exporters=exporters, configuration=refused)
     for text in (table(whole), brief(document(ranks))):
-        assert all(each.isprintable() for line in text.split("\n") for each in line)
+        assert all(character.isprintable() for line in text.split("\n") for character in line)
     assert len(table(document(ranks)).split("\n")) == 2
 
 
@@ -95,9 +95,9 @@ class Answers:
 @pytest.fixture
 def answers() -> Iterator[Answers]:
     """Provide a server that says what an agent would."""
-    found = Answers()
-    with answering(lambda _: found.body) as found.address:
-        yield found
+    result = Answers()
+    with answering(lambda _: result.body) as result.address:
+        yield result
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
@@ -126,8 +126,8 @@ def test_the_address_is_that_of_the_configuration(
 def test_json_is_the_document(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
     """`--json` prints the agent's answer for the requested job."""
     assert main(["--web.listen-address", answers.address, "--json", "--job", "4711"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["api"], [rank["rank"] for rank in found["ranks"]]) == (1, ["9", "10"])
+    result = json.loads(capsys.readouterr().out)
+    assert (result["api"], [rank["rank"] for rank in result["ranks"]]) == (1, ["9", "10"])
 
 
 def test_watching_on_a_terminal(answers: Answers) -> None:

@@ -135,11 +135,11 @@ def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path, monkeyp
     write(tmp_path / "base/user/a.log", b"line\n")
     real = listing.fairly_chosen
 
-    def replaced(found: list[Subdirectory], limit: int) -> list[Subdirectory]:
-        if found:
+    def replaced(folders: list[Subdirectory], limit: int) -> list[Subdirectory]:
+        if folders:
             (tmp_path / "base/user").rename(tmp_path / "away")
             (tmp_path / "base/user").symlink_to(tmp_path / "secret")
-        return real(found, limit)
+        return real(folders, limit)
 
     monkeypatch.setattr(listing, "fairly_chosen", replaced)
     assert files_of(tmp_path, "base/*/*.log").discover() == []

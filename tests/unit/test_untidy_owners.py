@@ -105,11 +105,11 @@ def test_a_login_is_seen_from_a_control_group_namespace(node: Node) -> None:
 
 def test_pbs_hook_escapes_the_job_id() -> None:
     """OpenPBS: 'pbspro-%s.slice' % systemd_escape(jobid): a server's hyphen, an array's brackets."""
-    found = [group_of(f"/pbspro.slice/pbspro-{name}.slice") for name in (r"12.pbs\x2dserver", r"12\x5b3\x5d.server")]
-    assert [group.name for group in found if group] == ["12.pbs-server", "12[3].server"]
+    groups = [group_of(f"/pbspro.slice/pbspro-{name}.slice") for name in (r"12.pbs\x2dserver", r"12\x5b3\x5d.server")]
+    assert [group.name for group in groups if group] == ["12.pbs-server", "12[3].server"]
 
 
-def vllm(pid: int, task: int, place: int, tasks: int = 2, parent: int | None = None) -> ProcessFacts:
+def vllm(pid: int, task: int, position: int, tasks: int = 2, parent: int | None = None) -> ProcessFacts:
     """A worker of a vLLM server in a task."""
     env = {
         "SLURM_JOB_ID": "4711",
@@ -117,15 +117,15 @@ def vllm(pid: int, task: int, place: int, tasks: int = 2, parent: int | None = N
         "SLURM_NTASKS": str(tasks),
         "SLURM_TASK_PID": str(50 + task),
     }
-    title = f"VLLM::Worker_TP{place}"
+    title = f"VLLM::Worker_TP{position}"
     return owned(pid, env, SLURM, parent=parent or 50 + task, title=title)
 
 
 def test_two_servers_in_two_tasks_of_a_node_are_all_shown(table: Table) -> None:
     """`srun -n2 vllm serve -tp 4`: eight workers, of which every one must have a series."""
     for task in range(2):
-        for place in range(4):
-            table.add_facts(vllm(1 + 4 * task + place, task, place))
+        for position in range(4):
+            table.add_facts(vllm(1 + 4 * task + position, task, position))
     table.tick(BINDING_SECONDS)
     table.tick(BINDING_SECONDS)
     assert sorted(table.labels().values()) == list(range(1, 9))

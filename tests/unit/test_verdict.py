@@ -53,7 +53,7 @@ def running(pid: int = 9, **facts: object) -> RankProcess:
     return made(ProcessKey(pid, 1), found_at=0.0, **facts)  # type: ignore[arg-type]
 
 
-def left(ago: float, status: ExitStatus | None, pid: int = 1, **facts: object) -> RankProcess:
+def gone(ago: float, status: ExitStatus | None, pid: int = 1, **facts: object) -> RankProcess:
     """A process that left ``ago`` seconds before NOW."""
     return made(ProcessKey(pid, 1), found_at=0.0, exited_at=NOW - ago, exit=status, **facts)  # type: ignore[arg-type]
 
@@ -69,9 +69,9 @@ def missed(ago: float, reports: int, contradicted: bool = False, **facts: object
 
 
 ROWS: list[tuple[str, list[RankProcess], str, str]] = [
-    ("an exit that is the job's end is finished", [left(90, KILL, ended_by_scheduler=True), running()], "finished",
+    ("an exit that is the job's end is finished", [gone(90, KILL, ended_by_scheduler=True), running()], "finished",
      "ended_by_scheduler"),
-    ("it is also after a verdict", [left(90, KILL, ended_by_scheduler=True, before="killed_before_peers")], "finished",
+    ("it is also after a verdict", [gone(90, KILL, ended_by_scheduler=True, before="killed_before_peers")], "finished",
      "ended_by_scheduler"),
     ("a process that sleeps is alive", [running(state="S")], "alive", "running"),
     ("a process that runs is alive", [running(state="R")], "alive", "running"),
@@ -89,87 +89,80 @@ ROWS: list[tuple[str, list[RankProcess], str, str]] = [
     ("stopped and missed is stopped", [missed(60, 5, state="T")], "unresponsive", "stopped"),
     ("stopped, missed, and heard before is stopped", [missed(60, 5, contradicted=True, state="T")], "unresponsive",
      "stopped"),
-    ("a process that left is judged by its exit", [left(0, SEGV, silence=silence(60, 5))], "dead", "fatal_signal"),
+    ("a process that left is judged by its exit", [gone(0, SEGV, silence=silence(60, 5))], "dead", "fatal_signal"),
     ("in D with switches is alive", [running(state="D")], "alive", "running"),
-    *[(f"signal {int(s)} alone is dead at once", [left(0, ExitStatus(known=True, signal=s))], "dead",
+    *[(f"signal {int(s)} alone is dead at once", [gone(0, ExitStatus(known=True, signal=s))], "dead",
      "fatal_signal") for s in (SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE)],
-    ("an OOM kill is dead at once", [left(0, OOM), running()], "dead", "oom_killed"),
-    ("status 1 is dead at once", [left(0, code(1)), running()], "dead", "failure_status"),
-    ("status 127 is dead at once", [left(0, code(127)), running()], "dead", "failure_status"),
-    ("status 128 is not yet a death", [left(0, code(128)), running()], "exited", "left"),
-    ("status 143 is not yet a death", [left(0, code(143)), running()], "exited", "left"),
-    ("a crash with the whole job following is dead", [left(1, SEGV), left(0.5, TERM, 2)], "dead", "fatal_signal"),
-    ("a victim of the teardown is exited", [left(0.5, TERM), left(1, SEGV, 2)], "exited", "left"),
-    ("a second crash is exited", [left(0.5, SEGV), left(1, SEGV, 2)], "exited", "followed"),
-    ("a crash 61 s after an exit is a first one", [left(0, SEGV), left(61, WELL, 2), running()], "dead",
+    ("an OOM kill is dead at once", [gone(0, OOM), running()], "dead", "oom_killed"),
+    ("status 1 is dead at once", [gone(0, code(1)), running()], "dead", "failure_status"),
+    ("status 127 is dead at once", [gone(0, code(127)), running()], "dead", "failure_status"),
+    ("status 128 is not yet a death", [gone(0, code(128)), running()], "exited", "left"),
+    ("status 143 is not yet a death", [gone(0, code(143)), running()], "exited", "left"),
+    ("a crash with the whole job following is dead", [gone(1, SEGV), gone(0.5, TERM, 2)], "dead", "fatal_signal"),
+    ("a victim of the teardown is exited", [gone(0.5, TERM), gone(1, SEGV, 2)], "exited", "left"),
+    ("a second crash is exited", [gone(0.5, SEGV), gone(1, SEGV, 2)], "exited", "followed"),
+    ("a crash 61 s after an exit is a first one", [gone(0, SEGV), gone(61, WELL, 2), running()], "dead",
      "fatal_signal"),
-    ("a crash 59 s after an exit may be a victim", [left(0, SEGV), left(59, TERM, 2), running()], "exited", "followed"),
-    ("a crash noticed 0.05 s after a TERM came first", [left(0, SEGV), left(0.05, TERM, 2)], "dead", "fatal_signal"),
-    ("status 1 noticed 0.05 s after a TERM did not", [left(0, code(1)), left(0.05, TERM, 2)], "exited", "followed"),
-    ("of two crashes at once the earlier is dead", [left(0.05, SEGV), left(0, SEGV, 2)], "dead", "fatal_signal"),
-    ("SIGKILL with a peer alive 14.9 s later is exited", [left(14.9, KILL), running()], "exited", "left"),
-    ("SIGKILL with a peer alive 15 s later is dead", [left(15, KILL), running()], "dead", "killed_before_peers"),
-    ("SIGKILL, the peer left 14 s later: exited", [left(100, KILL), left(86, KILL, 2)], "exited", "left"),
-    ("SIGKILL, the peer left 16 s later: dead", [left(100, KILL), left(84, KILL, 2)], "dead", "killed_before_peers"),
-    ("SIGKILL with only peers being killed is exited", [left(40, KILL), running(kill_pending=True)], "exited", "left"),
-    ("SIGKILL, and SIGTERM for a peer 10 s later: dead", [left(50, KILL), left(40, TERM, 2)], "dead",
+    ("a crash 59 s after an exit may be a victim", [gone(0, SEGV), gone(59, TERM, 2), running()], "exited", "followed"),
+    ("a crash noticed 0.05 s after a TERM came first", [gone(0, SEGV), gone(0.05, TERM, 2)], "dead", "fatal_signal"),
+    ("status 1 noticed 0.05 s after a TERM did not", [gone(0, code(1)), gone(0.05, TERM, 2)], "exited", "followed"),
+    ("of two crashes at once the earlier is dead", [gone(0.05, SEGV), gone(0, SEGV, 2)], "dead", "fatal_signal"),
+    ("SIGKILL with a peer alive 14.9 s later is exited", [gone(14.9, KILL), running()], "exited", "left"),
+    ("SIGKILL with a peer alive 15 s later is dead", [gone(15, KILL), running()], "dead", "killed_before_peers"),
+    ("SIGKILL, the peer left 14 s later: exited", [gone(100, KILL), gone(86, KILL, 2)], "exited", "left"),
+    ("SIGKILL, the peer left 16 s later: dead", [gone(100, KILL), gone(84, KILL, 2)], "dead", "killed_before_peers"),
+    ("SIGKILL with only peers being killed is exited", [gone(40, KILL), running(kill_pending=True)], "exited", "left"),
+    ("SIGKILL, and SIGTERM for a peer 10 s later: dead", [gone(50, KILL), gone(40, TERM, 2)], "dead",
      "killed_before_teardown"),
-    ("SIGKILL, and status 1 of a peer 10 s later: dead", [left(50, KILL), left(40, code(1), 2)], "dead",
-     "killed_before_teardown"),
-    ("SIGKILL, and status 1 of a peer 10.1 s later: exited", [left(50, KILL), left(39.9, code(1), 2)], "exited",
-     "left"),
-    ("status 1 noticed 0.05 s before the SIGKILL came first", [left(50, KILL), left(50.05, code(1), 2)], "exited",
-     "left"),
-    ("SIGKILL, and status 0 of a peer: exited", [left(50, KILL), left(49, WELL, 2)], "exited", "left"),
-    ("SIGKILL, and SIGTERM for a peer 10.1 s later: exited", [left(50, KILL), left(39.9, TERM, 2)], "exited", "left"),
-    ("a peer whose SIGTERM was noticed 0.05 s before the SIGKILL came after it", [left(50, KILL), left(50.05, TERM, 2)],
+    ("SIGKILL, and SIGTERM for a peer 10.1 s later: exited", [gone(50, KILL), gone(39.9, TERM, 2)], "exited", "left"),
+    ("a peer whose SIGTERM was noticed 0.05 s before the SIGKILL came after it", [gone(50, KILL), gone(50.05, TERM, 2)],
      "dead", "killed_before_teardown"),
-    ("SIGTERM first, then SIGKILL: a cancel", [left(50, KILL), left(50.2, TERM, 2)], "exited", "left"),
+    ("SIGTERM first, then SIGKILL: a cancel", [gone(50, KILL), gone(50.2, TERM, 2)], "exited", "left"),
     ("SIGTERM 30 s before the SIGKILL, and 1 s after it: a cancel",
-     [left(50, KILL), left(80, TERM, 2), left(49, TERM, 3)], "exited", "left"),
-    ("all by SIGKILL at once is no death", [left(50, KILL), left(49.9, KILL, 2)], "exited", "left"),
-    ("the second of two SIGKILLs before a teardown is a victim", [left(49, KILL), left(50, KILL, 2), left(48, TERM, 3)],
+     [gone(50, KILL), gone(80, TERM, 2), gone(49, TERM, 3)], "exited", "left"),
+    ("all by SIGKILL at once is no death", [gone(50, KILL), gone(49.9, KILL, 2)], "exited", "left"),
+    ("the second of two SIGKILLs before a teardown is a victim", [gone(49, KILL), gone(50, KILL, 2), gone(48, TERM, 3)],
      "exited", "left"),
-    ("a crash at the time of the SIGKILL outranks it", [left(50, KILL), left(49.95, SEGV, 2), left(49, TERM, 3)],
+    ("a crash at the time of the SIGKILL outranks it", [gone(50, KILL), gone(49.95, SEGV, 2), gone(49, TERM, 3)],
      "exited", "left"),
     ("SIGTERM for a process of a later restart proves nothing",
-     [left(50, KILL), made(ProcessKey(9, 9), NOW - 49, exited_at=NOW - 45, exit=TERM)], "exited", "left"),
+     [gone(50, KILL), made(ProcessKey(9, 9), NOW - 49, exited_at=NOW - 45, exit=TERM)], "exited", "left"),
     ("a SIGKILL that was seen after the agent was away has no order",
-     [left(50, KILL, unproven_since=NOW - 90), left(49, TERM, 2)], "exited", "left"),
+     [gone(50, KILL, unproven_since=NOW - 90), gone(49, TERM, 2)], "exited", "left"),
     ("a death before a teardown stays one when the peers are forgotten",
-     [left(99, KILL, before="killed_before_teardown")], "dead", "killed_before_teardown"),
-    ("who was terminated is no death", [left(49, TERM), left(50, KILL, 2)], "exited", "left"),
-    ("status 1 of a peer after the SIGKILL is a victim's", [left(49.5, code(1)), left(50, KILL, 2), left(49, TERM, 3)],
+     [gone(99, KILL, before="killed_before_teardown")], "dead", "killed_before_teardown"),
+    ("who was terminated is no death", [gone(49, TERM), gone(50, KILL, 2)], "exited", "left"),
+    ("status 1 of a peer after the SIGKILL is a victim's", [gone(49.5, code(1)), gone(50, KILL, 2), gone(49, TERM, 3)],
      "exited", "followed"),
-    ("SIGKILL without peers is exited", [left(100, KILL)], "exited", "left"),
-    ("TERM with a peer alive 44 s later is exited", [left(44, TERM), running()], "exited", "left"),
-    ("TERM with a peer alive 45 s later is dead", [left(45, TERM), running()], "dead", "left_before_peers"),
-    ("status 0 with a peer alive 45 s later is dead", [left(45, WELL), running()], "dead", "left_before_peers"),
-    ("status unknown with a peer alive 45 s later is dead", [left(45, UNKNOWN), running()], "dead",
+    ("SIGKILL without peers is exited", [gone(100, KILL)], "exited", "left"),
+    ("TERM with a peer alive 44 s later is exited", [gone(44, TERM), running()], "exited", "left"),
+    ("TERM with a peer alive 45 s later is dead", [gone(45, TERM), running()], "dead", "left_before_peers"),
+    ("status 0 with a peer alive 45 s later is dead", [gone(45, WELL), running()], "dead", "left_before_peers"),
+    ("status unknown with a peer alive 45 s later is dead", [gone(45, UNKNOWN), running()], "dead",
      "left_before_peers"),
-    ("a peer not seen since before the exit proves nothing", [left(60, TERM), running(unproven_since=NOW - 61)],
+    ("a peer not seen since before the exit proves nothing", [gone(60, TERM), running(unproven_since=NOW - 61)],
      "exited", "left"),
     ("a peer that left while nobody looked proves only what was seen",
-     [left(60, TERM), left(0, UNKNOWN, 2, unproven_since=NOW - 59)], "exited", "left"),
-    ("a second crash stays one when the first is forgotten", [left(899, SEGV, before="followed")], "exited",
+     [gone(60, TERM), gone(0, UNKNOWN, 2, unproven_since=NOW - 59)], "exited", "left"),
+    ("a second crash stays one when the first is forgotten", [gone(899, SEGV, before="followed")], "exited",
      "followed"),
-    ("a death stays one when its peers are forgotten", [left(99, KILL, before="killed_before_peers")], "dead",
+    ("a death stays one when its peers are forgotten", [gone(99, KILL, before="killed_before_peers")], "dead",
      "killed_before_peers"),
-    ("an end stays one when the job begins anew", [left(50, WELL, before="all_left_well"), running()], "finished",
+    ("an end stays one when the job begins anew", [gone(50, WELL, before="all_left_well"), running()], "finished",
      "all_left_well"),
-    ("status not asked yet is exited", [left(0, None), running()], "exited", "left"),
-    ("a peer found after the exit proves nothing", [left(60, TERM), made(ProcessKey(9, 9), NOW - 10)],
+    ("status not asked yet is exited", [gone(0, None), running()], "exited", "left"),
+    ("a peer found after the exit proves nothing", [gone(60, TERM), made(ProcessKey(9, 9), NOW - 10)],
      "exited", "left"),
-    ("all left with status 0: finished", [left(3, WELL), left(0, WELL, 2)], "finished", "all_left_well"),
-    ("the last one alone with status 0: finished", [left(3, WELL)], "finished", "all_left_well"),
-    ("one of all left otherwise: not finished", [left(3, WELL), left(0, TERM, 2)], "exited", "left"),
-    ("status 0 with a live peer is not finished yet", [left(3, WELL), running()], "exited", "left"),
-    ("long dead, then all left with 0: finished", [left(99, WELL), left(0, WELL, 2)], "finished", "all_left_well"),
-    ("communicators destroyed before SIGKILL: finished", [left(99, KILL, finalized=True), running()], "finished",
+    ("all left with status 0: finished", [gone(3, WELL), gone(0, WELL, 2)], "finished", "all_left_well"),
+    ("the last one alone with status 0: finished", [gone(3, WELL)], "finished", "all_left_well"),
+    ("one of all left otherwise: not finished", [gone(3, WELL), gone(0, TERM, 2)], "exited", "left"),
+    ("status 0 with a live peer is not finished yet", [gone(3, WELL), running()], "exited", "left"),
+    ("long dead, then all left with 0: finished", [gone(99, WELL), gone(0, WELL, 2)], "finished", "all_left_well"),
+    ("communicators destroyed before SIGKILL: finished", [gone(99, KILL, finalized=True), running()], "finished",
      "finalized"),
-    ("records 6 s after the exit contradict it", [left(9, SEGV, progress_after_exit_seconds=6.0), running()], "unknown",
+    ("records 6 s after the exit contradict it", [gone(9, SEGV, progress_after_exit_seconds=6.0), running()], "unknown",
      "progress_after_exit"),
-    ("records 5 s after the exit do not", [left(9, SEGV, progress_after_exit_seconds=5.0)], "dead", "fatal_signal"),
+    ("records 5 s after the exit do not", [gone(9, SEGV, progress_after_exit_seconds=5.0)], "dead", "fatal_signal"),
 ]  # fmt: skip
 
 
@@ -271,7 +264,7 @@ def test_a_site_judges_by_its_own_numbers() -> None:
     numbers = Numbers(killed_behind_seconds=20, left_behind_seconds=90)
     rows = [(KILL, 19, "exited"), (KILL, 20, "dead"), (TERM, 89, "exited"), (TERM, 90, "dead")]
     for status, ago, state in rows:
-        process = left(ago, status)
+        process = gone(ago, status)
         assert judge_job([process, running()], NOW, numbers)[process.key].state == state
 
 
@@ -289,11 +282,11 @@ def test_judging_many_is_judging_each_with_each(
 ) -> None:
     """The state of each ended process equals that of a comparison with every other one."""
     processes = []
-    for n, (ago, status, found, unproven, pending) in enumerate(raw):
+    for n, (ago, status, start, unproven, pending) in enumerate(raw):
         if ago is None:
-            times = {"found_at": NOW - found / 16, "kill_pending": pending}
+            times = {"found_at": NOW - start / 16, "kill_pending": pending}
         else:
-            times = {"found_at": NOW - (ago + found) / 16, "exited_at": NOW - ago / 16, "exit": status}
+            times = {"found_at": NOW - (ago + start) / 16, "exited_at": NOW - ago / 16, "exit": status}
         if unproven is not None:
             times["unproven_since"] = NOW - max(unproven, ago or 0) / 16
         processes.append(made(ProcessKey(n, 1), **times))  # type: ignore[arg-type]

@@ -72,5 +72,5 @@ def test_what_is_refused(name: str) -> None:
 
 def test_files_that_it_names() -> None:
     """A change of a certificate, a key or an authority is one of the file."""
-    found = parse(GOOD["mutual"], "web.yml")
-    assert found.files(Path("/etc")) == [Path("/etc/server.pem"), Path("/etc/server.key"), Path("/etc/ca.pem")]
+    terms = parse(GOOD["mutual"], "web.yml")
+    assert terms.files(Path("/etc")) == [Path("/etc/server.pem"), Path("/etc/server.key"), Path("/etc/ca.pem")]

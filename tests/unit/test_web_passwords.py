@@ -49,10 +49,10 @@ def door() -> Door:
 async def test_with_bcrypt_itself() -> None:
     """A real hash accepts its password and no other, of any length."""
     hashed = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
-    found = Passwords({"prom": hashed}, OwnThread("test"), FakeClock().monotonic, bcrypt.checkpw)
-    assert await found.check(header("prom", "secret"), HERE) == "right"
+    passwords = Passwords({"prom": hashed}, OwnThread("test"), FakeClock().monotonic, bcrypt.checkpw)
+    assert await passwords.check(header("prom", "secret"), HERE) == "right"
     for wrong in ("secret2", "", "x" * 500):
-        assert await found.check(header("prom", wrong), HERE) == "wrong"
+        assert await passwords.check(header("prom", wrong), HERE) == "wrong"
 
 
 @pytest.mark.parametrize(

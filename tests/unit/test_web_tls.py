@@ -149,8 +149,8 @@ async def test_who_speaks_no_tls(tmp_path: Path) -> None:
         assert await silent.read(-1) == b""
         await until(lambda: log.closed["handshake_timeout"] == 1)
         assert log.closed["handshake_failed"] == 1
-        for each in (writer, other):
-            each.close()
+        for stream in (writer, other):
+            stream.close()
 
 
 async def test_silent_clients_give_way(tmp_path: Path) -> None:
@@ -235,8 +235,8 @@ async def test_several_addresses_and_a_local_socket(tmp_path: Path) -> None:
     try:
         assert (await asyncio.to_thread(local.stat)).st_mode & 0o777 == 0o660
         opened = [asyncio.open_connection("127.0.0.1", port) for port in ports]
-        for each in (*opened, asyncio.open_unix_connection(local)):
-            reader, writer = await each
+        for stream in (*opened, asyncio.open_unix_connection(local)):
+            reader, writer = await stream
             writer.write(CLOSE)
             assert (await reader.read(-1)).endswith(BIG)
             writer.close()
