@@ -22,7 +22,7 @@ def line(sn: int = 0, **changes: Any) -> bytes:
     return json.dumps(record, separators=(",", ":")).encode() + b"\n"
 
 
-def append(path: Path, content: bytes) -> None:
+def append(path: Path, *contents: bytes) -> None:
     """Write at the end of a file."""
     with path.open("ab") as writer:
-        writer.write(content)
+        writer.write(b"".join(contents))

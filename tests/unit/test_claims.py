@@ -27,6 +27,8 @@ SLURM = {
     ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "LSB_JOBID": "77"}, 2, 4, "77"),
     ({"PMIX_RANK": "2", "SLURM_NTASKS": "4", "SLURM_JOBID": "9"}, 2, 4, "9"),
     ({"PMI_RANK": "0", "PMI_SIZE": "2", "PBS_JOBID": "12.server"}, 0, 2, "12.server"),
+    ({"RAY_JOB_ID": "01000000"}, None, None, "01000000"),
+    ({"RAY_JOB_ID": "ffffffff"}, None, None, ""),  # Ray starts workers before it has a job for them
     ({"RANK": "8", "WORLD_SIZE": "8", **SLURM}, 5, 8, "4711"),  # a rank outside its world is no rank
     ({"RANK": "-1", **SLURM}, 5, 8, "4711"),
     ({"RANK": "1e3"}, None, None, ""),

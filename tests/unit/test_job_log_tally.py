@@ -64,6 +64,8 @@ class Log:
     ("else:4002:9 [0] NCCL WARN Cuda failure 'x'", {}, UNKNOWN_RANK, UNKNOWN_RANK),
     ("(Worker_TP0 pid=4001) ValueError: x", {}, UNKNOWN_RANK, "1"),
     ("ValueError: x", {}, "5", "5"),
+    (MONITOR.format("here"), {}, UNKNOWN_RANK, "3"),
+    (MONITOR.format("else"), {}, UNKNOWN_RANK, UNKNOWN_RANK),
     ("mpirun noticed that process rank 6 with PID 1 on node n6 exited on signal 9", {}, UNKNOWN_RANK, "6"),
 ])  # fmt: skip
 def test_whose_a_line_is(line: str, more: dict[str, Any], file_rank: str, rank: str) -> None:

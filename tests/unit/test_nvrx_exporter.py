@@ -22,9 +22,13 @@ from exporters.nvrx.reading import CycleRequest, read_cycles, read_one
 
 ME = os.getuid()
 RUNNING = {
-    "job_id": "4700", "cycle_number": 2, "cycle_start_time": "2026-11-22T00:34:20Z", "cycle_end_time": "",
-    "active_nodes": "n[01-03]", "standby_nodes": "n[04-05]",
-}  # fmt: skip
+    "job_id": "4700",
+    "cycle_number": 2,
+    "cycle_start_time": "2026-11-22T00:34:20Z",
+    "cycle_end_time": "",
+    "active_nodes": "n[01-03]",
+    "standby_nodes": "n[04-05]",
+}
 EVENT = "x - Cycle: 1 Event: {} Node: n01_7_0 Rank: 1 Time: 2023-11-14 22:13:{:06.3f} UTC"  # 1.7e9 is 22:13:20
 FAILED = EVENT.format("failure_detected", 21)
 
@@ -72,13 +76,17 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def test_cycle_that_a_rank_names(node: Node) -> None:
-    """A rank's environment leads to the cycle of its job, whatever id the file has; without a rank there is no data."""
-    with pytest.raises(NoData):
-        node.look()
-    assert not any(helper.calls for helper in node.helpers.all())
+    """A rank's environment leads to the cycle of its job, whatever id the file has."""
     node.add_rank()
     node.write()
     assert node.look() == {"nvrx_cycle/4711": 2.0, "nvrx_nodes/4711/active": 3.0, "nvrx_nodes/4711/standby": 2.0}
+
+
+def test_nothing_is_no_data(node: Node) -> None:
+    """Without a rank that names a file, and without configured paths, there is no such source."""
+    with pytest.raises(NoData):
+        node.look()
+    assert not any(helper.calls for helper in node.helpers.all())
 
 
 def test_half_written_cycle_leaves_the_last(node: Node) -> None:
@@ -167,7 +175,7 @@ def test_paths_that_lead_nowhere(node: Node, tmp_path: Path) -> None:
     (node.proc.root / "10/root").symlink_to(node.inside)
     node.write()
     request = CycleRequest("/nvrx/cycle_info.4700.current", str(node.proc.root), 10, ME)
-    assert [entry.cycle.cycle for entry in read_one(request)] == [2]
+    assert [found.cycle.cycle for found in read_one(request)] == [2]
     assert read_one(CycleRequest(request.path, request.proc_root, 10, ME + 1)) == []
     (tmp_path / "secret").write_text(json.dumps(RUNNING))
     (node.inside / "out").symlink_to(tmp_path / "secret")
@@ -180,11 +188,15 @@ def test_directories_of_a_site(tmp_path: Path) -> None:
     """Of each job the cycle of its current link is found; a link to another place or to half a file leads to none."""
     for number in (2, 9, 10):
         (tmp_path / f"cycle_info.1.0.{number}").write_text(json.dumps(RUNNING | {"cycle_number": number}))
-    (tmp_path / "cycle_info.1.0.11").write_text('{"cycle')
-    (tmp_path / "cycle_info.2.0.0").symlink_to("cycle_info.1.0.2")
-    [cycles] = read_cycles([CycleRequest(str(tmp_path))], b"")
-    assert [entry.cycle.cycle for entry in cycles or ()] == [10]
-    assert read_cycles([CycleRequest(str(tmp_path / "gone"))], b"") == [[]]
+    (tmp_path / "cycle_info.2.0.0").write_text('{"cycle')
+    (tmp_path / "cycle_info.3.0.0").symlink_to("cycle_info.1.0.2")
+    (tmp_path / "sub").mkdir()
+    (tmp_path / "sub/cycle_info.4.0.0").write_text(json.dumps(RUNNING))
+    for job, to in {"1": "cycle_info.1.0.10", "2": "cycle_info.2.0.0", "3": "cycle_info.3.0.0",
+                    "4": "sub/cycle_info.4.0.0", "5": "cycle_info.5.0.0"}.items():  # fmt: skip
+        (tmp_path / f"cycle_info.{job}.current").symlink_to(to)
+    assert [found.cycle.cycle for found in read_one(CycleRequest(str(tmp_path)))] == [10]
+    assert read_one(CycleRequest(str(tmp_path / "gone"))) == []
 
 
 def test_jobs_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,8 +222,11 @@ def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(reading, "GRACE_SECONDS", 0.05)
     monkeypatch.setattr(reading, "_readers", ByUser(read, max_waiting=3))
-    for uids, answers in (((1, 5), [None, []]), ((1, 5), [None, []]), ((2, 0, 5), [None, None, None])):
-        assert read_cycles([CycleRequest("/a", uid=uid) for uid in uids], b"") == answers
+    assert read_cycles([CycleRequest("/a", uid=1), CycleRequest("/b", uid=5)], b"") == [None, []]
+    assert read_cycles([CycleRequest("/a", uid=1), CycleRequest("/b", uid=5)], b"") == [None, []]
+    assert (
+        read_cycles([CycleRequest("/a", uid=2), CycleRequest("/a", uid=0), CycleRequest("/b", uid=5)], b"")[2] is None
+    )
     hangs.set()
 
 
