@@ -31,10 +31,10 @@ def test_totals_are_those_of_the_rows() -> None:
     counted = {"all": Counter(row[2] for row in ROWS)}
     for system in "ABCD":
         counted[f"{system}1"] = Counter(row[2] for row in ROWS if row[0].startswith(system))
-    told = re.findall(
+    matches = re.findall(
         r"^\| [^|]+ \| (?:91|([A-D]1) to [A-D]\d+) \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", PAGE, re.MULTILINE
     )
-    assert {name or "all": dict(zip(STATES, map(int, numbers), strict=True)) for name, *numbers in told} == {
+    assert {name or "all": dict(zip(STATES, map(int, numbers), strict=True)) for name, *numbers in matches} == {
         name: {state: counts[state] for state in STATES} for name, counts in counted.items()
     }
 

@@ -122,8 +122,8 @@ def test_variables(name: str, variables: list[str]) -> None:
 )
 def test_an_empty_cluster_is_all_of_them(chosen: str, shown: set[str]) -> None:
     """The cluster selector matches everything if all or none is chosen, else one."""
-    found = re.fullmatch(r'cluster=~"(.*)"', queries.CLUSTER)
-    wanted = found[1].replace("$cluster", chosen)
+    match = re.fullmatch(r'cluster=~"(.*)"', queries.CLUSTER)
+    wanted = match[1].replace("$cluster", chosen)
     assert {each for each in ("", "c1", "c1-b") if re.fullmatch(wanted, each)} == shown
 
 

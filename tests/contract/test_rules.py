@@ -44,7 +44,7 @@ def test_an_alert_explains_itself() -> None:
         assert re.search(r"[Ll]ikely cause|^CAUSE:", notes["description"], re.MULTILINE)
         assert notes["dashboard_url"].startswith(f"{THRESHOLDS['dashboards']}/d/rankwatch-")
         assert notes["runbook_url"] == f"{THRESHOLDS['runbooks']}#{rule['alert'].lower()}"
-        assert all(re.match("https?://", notes[each]) for each in ("dashboard_url", "runbook_url"))
+        assert all(re.match("https?://", notes[name]) for name in ("dashboard_url", "runbook_url"))
 
 
 def test_an_alert_has_a_runbook() -> None:
