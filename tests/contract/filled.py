@@ -44,7 +44,7 @@ class _Filler:
             inspect.AnyType: lambda _: "any",
             inspect.EnumType: lambda kind: next(iter(kind.cls)).value,
             inspect.LiteralType: lambda kind: kind.values[0],
-            inspect.UnionType: lambda kind: self.of(next(type for type in kind.types if not _is_none(type))),
+            inspect.UnionType: lambda kind: self.of(next(part for part in kind.types if not _is_none(part))),
             inspect.DictType: lambda kind: {_key(self.of(kind.key_type)): self.of(kind.value_type)},
             inspect.TupleType: lambda kind: [self.of(item_type) for item_type in kind.item_types],
             inspect.NamedTupleType: lambda kind: [self.of(field.type) for field in kind.fields],
