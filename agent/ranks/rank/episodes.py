@@ -19,11 +19,13 @@ def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMB
     """Return those that SIGKILL ended, first in their episode, before a live peer failed (status) or ended by SIGTERM.
 
     ``exits``: in order of time. An exit by SIGTERM within SIMULTANEOUS_SECONDS of the SIGKILL counts as later. The
-    first exits of episodes are too far apart for one exit of a peer to count for two of them.
+    first exits of episodes are too far apart for one exit of a peer to count for two of them. Where SIGKILL ended
+    several at once, a person or program ended the job: then a peer's failure shows nothing, a SIGTERM does.
     """
     killed = [p for p in exits if ended_by(p, SIGKILL) and p.unproven_since is None]
     failed = [p for p in exits if fatal_reason(p.exit) == "failure_status" or ended_by(p, SIGTERM)] if killed else []
     victims = preceded([p for p in exits if not ended_by(p, SIGTERM)], numbers) if failed else set()
+    killed_at = [left_at_of(process) for process in killed]
     first_killed = set()
     for process in killed:
         left_at = left_at_of(process)
@@ -33,7 +35,9 @@ def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMB
         if first and left_at - left_at_of(failed[first - 1]) <= numbers.episode_seconds:
             continue
         end = bisect_right(failed, left_at + numbers.teardown_seconds, key=left_at_of)
-        if any(peer.found_at < left_at for peer in failed[first:end]):
+        at_once = bisect_right(killed_at, left_at + SIMULTANEOUS_SECONDS)
+        is_alone = at_once - bisect_left(killed_at, left_at - SIMULTANEOUS_SECONDS) == 1
+        if any(peer.found_at < left_at and (is_alone or ended_by(peer, SIGTERM)) for peer in failed[first:end]):
             first_killed.add(process.key)
     return first_killed
 
