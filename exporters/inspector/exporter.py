@@ -265,7 +265,7 @@ class InspectorExporter:
         """Publish the readers' sections, and the totals inherited from writers that are in no section any more."""
         sections = {slot.path: slot.section for slot in self._slots if slot.section is not None}
         inherited = msgspec.Raw(
-            msgspec.msgpack.encode(msgspec.structs.replace(self._inherited, durations={}, proxies={}))
+            msgspec.msgpack.encode(msgspec.structs.replace(self._inherited, durations={}, proxies={}, algorithms={}))
         )
         self._ctx.state.publish(msgspec.msgpack.encode(Checkpoint(sections, inherited)))
 

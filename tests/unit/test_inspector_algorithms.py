@@ -22,10 +22,10 @@ FAMILY = "rankwatch_collective_algorithm_operations_total"
 TOTALS = "rankwatch_collective_operations_total"
 
 
-def bench(path: Path, *, by_algorithm: bool = True) -> Bench:
+def bench(path: Path, restored: bytes | None = None, *, by_algorithm: bool = True) -> Bench:
     """An exporter with the option, and ranks 1 and 9 of a job with pids 7 and 9."""
     (path / "here-pid7.log").touch()
-    made = Bench(path)
+    made = Bench(path, restored=restored)
     made.exporter = InspectorExporter(InspectorConfig(paths=[str(path)], by_algorithm=by_algorithm))
     made.ranks.labels |= {7: RankLabel("job", "1"), 9: RankLabel("job", "9")}
     made.start().look()
@@ -79,6 +79,23 @@ def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path, left: tuple[in
         made.look()
     assert made.look().get(FAMILY, {}).get(("job", "AllReduce", "8192", "RING", "LL")) == wanted
     made.drain()
+
+
+def test_a_restart_of_the_agent_counts_anew(tmp_path: Path) -> None:
+    """No count is in the checkpoint, also not that of a rank that ended: a restart is a counter reset to zero."""
+    first = bench(tmp_path)
+    append(tmp_path / "here-pid7.log", chosen(0, "RING", "LL"))
+    append(tmp_path / "here-pid9.log", *(chosen(number, "RING", "LL", pid=9) for number in range(5)))
+    first.look(5)
+    first.ranks.expired.update(one.writer_key for one in first.exporter._writers() if one.writer_key.pid == 9)
+    first.look(5)
+    assert list(first.look(5)[FAMILY].values()) == [6]
+    first.drain()
+    second = bench(tmp_path, first.state.published)
+    append(tmp_path / "here-pid7.log", chosen(1, "RING", "LL"))
+    second.look()
+    assert list(second.look()[FAMILY].values()) == [1]
+    second.drain()
 
 
 def test_communicators_that_end_take_theirs_along() -> None:
