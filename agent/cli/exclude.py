@@ -89,7 +89,8 @@ def _parser() -> argparse.ArgumentParser:
         'looks like hardware. Example: sbatch --exclude "$(rankwatch exclude --prometheus URL --format slurm)"',
     )
     add_prometheus(parser, "only nodes of this cluster")
-    parser.add_argument("--days", type=int, choices=range(1, MAX_DAYS + 1), default=DAYS, metavar="N", help=f"{DAYS}")
+    days = range(1, MAX_DAYS + 1)
+    parser.add_argument("--days", type=int, choices=days, default=DAYS, metavar="N", help=f"days back ({DAYS})")
     parser.add_argument("--points", type=int, default=POINTS, metavar="N", help=f"the fewest points ({POINTS})")
     parser.add_argument("--format", choices=sorted(_FORMATS), default="table")
     return parser

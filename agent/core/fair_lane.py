@@ -33,7 +33,7 @@ class FairLane(Generic[K, V]):
     async def get(self, peer: str, key: K) -> V:
         """Return the result of ``work(key)``, or raise its exception.
 
-        Cancelling a request disturbs neither other requests nor running work. Work without a request never begins.
+        Cancelling a request disturbs neither other requests nor running work. Work begins only if a request waits.
         """
         flight = self._flights.get(key)
         if flight is None:

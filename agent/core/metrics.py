@@ -28,17 +28,17 @@ class Family:
     aggregate: Aggregation = "none"
 
     def rows(self) -> Rows:
-        """Return an empty family to fill."""
+        """Return rows to add series to."""
         return Rows(Metric(self))
 
     def single(self, value: float) -> Metric:
-        """Return a family without labels with one value."""
+        """Return the metric of a family without labels."""
         rows = self.rows()
         rows.add((), value)
         return rows.metric
 
     def by_label(self, values: Mapping[str, float]) -> Metric:
-        """Return a family with one label, from values by label value."""
+        """Return the metric of a family with one label, from values by label value."""
         return Metric(self, [(str(label),) for label in values], list(values.values()))
 
     def suffix(self, values: tuple[str, ...]) -> str:
@@ -58,7 +58,7 @@ class Metric:
 
 
 class Rows:
-    """A family under construction: ``add`` series; ``metric`` is the result."""
+    """A metric under construction: ``add`` series; ``metric`` is the result."""
 
     __slots__ = ("_add_labels", "_add_value", "_width", "metric")
 
@@ -68,9 +68,9 @@ class Rows:
         self._add_labels = metric.labels.append
         self._add_value = metric.values.append
 
-    def add(self, values: tuple[str, ...], value: float) -> None:
-        """Add one series; ``values`` are the label values in the declared order."""
-        if len(values) != self._width:
-            raise ValueError(f"{self.metric.family.name}: {len(values)} label values for {self._width} labels")
-        self._add_labels(values)
+    def add(self, label_values: tuple[str, ...], value: float) -> None:
+        """Add one series; ``label_values`` are in the declared order."""
+        if len(label_values) != self._width:
+            raise ValueError(f"{self.metric.family.name}: {len(label_values)} label values for {self._width} labels")
+        self._add_labels(label_values)
         self._add_value(value)

@@ -32,7 +32,7 @@ class RankAtTime(msgspec.Struct, frozen=True):
 
 
 class Word(msgspec.Struct, frozen=True):
-    """A witness' word about a rank. ``says``: a sentence without the rank ("died of SIGKILL")."""
+    """What one witness says about a rank. ``says``: a sentence without the rank ("died of SIGKILL")."""
 
     rank: Text
     witness: Witness

@@ -40,7 +40,7 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
     """The rank table between two changes. ``ranks``: running and ended ranks, by job and rank.
 
     ``running``: all running rank processes, also those without a label or unconfirmed since a restart.
-    ``taken_seconds``, ``taken_at``: time of the copy, since the epoch and since the boot, from which ages are computed.
+    ``taken_seconds`` (since the epoch), ``taken_at`` (since the boot): when the copy was made. Ages count from it.
     ``jobs``: lines of the liveness book, by job id. ``without_nccl``: processes with a rank's environment that have not
     loaded NCCL. ``read_otherwise``: processes that need no records. ``held_files``: record files that processes here
     hold open, by device and inode. ``hostnames``: of this node and of its containers with ranks. ``renamed``: job ids

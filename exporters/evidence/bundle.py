@@ -52,7 +52,7 @@ def evicted(held: Sequence[Held], keep: int) -> int | None:
 
     Up to ``keep`` all stay. Beyond it the oldest of the user with the most is evicted, but no user's only one, and none
     of an open page. Beyond the node's limit bundles of open pages are evicted too. If each user has one bundle, the
-    oldest without an open page is evicted; if there is none, the new one is.
+    oldest without an open page is evicted; if there is none, the new bundle is discarded.
     """
     if len(held) <= keep:
         return None

@@ -21,7 +21,7 @@ from exporters.evidence.watch import Occasion, TroubleWatch
 LOOK_SECONDS = 1.0
 FREEZE_SECONDS = 2.0  # Time limit of reading at a first exit: the rank table is not watched meanwhile
 FROZEN_SECONDS = 120.0
-"""How long files read at a first abnormal exit wait for a verdict: longer than the slowest verdict takes (45 s)."""
+"""Files that were read at a first abnormal exit wait this long for a verdict. The slowest verdict takes 45 s."""
 MAX_FROZEN = 8  # Jobs with waiting files; at the limit the user with the most loses the oldest
 MAX_WAITING, MAX_WAITING_PER_USER = 16, 4
 """Bundles that wait for the one being made; at a limit the user with the most loses the newest."""

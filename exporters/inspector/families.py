@@ -118,8 +118,8 @@ TIMINGS = {
 }
 UNTIMED_OPERATIONS = Family(
     "rankwatch_inspector_untimed_operations_total", "counter",
-    "Operations recorded without the GPU's own time, by the kind of time that the record has instead. They count in "
-    "no bandwidth and are not missing.",
+    "Operations recorded without the GPU's own time, by the clock that timed them instead. They count in no bandwidth "
+    "and are not missing.",
     ("job_id", "rank", "timing"), f"1 per rank and timing seen, at most {len(TIMINGS)}")
 LAG = Family(
     "rankwatch_inspector_lag_bytes", "gauge",

@@ -47,7 +47,7 @@ CHECKPOINT_LAST = _training(
 )
 CHECKPOINT_SECONDS = _training(
     "rankwatch_train_checkpoint_seconds",
-    "Duration of the last checkpoint save: from the log line, else from the times of its lines.",
+    "Duration of the last checkpoint save: as its line says, else the time between its first and its last line.",
 )
 CHECKPOINT_BEGAN = _training(
     "rankwatch_train_checkpoint_began_timestamp_seconds",

@@ -34,7 +34,7 @@ file. count: it is beyond MAX_FILES or MAX_ENTRIES."""
 
 
 class TrustedDirectory(Generic[T]):
-    """Files of ``path`` whose names ``is_wanted``; ``parse`` (ValueError: no record) reads each when it changes.
+    """Files in ``path`` whose names ``is_wanted`` accepts. ``parse`` reads one when it changes; ValueError: no record.
 
     ``owners``: the users whose files are trusted. ``refused``: files ignored at the last look, by reason.
     """

@@ -39,8 +39,8 @@ LINK_ERRORS = counter("rankwatch_nvlink_errors_total",
     "again). Each GPU generation counts only some kinds.",
     "1 to 5 per GPU", "kind")
 LINK_FLAGGED = gauge("rankwatch_nvlink_flagged_ratio",
-    "Share of the last 30 looks (5 minutes) with new errors of any kind on the NVLink. More than 0.5 is a bad link. "
-    "Absent while 0.",
+    "Share of the last 30 checks (one each 10 s) with new errors of any kind on the NVLink. More than 0.5 is a bad "
+    "link. Absent while 0.",
     "1 per NVLink with errors", "link")
 # fmt: on
 FAMILIES = (

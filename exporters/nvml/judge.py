@@ -246,7 +246,7 @@ class NvLinks:
         return LinksView(up, dict(self._errors), flagged)
 
     def forget_windows(self) -> None:
-        """Drop the windows after a reset of the GPU: earlier errors flag no later look."""
+        """Drop the windows after a reset of the GPU, so that errors before it do not count any more."""
         self._windows = Windows()
         self._before = {}
 

@@ -14,7 +14,7 @@ STACK_BYTES = 256 * 1024
 
 
 class ProbeRequest(msgspec.Struct, frozen=True):
-    """The absolute paths to probe. The answer leaves out ``optional`` paths that do not exist."""
+    """The absolute paths to probe. The answer leaves out absent ``optional`` paths, unless a probe runs."""
 
     paths: list[str]
     optional: list[str] = []
@@ -57,7 +57,7 @@ class _Prober:
 
     @property
     def missing(self) -> bool:
-        """Return True when the path did not exist at the last probe; False while a probe is running."""
+        """Return True if the path did not exist at the last probe; False while a new probe runs: it may hang."""
         return self._missing and not self._is_under_way()
 
     def state(self) -> Probe:
@@ -84,7 +84,7 @@ _probers: dict[str, _Prober] = {}
 
 
 def probe(request: ProbeRequest, _body: bytes) -> list[Probe]:
-    """Start a probe of each path and return the state of each."""
+    """Start a probe of each path, wait at most GRACE_SECONDS for all, and return the state of each."""
     threading.stack_size(STACK_BYTES)
     paths = list(dict.fromkeys((*request.paths, *request.optional)))
     for path in paths:

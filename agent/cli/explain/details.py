@@ -12,7 +12,8 @@ from agent.core.prometheus import Sample
 from agent.evidence.summary import Witness
 
 MAX_SERIES = 16
-"""Limit of series per witness. A witness that blames more ranks names no culprit: all may have ended or may wait."""
+"""Limit of series per witness. A witness that blames more ranks names no culprit: all may have ended or may wait.
+Of ranks on lost nodes the first count."""
 MAX_ENDS = 8
 """Limit of ranks' ends in the time line; further ones are counted."""
 AROUND_SECONDS = 120

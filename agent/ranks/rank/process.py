@@ -190,7 +190,7 @@ class RankProcess(msgspec.Struct):
             self.gpus = tuple(sorted(gpus.values(), key=lambda gpu: gpu.index))
 
     def has_no_records(self, since: float) -> bool:
-        """Return True when it runs without any record and was discovered before monotonic time ``since``."""
+        """Return True if the process runs, has no record, and was discovered before monotonic time ``since``."""
         runs = self.exited_at is None and self.confirmed
         return runs and self.found_at <= since and self.progress_seconds is None
 

@@ -31,7 +31,7 @@ class SeriesLabels(NamedTuple):
 
     @classmethod
     def of(cls, label: RankLabel, key: SeriesKey) -> SeriesLabels:
-        """Return the labels of an accumulator; a refused one has `other` as communicator and size."""
+        """Return the labels of an accumulator. If the series limit refused it, communicator and size are `other`."""
         comm = OTHER if key.size == OTHER else key.comm
         return cls(label.job_id, label.rank, comm, key.collective, key.size)
 
@@ -96,8 +96,8 @@ class Inheritance(msgspec.Struct):
     def prune(self, writers: Iterable[WriterTotals], labels: Mapping[Member, RankLabel]) -> None:
         """Drop the totals that none of the living ``writers`` continues.
 
-        The series under `other` and the tallies belong to a rank. They stay while the rank has a writer. Losses belong
-        to a communicator and stay while one of its ranks has a collective series in it. Durations belong to a job.
+        The series under `other` and the tallies belong to a rank. They stay while the rank has a writer. A communicator
+        keeps its losses while one of its ranks has a collective series there. Durations belong to a job.
         """
         ranks: set[tuple[str, str]] = set()
         series: set[SeriesLabels] = set()
@@ -254,7 +254,7 @@ def _waits(restored: WriterTotals, writers: list[WriterTotals], labels: Labels) 
 
 
 def _shape(writers: list[WriterTotals]) -> list[object]:
-    """Return, for a cheap comparison, what determines the series and whether they are withheld."""
+    """Return a value that changes when the set of series changes, or whether they are withheld."""
     return [
         (
             writer.writer_key,

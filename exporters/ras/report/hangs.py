@@ -1,11 +1,12 @@
 """Which ranks block a job, from its successive reports. Pure.
 
 A running job changes its launch counts between two reports. A communicator with unchanged counts is stalled if the
-counts of its ranks differ or some ranks do not answer. So is one that a few ranks have left, when nothing is launched
-for minutes. Suspects are the ranks that have launched less, unless they wait for another rank in another stalled
-communicator. RAS declares a rank dead after a stop of a minute, and never takes it back, even if the rank goes on. So a
-rank without an answer is no suspect if launches went on without it, unless there is no other suspect. Counts that are
-equal and unchanged may be a hang on the GPUs or a pause: the start is exported, and no rank is blamed.
+counts of its ranks differ or some ranks do not answer. A communicator that a few ranks have left is stalled, too, if
+nothing is launched for minutes. Suspects are the ranks that have launched less, unless they wait for another rank in
+another stalled communicator. RAS declares a rank dead after a stop of a minute, and never takes it back, even if the
+rank goes on. So a rank without an answer is no suspect if launches went on without it, unless there is no other
+suspect. Counts that are equal and unchanged may be a hang on the GPUs or a pause: the start is exported, and no rank is
+blamed.
 """
 
 import itertools

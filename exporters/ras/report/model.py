@@ -60,8 +60,8 @@ COLLECTIVES = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 """The collectives whose launches RAS counts (section collective_counts of its JSON, 2.28.7 to 2.32.3)."""
 
 MissingReason = Literal["dead", "unresponsive", "no_communicator", "unknown"]
-"""Why a rank gave no data: its process is declared dead; it did not answer; it answered that it is not in this
-communicator (it destroyed it, or makes another one); the report has no reason (text of 2.24 and 2.25)."""
+"""Why a rank gave no data. dead: RAS declared its process dead. unresponsive: it did not answer. no_communicator: it
+answered, and has destroyed the communicator or makes another. unknown: the report has no reason (2.24, 2.25)."""
 
 Skipped = Literal["phantom", "implausible", "duplicate", "surplus", "unnamed", "unreadable", "rank_surplus"]
 """Why a communicator is left out: it has no ranks (made by a race in the library); its numbers contradict each other;

@@ -152,7 +152,8 @@ LISTENERS = Family(
     ("endpoint", "owner"), "2 per address with listeners")
 REPORTER = Family(
     "rankwatch_ras_reporter", "gauge",
-    "Always 1: the node's role in querying the job, by its ranks or the configuration: reporter, standby or none.",
+    "Always 1: the node's role in querying the job: reporter, standby or none. The job's ranks or the configuration "
+    "decide it.",
     ("job_id", "role"), "1 per job")
 NOT_QUERIED = Family(
     "rankwatch_ras_not_asked", "gauge",
