@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from agent.cli.terminal import NO_ANSWER, add_prometheus, columns, no_answer, plain, say
+from agent.cli.terminal import NO_ANSWER, add_prometheus, columns, no_answer, plain, refuse, say
 from agent.core import prometheus
 from agent.core.prometheus import Sample
 from agent.ranks.liveness.causes import HARDWARE
@@ -30,7 +30,7 @@ class Lemon(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Query Prometheus and print the list; return the exit status: 0 printed (even an empty list), 2 no answer."""
+    """Query Prometheus and print the list; return the exit status: 0 printed (even an empty list), 2 no answer or no list."""
     flags = _parser().parse_args(list(arguments))
     try:
         failures = [
@@ -45,6 +45,9 @@ def main(arguments: Sequence[str]) -> int:
     chosen = [
         lemon for lemon in lemons(failures) if lemon.points >= flags.points and flags.cluster in (None, lemon.cluster)
     ]
+    clusters = sorted({lemon.cluster for lemon in chosen})
+    if flags.format == "slurm" and len(clusters) > 1:  # sbatch refuses a list with nodes that it does not know
+        return refuse("exclude", f"nodes of several clusters: name one by --cluster ({plain(', '.join(clusters))})", 2)
     say(_FORMATS[flags.format](chosen))
     return 0
 

@@ -53,6 +53,15 @@ def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert capsys.readouterr().out == "no node has enough points\n"
 
 
+def test_slurms_list_is_of_one_cluster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """A list for Slurm with nodes of two clusters is refused by their names: sbatch would refuse it."""
+    failures = [failure("a", str(job), cluster=cluster) for cluster in ("c1", "c2") for job in range(3)]
+    monkeypatch.setattr("agent.core.prometheus.samples", lambda _url, text: failures if "dead" in text else [])
+    arguments = ["--prometheus", "http://p", "--format", "slurm"]
+    assert (exclude.main(arguments), capsys.readouterr().err.count("c1, c2")) == (2, 1)
+    assert (exclude.main([*arguments, "--cluster", "c2"]), capsys.readouterr().out) == (0, "a\n")
+
+
 def test_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a Prometheus the exit status is 2, and the message names the address without its password."""
     assert exclude.main(["--prometheus", "http://u:secret@127.0.0.1:1"]) == 2
