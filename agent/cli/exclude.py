@@ -30,7 +30,7 @@ class Lemon(NamedTuple):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Query Prometheus and print the list; return the exit status: 0 printed (even an empty list), 2 no answer or no list."""
+    """Query Prometheus and print the list; return the exit status: 0 printed, even if empty, 2 no answer or no list."""
     flags = _parser().parse_args(list(arguments))
     try:
         failures = [
