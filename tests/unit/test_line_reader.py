@@ -42,19 +42,19 @@ def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
     """With more files than descriptors the longest idle one is closed and read at the next look."""
     clock = FakeClock()
     follower = follow(tmp_path, clock=clock, limits=FollowLimits(open_files=3))
-    before = open_descriptors()
+    before = open_descriptors(tmp_path)
     for number in range(5):
         clock.now += 1
         (tmp_path / f"{number}.log").write_bytes(b"%d\n" % number)
         assert poll(follower) == b"%d\n" % number
-    assert open_descriptors() == before + 3
+    assert open_descriptors(tmp_path) == before + 3
     assert [Path(file.path).name for file in follower.files() if file.descriptor is None] == ["0.log", "1.log"]
     for number in range(5):
         clock.now += 1
         append(tmp_path / f"{number}.log", b"more %d\n" % number)
     assert poll(follower) == b"more 2\nmore 3\nmore 4\n"
     assert poll(follower) == b"more 0\nmore 1\n"
-    assert open_descriptors() == before + 3
+    assert open_descriptors(tmp_path) == before + 3
 
 
 def test_file_that_grew_lately_stays_open(tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ def test_head(tmp_path: Path) -> None:
     (tmp_path / "a.log").write_bytes(b"x" * 5000)
     follower = follow(tmp_path)
     [file] = follower.discover()
-    before = open_descriptors()
+    before = open_descriptors(tmp_path)
     assert follower.head(file) == b"x" * 4096
-    assert open_descriptors() == before
+    assert open_descriptors(tmp_path) == before
 
 
 def test_file_that_found_no_descriptor_is_read_later(tmp_path: Path) -> None:
