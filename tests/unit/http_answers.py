@@ -22,6 +22,7 @@ def answering(answer: Callable[[BaseHTTPRequestHandler], bytes], code: int = 200
             """Keep silent."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads = False  # its end waits for those of requests: no other test finds their sockets
         thread = Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:
