@@ -15,9 +15,9 @@ from agent.sdk.files import compiled_path_pattern
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import UNKNOWN_RANK, RankLabel
 from exporters.job_log.catalogue import ProgressPattern, catalogue, rules_of_progress
-from exporters.job_log.cycle_logs import CYCLE_FILE
 from exporters.job_log.families import FAMILIES, render
 from exporters.job_log.jobs import ERROR_FILE, LoggedJob, jobs_of
+from exporters.job_log.ownership import CYCLE_FILE
 from exporters.job_log.passages import LogPassages, log_part
 from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
 from exporters.job_log.tally import ShownLog

@@ -4,6 +4,10 @@ A log belongs to a job if a rank of the job, an ancestor of the rank, or the job
 It also belongs to a job if its name has the job id, or if it lies in the pod folder of a rank. In each case a user of
 the job or root must own the log.
 
+NVRx's cycle file names the log of a restart cycle (cycle_info_writer.py: cycle_log_file). A rank's environment names
+the cycle file. A job's user controls both paths and the content. So both files must be regular files of the rank's
+user, as the rank's process sees them, and nothing else is opened.
+
 Under Slurm ranks write their output to pipes of srun, and no ancestor of a rank is the script that started srun. But
 slurmstepd runs as root and has its step in its process title: ``slurmstepd: [4711.batch]``, or
 ``slurmstepd-wlm: [4711.batch]`` on Debian (tested with Slurm 22.05).
@@ -13,13 +17,20 @@ from __future__ import annotations
 
 import os
 import re
-from collections import deque
+import stat
+from collections import Counter, deque
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from pathlib import Path
+from typing import Annotated, NamedTuple
 
+import msgspec
+
+from agent.helper.by_user import ByUser
 from agent.sdk.exporter import Outputs
-from agent.sdk.ranks import UNKNOWN_RANK
-from agent.sdk.system import ProcFS
+from agent.sdk.files import in_turns
+from agent.sdk.ranks import UNKNOWN_RANK, RankView
+from agent.sdk.system import OpenFile, ProcFS
+from agent.system.inside import open_inside, read_bounded, stat_inside
 from exporters.job_log.jobs import LoggedJob, rank_of
 
 MAX_BELOW = 512  # Limit of checked processes per batch step
@@ -190,3 +201,55 @@ def shared_devices(mountinfo: bytes) -> frozenset[int]:
         if name in SHARED_FILE_SYSTEMS or name.startswith("fuse."):
             devices.add(os.makedev(int(major), int(minor)))
     return frozenset(devices)
+
+
+CYCLE_FILE = "NVRX_CURRENT_CYCLE_INFO"  # NVRx's variable for the path of the job's current cycle file
+MAX_CYCLE_BYTES = (
+    256 * 1024
+)  # A larger cycle file is not read. One for 10,000 nodes whose names form no ranges has 150 KB.
+MAX_PATH = 1024
+MAX_CYCLE_FILES = 64  # Limit of cycle files per search
+GRACE_SECONDS = 0.2  # A search waits this long for all files. One whose file system hangs costs its user alone.
+
+
+class _CycleFile(msgspec.Struct):
+    cycle_log_file: Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*\Z", max_length=MAX_PATH)]
+
+
+class CycleLogs:
+    """Finds the logs of current cycles. Used from one thread."""
+
+    def __init__(self, proc: Path) -> None:
+        self._root = proc
+        self._outputs = Outputs(proc)
+        self._readers: ByUser[RankView, tuple[Identity, ClaimedLog] | None] = ByUser(self._read)
+
+    def of(self, jobs: Iterable[LoggedJob]) -> dict[Identity, ClaimedLog]:
+        """Return the log of each job's current cycle, at most MAX_CYCLE_FILES. One that two jobs name is left out."""
+        first = {view.label.job_id: view for job in jobs for view in reversed(job.ranks) if _cycle_file(view)}
+        views = in_turns(list(first.values()), lambda view: view.uid, MAX_CYCLE_FILES)
+        logs = [log for log in self._readers.answers(views, GRACE_SECONDS) if log is not None]
+        names = Counter(identity for identity, _ in logs)
+        return {identity: claim for identity, claim in logs if names[identity] == 1}
+
+    def _read(self, view: RankView) -> tuple[Identity, ClaimedLog] | None:
+        """Return the log that a rank's cycle file names; None without a file of the rank's user."""
+        pid, uid = view.process.facts.key.pid, view.uid
+        root = f"{self._root}/{pid}/root"
+        try:
+            with open_inside(root, _cycle_file(view), uid) as fd:
+                raw = read_bounded(fd, MAX_CYCLE_BYTES)
+            named = msgspec.json.decode(raw if len(raw) <= MAX_CYCLE_BYTES else b"", type=_CycleFile).cycle_log_file
+            status = stat_inside(root, named)
+        except (OSError, ValueError):  # ValueError: a NUL in the path; msgspec's errors are ValueErrors
+            return None
+        path = self._outputs.path_of(pid, OpenFile(0, named, status.st_dev, status.st_ino))
+        if path is None or status.st_uid != uid or not stat.S_ISREG(status.st_mode):
+            return None
+        return (status.st_dev, status.st_ino), ClaimedLog(view.label.job_id, path=path, has_ranks=True)
+
+
+def _cycle_file(view: RankView) -> str:
+    """Return the path that a running rank's environment names; empty if none."""
+    is_known = view.process.exited_at is None and view.uid is not None
+    return (view.process.facts.environment or {}).get(CYCLE_FILE, "") if is_known else ""

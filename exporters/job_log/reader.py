@@ -15,13 +15,13 @@ from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.job_log.catalogue import Catalogue
 from exporters.job_log.collectives import Collectives
-from exporters.job_log.cycle_logs import CycleLogs
 from exporters.job_log.error_files import ErrorFiles
 from exporters.job_log.jobs import MAX_RANKS, LoggedJob, rank_of
 from exporters.job_log.matcher import events
 from exporters.job_log.ownership import (
     BatchProcess,
     ClaimedLog,
+    CycleLogs,
     Identity,
     batch_processes,
     by_any_id,

@@ -43,7 +43,7 @@ class NoMemoryGroupError(Exception):
 
 @contextlib.contextmanager
 def small_group(limit_bytes: int = LIMIT_BYTES) -> Iterator[Path]:
-    """Provide a memory group of so many bytes; raises NoMemoryGroupError."""
+    """Provide a memory group with a limit in bytes; raises NoMemoryGroupError."""
     found = own_group()
     if found is None:
         raise NoMemoryGroupError("no memory controller for groups of our own")

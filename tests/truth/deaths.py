@@ -136,7 +136,7 @@ SITUATIONS = (
         [exits(1, SIGKILL), wait(5.0), exits(RUNNING, code=1)],
         {"RankDead 1 n0 torn": Due(5, 25)},
     ),
-    # The same on one node, where nobody ends the others: Ray's actors, tasks of srun without -K.
+    # The same on one node, where no launcher ends the others: Ray's actors, tasks of srun without -K.
     Situation(
         "killed_then_peers_raise_on_its_node",
         [exits(1, SIGKILL), wait(1.0), exits(RUNNING, code=1)],

@@ -97,7 +97,7 @@ class Table:
         self.ranks.link(writer_key(pid), key)
 
     def restarted(self, seconds: float = 0.0, saved: bytes | None = None) -> Table:
-        """The table of an agent that starts after so many seconds with this one's checkpoint."""
+        """The table of an agent that starts ``seconds`` later with this one's checkpoint."""
         again = Table()
         again.clock.now = self.clock.now + seconds
         again.ranks.load(saved or self.ranks.dump())

@@ -14,9 +14,9 @@ from rank_table import view
 from test_job_log_reader import Node, counts
 
 from agent.sdk.ranks import RankView
-from exporters.job_log import cycle_logs
-from exporters.job_log.cycle_logs import CYCLE_FILE, MAX_BYTES, MAX_PATH, CycleLogs
+from exporters.job_log import ownership
 from exporters.job_log.jobs import LoggedJob
+from exporters.job_log.ownership import CYCLE_FILE, MAX_CYCLE_BYTES, MAX_PATH, CycleLogs
 
 RECORDED = Path(__file__).parents[1] / "data/nvrx/nvrx/cycle_info.4711.1.1"
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
@@ -113,17 +113,21 @@ def test_cycle_files_that_are_refused(cycles: Cycles) -> None:
     cycles.cycle("/" * (MAX_PATH - len("logs/c0.log")) + "logs/c0.log")
     assert cycles.of() == {"4711": "c0.log"}
     text = (cycles.inside / "cycle").read_text()
-    for written, is_read in ((text.ljust(MAX_BYTES), True), (text.ljust(MAX_BYTES + 1), False), (text[:-1], False)):
+    for written, is_read in (
+        (text.ljust(MAX_CYCLE_BYTES), True),
+        (text.ljust(MAX_CYCLE_BYTES + 1), False),
+        (text[:-1], False),
+    ):
         cycles.file("cycle", written)
         assert bool(cycles.of()) is is_read
 
 
 def test_whose_cycle_files_are_read(cycles: Cycles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that two jobs name belongs to none; of MAX_JOBS + 1 jobs one is left out."""
+    """A log that two jobs name belongs to none; of MAX_CYCLE_FILES + 1 jobs one is left out."""
     cycles.cycle("/logs/c0.log")
     both = cycles.rank(), cycles.rank(5000, "4712")
     assert cycles.of(*both) == {}
-    monkeypatch.setattr(cycle_logs, "MAX_JOBS", 1)
+    monkeypatch.setattr(ownership, "MAX_CYCLE_FILES", 1)
     assert cycles.of(*both) == {"4711": "c0.log"}
 
 

@@ -114,7 +114,7 @@ def made_node(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def helped(made_node: MakeNode) -> Callable[..., Node]:
-    """Makes a node that has this helper and so many ranks."""
+    """Makes a node that has this helper and this number of ranks."""
 
     def make(helper: Helper, ranks: int = 0) -> Node:
         node = made_node(helper=lambda _spec: helper)
@@ -217,7 +217,7 @@ def test_a_rank_that_has_left(node: Node) -> None:
     assert node.look(121.0)["enqueued_sequence/4711/1/0"] == 4.0
 
 
-def test_a_rank_that_nobody_can_see_for(helped: Callable[..., Node]) -> None:
+def test_a_rank_that_no_source_can_see_for(helped: Callable[..., Node]) -> None:
     """The dump of a rank that has left, of no known launcher, is not looked for: never in the agent's own files."""
     helper = Helper()
     node = helped(helper)

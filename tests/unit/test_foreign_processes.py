@@ -66,7 +66,7 @@ def a_rank(job_id: str = "7", **known: Any) -> GpuUser:
     (a_rank(), process(name="nvidia-cuda-mps", uid=ROOT), False),
     (a_rank(), process(name="nvidia-cuda-mps"), False),
     (a_rank(), process(name="nvidia-cuda-mps", uid=BOB), True),  # anybody may take the name
-    (a_rank(), process(name="nv-hostengine", uid=ROOT), True),  # it computes: a diagnosis that somebody started
+    (a_rank(), process(name="nv-hostengine", uid=ROOT), True),  # it computes: a diagnosis that a person started
     (a_rank("7"), a_rank("7", uid=BOB, session=200), False),
     (a_rank("7"), a_rank("8", uid=BOB, session=200), True),
     (a_rank("7"), a_rank("8"), True),  # two jobs of one login

@@ -93,7 +93,7 @@ def test_a_log_is_read_for_the_job_in_its_name(node: Node) -> None:
     assert counts(node.look()) == {("4711", "1"): 1}
 
 
-def test_nobody_forges_anothers_log(node: Node) -> None:
+def test_no_user_forges_anothers_log(node: Node) -> None:
     """A log of another user, by name or by link, gives no event for the job."""
     node.write("4711.out")
     others = job(uids=frozenset({OWNER + 1}))
@@ -233,7 +233,7 @@ def test_ranks_own_outputs_need_no_pattern(unnamed: Node) -> None:
     assert counts(logs) == {("4711", "0"): 1, ("4711", UNKNOWN_RANK): 2}
 
 
-def test_an_output_of_two_jobs_is_nobodys(unnamed: Node) -> None:
+def test_an_output_of_two_jobs_has_no_job(unnamed: Node) -> None:
     """A file that processes of two jobs write belongs to neither."""
     output = unnamed.write("both.txt")
     unnamed.run(4000, output)

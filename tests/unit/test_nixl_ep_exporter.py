@@ -51,7 +51,7 @@ def lines(*texts: str, path: str = "/o/nixl-ep-node-0.log", seconds: float = 100
 
 
 def run_of(*read: JobLines) -> JobRun:
-    """A job's run, of which this was read."""
+    """A run of a job, and what was read of it."""
     run = JobRun()
     for entry in read:
         run.take(entry)

@@ -28,7 +28,7 @@ def thread(tid: int, cpu: int = 0, *, state: str = "S", io: int = 0, start: int 
 @pytest.mark.parametrize(("text", "nanoseconds"), [
     ("1040534 1936476 2\n", 1936476),
     ("5 0 1\n", 0),
-    ("0 0 0\n", None),  # nobody counts
+    ("0 0 0\n", None),  # the kernel does not count
     ("", None),
     ("1 2\n", None),
     ("1 -2 3\n", None),
