@@ -249,7 +249,7 @@ def measure_fleet() -> Iterator[tuple[str, str]]:
 
 
 def figures(prometheus: Prometheus) -> Iterator[tuple[str, str]]:
-    """Yield what Prometheus tells of itself."""
+    """Yield Prometheus' metrics of itself."""
     status = dict(re.findall(r"^(Vm\w+):\s+(\d+) kB", Path(f"/proc/{prometheus.pid}/status").read_text(), re.MULTILINE))
     yield (
         "Prometheus' memory (RSS, and its peak)",

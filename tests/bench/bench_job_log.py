@@ -1,8 +1,8 @@
-"""What it costs to look for events in logs of jobs: CPU seconds for a gigabyte of each kind of line.
+"""CPU seconds that the search for events takes for a gigabyte of job log, by kind of line.
 
     .venv/bin/python tests/bench/bench_job_log.py [MEGABYTES]
 
-Lines of which nearly all logs are made, each kind alone; the last is a log in which every line tells of a failure.
+The common kinds of lines, each alone. In the last log every line reports a failure.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class TimedSelector(selectors.DefaultSelector):
         self.reset()
 
     def reset(self) -> None:
-        """Begin anew."""
+        """Begin again."""
         self.held_seconds = self.longest_seconds = 0.0
         self.iterations = 0
 

@@ -57,7 +57,7 @@ def page() -> Counter[str]:
 
 
 def owners() -> dict[str, str]:
-    """Whose each metric is."""
+    """The exporter of each metric."""
     found = {family.name: name for name in exporter_names() for family in load_spec(name).families}
     found |= {family.name: "nvml" for family in load_spec("nvml").families}  # shares some with amdgpu
     tables = {

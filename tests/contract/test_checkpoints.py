@@ -74,9 +74,9 @@ DROPPED = {
     ),
     "exporter nvrx": (".stragglers", ".interruptions", ".phase_seconds", ".last"),
 }  # fmt: skip
-"""Ends of paths whose metrics are gone: a reader passes them over."""
+"""Ends of paths in recorded checkpoints whose metrics no longer exist."""
 RUN = ("amdgpu", "inspector", "kernel_log", "process", "rdma")
-"""Exporters whose recorded sources leave something in the checkpoint; process leaves it in the rank table."""
+"""Exporters that write a checkpoint from their recorded sources. The process exporter's data is in the rank table."""
 INSPECTOR = 'paths: ["{root}/base8"]'
 LOOKS = 3
 

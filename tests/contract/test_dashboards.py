@@ -175,7 +175,7 @@ def selectors(expression: str) -> list[str]:
 
 
 def check_queries(panel: dict[str, Any], subject: str) -> None:
-    """Check a panel's queries, whose selectors all ask for ``subject``."""
+    """Check that every selector of a panel's queries asks for ``subject``."""
     targets = panel["targets"]
     assert targets
     variables = {"cluster", "job_id", "rank", "node"} | GRAFANA_VARIABLES

@@ -24,7 +24,7 @@ NAMES = exporter_names()
 FOLDERS = (f"{ROOT}/exporters/", f"{ROOT}/agent/tail/", f"{ROOT}/agent/system/")
 
 SMALLER = {"inspector": 'paths: ["{root}/base8"]'}
-"""Sections that make a turn short, of which there are hundreds."""
+"""Sections that make a turn short. The suite takes hundreds of turns."""
 
 TURN_SECONDS = 20.0
 """Within which a turn has ended on a busy machine."""
@@ -33,7 +33,7 @@ WHOLE_TURN = {
     "DirectoryReader.owned", "DirectoryReader.owned.<locals>.<dictcomp>", "Reclaimer.run", "InspectorExporter._take_in",
     "Slot.note", "Slot.note.<locals>.<genexpr>",
 }  # fmt: skip
-"""Steps that are about no file: what a turn had to tell may be told late, or not at all, when one of them fails."""
+"""Steps that concern no file. If one fails, the turn may report late, or not at all."""
 
 
 class Injected(Exception):  # noqa: N818  # no error of anybody's

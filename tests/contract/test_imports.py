@@ -1,4 +1,4 @@
-"""Who may import what, and what nobody may do: read from the source itself."""
+"""Which package may import which, and which calls are forbidden, checked in the source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What users write into the kernel's log by way of the kernel's own lines is nobody's fault and nobody's recovery."""
+"""Text that users get into the kernel's own log lines causes no fault and no recovery."""
 
 from __future__ import annotations
 

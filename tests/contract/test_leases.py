@@ -37,7 +37,7 @@ from agent.sdk.ranks import (
 
 CONSTANT = {"roots", "clock", "hostname", "once"}
 OWN = {"log", "guard"}
-"""What a late update may still use: it tells people, not the agent."""
+"""What an update after the close may still use: the log and clocks, which change nothing in the agent."""
 KEY, RANK, RECORDS = ProcessKey(1, 2), RankLabel("7", "0"), WriterKey(64, 1, 0, "here", 1)
 FACTS = ProcessFacts(KEY, 1.0, 1, "ann", "thread", {"RANK": "0", "SLURM_JOB_ID": "7"})
 HELPER = HelperSpec("lease", "helper_targets:obey", int, memory_bytes=1024)

@@ -1,4 +1,4 @@
-"""The shape of the rules: any ruler can run them, and anybody can read them."""
+"""The shape of the rules: any ruler can run them, and a reader can follow them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Alertmanager under test, and the inbox of what it tells."""
+"""A real Alertmanager under test, and the inbox of its notifications."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def told(labels: Mapping[str, str], said: str = "") -> dict[str, Mapping[str, st
 
 
 class Post:
-    """An Alertmanager with the shipped receivers, whose services are the inbox."""
+    """An Alertmanager with the shipped receivers, which all send to the inbox."""
 
     def __init__(self, directory: Path, node: Node, inbox: Inbox) -> None:
         self.inbox = inbox

@@ -172,7 +172,7 @@ class ClusterJob(Closing):
         ]
 
     def requeue(self, nodes: list[ClusterNode]) -> None:
-        """Start it anew on other nodes under the same id, once all its ranks have left."""
+        """Start the job again on other nodes under the same id, once all its ranks have exited."""
         for part in self.parts:
             part.wait()
         self._left += self.parts

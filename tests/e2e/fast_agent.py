@@ -1,4 +1,4 @@
-"""The agent, on a node whose clock is fast: `python fast_agent.py SECONDS [the agent's options]`."""
+"""The agent on a node with a fast clock: `python fast_agent.py SECONDS [the agent's options]`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job of real Python processes that hangs when one of its ranks is told to; see hanging_rank.py."""
+"""A job of real Python processes that hangs when the test signals one of its ranks; see hanging_rank.py."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def bear_the_name() -> None:
 
 
 def write_record(dump_dir: str) -> InspectorFile:
-    """Write a record, by which a rank is named whose environment may not be read; returns the open file."""
+    """Write a record, which names a rank with an unreadable environment; returns the open file."""
     communicator = SimulatedCommunicator("world", "default_pg", os.getpid(), (0, 1), nodes=1, network=False)
     log, file = CommunicatorLog(communicator, 0), InspectorFile(dump_dir, os.uname().nodename, os.getpid())
     log.add(SimulatedRecord("AllReduce", 0, 1 << 20, 400))

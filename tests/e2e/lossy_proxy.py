@@ -80,12 +80,12 @@ class Handler(BaseHTTPRequestHandler):
 
 
 class Server(ThreadingHTTPServer):
-    """Forgets who does not wait for an answer."""
+    """Ignores a client that does not wait for the answer."""
 
     daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing of those who left."""
+        """Log no error when a client has disconnected."""
 
 
 def main(port: str, share: str, seed: str, lost: str) -> None:

@@ -1,4 +1,4 @@
-"""Where liveness is tested: a kernel that tells how processes ended, one that does not, and a node of its own."""
+"""Machines for tests of liveness: a kernel that reports exit statuses, one that does not, and a separate node."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Machine:
 
     @contextlib.contextmanager
     def late_reaping(self, job: SimulatedJob) -> Iterator[None]:
-        """Where zombies alone tell how they ended, keep the launcher from reaping them for a while."""
+        """Where only zombies show exit statuses, keep the launcher from reaping them for a while."""
         if not self.ioctl:
             job.signal_launcher(signal.SIGSTOP)
         try:

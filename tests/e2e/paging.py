@@ -1,4 +1,4 @@
-"""The way of a page: a cluster, and who watches it."""
+"""The path of a page: a cluster, its Prometheus and its Alertmanager."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Site:
             each.wait_until_seen(job)
 
     def pages(self, job_id: str, receiver: str = "page") -> list[Page]:
-        """Return what the first watch told of a job so far."""
+        """Return the first watch's notifications of a job so far."""
         return self.watches[0].pages(job_id, receiver)
 
 
@@ -54,7 +54,7 @@ def site(
     peculiar: Mapping[int, Peculiarity] | None = None,
     ticket_wait: str = "20s",
 ) -> Iterator[Site]:
-    """Provide a site of so many nodes, whose rules have these thresholds instead of the shipped ones.
+    """Provide a site of ``nodes`` nodes with these thresholds instead of the shipped ones.
 
     ``shorter``: texts of the rules, windows that are no thresholds, and what is to stand in their place. ``replicas``:
     of Prometheus and Alertmanager, in each watch. ``ticket_wait``: how long Alertmanager holds what is no page.

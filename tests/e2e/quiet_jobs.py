@@ -1,4 +1,4 @@
-"""Jobs whose ranks are found and do nothing, and write no records, until they are told to leave."""
+"""Jobs with ranks that the agent sees, and that do nothing and write no records until the test ends them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ while told == "grow":
     hoard.append(b"x" * (1 << 20))
 sys.exit(int(told or 0))
 """
-"""`python -c RANK GROUP`: what it is told is a line, the exit status to leave with or `grow`."""
+"""`python -c RANK GROUP`: reads a line, the status to exit with or `grow`."""
 
 
 class QuietJob:
@@ -69,7 +69,7 @@ class QuietJob:
         self.signal_all(signal.SIGKILL)
 
     def start(self) -> None:
-        """Start all ranks, also anew once all have left."""
+        """Start all ranks, or start them again once all have exited."""
         for process in self._processes:
             process.wait(LEAVE_SECONDS)
         self._processes = [self._start(rank) for rank in range(self.ranks)]

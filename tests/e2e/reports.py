@@ -1,4 +1,4 @@
-"""What was told of what, as a table for people, and the notifications themselves."""
+"""The notifications of each situation: a table, and the raw messages."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HEADS = {WHOLE: "arrived", LOSSY: "arrived with 1 % of scrapes lost"}
 
 
 class Arrivals(NamedTuple):
-    """What one watch told of a situation, and how many seconds after it (or its last event) each came."""
+    """One watch's notifications of a situation, and the seconds from the situation's last event to each."""
 
     pages: Sequence[Page]
     seconds: Sequence[float]
@@ -32,7 +32,7 @@ class Arrivals(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A situation, who was to be told of what, and what came, by watch."""
+    """A situation, the expected notifications, and those that came, by watch."""
 
     what: str
     expected: str

@@ -42,7 +42,7 @@ PAGE, INFO = "page", "info"
 RANK_DEAD = (PAGE, "RankDead")
 FIRST, SECOND = (0, 1), (2, 3)
 AWAY = {"alertmanager": 130.0, "prometheus": 90.0, "network": 150.0}
-"""Deaths while something is away: until when they are told, and the stage's disturbances are their stories."""
+"""Deaths while a component is down. The stage's disturbances cause them."""
 
 SITUATIONS: dict[str, Situation] = {
     "calm": Situation("A job goes on through all that happens to the others", Cast(SECOND, options=CALM)),

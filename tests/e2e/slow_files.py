@@ -1,4 +1,4 @@
-"""A file system of one file whose every read takes its time, by the kernel's own FUSE protocol (linux/fuse.h)."""
+"""A file system of one file with slow reads, by the kernel's own FUSE protocol (linux/fuse.h)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def serve(device: int, may_close: threading.Event | None = None) -> None:
 
 @contextlib.contextmanager
 def hung_directory(directory: Path) -> Iterator[Path]:
-    """Mount a file system at ``directory`` that answers nothing, as one over the network whose server is gone."""
+    """Mount a file system at ``directory`` that answers nothing, as a network file system without its server."""
     with _mounted(directory):
         yield directory
 

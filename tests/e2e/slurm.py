@@ -205,7 +205,7 @@ echo "{name} $? $(($(date +%s%N) - begun))" >> {directory}/took
 
 
 class Site:
-    """A Slurm whose nodes run the scripts; the files of jobs are in ``jobs``, what jobcomp writes in ``completed``."""
+    """A Slurm with nodes that run the scripts. ``jobs`` has the files of jobs, ``completed`` what jobcomp writes."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,4 +1,4 @@
-"""A stage: situations that jobs, nodes and the watches themselves get into side by side, and who is told of each."""
+"""A stage: situations of jobs, nodes and watches side by side, and the notifications of each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from watches import Page, Watch
 STAGGER_SECONDS = 0.7
 """Between two situations, so that they fall at all times between two scrapes."""
 PROMPT_SECONDS = 160.0
-"""After so long all is told that is told at once."""
+"""All immediate notifications come within this time."""
 POLL_SECONDS = 0.5
 
 
@@ -39,13 +39,12 @@ class Cast(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """What it is to people, its job, what happens, and who is to be told of what: (receiver, alert), in order.
+    """Its description, its job, what happens, and the expected notifications in order: (receiver, alert).
 
     ``story``: None where a disturbance makes it happen. ``about``: what notifications are about, if not its job.
-    ``words``: in the first text. ``within_seconds``: after the event before it. ``overs``: how often it is told that it
-    is over.
-    ``soon``: all is told before the watches are disturbed. ``more``: how many notifications of the same alert may
-    follow, as ranks that died together are found dead by scrapes of different nodes.
+    ``words``: in the first text. ``within_seconds``: after the event before it. ``overs``: how many "resolved" follow.
+    ``soon``: all notifications come before the watches are disturbed. ``more``: how many notifications of one alert may
+    follow, as different nodes' scrapes show ranks that died together.
     """
 
     what: str
@@ -61,7 +60,7 @@ class Situation(NamedTuple):
 
 
 class Disturbance(NamedTuple):
-    """What happens to those who watch, and how long it takes to see what comes of it."""
+    """What happens to the watches, and how long its effects take."""
 
     what: str
     act: Callable[[Stage], object]
@@ -101,28 +100,28 @@ class Stage:
             threading.Event().wait(POLL_SECONDS)
 
     def pass_time(self, seconds: float) -> None:
-        """Let so much time go by."""
+        """Let ``seconds`` pass."""
         until = time.monotonic() + seconds
         self.wait(lambda: time.monotonic() >= until, seconds + 60.0, "the time")
 
     def told(self, watch: Watch, name: str) -> list[Page]:
-        """Return what a watch told of a situation so far, but for that it is over."""
+        """Return a watch's notifications of a situation so far, without those of its end."""
         return [page for page in watch.told(self.about(name)) if page.alerts]
 
     def wait_until_told(self, name: str, times: int = 1, seconds: float = 150.0) -> None:
-        """Wait until all watches have told of a situation so often."""
+        """Wait until each watch has sent this many notifications of a situation."""
         watches = self.site.watches
         what = f"notification {times} of {name}"
         self.wait(lambda: all(len(self.told(watch, name)) >= times for watch in watches), seconds, what)
 
     def wait_until_over(self, name: str, seconds: float = 150.0) -> None:
-        """Wait until all watches have told that it is over."""
+        """Wait until each watch has sent that the situation is resolved."""
         about, watches = self.about(name), self.site.watches
         said = [lambda watch=watch: any(not page.alerts for page in watch.told(about)) for watch in watches]
         self.wait(lambda: all(each() for each in said), seconds, f"the end of {name}")
 
     def arrived(self, name: str, watch: Watch) -> Arrivals:
-        """Return what a watch told of a situation, and after how many seconds."""
+        """Return a watch's notifications of a situation, and after how many seconds they came."""
         return arrivals(watch.told(self.about(name)), self.happened[name])
 
     def told_since(self, disturbance: str, watch: Watch) -> Arrivals:
@@ -137,7 +136,7 @@ class Stage:
         return arrivals(pages, [began])
 
     def check(self, name: str, watch: Watch) -> None:
-        """Check that a watch told of a situation as it is to; raises AssertionError."""
+        """Check a watch's notifications of a situation; raises AssertionError."""
         assert name not in self.failed, self.failed[name]
         situation, told = self.situations[name], self.arrived(name, watch)
         firing = [(page, after) for page, after in zip(told.pages, told.seconds, strict=True) if page.alerts]
@@ -202,7 +201,7 @@ def _begin(this: Stage, pool: ThreadPoolExecutor) -> dict[str, Future[object]]:
 
 
 def _wait_for_the_soon(this: Stage) -> None:
-    """Wait for what is told at once; what does not come is the tests' to say."""
+    """Wait for the immediate notifications. The tests report missing ones."""
     wanted = {name: len(each.told) for name, each in this.situations.items() if each.soon and each.story}
     with contextlib.suppress(AssertionError):
         this.wait(

@@ -67,7 +67,7 @@ def cancel(stage: Stage, name: str) -> None:
 
 
 def preempt(stage: Stage, name: str) -> None:
-    """The job is ended, and started anew under its id once all have left."""
+    """The job ends, and starts again under its id once all ranks have exited."""
     cancel(stage, name)
     job = stage.jobs[name]
     for part in job.parts:
@@ -100,7 +100,7 @@ def die_one_by_one(stage: Stage, name: str) -> None:
 
 
 def die_again(stage: Stage, name: str) -> None:
-    """A rank dies, the job is started anew under its id, and the rank dies again once the page is over."""
+    """A rank dies, the job starts again under its id, and the rank dies again once the page is resolved."""
     send(1, signal.SIGKILL)(stage, name)
     stage.wait_until_told(name)
     job = stage.jobs[name]
@@ -113,7 +113,7 @@ def die_again(stage: Stage, name: str) -> None:
 
 
 def crash_again_and_again(stage: Stage, name: str) -> None:
-    """The job crashes RUN_SECONDS after its start was noted, and is started anew after some seconds."""
+    """The job crashes RUN_SECONDS after the agent saw its start, and starts again after some seconds."""
     job = stage.jobs[name]
 
     def noted(watch: Watch) -> float:

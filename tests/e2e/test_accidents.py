@@ -81,7 +81,7 @@ def rename(job: SimulatedJob, agent: Agent) -> None:
 
 
 def remove_directory(job: SimulatedJob, agent: Agent) -> None:
-    """The directory goes with its files, and is made anew."""
+    """The directory is removed with its files, and made again."""
     shutil.rmtree(job.dump_dir)
     job.dump_dir.mkdir()
 

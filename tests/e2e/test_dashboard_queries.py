@@ -76,7 +76,7 @@ WELL = {
 """Queries of panels that show other things here: of a lost node, a hang, an end, a day before, a job that is well."""
 BY_RAS = "By RAS: ranks that communicators miss or wait for, or that failed"
 OF_RAS = {BY_RAS, "Nodes that query", "Nodes that do not query", "Age of the last report", "Events"}
-"""Panels on what RAS tells: they are asked about a job of which only that is known."""
+"""Panels that show RAS: their queries ask about a job that only RAS knows."""
 RANGE_SECONDS = 120
 ASKED_SECONDS = 120
 """When promtool is asked, after the first sample."""
@@ -315,7 +315,7 @@ class Answer:
         return self._target
 
     def check_shape(self) -> None:
-        """Series are told apart by their legends, and tables show all labels that there are."""
+        """Legends distinguish all series, and tables show all labels."""
         labels = [result["metric"] for result in self.series]
         if self._target.panel["type"] == "table":
             shown = table_columns(self._target.panel)

@@ -71,7 +71,7 @@ class Demo:
         self.job_id = f"simulated-{self.process.pid}"
 
     def get(self, path: str = "/metrics") -> str:
-        """Fetch a page; nothing when nobody answers."""
+        """Fetch a page; empty if no server answers."""
         try:
             with urllib.request.urlopen(f"http://{self.address}{path}", timeout=5) as answer:
                 return str(answer.read().decode())

@@ -56,7 +56,7 @@ def evidence(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def slowest_scrape(agent: Agent, seconds: float) -> float:
-    """Scrape for so long; return how long the slowest took."""
+    """Scrape for ``seconds``; return the seconds of the slowest scrape."""
     slowest, end = 0.0, time.monotonic() + seconds
     while time.monotonic() < end:
         began = time.monotonic()

@@ -85,7 +85,7 @@ def site(tmp_path: Path, *options: str) -> Iterator[Site]:
 
 
 def again(made: Site, *options: str) -> SimulatedJob:
-    """The job anew, under its id."""
+    """The job's second run, under its id."""
     dumps = str(made.machine.directory / "dumps")
     return made.machine.job("--ranks", "4", "--dump-dir", dumps, *options, name="again")
 
@@ -153,7 +153,7 @@ def test_a_crash_and_a_restart(tmp_path: Path) -> None:
 
 
 def contradiction(job_id: str, at: float) -> Summary:
-    """What stands beside a bundle whose job log blames rank 0."""
+    """What `explain` adds to a bundle with a job log that blames rank 0."""
     return Summary(
         format=1,
         job_id=job_id,

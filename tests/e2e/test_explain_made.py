@@ -170,7 +170,7 @@ def test_two_clusters(prometheus: Prometheus) -> None:
 
 
 def test_a_hang(prometheus: Prometheus) -> None:
-    """Three witnesses name the rank that the others waited for; the rank whose watchdog gave up is listed apart."""
+    """Three sources name the rank that the others waited for; the rank with the watchdog's timeout has its own line."""
     page = told(prometheus, "7", "--cluster", "x")
     print(page)  # noqa: T201  # shown where the test fails
     assert page.startswith("job 7 (pretrain, alice) of cluster x: 16 ranks on 2 nodes\nthe job hung: ")

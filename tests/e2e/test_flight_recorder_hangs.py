@@ -1,4 +1,4 @@
-"""Recorded hangs of 16 ranks on two nodes, from the files to the names of those who held the others up."""
+"""Recorded hangs of 16 ranks on two nodes, from the files to the names of the blocking ranks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def series_of(scenario: str) -> list[dict[str, str]]:
 def test_who_held_the_others_up(
     scenario: str, culprits: dict[str, tuple[str, int]], promtool: str, tmp_path: Path
 ) -> None:
-    """The ranks whose GPU or program hung are named in each group that waits for them, and no other rank."""
+    """Each waiting group names the ranks with the hung GPU or program, and no other rank."""
     samples = [
         {"labels": f'{{rank="{rank}",what="{what}"}}', "value": groups} for rank, (what, groups) in culprits.items()
     ]

@@ -1,4 +1,4 @@
-"""Who is which rank, end to end: what names ranks, what is none, and whose files are whose."""
+"""The identity of ranks, end to end: what names a rank, which processes are none, and which files belong to it."""
 
 from __future__ import annotations
 

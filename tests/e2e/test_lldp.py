@@ -1,4 +1,4 @@
-"""rankwatch-lldp.service in a booted machine: in its sandbox it still reaches lldpd, whose socket is another user's."""
+"""rankwatch-lldp.service in a booted machine: its sandbox leaves it lldpd's socket, which another user owns."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def small_group() -> Iterator[Path]:
 
 @pytest.fixture
 def rank() -> Iterator[Callable[[str, Path, str], subprocess.Popen[str]]]:
-    """Provide a way to start a rank of two of a job in a memory group; told to grow it does."""
+    """Provide a way to start one of a job's two ranks in a memory group; the rank grows when the test says so."""
     started: list[subprocess.Popen[str]] = []
 
     def start(number: str, group: Path, job_id: str) -> subprocess.Popen[str]:

@@ -30,7 +30,7 @@ RECEIVERS = ("page", "ticket", "info")
 
 
 class Accident(NamedTuple):
-    """What happens to a job on two nodes; ``options`` are its launchers'. ``about``: what is told, if not its job."""
+    """What happens to a job on two nodes; ``options``: its launchers'. ``about``: the subject, if not its job."""
 
     nodes: tuple[int, int]
     happen: Callable[[ClusterJob], object]

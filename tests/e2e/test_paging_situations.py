@@ -1,4 +1,4 @@
-"""All that jobs, nodes and those who watch get into, and who is told, with rules, routes and times as shipped."""
+"""Situations of jobs, nodes and watches, and their notifications, with rules, routes and times as shipped."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SMALL = Situation(
 
 
 def reload(stage: Stage) -> None:
-    """The rules are changed (one is added to each group) and read anew."""
+    """Prometheus reads changed rules: each group has one more."""
     for path in stage.site.rules.glob("*.yml"):
         rules = yaml.safe_load(path.read_text())
         for group in rules["groups"]:
@@ -75,7 +75,7 @@ def restart_prometheus(stage: Stage) -> None:
 
 
 def restart_agents(stage: Stage) -> None:
-    """All agents are started anew within a few seconds."""
+    """All agents restart within a few seconds."""
     agents = [node.agent for number, node in enumerate(stage.cluster.nodes) if number != LOST]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda agent: agent.restart(), agents))
@@ -115,7 +115,7 @@ def after(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.fixture(params=WATCHES)
 def watch(after: Stage, request: pytest.FixtureRequest) -> Watch:
-    """Provide one of those who watch."""
+    """Provide one of the watches."""
     return next(each for each in after.site.watches if each.name == request.param)
 
 

@@ -34,7 +34,7 @@ while True:
     late = max(late, time.monotonic() - before - 0.01)
 print(late)
 """
-"""How late the machine itself is: a process that only sleeps, until it is told that this is enough."""
+"""How late the machine itself is: a process that only sleeps, until the test ends it."""
 Key = tuple[str, str, str, str]
 
 pytestmark = pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
@@ -122,7 +122,7 @@ def fell(series: Raw) -> bool:
 
 
 def key(series: Raw) -> Key:
-    """Return what tells the series of one job apart."""
+    """Return the labels that distinguish the series of one job."""
     labels = series.labels
     return labels["rank"], labels["comm"], labels["collective"], labels["size"]
 

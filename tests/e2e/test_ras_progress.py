@@ -1,4 +1,4 @@
-"""What RAS tells of a job's communicators, end to end: who holds the others up, and what went wrong with which rank."""
+"""What RAS shows of a job's communicators, end to end: which rank blocks the others, and which rank had which error."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def wait_for_report(agent: Agent) -> None:
 
 
 def suspects(agent: Agent) -> set[tuple[str, ...]]:
-    """Return who is suspected: communicator, rank in it, rank and reason."""
+    """Return the suspects: communicator, rank in it, rank and reason."""
     samples = agent.samples("rankwatch_communicator_suspect", job_id=JOB)
     return {tuple(sample.labels[name] for name in ("comm", "comm_rank", "rank", "reason")) for sample in samples}
 

@@ -42,11 +42,11 @@ for host in sys.argv[2:]:
     threading.Thread(target=serve, args=(listener,)).start()
 print("ready", flush=True)
 """
-"""A service that is no rank: it tells of each connection."""
+"""A service that is no rank, and logs each connection."""
 
 
 class Target:
-    """A service of the node at these hosts, and what it told."""
+    """A service of the node at these hosts, and its log."""
 
     def __init__(self, node: Node, path: Path, *hosts: str) -> None:
         self._path = path

@@ -23,7 +23,7 @@ SLOW_SECONDS = 5.0
 """What a query takes that waits for a process which does not answer; there is one at a time."""
 JSON = (2, 28, 7)
 KNOWN_REASONS = (2, 26, 0)
-"""The first whose text tells why a rank is missing."""
+"""The first version with a text that says why a rank is missing."""
 KILLED = 5
 
 
@@ -104,7 +104,7 @@ def test_a_report_is_read(agent: Agent, jobs: dict[str, RasJob], version: str) -
 
 
 def test_a_missing_rank_is_named(agent: Agent, jobs: dict[str, RasJob], version: str) -> None:
-    """At the next poll a killed rank is missing with its node, except with NCCL 2.24, whose text has neither."""
+    """At the next poll a killed rank is missing with its node; the text of NCCL 2.24 has neither."""
     jobs[version].signal(KILLED, signal.SIGKILL)
     young = YOUNG_SECONDS if number_of(version) < SOUND else 0.0
     wait_until(lambda: missing(agent, version), young + POLL_SECONDS + SLOW_SECONDS, "the missing rank")

@@ -80,7 +80,7 @@ REST = [
 
 
 def case_id(case: Case) -> str:
-    """Name the recording, the number of nodes and whose records are lost."""
+    """Name the recording, the number of nodes and the rank with lost records."""
     lossy = case.phases[0].lossy_rank
     return f"{case.name}-nodes{case.hosts}" + ("" if lossy is None else f"-lossy{lossy}")
 

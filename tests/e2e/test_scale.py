@@ -30,7 +30,7 @@ EVALUATION_DELAY_SECONDS = 2
 ROUNDING_SECONDS = 1e-5
 """VictoriaMetrics keeps 15 digits or so: of a time since 1970, some microseconds are lost."""
 NO_LABELS = ("__name__", "alertgroup", "cluster", "replica")
-"""What says who judged."""
+"""Labels that name the ruler."""
 FIRING = 'ALERTS{{alertstate="firing",alertname="RankDead",job_id="{}"}}'
 
 Labels = tuple[tuple[str, str], ...]
@@ -94,7 +94,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 
 def values(series: list[dict[str, Any]]) -> dict[Labels, float]:
-    """Return the value of each series of an answer, by its labels but those that say who judged."""
+    """Return the value of each series of an answer, by its labels without those that name the ruler."""
     return {
         tuple(sorted(item for item in one["metric"].items() if item[0] not in NO_LABELS)): float(one["value"][1])
         for one in series

@@ -1,4 +1,4 @@
-"""Ranks under a real Slurm, end to end: whose they are, how they end, and who only says that he is of a job."""
+"""Ranks under a real Slurm, end to end: their owners, their ends, and processes that only claim to belong to a job."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def wait_without_deaths(agent: Agent, wanted: Mapping[str, str], seconds: float 
 
 
 def identities(agent: Agent, job_id: str) -> dict[str, tuple[str, str]]:
-    """Return who named each rank of a job, and what proves whose it is."""
+    """Return what named each rank of a job, and what proves its owner."""
     return {each["rank"]: (each["named_by"], each["proof"]) for each in agent.named(job_id)}
 
 

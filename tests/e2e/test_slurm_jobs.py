@@ -76,7 +76,7 @@ def of_job(agent: Agent, name: str) -> list[Series]:
 
 
 def wait_for_end(agent: Agent, state: str, seconds: float = WORD_SECONDS) -> None:
-    """Wait until the job's end is told in this state."""
+    """Wait until the agent shows the job's end with this state."""
     wait_until(lambda: told(agent) == [state], seconds, f"the end {state}")
 
 

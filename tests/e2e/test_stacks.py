@@ -1,4 +1,4 @@
-"""Python stacks of real processes by the real py-spy: who is elsewhere is named, and goes on undisturbed."""
+"""Python stacks of real processes by the real py-spy, which names the rank elsewhere and does not disturb it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PY_SPY = Path(sys.executable).with_name("py-spy")
 
 
 def sections(dump_dir: Path, evidence: Path) -> dict[str, Any]:
-    """What an agent is told."""
+    """An agent's configuration."""
     return {
         "inspector": {"paths": [str(dump_dir)]},
         "stacks": {"enabled": True, "py_spy": str(PY_SPY), "silence_seconds": SILENCE_SECONDS},

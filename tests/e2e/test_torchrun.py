@@ -64,7 +64,7 @@ ALIVE_AGAIN_SECONDS = 30.0
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    """An agent that watches ranks without NCCL, and one job for each end, whose ranks all run before rank 1 ends."""
+    """An agent that watches ranks without NCCL, and one job for each end; all ranks run before rank 1 ends."""
     directory = tmp_path_factory.mktemp("torchrun")
     go, jobs = directory / "go", []
     with Agent(directory, {"exporters": {"process": {"without_nccl": True}}}) as agent:

@@ -1,4 +1,4 @@
-"""Real torchrun over two nodes, each with its agent, and the shipped rules: which rank is named, and who is paged."""
+"""Real torchrun over two nodes, each with its agent, and the shipped rules: the named rank, and which ends page."""
 
 from __future__ import annotations
 

@@ -146,7 +146,7 @@ def test_a_quota_of_cpu_time(agent: Agent, stack: contextlib.ExitStack) -> None:
 
 
 def test_too_little_memory(agent: Agent, stack: contextlib.ExitStack, tmp_path: Path) -> None:
-    """A rank whose control group is smaller than its file has page faults, and the group waits for memory."""
+    """A rank in a control group smaller than its file has page faults, and the group waits for memory."""
     data = tmp_path / "data"
     with data.open("wb") as file:
         file.write(os.urandom(64 * MIB))

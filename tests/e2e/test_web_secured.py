@@ -82,7 +82,7 @@ class SecuredAgent(Agent):
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[SecuredAgent]:
-    """Provide an agent whose file asks for a certificate of prometheus.example and a password."""
+    """Provide an agent that wants a certificate of prometheus.example and a password."""
     for path in DATA.glob("*.*"):
         shutil.copy(path, tmp_path)
     hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(10)).decode()

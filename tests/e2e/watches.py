@@ -1,4 +1,4 @@
-"""Who watches a cluster: Prometheus and Alertmanager (or two of each) with what we ship, and an inbox."""
+"""A watch of a cluster: Prometheus and Alertmanager (or two of each) with the shipped files, and an inbox."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Watch:
             )
 
     def told(self, about: str | None = None) -> list[Page]:
-        """Return what people were told so far (of one thing), also that it is over."""
+        """Return the notifications so far (of one subject), also those of its end."""
         pages = (_page(message) for receiver in RECEIVERS for message in self.inbox.at(f"/{receiver}"))
         return sorted((page for page in pages if about in (None, page.about)), key=lambda page: page.time)
 

@@ -62,11 +62,11 @@ class Node:
         self._write()
 
     def event(self, gpu: int, kind: int, data: int) -> None:
-        """Have a GPU tell something."""
+        """Send an event of a GPU."""
         self.events([(gpu, kind, data)])
 
     def events(self, told: Iterable[tuple[int, int, int]]) -> None:
-        """Have GPUs tell several things at once: (gpu, kind, data)."""
+        """Send events of GPUs at once: (gpu, kind, data)."""
         numbered = enumerate(told, self._told + 1)
         new: dict[str, object] = {f"event{number}": f"{gpu} {kind} {data}" for number, (gpu, kind, data) in numbered}
         self._told += len(new)

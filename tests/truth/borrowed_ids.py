@@ -1,4 +1,4 @@
-"""Jobs beside a user who starts processes on another node that say that they are ranks of the job."""
+"""Jobs beside a user with processes on another node that claim to be ranks of the job."""
 
 from __future__ import annotations
 

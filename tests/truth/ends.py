@@ -1,4 +1,4 @@
-"""Jobs that end, or begin anew, as their users, launchers or the scheduler want it: no alert but of a death before."""
+"""Jobs that users, launchers or the scheduler end or restart: no alert but of a death before."""
 
 from __future__ import annotations
 

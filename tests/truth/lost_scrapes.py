@@ -18,7 +18,7 @@ KILLED = {f"{DEAD} killed": Due(15, 35)}
 
 
 def upgraded(number: int) -> tuple[Step, ...]:
-    """An agent is started anew with its checkpoint, 20 s away."""
+    """An agent restarts with its checkpoint after 20 s."""
     back = (agent_restarts(number), node(number, refuses=False), wait(20.0))
     return (node(number, refuses=True), *misses(number, seconds=20.0), *back)
 

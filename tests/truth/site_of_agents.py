@@ -161,7 +161,7 @@ class Rank:
         self.key = None
 
     def start(self, node: Node | None = None) -> None:
-        """Start it anew, on another node if one is named."""
+        """Start the job again, on another node if one is named."""
         self.node = node or self.node
         self.key = self.node.start(self)
 
@@ -188,7 +188,7 @@ class Job:
         self.is_proven = proven
         self.world = world or per_node * len(nodes)
         self.restarts: tuple[int, int] | None = None
-        """How often torchrun started the ranks anew, and how often it would."""
+        """How often torchrun restarted the ranks, and how often it would."""
         self.ranks = [Rank(self, number, nodes[number // per_node]) for number in range(per_node * len(nodes))]
 
     def environment(self, rank: int) -> dict[str, str]:

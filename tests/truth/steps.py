@@ -54,7 +54,7 @@ def exits(
 
 
 def starts(ranks: int | slice = ALL, node: int | None = None) -> Step:
-    """Ranks start anew, on another node if one is named."""
+    """Ranks start again, on another node if one is named."""
 
     def step(play: Play) -> None:
         for rank in of(play, ranks):

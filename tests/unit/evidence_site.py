@@ -23,7 +23,7 @@ RANKS = 2
 
 
 class Site:
-    """Two ranks of a job, whose processes sleep and hold secrets, and an exporter with an offer beside it."""
+    """Two ranks of a job, with processes that sleep and hold secrets, and an exporter that offers evidence."""
 
     def __init__(self, root: Path, **settings: float) -> None:
         self.clock = FakeClock()

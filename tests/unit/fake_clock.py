@@ -1,4 +1,4 @@
-"""A clock that moves when told."""
+"""A clock that tests move."""
 
 from __future__ import annotations
 

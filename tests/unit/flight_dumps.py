@@ -26,7 +26,7 @@ def recorded(scenario: str) -> Mapping[int, bytes]:
 
 
 def pickled(value: Any) -> bytes:
-    """A value as PyTorch's writer pickles it, each text anew."""
+    """A value as PyTorch's writer pickles it: no text is shared."""
     return b"\x80\x02" + _value(value) + b"."
 
 

@@ -37,7 +37,7 @@ def lie(order: Order, body: bytes) -> str:
 
 
 def nest(order: Order, body: bytes) -> msgspec.Raw:
-    """Answer with an outcome that holds one thing more, nested deeper than anybody reads."""
+    """Answer with an outcome that has one value more, nested deeper than any reader's limit."""
     return msgspec.Raw(b"\x84\xa3pid\x01\xa5found\x90\xaabody_bytes\x00\xa1x" + b"\x91" * order.amount + b"\xc0")
 
 

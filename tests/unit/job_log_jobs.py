@@ -1,4 +1,4 @@
-"""Jobs as the reader of logs is told of them, and what is found in a line, for tests."""
+"""Jobs as the reader of logs sees them, and the events of a line, for tests."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from exporters.job_log.matcher import LogEvent, events
 
 CATALOGUE = catalogue()
 OWNER = os.getuid() or 1000
-"""Whose jobs and logs are: not root's, as nobody doubts root's."""
+"""The owner of jobs and logs: not root, which passes every check."""
 
 
 def classify(line: bytes, known: Catalogue = CATALOGUE) -> LogEvent | None:
@@ -22,7 +22,7 @@ def classify(line: bytes, known: Catalogue = CATALOGUE) -> LogEvent | None:
 
 
 def job(job_id: str = "4711", ranks: int = 8, **more: Any) -> LoggedJob:
-    """A job whose ranks 0 to 3 are processes 4000 to 4003 of this node."""
+    """A job with processes 4000 to 4003 of this node as ranks 0 to 3."""
     here = tuple(view(4000 + rank, str(rank), parent_pid=1) for rank in range(4))
     fields: dict[str, Any] = {
         "uids": frozenset({OWNER}),

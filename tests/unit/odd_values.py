@@ -109,7 +109,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 @st.composite
 def reshaped(draw: st.DrawFn, plain: Any) -> Any:
-    """Plain values, up to three of which are others, mostly of their own type; keys too."""
+    """Plain values with up to three replaced, mostly by values of their own type; keys too."""
     for _ in range(draw(st.integers(1, 3))):
         path = draw(st.sampled_from(list(places(plain))))
         here = plain

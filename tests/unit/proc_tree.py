@@ -110,7 +110,7 @@ def stat_line(
     session: int = 0,
     numbers: dict[int, int] | None = None,
 ) -> str:
-    """A line of /proc/PID/stat: 52 fields, of which only those given matter; ``numbers`` by their place."""
+    """A line of /proc/PID/stat with 52 fields; ``numbers``: the fields that matter, by position."""
     fields = ["0"] * 53
     fields[4], fields[6], fields[9], fields[20] = map(str, (parent, session, flags, threads))
     fields[22], fields[52] = str(start), str(exit_code)

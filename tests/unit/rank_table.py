@@ -111,7 +111,7 @@ class Table:
         return {v.label: v.process.facts.key.pid for v in self.ranks.snapshot().ranks if v.process.facts}
 
     def states(self) -> dict[str, str]:
-        """The states by rank, those of jobs that changed judged anew, as at the end of a turn of the loop."""
+        """The states by rank, after the verdict on changed jobs, as at the end of a turn of the loop."""
         self.ranks.judge_changed()
         views = self.ranks.snapshot().ranks
         return {v.label.rank: v.process.verdict.state for v in views if v.process.verdict is not None}

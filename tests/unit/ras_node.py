@@ -1,4 +1,4 @@
-"""A made-up node whose RAS a scripted server stands for, and the exporter that asks it."""
+"""A made-up node with a scripted RAS server, and the exporter that asks it."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ def report(
     hash_number: int = 0xAB,
     launched: int | None = None,
 ) -> bytes:
-    """A report of one communicator of which the last ranks do not answer, the others have launched so much, if told."""
+    """A report of one communicator: the last ranks do not answer; ``launched``, if given, is the others' count."""
     counts = {} if launched is None else {"collective_counts": {"AllReduce": launched}}
     places = [
         {"rank": rank, "host": "10.0.0.1", "pid": pids[rank % len(pids)], "nvml_dev": rank, **counts}
@@ -182,7 +182,7 @@ class Node:
         return self.streams[-1]
 
     async def tell(self, exporter: RasExporter, event: str, times: int = 1) -> None:
-        """Have RAS tell of an event, and wait until it is heard."""
+        """Send an event from RAS, and wait until the exporter has it."""
         before = exporter.snapshot().heard.events[event]
         self.streams[-1].write(f"[2026-11-20 18:05:23] {event}: 10.0.0.1<4711> \n".encode() * times)
         await until(lambda: exporter.snapshot().heard.events[event] == before + times)

@@ -1,4 +1,4 @@
-"""AMD's GPUs: what is read of them, what is wrong with them, and who uses them."""
+"""AMD's GPUs: their values, their faults and their users."""
 
 import asyncio
 import shutil
@@ -195,7 +195,7 @@ ALL = ("hw_slowdown", "sw_power_cap", "hw_thermal_slowdown", "hw_thermal_slowdow
 
 
 def table(content: int, values: dict[int, bytes], *, form: int = 1, size: int = 400) -> bytes:
-    """A table with ``values`` at their offsets, and nothing told else."""
+    """A table with ``values`` at their offsets, and no other value."""
     raw = bytearray(b"\xff" * size)
     struct.pack_into("<HBB", raw, 0, size, form, content)
     for offset, value in values.items():

@@ -1,4 +1,4 @@
-"""Who an environment says a process is."""
+"""The job and rank that an environment claims for its process."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -39,7 +39,7 @@ SLURM = {
     ({"WORLD_SIZE": "8"}, None, 8, ""),
 ])  # fmt: skip
 def test_rank_and_job(environment: dict[str, str], rank: int | None, world: int | None, job: str) -> None:
-    """The first launcher whose rank fits its size names the rank; the scheduler's raw id names the job."""
+    """The first launcher with a rank below its size names the rank; the scheduler's raw id names the job."""
     claim = read_claim(environment, "here")
     assert (claim.rank, claim.world_size, claim.job_id) == (rank, world, job)
 

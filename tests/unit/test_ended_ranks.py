@@ -1,4 +1,4 @@
-"""Ranks that left: how long they are shown, what takes their place, and who loses one in a full table."""
+"""Ended ranks: how long they are shown, what replaces them, and which one a full table evicts."""
 
 from signal import SIGSEGV
 

@@ -1,4 +1,4 @@
-"""The exception that torchrun's error file names: whose it is, and what the agent keeps of it."""
+"""The exception that torchrun's error file names: its rank, and what the agent keeps of it."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ async def test_a_look_that_hangs_costs_its_own_rank(site: Site, monkeypatch: pyt
 
 
 async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond so many looks that hang none is begun, until one has come back."""
+    """When the limit of hanging reads is reached, none begins until one has returned."""
     await site.start()
     door = Door(500)
     monkeypatch.setattr(processes, "rank_files", door)

@@ -94,7 +94,7 @@ def test_whose_a_job_is(owner: Owner, name: str, whose: str) -> None:
 
 
 class Answers:
-    """A helper of the test's own: answers what it is told, at once."""
+    """A stand-in for the helper: gives the test's answer at once."""
 
     def __init__(self) -> None:
         self.requests: list[AlertsRequest] = []

@@ -125,7 +125,7 @@ def test_requests_are_taken_once(tmp_path: Path) -> None:
 
 
 def test_a_bundle_is_no_request(tmp_path: Path) -> None:
-    """A bundle whose job id looks like a request stays; a request that cannot be removed has no effect."""
+    """A bundle of a job named like a request stays; a request that cannot be removed has no effect."""
     name = bundle_name("take-home", 1.7e9, "n1")
     write(tmp_path, name, {}, summary("take-home"), 10)
     (tmp_path / "take-me").mkdir()
@@ -232,7 +232,7 @@ def job_of(directory: Path, name: str) -> str:
 
 @pytest.mark.parametrize("other", ["a/b", "a_b"])
 def test_two_bundles_of_one_second_are_two(tmp_path: Path, other: str) -> None:
-    """A bundle whose name exists gets a number; none is overwritten."""
+    """A second bundle of one name gets a number; no bundle is overwritten."""
     for job in ("a_b", other, "a:b"):
         name = write(tmp_path, bundle_name(job, MOMENT, "n1"), {}, summary(job), 10)
         assert job_of(tmp_path, name) == job

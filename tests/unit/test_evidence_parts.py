@@ -58,7 +58,7 @@ def followed(path: Path) -> FollowedFile:
 
 
 def ends_of(*paths: Path) -> dict[str, bytes]:
-    """The ends of files, whose ranks are their numbers."""
+    """The ends of files, by rank."""
     files = {file.identity: file for file in map(followed, paths)}
     return ends(files, {identity: str(number) for number, identity in enumerate(files)})
 
@@ -133,7 +133,7 @@ def test_a_hostile_end_costs_little() -> None:
 
 
 class Reader:
-    """Stands for a directory whose reader is asked; one that hangs ends when it is let go."""
+    """A stand-in for a directory's reader; a hanging one ends when the test releases it."""
 
     def __init__(self, path: str, said: bytes | None) -> None:
         self.path = path

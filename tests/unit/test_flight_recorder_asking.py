@@ -1,4 +1,4 @@
-"""Asking ranks for a dump: who is asked, and what is written to."""
+"""Requests for a dump: which ranks get one, and which pipe is written to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank's dump tells: how far the rank is in each group, and whether the dump is the rank's at all."""
+"""A rank's dump: the rank's progress in each group, and whether the dump is the rank's own."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from exporters.flight_recorder.pickled import RefusedError
 
 
 def read(value: dict[str, Any], rank: int = 0) -> DumpSummary:
-    """What a dump tells that is its rank's."""
+    """The progress in a dump that is its rank's."""
     answer = read_dump(pickled(value), rank)
     assert answer is not None
     return answer
 
 
 def only(value: dict[str, Any]) -> GroupProgress:
-    """What a dump tells of its only group."""
+    """The progress in a dump's only group."""
     [group] = read(value).groups
     return group
 
@@ -42,7 +42,7 @@ def test_a_rank_that_had_not_begun() -> None:
 
 
 def test_a_dump_without_members_is_nobodys() -> None:
-    """A dump whose groups have no members proves no rank."""
+    """A dump with groups without members proves no rank."""
     for ranks in ("", "[]", "all", "[0, x]"):
         assert read_dump(pickled(dump(ranks=ranks)), 0) is None
     assert read_dump(pickled(dump(pg_config={})), 0) is None
@@ -100,7 +100,7 @@ def test_groups_and_their_statuses(
 
 
 def test_json() -> None:
-    """A dump in JSON, whose statuses have text numbers, gives the result of the pickle."""
+    """A dump in JSON, with numbers as text in its statuses, gives the result of the pickle."""
     value = dump([entry(sequence=3)], enqueued=3)
     texts = {number: {key: str(last) for key, last in each.items()} for number, each in value["pg_status"].items()}
     raw = json.dumps(value | {"pg_status": texts}).encode()
@@ -178,7 +178,7 @@ def test_dumps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("length", [1024, 1025])
 def test_names_are_bounded(length: int) -> None:
-    """A name of so many characters is read, and a dump with a longer one is refused."""
+    """A name at the length limit is read, and a dump with a longer one is refused."""
     text = "x" * length
     group = {"name": text, "desc": text, "ranks": "[0]"}
     for value in (

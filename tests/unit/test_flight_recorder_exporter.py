@@ -1,4 +1,4 @@
-"""Flight recorders: whose dumps are looked for, where, which are believed, and for how long they are shown."""
+"""Flight recorders: where the exporter looks for dumps, which it believes, and how long it shows them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MakeNode = Callable[..., "Node"]
 
 
 class Node(ExporterNode):
-    """A node with ranks of job 4711, whose processes see ``inside`` as their root."""
+    """A node with ranks of job 4711; their processes see ``inside`` as their root."""
 
     def __init__(self, folder: Path, **lends: Any) -> None:
         super().__init__("flight_recorder", folder, lambda: FlightRecorderExporter(FlightRecorderConfig()), **lends)
@@ -46,7 +46,7 @@ class Node(ExporterNode):
         self.start()
 
     def add_rank(self, rank: int = 0, *, pid: int = 0, uid: int = ME, parent: int = 5, **more: Any) -> Any:
-        """A rank whose environment names its dump."""
+        """A rank with its dump named in its environment."""
         pid = pid or 10 + rank
         self.proc.add(pid, uid=uid)
         (self.proc.root / str(pid) / "root").symlink_to(self.inside)

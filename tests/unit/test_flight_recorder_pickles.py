@@ -42,7 +42,7 @@ def test_a_dump_that_was_cut_is_incomplete(scenario: str) -> None:
 
 
 class Caller:
-    """A value whose pickle calls a function."""
+    """A value that pickles to a function call."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Have a program run."""

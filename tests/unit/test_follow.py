@@ -16,7 +16,7 @@ from agent.tail.follower import IDLE_SECONDS, Follower, FollowLimits
 
 
 def follow(root: Path, clock: FakeClock | None = None, **options: Any) -> Follower:
-    """Make a follower of logs, whose time stands still unless a clock is given."""
+    """Make a follower of logs; its time stands still unless a clock is given."""
     return Follower(root, lambda name: name.endswith(".log"), (clock or FakeClock()).monotonic, **options)
 
 

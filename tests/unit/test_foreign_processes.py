@@ -1,4 +1,4 @@
-"""Processes on a rank's GPU that are not of its job: who counts, who does not, and how many are looked at."""
+"""Processes on a rank's GPU outside its job: which count, which do not, and how many the exporter examines."""
 
 import asyncio
 from pathlib import Path

@@ -66,7 +66,7 @@ amd | poison                   | process read memory that had failed | process r
 amd | poison - - fatal         | memory that had failed was read | gpu root gpu_reset
 amd | eviction                 | queues of a process could not be taken off the GPU | process root -
 """
-"""Maker; code, unit, link, severity, cause, place; meaning; who is hurt, role, check; action."""
+"""Maker; code, unit, link, severity, cause, position; meaning; affected component, role, check; action."""
 
 
 def test_what_an_error_means() -> None:

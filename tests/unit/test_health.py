@@ -45,7 +45,7 @@ class Machine:
 
 @pytest.fixture
 def machine() -> Machine:
-    """Healthy, as far as anybody has looked: nobody has."""
+    """Healthy: no check has run."""
     return Machine()
 
 

@@ -42,7 +42,7 @@ def test_verdicts(page: str, job_id: str | None, expected: Answer) -> None:
 
 
 def test_so_many_checks_are_told() -> None:
-    """So many failed checks are named, and how many more there are."""
+    """The message names failed checks up to the limit, and counts the others."""
     rows = "".join(
         f'rankwatch_check_failed_since_timestamp_seconds{{check="gpu_lost",kind="gpu",name="GPU-{number}"}} 1\n'
         for number in range(healthy.MAX_NAMED + 1)

@@ -43,7 +43,7 @@ LAST_WORDS = ["\\xff and an unfinished line"]
 
 
 class Bench:
-    """A helper whose back-off is on a clock of the test's."""
+    """A helper with its back-off on the test's clock."""
 
     def __init__(self, spec: HelperSpec[Any] = SPEC) -> None:
         self.clock = FakeClock()
@@ -99,7 +99,7 @@ async def pieces(count: int, length: int) -> AsyncIterator[bytes]:
 
 
 async def test_the_first_call_starts_a_process_and_the_next_uses_it(bench: Bench) -> None:
-    """No process before the first call; one for all that are answered, of which the helper knows the number."""
+    """No process runs before the first call; one process answers all calls, and the helper counts them."""
     assert await children() == []
     pid = (await bench.do()).pid
     assert await children() == [pid]

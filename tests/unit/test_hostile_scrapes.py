@@ -1,4 +1,4 @@
-"""A user who scrapes without end, beside Prometheus: the real server, pages and registry, and real sockets."""
+"""A user who scrapes continuously, beside Prometheus: the real server, pages and registry, and real sockets."""
 
 import asyncio
 import gzip

@@ -32,7 +32,7 @@ def feed(lines: Iterable[bytes], aggregate: Aggregate) -> Counter[Result]:
 
 
 def fresh(*, admitted: int = 10**9, from_start: bool = True) -> Aggregate:
-    """An aggregate whose budget is ``admitted`` series."""
+    """An aggregate with a budget of ``admitted`` series."""
     held = 0
 
     def admit(_: Hashable, series: int, ranks: int, group: Group) -> bool:

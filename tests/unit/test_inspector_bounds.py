@@ -50,7 +50,7 @@ KINDS = st.sampled_from(
 
 @st.composite
 def odd_lines(draw: st.DrawFn) -> bytes:
-    """Lines of a kind, some members of which are what they should not be."""
+    """Lines of a kind with some members of a wrong type or value."""
     lines = []
     for sn in range(draw(st.integers(1, 6))):
         record = json.loads(draw(KINDS))

@@ -41,7 +41,7 @@ class Ranks:
     def observe_records(
         self, writer_key: WriterKey, memberships: Any, last_progress_seconds: float | None, uid: int | None
     ) -> None:
-        """Keep what was told."""
+        """Keep the warnings."""
         self.observed.append((writer_key, tuple(memberships), last_progress_seconds))
 
     def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:

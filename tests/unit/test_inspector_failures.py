@@ -134,7 +134,7 @@ def break_losses(name: str, patch: pytest.MonkeyPatch, error: Exception) -> None
 
 
 def break_state(patch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Telling whose the bad file is raises."""
+    """The owner check of the bad file raises."""
     real = record_files.RecordFiles._state
 
     def state(self: record_files.RecordFiles, record_file: record_files.RecordFile, ownership: Ownership) -> Any:
@@ -237,7 +237,7 @@ def test_a_turn_that_fails_keeps_what_it_has_to_tell(
 
 
 def test_a_name_that_is_no_text_keeps_no_checkpoint_from_being_made(tmp_path: Path) -> None:
-    """A file whose name is not UTF-8 is read, saved and resumed like any other."""
+    """A file with a name that is not UTF-8 is read, saved and resumed like any other."""
     clock, path = FakeClock(), os.fsencode(tmp_path) + b"/here-\xff-pid7.log"
     Path(os.fsdecode(path)).write_bytes(line(0))
     section = all_of(make(tmp_path, clock)).section

@@ -104,7 +104,7 @@ class Sink:
         return sum(count for (_, _, own), count in self.aggregate.losses.tallies().items() if own is tally)
 
     def causes(self) -> tuple[int, int, int]:
-        """Missing by overflow, for want of slots, and otherwise."""
+        """Missing records by cause: overflow, no free slot, other."""
         overflow, one_slot, otherwise = Tally.MISSING_OVERFLOW, Tally.MISSING_ONE_SLOT, Tally.MISSING_OTHERWISE
         return self.count(overflow), self.count(one_slot), self.count(otherwise)
 
@@ -128,7 +128,7 @@ def test_recorded_folders(folder: str, tmp_path: Path) -> None:
 
 
 def batch_file() -> bytes:
-    """Batches of two communicators whose sizes differ, with losses, P2P and proxy lines."""
+    """Batches of two communicators of different sizes, with losses, P2P and proxy lines."""
     text = b""
     for number in range(2):
         for comm, size in (("0xaaa", 8192), ("0xbbb", 32768)):
@@ -297,7 +297,7 @@ def ring(lines: int, first: int, *, at_us: int, step_us: int = 3, name: str = "A
 
 
 def overflowing(passes: int, lines: int, lost: int, make_line: Any = line) -> list[bytes]:
-    """Passes a minute apart, of so many lines each, before each of which so many operations were lost."""
+    """Passes a minute apart: the lines of each, and the operations lost before each."""
     base = 1_690_000_000_000_000
     places = [(number, n) for number in range(passes) for n in range(lines)]
     return [
@@ -362,7 +362,7 @@ def test_ring_sizes(text: str | None, lines: int) -> None:
 
 
 def test_a_full_ring_of_late_records() -> None:
-    """A full ring whose gaps close later is no overflow and excuses no later loss."""
+    """A full ring with gaps that close later is no overflow and excuses no later loss."""
     sink = Sink()
     sink.take(line(DEFAULT_RING_LINES, dump_timestamp_us=1_600_000_000_000_000))
     sink.take(*ring(DEFAULT_RING_LINES, 0, at_us=0, step_us=0))

@@ -24,7 +24,7 @@ def identity(path: Path) -> tuple[int, int]:
 
 
 def holding(*paths: Path) -> Ownership:
-    """The ownership of a node whose ranks hold these files open."""
+    """The file ownership of a node with ranks that hold these files open."""
     return Ownership({identity(path): str(path) for path in paths}, frozenset({"here"}))
 
 

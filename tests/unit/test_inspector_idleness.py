@@ -35,7 +35,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Life:
-    """An exporter whose job goes on in one communicator while others stand still."""
+    """An exporter with a job that uses one communicator while others are idle."""
 
     def __init__(self, path: Path, per_rank: int = 400) -> None:
         self.log = path / "here-pid7.log"

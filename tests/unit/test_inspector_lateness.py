@@ -80,7 +80,7 @@ class Matched(NamedTuple):
 
 
 def worked_out(directory: Path) -> Matched:
-    """The same from a table of all records: who is last is told by kernel times alone."""
+    """The same from a table of all records: kernel times alone decide which rank is last."""
     kinds: dict[tuple[str, str, int, int], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     for path in directory.glob("*.log"):
         for text in path.read_text().splitlines():

@@ -28,7 +28,7 @@ def one_slot(text: bytes) -> bytes:
 
 
 def bench_of(path: Path, *pids: int) -> Bench:
-    """An exporter that has looked at the empty files of these processes, whose rings are small."""
+    """An exporter that has read the empty files of these processes, which have small rings."""
     bench = Bench(path)
     settings = {f"NCCL_INSPECTOR_DUMP_{kind}_RING_SIZE": str(RING) for kind in ("COLL", "P2P")}
     bench.ranks.settings = dict.fromkeys(pids, settings)
@@ -36,7 +36,7 @@ def bench_of(path: Path, *pids: int) -> Bench:
 
 
 def overflown(path: Path, pid: int, passes: int, dropped: int) -> None:
-    """Write full passes of a rank, before each of which so many operations were dropped, number 0 among the first."""
+    """Write full passes of a rank, with ``dropped`` operations lost before each, number 0 among the first."""
     lines = [text.replace(b'"pid":7', b'"pid":%d' % pid) for text in overflowing(passes, RING, dropped)]
     append(path / f"here-pid{pid}.log", b"".join(lines))
 
@@ -94,7 +94,7 @@ def test_it_never_falls_while_the_communicator_has_a_series(tmp_path: Path) -> N
 def losing(
     pid: int, lost: int, size: str = "8192", collective: str = "AllReduce", *, caught_up: bool = True
 ) -> WriterTotals:
-    """A writer with one accumulator that lost so many operations."""
+    """A writer with one accumulator and ``lost`` lost operations."""
     totals = {SeriesKey("abc", 0, collective, size): Accumulator(1, 1, 1, 1)}
     return msgspec.structs.replace(writer(pid, caught_up=caught_up), totals=totals, lost={("abc", 0): lost})
 

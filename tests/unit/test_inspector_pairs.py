@@ -40,7 +40,7 @@ GIGABYTES_PER_SECOND = 1e9
 
 
 def made(*, room: int = 10**6, admitted: int = 10**6) -> Pairs:
-    """The pairs of a writer that may have so many series."""
+    """The pairs of a writer with this limit of series."""
     remaining = admitted
 
     def admit(series: int) -> bool:
@@ -52,7 +52,7 @@ def made(*, room: int = 10**6, admitted: int = 10**6) -> Pairs:
 
 
 def operations(peer: int, times: Iterable[int]) -> list[P2PPerf]:
-    """Records of operations with a peer that took so many microseconds each."""
+    """Records of operations with a peer, with these durations in microseconds."""
     return [P2PPerf("p2p_send", number, SIZE, time, KERNEL_TIMING, peer=peer) for number, time in enumerate(times)]
 
 
@@ -62,7 +62,7 @@ def end(n_ranks: int = 64, comm: str = "abc", direction: str = P2P_SEND) -> End:
 
 
 def window(pairs: Pairs, times: dict[int, int], own: End | None = None, ranks: int = 1) -> None:
-    """One window in which each peer's operations took so many microseconds."""
+    """One window with these microseconds of each peer's operations."""
     for peer, time in times.items():
         pairs.note(own or end(), SIZE, operations(peer, [time] * MIN_OPERATIONS))
     for _ in range(WINDOW_ROLLS):

@@ -1,4 +1,4 @@
-"""Inspector's Prometheus mode: whose a file is, when it counts, and what is shown of it."""
+"""Inspector's Prometheus mode: a file's owner, when the file counts, and what is shown of it."""
 
 from __future__ import annotations
 
@@ -286,7 +286,7 @@ def test_a_descriptor_of_a_real_process(tmp_path: Path) -> None:
 
 
 def test_descriptors_that_may_not_be_read(node: Node) -> None:
-    """A rank in this mode whose descriptors are hidden counts as unreadable."""
+    """A rank in this mode with unreadable descriptors counts as unreadable."""
     node.add_rank()
     (node.proc.root / "10/fd").rmdir()
     assert node.look() == {"means_ranks/unreadable": 1.0}

@@ -63,7 +63,7 @@ class Agent:
 
 
 class Job:
-    """Processes with the pids of RANKS that were started so many ticks after the boot, each writing its file."""
+    """Processes with the pids of RANKS and these start times in ticks after the boot, each with its file."""
 
     def __init__(self, path: Path, job_id: str, started: int, comm: str) -> None:
         self.job_id, self.comm = job_id, comm
@@ -79,7 +79,7 @@ class Job:
             path.write_bytes(b"")
 
     def write(self, clock: FakeClock, count: int) -> None:
-        """Write so many records of each process, now."""
+        """Write ``count`` records of each process, now."""
         for pid, path in self._paths.items():
             with path.open("ab") as log:
                 for number in range(self._number, self._number + count):

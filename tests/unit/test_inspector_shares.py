@@ -1,4 +1,4 @@
-"""Users of one node who make up files: what they may cost another user, whose records are those of a control run."""
+"""Users of one node with made-up files, and another user, who must have the records of a control run."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def share_by_name(status: os.stat_result, directory: str) -> Share:
 
 
 class Node:
-    """A directory that a crowd's files and the victim's lie in: beside each other, or each in a directory of its own.
+    """A directory with the crowd's files and the victim's, together or in two subdirectories.
 
     ``apart``: the crowd and the victim have one user id, and are told apart by their directories.
     """

@@ -1,4 +1,4 @@
-"""The time of operations that waited for nobody."""
+"""The transfer time: the time of operations without waiting."""
 
 import random
 from statistics import quantiles
@@ -19,7 +19,7 @@ from exporters.inspector.totals.shared import Shared
 
 
 def rolled(times: list[int], rolls: int = ROLLS) -> TransferWindow:
-    """A window that took in ``times`` and lasted for so many of the reader's."""
+    """A window with ``times``, rolled ``rolls`` times by the reader."""
     window = TransferWindow()
     window.add(times)
     for _ in range(rolls):
@@ -73,7 +73,7 @@ def test_many_operations(batch: int) -> None:
 
 
 def shown(*aggregates: Aggregate) -> dict[tuple[str, ...], float]:
-    """What is rendered of writers whose ranks in communicators are those of job 7."""
+    """The metrics of writers with ranks of job 7 in their communicators."""
     writers = tuple(WriterTotals.of(one, caught_up=True) for one in aggregates)
     labels = {(one.writer_key, *key): RankLabel("7", str(key[1])) for one in writers for key in one.places}
     published = Published(writers, caught_up=True, results={}, files={}, skipped={}, lag_bytes=0)
@@ -83,7 +83,7 @@ def shown(*aggregates: Aggregate) -> dict[tuple[str, ...], float]:
 
 
 def of_rank(comm_rank: int, microseconds: int, **changes: str | int) -> Aggregate:
-    """The totals of a rank of which each operation took so long, ten seconds later."""
+    """The totals of a rank with operations of this duration, ten seconds later."""
     aggregate = fresh()
     feed((line(sn, coll_exec_time_us=microseconds, rank=comm_rank, **changes) for sn in range(MIN_SAMPLES)), aggregate)
     for _ in range(ROLLS):

@@ -1,4 +1,4 @@
-"""What lines of jobs' logs mean: their categories, their groups, and who wrote them."""
+"""Lines of jobs' logs: their categories, their groups, and the rank that wrote them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ELSEWHERE = {
     "nccl.warn": {"dev", "file", "host", "pid"},
     "hip.fault": {"node"},
 }
-"""Groups of recorded lines that are told by the line's beginning, or under another name, or not wanted."""
+"""Groups of recorded lines that the line's beginning decides, that have another name, or that are unwanted."""
 
 
 def rows(name: str) -> list[list[str]]:

@@ -71,13 +71,13 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """A node whose logs are named after jobs."""
+    """A node with logs named after jobs."""
     return Node(tmp_path)
 
 
 @pytest.fixture
 def unnamed(tmp_path: Path) -> Node:
-    """A node whose logs no pattern matches."""
+    """A node with logs that no pattern matches."""
     return Node(tmp_path, "none/*.log")
 
 

@@ -1,4 +1,4 @@
-"""A whole job by what Prometheus answers: dead first, who was first to go, who is late and why, who is missing."""
+"""A whole job from Prometheus' answers: dead ranks first, the first to end, late ranks and why, missing ranks."""
 
 import json
 import re

@@ -1,4 +1,4 @@
-"""Whose job a rank is shown under: one owner has a job's id plain, and a proof takes it."""
+"""The job that a rank is shown under: one owner has the plain job id, and a proof takes it over."""
 
 import pytest
 from rank_table import KILLED, Table, environment, owned

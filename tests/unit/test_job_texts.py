@@ -1,4 +1,4 @@
-"""Text files of jobs: whose they are, and which node reads them."""
+"""Text files of jobs: their owners, and the node that reads them."""
 
 import os
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_who_writes_a_file(tmp_path: Path) -> None:
 
 
 def test_for_which_job_a_file_is_written(tmp_path: Path) -> None:
-    """A file's job is the one whose control group has its writer, if no user can make that group."""
+    """A file's job is the job of its writer's control group, if no user can make that group."""
     proc, log = ProcTree(tmp_path / "proc"), tmp_path / "out"
     log.touch()
     hold(proc, 1, log, 7, "0100001")

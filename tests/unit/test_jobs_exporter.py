@@ -1,4 +1,4 @@
-"""Files about jobs: whose are believed, what they say, and how much of it."""
+"""Files about jobs: which owners the exporter believes, and what it takes from the files."""
 
 import asyncio
 import contextlib
@@ -107,7 +107,7 @@ def test_a_file_is_bounded(jobs: Path) -> None:
 
 
 def test_files_and_names_are_bounded(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many files are read, and so many names looked at; that there are more is counted."""
+    """Files and names up to their limits are read; more are counted."""
     monkeypatch.setattr(directories, "MAX_FILES", 3)
     for number, counted in ((1, {}), (2, {}), (3, {}), (4, {"count": 1})):
         put(jobs, str(number))
@@ -236,7 +236,7 @@ def test_mappings_add_gpus_and_jobs(jobs: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
-    """Collect what the rank table is told of ends."""
+    """Collect the ends that the rank table gets."""
     result: list[tuple[str, str]] = []
     monkeypatch.setattr(
         RankWriter, "observe_job_ends", lambda _, ends: result.extend((e.job_id, e.state) for e in ends)

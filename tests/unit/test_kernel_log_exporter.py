@@ -1,4 +1,4 @@
-"""What the kernel's log exporter counts, when and of whom, and what it takes for old."""
+"""What the kernel log exporter counts, for which rank, and which lines it takes for old."""
 
 import asyncio
 import errno
@@ -179,7 +179,7 @@ OOM_LINE = "Memory cgroup out of memory: Killed process {} (python3) total-vm:12
 async def test_the_log_tells_of_a_death_for_want_of_memory(
     node: Node, seen: ExitStatus | None, seconds: float, status: ExitStatus | None, expected: ExitStatus
 ) -> None:
-    """A rank that the log names as the OOM killer's victim, so long after it left at most, is that."""
+    """A line that names a rank as the OOM killer's victim counts until the limit after the rank's end."""
     node.add_rank(4711, 3)
     node.clock.advance(1.0)
     node.ranks.tick()
@@ -400,7 +400,7 @@ async def test_one_place_that_fails_several_users_programs(node: Node) -> None:
 
 
 def test_users_of_long_ago_and_unknown_ones_do_not_count() -> None:
-    """Only known users whose programs failed there within the time count."""
+    """Only known users with a failed program there within the time count."""
     errors = GpuErrors()
     for user in range(REPEAT_USERS - 1):
         assert errors.repeats(PCI, PLACE, user, 0.0) is None

@@ -25,7 +25,7 @@ HELPER = HelperSpec("lease", "helper_targets:obey", Outcome, memory_bytes=64 * 1
 
 
 class Greedy(Idle):
-    """An exporter that uses all it is lent, whose update waits for ``go``, and that gives nothing back itself."""
+    """An exporter that uses its whole lease and returns nothing itself; its update waits for ``go``."""
 
     def __init__(self, *, refuse: bool = False) -> None:
         self.go = asyncio.Event()

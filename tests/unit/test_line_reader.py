@@ -138,7 +138,7 @@ def test_file_that_found_no_descriptor_is_read_later(tmp_path: Path) -> None:
 
 
 def test_error_that_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file whose reading failed is tried again at each look, even if it does not change."""
+    """After a failed read the file is read again at each look, even if it does not change."""
     (tmp_path / "a.log").write_bytes(b"one\n")
     follower = follow(tmp_path)
 

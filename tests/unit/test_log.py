@@ -167,7 +167,7 @@ class Unshowable:
 
 
 def test_unshowable_value_harms_nobody_and_is_counted(sink: Sink) -> None:
-    """A value whose text cannot be made loses its line, and the next line counts it."""
+    """A value that cannot be formatted loses its line, and the next line counts it."""
     log.Logger("x").info("bad", v=Unshowable())
     log.Logger("x").info("bad number", v=10**5000)
     log.Logger("x").info("good")

@@ -40,7 +40,7 @@ class Log:
 
 
 def numbered(*numbers: int) -> list[bytes]:
-    """Lines that tell of nothing."""
+    """Lines without an event."""
     return [b"line %d\n" % number for number in numbers]
 
 
@@ -116,7 +116,7 @@ def test_long_lines() -> None:
 
 
 def test_no_part_of_a_long_line_is_kept_unmasked() -> None:
-    """Where masking makes a line so much shorter that its far end is kept, no secret is cut in two there."""
+    """If masking shortens a line enough to keep its far end, no secret is cut in two there."""
     words = [b"key=" + b"x" * 380] * 5
     start = CUDA.rstrip() + b" " + b" ".join(words)
     filler = b"y " * ((MAX_MASKED_TEXT - len(start) - 12) // 2)

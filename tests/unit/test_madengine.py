@@ -308,7 +308,7 @@ def test_tasks_go_on_after_a_restart(node: MadNode, tmp_path: Path) -> None:
 
 
 def test_tasks_are_bounded(node: MadNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many tasks are followed, and not one more."""
+    """Tasks up to the limit are followed, and not one more."""
     monkeypatch.setattr(exporter, "MAX_TASKS", 1)
     node.write(0, "ends")
     node.write(1, "ends")
@@ -351,7 +351,7 @@ def test_tables_are_read_again_when_they_change(tmp_path: Path) -> None:
 
 
 def test_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many tables are looked at, large ones not all at one look; a byte too many makes a table none."""
+    """Tables are read up to the limit, large ones over several looks; a table one byte too large is refused."""
     monkeypatch.setattr(site_files, "MAX_TABLES", 2)
     paths = [write_table(tmp_path, "812", node_rank, "a,1,tok,8\n") for node_rank in range(3)]
     for number, path in enumerate(paths):

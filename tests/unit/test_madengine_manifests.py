@@ -1,4 +1,4 @@
-"""madengine: which fields of a manifest are read, and whose manifest counts for a job."""
+"""madengine: the fields of a manifest that are read, and which manifest counts for a job."""
 
 import json
 import os

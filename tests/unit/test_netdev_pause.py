@@ -50,7 +50,7 @@ def priorities(enabled: int, sent: dict[int, int], received: dict[int, int]) -> 
 
 
 def test_frames_by_priority() -> None:
-    """What is switched on has its counts, what is not only once there were frames; what is not told has none."""
+    """A priority with pause on has counts, one without only after its first frame; without data there are no counts."""
     cases: list[tuple[bytes, list[Count]]] = [
         (pause(3, 5), [("transmit", "", 3), ("receive", "", 5)]),
         (pause(0, 0), [("transmit", "", 0), ("receive", "", 0)]),

@@ -167,7 +167,7 @@ def test_newest_directory_counts() -> None:
 
 
 def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run has MAX_LOGS logs; a further node's is not read, not even as the launcher's, whose last phase counts."""
+    """A run has MAX_LOGS logs; one more is not read, not even as the launcher's, which gives the last phase."""
     monkeypatch.setattr(job_run, "MAX_LOGS", 2)
     run = JobRun()
     for node in range(3):
@@ -262,7 +262,7 @@ def test_each_node_reads_its_own_log(tmp_path: Path) -> None:
 
 
 def test_lists_of_nodes_are_read_in_the_thread(node: EpNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's list of nodes may stand for very many: it is read outside of the agent's loop, and of so many jobs."""
+    """A user's list of nodes may be huge: it is read outside of the agent's loop, for a limited number of jobs."""
     threads = []
     monkeypatch.setattr(exporter, "place_in", lambda _nodes, hostname: threads.append(threading.current_thread()))
     monkeypatch.setattr(exporter, "MAX_JOBS", 2)

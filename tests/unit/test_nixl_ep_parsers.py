@@ -114,7 +114,7 @@ def test_measurements() -> None:
 
 
 def test_bounds_of_lines() -> None:
-    """So many characters and records of a line are looked at, and not one more."""
+    """Characters and records of a line are read up to the limits, and not one more."""
     edge, last = f"{ME}start phase 1 ", f"{ME}start phase 2 "
     assert taken([edge * (run.MAX_RECORDS - 1) + last]).phase() == 2
     assert taken([edge * run.MAX_RECORDS + last]).phase() == 1
@@ -164,7 +164,7 @@ def test_launches_of_a_node() -> None:
 
 
 def test_ranks_of_a_run_are_bounded() -> None:
-    """So many ranks are kept, and not one more."""
+    """Ranks are kept up to the limit, and not one more."""
     result = taken([f"global_rank={rank}, local_rank=0 -> start phase 0" for rank in range(run.MAX_RANKS + 1)])
     assert len(result.ranks) == run.MAX_RANKS
 

@@ -91,7 +91,7 @@ class Bench:
         return matches[0] if matches else None
 
     def failed(self) -> set[tuple[str, str]]:
-        """What the ledger has against whom: (the end of the subject's name, check)."""
+        """The ledger's failures: (the end of the subject's name, check)."""
         return {
             (entry.subject.name[-1:], entry.check)
             for entry in self.ledger.entries()
@@ -449,7 +449,7 @@ INVALID, NO_PERMISSION, LOST, UNKNOWN = "!2", "!4", "!15", "!999"
 
 
 def active(bench: Bench) -> set[str]:
-    """The GPUs whose activity is shown."""
+    """The GPUs with activity metrics."""
     return {gpu for (gpu,) in bench.series(ACTIVITY, unit="sm")}
 
 
@@ -523,7 +523,7 @@ async def test_samples_are_given_back(start: Start) -> None:
 
 @pytest.fixture
 def storm(monkeypatch: pytest.MonkeyPatch) -> library.NvmlLibrary:
-    """NVML, whose driver always has one more Xid 31 of an unknown GPU."""
+    """NVML with a driver that always has one more Xid 31 of an unknown GPU."""
     event = SimpleNamespace(device=None, eventType=pynvml.nvmlEventTypeXidCriticalError, eventData=31)
     monkeypatch.setattr(pynvml, "nvmlEventSetWait", lambda *_: event)
     monkeypatch.setattr(library, "_address", lambda _: 0)

@@ -195,12 +195,12 @@ NOW, STEP_SECONDS = 1_700_000_000.0, 10.0
 
 
 def gpu(index: int, **values: int) -> GpuReading:
-    """A GPU whose UUID is GPU-index."""
+    """A GPU with the UUID GPU-index."""
     return GpuReading(index, f"GPU-{index}", "H100", f"00000000:0{index}:00.0", values=values)
 
 
 def xid(index: int, *codes: int) -> tuple[XidEvent, ...]:
-    """What a GPU tells."""
+    """A GPU's values."""
     return tuple(XidEvent(f"GPU-{index}", code) for code in codes)
 
 

@@ -1,4 +1,4 @@
-"""NVRx: whose cycle files are believed, what is shown of a job, and what a restart of the agent keeps."""
+"""NVRx: which cycle files are believed, what is shown of a job, and what a restart of the agent keeps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FAILED = EVENT.format("failure_detected", 21)
 
 
 class Node(ExporterNode):
-    """A node with ranks of job 4711, whose processes see ``inside`` as their root."""
+    """A node with ranks of job 4711; their processes see ``inside`` as their root."""
 
     def __init__(self, folder: Path) -> None:
         config = NvrxConfig(paths=[f"{folder}/logs/{name}" for name in ("%j.log", "*_%j.log")])
@@ -52,7 +52,7 @@ class Node(ExporterNode):
         return path
 
     def add_rank(self, pid: int = 10, rank: int = 0, job: str = "4711", uid: int = ME) -> Any:
-        """A rank whose environment names a cycle file."""
+        """A rank with a cycle file named in its environment."""
         self.proc.add(pid, uid=uid)
         (self.proc.root / str(pid) / "root").symlink_to(self.inside)
         return self.observe(pid, rank, uid, {LINK: "/nvrx/cycle_info.4700.current"}, job=job)
@@ -200,7 +200,7 @@ def test_directories_of_a_site(tmp_path: Path) -> None:
 
 
 def test_jobs_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many jobs of a node are followed, in cycles and in lines, and not one more."""
+    """Jobs of a node are followed up to the limit, in cycles and in lines, and not one more."""
     monkeypatch.setattr(exporter, "MAX_JOBS", 1)
     node.write()
     for pid, job in ((10, "4711"), (11, "4712")):

@@ -248,7 +248,7 @@ def test_interruptions() -> None:
 
 
 def test_what_real_launchers_log() -> None:
-    """The logs of ft_launcher 0.4.1 and of August 2026, whose ranks sent no heartbeats, give these counts."""
+    """The logs of ft_launcher 0.4.1 and of August 2026, of ranks without heartbeats, give these counts."""
     sums = heard(*(RECORDED / "ft_launcher_0.4.1.log").read_text().splitlines())
     assert sums.timeouts == {("1", "subsequent"): 2}
     assert sums.events == {"restart_of_own_failure": 1, "ranks_failed": 1, "nested_restart": 3}

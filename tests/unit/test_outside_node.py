@@ -1,4 +1,4 @@
-"""What the node itself tells: /proc, /sys, the kernel's log, libraries of jobs, drivers in helper processes."""
+"""The node's own sources: /proc, /sys, the kernel's log, libraries of jobs, drivers in helper processes."""
 
 import asyncio
 import contextlib

@@ -42,7 +42,7 @@ ME = PublishedProcess(0.0, facts=ProcessFacts(ProcessKey(1, 1), 0.0, 1, "ann", "
 
 
 def keep(kept: Reports, body: bytes, at: float) -> ReportReading:
-    """Read a reply as it is read in a helper process, keep its report, show it, and say who is silent."""
+    """Read a reply as in a helper process, keep its report, show it, and name the silent ranks."""
     reading = read(ReadRequest(body.startswith(b"{"), frozenset(range(1, 3000))), body)
     reading = msgspec.msgpack.decode(msgspec.msgpack.encode(reading), type=ReportReading)
     if reading.report is not None:

@@ -1,4 +1,4 @@
-"""Whom the commands ask on this node, and that nobody who answers in the agent's place is believed or obeyed."""
+"""The agent that commands ask on this node; a process that answers in its place is neither believed nor obeyed."""
 
 import argparse
 import json

@@ -15,7 +15,7 @@ WANTED = Wanted("7", {}, ())
 
 
 class Gpus:
-    """A source whose value is set by the test."""
+    """A source with the test's value."""
 
     name = "gpus"
     series_cap = 100
@@ -88,7 +88,7 @@ async def test_five_minutes_are_kept() -> None:
 
 
 async def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A source with more series than the bound has the first so many."""
+    """A source with more series than the limit keeps the first ones."""
     monkeypatch.setattr(module, "MAX_ROWS", 3)
     kept = Kept()
     kept.gpus.heat = {str(number): 1.0 for number in range(4)}

@@ -1,4 +1,4 @@
-"""Exits: told at once, their statuses asked for and their jobs judged together, each thing on its owner's thread."""
+"""Exits: reported at once, statuses requested and jobs judged together, each step on its own thread."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The exporter around the scanner: whom it watches, whose exit it learns, and what a stopped one leaves."""
+"""The exporter around the scanner: which processes it watches, which exits it learns, what it leaves when stopped."""
 
 import asyncio
 import errno
@@ -53,7 +53,7 @@ class Node:
         return [view.process.facts.key.pid for view in self.ranks.snapshot().ranks if view.process.facts]
 
     def unseen(self) -> None:
-        """Let more time go by than a rank is shown when nobody looks."""
+        """Let more time pass than an ended rank is shown without a scrape."""
         self.clock.advance(UNSEEN_SECONDS + 1.0)
         self.ranks.tick()
 
@@ -136,7 +136,7 @@ async def test_stopped_exporter_shows_no_rank(node: Node, rank: ProcessKey) -> N
 
 
 def write_group(group: Path, seconds: int) -> None:
-    """Make up a control group that has waited so long for CPUs, a quarter of it for disks, half of it for its quota."""
+    """Make up a control group with these waits for CPUs, a quarter for disks, and half for its quota."""
     group.mkdir(parents=True, exist_ok=True)
     for name, waits in (("cpu", 1_000_000), ("io", 250_000)):
         (group / f"{name}.pressure").write_text(f"some avg10=0.00 total={seconds * waits}\n")

@@ -1,4 +1,4 @@
-"""Who owns a process: what proves it, and what only looks so."""
+"""The owner of a process: what proves it, and what only looks like a proof."""
 
 import os
 from pathlib import Path
@@ -34,7 +34,7 @@ class Node:
         return OwnerSearch(Roots(self.proc.root, self.sys, log=self.log), proc).look(stat, uid, proc.cgroup(pid))
 
     def owner_in(self, path: str, *, hierarchy: str = "", made: bool = True) -> tuple[Owner, str]:
-        """The owner of a process in a control group, whose directory is there if it is ``made``."""
+        """The owner of a process in a control group; ``made``: the group's directory exists."""
         if made:
             (self.groups / hierarchy / path.lstrip("/")).mkdir(parents=True)
         self.proc.add(100, uid=1000, cgroup=f"0:{hierarchy}:{path}\n")
@@ -43,7 +43,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    """A node whose directories are root's."""
+    """A node with root's directories."""
     monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid())
     return Node(tmp_path)
 
@@ -144,7 +144,7 @@ def test_a_pods_name_by_another_user_is_none(node: Node, monkeypatch: pytest.Mon
 
 
 def tree(node: Node, *chain: dict[str, object]) -> Owner:
-    """The owner of the last of a chain of processes, the first of which is a child of init."""
+    """The owner of the last of a chain of processes that begins with a child of init."""
     for number, state in enumerate(chain):
         node.proc.add(100 + number, parent=1 if number == 0 else 99 + number, **state)  # type: ignore[arg-type]
     return node.owner(99 + len(chain))[0]

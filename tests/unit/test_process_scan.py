@@ -1,4 +1,4 @@
-"""Which rank processes there are and left, who holds which file, and which of them the OOM killer ended."""
+"""Running and ended rank processes, the files that they hold, and which of them the OOM killer ended."""
 
 import errno
 import os
@@ -149,7 +149,7 @@ def test_users_take_turns_in_a_look(node: Node) -> None:
 
 
 class Group:
-    """A control group of ranks, the exits of which are told apart by a ledger."""
+    """A control group of ranks; a ledger distinguishes their exits."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -254,7 +254,7 @@ class Step:
         (group / "memory.events").write_text(f"oom_kill {kills}\noom_group_kill {groups}\n")
 
     def count(self, kills: int, groups: int = 0, task: int | None = None) -> None:
-        """Let the kernel have counted so many, in a task's group and in those above it."""
+        """Set the kernel's counts, in a task's group and in those above it."""
         above = [parent for parent in self.step.parents if parent.is_relative_to(self.slice)]
         for group in ([] if task is None else [self.step / f"task_{task}"]) + [self.step, *above]:
             self._count(group, kills, groups)
@@ -280,7 +280,7 @@ def test_group_that_went_with_its_process(step: Step, gone: str) -> None:
 
 
 def test_kill_in_a_siblings_group(step: Step) -> None:
-    """A rank whose own group counts no kill was not killed by the OOM killer."""
+    """A rank in a group that counts no kill was not killed by the OOM killer."""
     step.count(1, task=100)
     shutil.rmtree(step.step / "task_300")  # the one kill that the step counts is that of rank 100
     assert [step.is_oom(pid) for pid in (200, 100, 300)] == [False, True, False]

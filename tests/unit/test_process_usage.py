@@ -26,7 +26,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def add_rank(node: Node, pid: int = 10, **how: object) -> None:
-    """Write a rank, or write it anew."""
+    """Write a rank, or write it again."""
     threads = {pid + 1: "NCCL RAS", pid + 2: "worker"}
     node.proc.add(pid, threads=threads, **how)  # type: ignore[arg-type]
 
@@ -172,7 +172,7 @@ def test_blocked_threads(node: Node) -> None:
     *(("D", odd, "", "other") for odd in ("0", "", "x y", "x\ny", "1abc", "a" * 200)),
 ])  # fmt: skip
 def test_wait_of_a_thread(node: Node, state: str, text: str, stack: str, wait: str | None) -> None:
-    """The whole stack tells the wait where it may be read, else the innermost function; one that is odd is other."""
+    """The whole stack decides the wait where it is readable, else the innermost function; an unknown one is "other"."""
     add_rank(node, thread_states={12: (state, 7)})
     node.proc.note(10, 12, wchan=text, **({"stack": stack} if stack else {}))
     assert usage(node).blocked == (((wait, 1),) if wait else ())

@@ -68,7 +68,7 @@ def test_waits(frames: Sequence[str], wait: str) -> None:
 
 
 class Threads:
-    """The totals of one process, and the waits that the kernel would tell."""
+    """The totals of one process, and the waits that the kernel would report."""
 
     def __init__(self) -> None:
         self.totals = ThreadTotals()

@@ -39,7 +39,7 @@ class Directory:
 
 @pytest.fixture
 def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Directory]:
-    """A directory that hangs until it is told to answer."""
+    """A directory that hangs until the test releases it."""
     made = Directory()
     monkeypatch.setattr(pwd, "getpwuid", made.getpwuid)
     yield made

@@ -122,7 +122,7 @@ def test_rank_that_cannot_be_told(table: Table) -> None:
 
 
 def test_unseen_writer_gives_way(table: Table, caplog: pytest.LogCaptureFixture) -> None:
-    """Records whose process is found late keep an equal label."""
+    """Records keep an equal label if their process appears late."""
     table.ranks.observe_records(writer_key(1), [Membership(WORLD, 5, 8)], None)
     table.tick(BINDING_SECONDS)
     label = table.ranks.label(writer_key(1), WORLD, 5)

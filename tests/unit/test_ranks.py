@@ -51,7 +51,7 @@ def test_a_filling_first_seen_after_the_exit(table: Table) -> None:
 
 
 def test_the_search_for_the_filling_before_is_bounded(table: Table) -> None:
-    """Among so many generations before it one of the process is found, and not among more."""
+    """A process' generation is matched up to the limit of older generations, and not beyond."""
     key = table.add(1, environment(1))
     table.record(1, [], key, table.clock.time())
     table.ranks.observe_exit(key, KILLED)

@@ -61,7 +61,7 @@ def series_of(exporter: RasExporter, snapshot: RasSnapshot) -> dict[tuple[str, .
 
 @pytest.fixture
 def nameless(tmp_path: Path) -> Iterator[Node]:
-    """A node of whose processes nothing tells the ranks."""
+    """A node with processes of unknown ranks."""
     node = Node(tmp_path, ranks={})
     for pid in (11, 12):
         node.add(pid, {"SLURM_JOB_ID": "4711"}, evidence="library")

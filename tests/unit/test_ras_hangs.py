@@ -1,4 +1,4 @@
-"""Who has launched less, who waits for whom, and who is suspected of a hang."""
+"""Hangs in RAS reports: which ranks have launched less, which wait, and which are suspects."""
 
 import json
 from typing import Any
@@ -50,7 +50,7 @@ def rank(number: int, process: int, **counts: int) -> dict[str, Any]:
 
 
 def silent(number: int, process: int, dead: bool = False) -> dict[str, Any]:
-    """A rank whose process does not answer."""
+    """A rank with a process that does not answer."""
     plain = rank(number, process)
     del plain["collective_counts"]
     return {**plain, "status": {"unresponsive": True, "considered_dead": dead}}
@@ -62,7 +62,7 @@ def group(name: int, ranks: list[dict[str, Any]], missing: tuple[dict[str, Any],
 
 
 def reduced(name: int, counts: dict[int, int], missing: tuple[int, ...] = ()) -> dict[str, Any]:
-    """A communicator over the processes of ``counts``, which have launched so many AllReduce each."""
+    """A communicator over the processes of ``counts``, with their numbers of launched AllReduce."""
     places = {process: number for number, process in enumerate(sorted({*counts, *missing}))}
     ranks = [rank(places[process], process, AllReduce=count) for process, count in counts.items()]
     return group(name, ranks, tuple(silent(places[process], process) for process in missing))
@@ -154,7 +154,7 @@ def test_who_answers_is_no_launch() -> None:
 
 
 def once_stopped(step: int, *, culprit: int | None = None) -> Report:
-    """A job whose rank 6 does not answer; the others of the first group wait for ``culprit``."""
+    """A job with rank 6 not answering; the others of the first group wait for ``culprit``."""
     world = {process: step for process in range(8) if process != 6}
     first = {process: step + (culprit not in (None, process)) for process in range(4)}
     second = dict.fromkeys((4, 5, 7), step)
@@ -162,7 +162,7 @@ def once_stopped(step: int, *, culprit: int | None = None) -> Report:
 
 
 def went_on(seconds: float) -> dict[str, Watch]:
-    """What is known after a report that misses rank 6, one so much later, and one more; launches in each."""
+    """The state after three reports, the first without rank 6; the launches in each."""
     watches: dict[str, Watch] = {}
     for step, when in enumerate((1000.0, 1000.0 + seconds, 1010.0 + seconds)):
         watches = watch(watches, once_stopped(50 + step).communicators, when)
@@ -170,7 +170,7 @@ def went_on(seconds: float) -> dict[str, Watch]:
 
 
 def hung(report: Report, watches: dict[str, Watch]) -> dict[str, list[tuple[int, int | None, str]]]:
-    """Who is told when this is what two more reports say."""
+    """The suspects after two more reports."""
     for when in (1100.0, 1110.0):
         watches = watch(watches, report.communicators, when)
     return suspects_of(report, watches)
@@ -194,14 +194,14 @@ def test_a_rank_that_answered_meanwhile_is_missed_anew() -> None:
 
 
 def departed(number: int, process: int) -> dict[str, Any]:
-    """A rank whose process answers and is not in the communicator any more."""
+    """A rank with a process that answers and has left the communicator."""
     result = silent(number, process)
     result["status"]["unresponsive"] = False
     return result
 
 
 def after(report: Report, seconds: float) -> list[tuple[int, str]]:
-    """The suspects of a report that is seen again after so long: rank there, reason."""
+    """The suspects of a report that repeats after this time: rank there, reason."""
     watches = watch(watch({}, report.communicators, 1000.0), report.communicators, 1000.0 + seconds)
     return [(number, reason) for result in suspects_of(report, watches).values() for number, _, reason in result]
 
@@ -433,7 +433,7 @@ HELD_UP = read(reduced(1, {0: 8, 1: 7}))
 
 
 def report_of_stall(report_seconds: list[float]) -> JobReport:
-    """The last of equal reports of a job of which one rank has launched less."""
+    """The last of equal reports of a job in which one rank has launched less."""
     watches: dict[str, Watch] = {}
     for seconds in report_seconds:
         watches = watch(watches, HELD_UP.communicators, seconds)

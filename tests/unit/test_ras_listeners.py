@@ -1,4 +1,4 @@
-"""Who listens where RAS does, and which library it runs, over a made-up /proc."""
+"""The process that listens on RAS' port, and its library, over a made-up /proc."""
 
 import asyncio
 import os
@@ -436,7 +436,7 @@ inside_regular = inside.open_regular
 
 
 def test_a_way_ends_at_its_bounds(job_root: Path) -> None:
-    """So many links, directories and bytes are followed, and not one more; no descriptor is left."""
+    """Links, directories and bytes are followed up to the limits, and not one more; no descriptor stays open."""
     before = len(os.listdir("/proc/self/fd"))
     (job_root / "l0").symlink_to("etc/nccl.conf")
     for number in range(1, MAX_LINKS + 1):

@@ -69,7 +69,7 @@ class Station:
 
     @property
     def up(self) -> list[bool]:
-        """Whether the stream runs; empty when nobody is listened to."""
+        """Whether the stream runs; empty without a monitored process."""
         return list(self.monitors.snapshot().up.values())
 
 
@@ -80,7 +80,7 @@ def streams_under_way() -> int:
 
 @asynccontextmanager
 async def station(serve: Serve | None = None) -> AsyncIterator[Station]:
-    """A station whose server is up; at the end every connection must have ended."""
+    """A station with its server up; at the end every connection must have ended."""
     counts = Station()
     async with served(serve or counts.serve) as counts.endpoint:
         yield counts

@@ -1,4 +1,4 @@
-"""A user's RAS, which may be any program, speaks of nobody else's processes."""
+"""A user's RAS, which may be any program, changes nothing of other users' processes."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Who asks, whether and how often."""
+"""Which process RAS queries go to, whether, and how often."""
 
 import itertools
 import math
@@ -160,7 +160,7 @@ def test_who_is_listened_to(subject: Site, oldest: tuple[int, int, int], may: bo
 
 
 def schedule(due_at: float, queried_at: float = -math.inf, hastened_at: float = -math.inf, **costs: float) -> Schedule:
-    """A schedule whose next query is due at a time, by its last ones."""
+    """A schedule with its next query due at a time, after its last ones."""
     return Schedule(due_at, queried_at=queried_at, hastened_at=hastened_at, **costs)  # type: ignore[arg-type]
 
 

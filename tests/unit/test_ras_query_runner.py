@@ -35,7 +35,7 @@ FIRST, SECOND, THIRD = ProcessKey(11, 1), ProcessKey(12, 1), ProcessKey(13, 1)
 
 
 async def unchanged(_endpoint: Endpoint, _site: Site) -> bool:
-    """Find who listens as it was."""
+    """Find the listener that was there before."""
     return True
 
 
@@ -185,7 +185,7 @@ def test_connections_are_made_until_one_should_reach_the_job() -> None:
 
 @asynccontextmanager
 async def runner_of(accepting: Iterable[ProcessKey]) -> AsyncIterator[tuple[QueryRunner, Reached]]:
-    """A query runner whose connections these processes accept."""
+    """A query runner; these processes accept its connections."""
     thread, search = OwnThread("ras"), Reached(accepting)
     yield QueryRunner(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras")), search
     thread.stop()

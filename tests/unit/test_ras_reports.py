@@ -27,7 +27,7 @@ def lost(number: object, **changed: object) -> dict[str, object]:
 
 
 def communicator(size: object = 2, **changed: object) -> dict[str, object]:
-    """A communicator of which rank 0 answered and rank 1 did not."""
+    """A communicator in which rank 0 answered and rank 1 did not."""
     return {"hash": "0xab", "size": size, "ranks": [rank(0)], "missing_ranks": [lost(1)], **changed}
 
 

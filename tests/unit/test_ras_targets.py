@@ -89,7 +89,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def add(node: Node, address: str, rows: str) -> None:
-    """A rank whose settings name an address, and what listens on this node; the rank holds inode 11."""
+    """A rank with an address in its settings, and this node's listeners; the rank holds inode 11."""
     bracketed = f"[{address}]" if ":" in address else address
     node.add(11, environment(0, world=4) | {"NCCL_RAS_ADDR": f"{bracketed}:{PORT}"})
     (node.tree.root / "net/tcp").write_text("")

@@ -40,7 +40,7 @@ def read(body: bytes) -> Report | ReportError:
 
 
 def ranks(numbers: list[int]) -> str:
-    """Numbers as short as they can be told: 1,4-7."""
+    """Numbers in their shortest form: 1,4-7."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][-1] == number - 1:
@@ -51,7 +51,7 @@ def ranks(numbers: list[int]) -> str:
 
 
 def launches(parsed: Launches | None) -> str:
-    """The collectives with their least and most launches, and who is behind."""
+    """The collectives with their least and most launches, and the ranks behind."""
     if parsed is None:
         return ""
     extremes = {name: f"{least}-{most}" if least < most else most for name, (least, most) in parsed.extremes.items()}
@@ -154,7 +154,7 @@ def test_text_and_json_of_one_state_tell_the_same() -> None:
 
 
 def assert_tells_no_other(name: str, text: Communicator, structured: Communicator) -> None:
-    """All that a text tells of a communicator is what its JSON tells."""
+    """A text report of a communicator agrees with its JSON report."""
     counts = (text.size, text.responding, text.missing)
     assert counts == (structured.size, structured.responding, structured.missing), name
     assert text.unresponsive in (structured.unresponsive, None), name
@@ -170,5 +170,5 @@ def assert_tells_no_other(name: str, text: Communicator, structured: Communicato
 
 
 def unranked(rank: MissingRank | TroubledRank) -> tuple[object, ...]:
-    """As a text tells it, which names no global ranks."""
+    """As in a text report, which names no global ranks."""
     return msgspec.structs.astuple(msgspec.structs.replace(rank, rank=None))

@@ -1,4 +1,4 @@
-"""RDMA devices: what is read of them, what is expected, and what is told of those that fall short."""
+"""RDMA devices: their values, the expected state, and the failures shown."""
 
 import asyncio
 import errno
@@ -212,7 +212,7 @@ class Node:
         return {(item.subject.name, item.check) for item in failed(self.ledger)}
 
     def judged(self) -> set[str]:
-        """The devices of which anything is told."""
+        """The devices with any series."""
         return {entry.subject.name for entry in self.ledger.entries()}
 
     def nics(self) -> list[str]:

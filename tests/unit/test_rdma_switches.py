@@ -92,7 +92,7 @@ def write(path: Path, content: str | None) -> None:
 
 
 def neighbour(name: str, switch: object = "leaf-1", swp: object = "swp7", via: str = "LLDP", **more: object) -> object:
-    """One interface and who is heard on it."""
+    """One interface and its LLDP neighbours."""
     port = {"id": [{"type": "ifname", "value": swp}], "descr": [{"value": "to gpu-01"}], "ttl": [{"value": "120"}]}
     chassis = {"id": [{"type": "mac", "value": "00:11:22:33:44:55"}], "name": [{"value": switch}]}
     rest = {"via": via, "rid": "1", "age": "0 day, 02:10:11"}
@@ -136,7 +136,7 @@ def test_odd_neighbours() -> None:
 
 
 def test_interfaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So many interfaces are kept, and not one more."""
+    """Interfaces are kept up to the limit, and not one more."""
     monkeypatch.setattr(switches, "MAX_INTERFACES", 2)
     assert list(read_neighbours(heard(*map(neighbour, "abc")))) == ["a", "b"]
 

@@ -14,7 +14,7 @@ from agent.sdk.exporter import ExporterConfig, NoData, Roots, Spec
 
 
 class Scripted(Idle):
-    """An exporter whose updates do what they are told."""
+    """An exporter with scripted updates."""
 
     def __init__(self) -> None:
         self.outcome: BaseException | asyncio.Event | None = None

@@ -1,4 +1,4 @@
-"""Ranks of processes that share one environment, and of those whose number nobody knows."""
+"""Ranks of processes that share one environment, and of those without a known number."""
 
 import pytest
 from client_metrics import samples
@@ -21,7 +21,7 @@ def ranks(table: Table) -> dict[str, int]:
 
 
 def sources(table: Table) -> set[str]:
-    """Who named the ranks."""
+    """What named the ranks."""
     return {view.process.source for view in table.ranks.snapshot().ranks}
 
 

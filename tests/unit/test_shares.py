@@ -1,4 +1,4 @@
-"""Who gives way in a full table, and who is refused where nothing can be taken back."""
+"""Full tables: whose entry is evicted, and who is refused where no entry can be evicted."""
 
 from collections import Counter
 
@@ -93,7 +93,7 @@ def test_a_budget_without_groups_is_the_sum_alone() -> None:
 
 @pytest.mark.parametrize(("groups", "amount"), [([A], 400), ([A, A2], 215), ([A, B], 254), ([A, B, C], 186)])
 def test_shares_of_those_who_want_all(groups: list[Share], amount: int) -> None:
-    """Users who take in turn have equal parts, and a late one finds its share free."""
+    """Users who add in turn have equal parts, and a late one gets its share."""
     budget = FairBudget(700)
     held = fill(budget, list(groups))
     assert max(held.values()) - min(held.values()) <= 1

@@ -31,11 +31,11 @@ SHELLS = sorted({Path(record).resolve().name for shell in ("sh", "dash", "bash")
 EACH = [SHELLS[0], *(pytest.param(shell, marks=pytest.mark.slow) for shell in SHELLS[1:])]
 AFTERWARDS_SECONDS = 20.0
 EPILOGS = 20
-"""Of which one at least would be killed early if they did not wait."""
+"""Enough commands that one at least would be killed early if they did not wait."""
 
 
 def status(state: str, reason: str, signal: str = "", code: str = "", job_id: str = "4") -> str:
-    """Return what `rankwatch status` prints of a job of which one rank has left and one lives."""
+    """Return what `rankwatch status` prints of a job with one ended and one running rank."""
     ended = RankEnd(1.0, reason, signal, int(code) if code else None)
     gone = Rank(job_id=job_id, rank="0", state=state, ended=ended)
     ranks = (gone, Rank(job_id=job_id, rank="1", state="alive", pid=77, user="alice"))
@@ -108,7 +108,7 @@ class Site:
 
 
 def forget(runs: list[int], ended: int) -> None:
-    """Close the end of a pipe that nobody waited for."""
+    """Close the end of a pipe that no test waited for."""
     if ended in runs:
         runs.remove(ended)
         os.close(ended)
@@ -349,7 +349,7 @@ root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as a prol
 
 
 def task_prolog(folder: Path, inspector: str, site: Site | None = None, **env: str) -> list[str]:
-    """Return what the TaskProlog prints on a node whose directory of records is ``inspector``."""
+    """Return what the TaskProlog prints on a node with ``inspector`` as directory of records."""
     script = folder / "task_prolog"
     script.write_text(TASK_PROLOG.read_text().replace("/var/lib/rankwatch/inspector", inspector))
     return (site or Site(folder)).run(script, environment("prolog.4") | env).stdout.splitlines()
@@ -388,7 +388,7 @@ def test_a_name_that_is_taken_costs_the_job_no_records(tmp_path: Path, kind: str
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Callable[[int], Site]:
-    """Return a site whose shell has a file system of a user mounted at a job's directory, as FUSE lets each user do."""
+    """Return a site with a user's file system mounted at a job's directory, as FUSE allows."""
 
     def mount(uid: int) -> Site:
         directory, shell = tmp_path / "inspector/4", tmp_path / "with-a-mount"

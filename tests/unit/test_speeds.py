@@ -1,4 +1,4 @@
-"""What is kept of ranks' speeds for pages: the present, and who is late."""
+"""Ranks' speeds for the page: the present bandwidth, and the late ranks."""
 
 import pytest
 from fake_clock import FakeClock

@@ -1,4 +1,4 @@
-"""The stacks exporter: who is looked at, when, how often, and what a look that goes wrong costs.
+"""The stacks exporter: which ranks it examines, when, how often, and what a failed examination costs.
 
 The program is a script here that prints what py-spy printed once; tests/e2e/test_stacks.py has the real one.
 """
@@ -104,7 +104,7 @@ class Node:
 
 @pytest.fixture
 def made(tmp_path: Path) -> Node:
-    """Provide a node whose exporter has not begun."""
+    """Provide a node with an exporter that has not begun."""
     return Node(tmp_path)
 
 

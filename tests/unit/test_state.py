@@ -22,7 +22,7 @@ def opened(path: Path | None) -> StateFile:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A path whose directory is not there yet."""
+    """A path in a directory that does not exist yet."""
     return tmp_path / "state" / "checkpoint"
 
 

@@ -1,4 +1,4 @@
-"""Storage: what a probe does, what a hanging one costs, and what is told of it."""
+"""Storage: what a probe does, what a hanging one costs, and which metrics show it."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ def _no_probers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """A file system (made up: none that hangs is to be had) whose paths with "slow" answer when the gate opens."""
+    """A made-up file system; its paths with "slow" answer when the gate opens."""
     event, touch = threading.Event(), module.touch
 
     def slow(path: str) -> None:
@@ -139,7 +139,7 @@ class Node:
 
 @pytest.fixture
 def lustre(tmp_path: Path) -> Path:
-    """A root whose Lustre is not well."""
+    """A root with an unhealthy Lustre."""
     (tmp_path / "sys/fs/lustre").mkdir(parents=True)
     (tmp_path / "sys/fs/lustre/health_check").write_text("device lustre-OST0000 reported unhealthy\nNOT HEALTHY\n")
     return tmp_path

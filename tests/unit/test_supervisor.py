@@ -152,7 +152,7 @@ def directory(tmp_path: Path) -> str:
 
 
 async def test_a_working_directory_that_is_no_text_ends_no_tick(directory: str) -> None:
-    """A working directory whose name is not UTF-8 does not end the supervisor's loop."""
+    """A working directory with a name that is not UTF-8 does not end the supervisor's loop."""
     own = supervisor()
     odd = msgspec.structs.replace(facts(10, environment(0)), directory=directory)
     RankWriter(own.ranks, "process").observe_process(odd)

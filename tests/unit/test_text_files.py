@@ -1,4 +1,4 @@
-"""Text files by patterns: which are found, whose they are, and their lines, whatever their writers do."""
+"""Text files by patterns: which match, their owners, and their lines, whatever their writers do."""
 
 import os
 from collections import Counter

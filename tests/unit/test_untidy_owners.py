@@ -1,4 +1,4 @@
-"""Who owns a job, and how its ranks are named, where somebody wants it otherwise or where jobs are untidy."""
+"""The owner of a job and the names of its ranks, with hostile users or untidy jobs."""
 
 import os
 import time
@@ -71,13 +71,13 @@ def test_a_check_by_srun_overlap_does_not_rename_the_job_in_docker(table: Table)
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    """A node whose directories are root's."""
+    """A node with root's directories."""
     monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid())
     return Node(tmp_path)
 
 
 def made(node: Node, path: str) -> str:
-    """A line of a process' groups, whose directory is there."""
+    """A line of a process' groups; the group's directory exists."""
     (node.groups / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
     return f"0::{path}\n"
 
@@ -122,7 +122,7 @@ def vllm(pid: int, task: int, position: int, tasks: int = 2, parent: int | None 
 
 
 def test_two_servers_in_two_tasks_of_a_node_are_all_shown(table: Table) -> None:
-    """`srun -n2 vllm serve -tp 4`: eight workers, of which every one must have a series."""
+    """`srun -n2 vllm serve -tp 4`: each of the eight workers has a series."""
     for task in range(2):
         for position in range(4):
             table.add_facts(vllm(1 + 4 * task + position, task, position))

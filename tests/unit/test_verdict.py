@@ -208,7 +208,7 @@ def test_no_process_is_compared_with_all_others(processes: list[RankProcess]) ->
 
 
 def cause(process: RankProcess) -> str:
-    """Whether it was struck, left with a status that tells of a failure, or neither."""
+    """The victim of a signal, a rank that exited with a failure's status, or neither."""
     status = process.exit
     if status is None or not status.known:
         return ""

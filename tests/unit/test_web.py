@@ -22,7 +22,7 @@ LAST_GET = b"GET /small HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
 
 
 class Site:
-    """A handler whose answers tests can hold back."""
+    """A handler with answers that tests can delay."""
 
     def __init__(self) -> None:
         self.requests: list[HttpRequest] = []
@@ -248,7 +248,7 @@ async def test_answers_not_read_are_bounded_in_memory() -> None:
 
 
 def name_peers(served: Served) -> None:
-    """Take who a client is from the last octet of its address."""
+    """Take a client's identity from the last octet of its address."""
     served.server._peers.of = lambda peer, _own: peer[0].rpartition(".")[2]  # type: ignore[method-assign,index]
 
 
@@ -293,7 +293,7 @@ async def test_a_request_of_an_evicted_connection_is_not_answered() -> None:
 
 
 async def test_a_client_that_leaves_in_the_middle_of_an_answer_leaves_nothing() -> None:
-    """An answer whose client closed leaves no reference, without garbage collection."""
+    """An answer to a closed client leaves no reference, without garbage collection."""
     references = sys.getrefcount(HUGE)
     gc.disable()
     try:

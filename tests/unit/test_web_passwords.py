@@ -1,4 +1,4 @@
-"""Passwords: who is let in, what a wrong one costs, and who is refused unseen."""
+"""Passwords: which are accepted, what a wrong one costs, and which requests are refused unread."""
 
 import asyncio
 import base64
@@ -22,7 +22,7 @@ def header(user: str, password: str, scheme: str = "Basic") -> str:
 
 
 class Door:
-    """Passwords whose hashes are the passwords themselves, and how often one was checked."""
+    """Passwords that are their own hashes, and the number of checks."""
 
     def __init__(self, users: dict[str, str]) -> None:
         self.clock = FakeClock()

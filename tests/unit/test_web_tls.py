@@ -1,4 +1,4 @@
-"""TLS: who is served, who is not, and what silent clients cost."""
+"""TLS: which clients are served, which are not, and what silent clients cost."""
 
 import asyncio
 import gc

@@ -1,4 +1,4 @@
-"""A server's log that counts what it is told."""
+"""A server's log that counts its messages."""
 
 from collections import Counter
 

@@ -14,7 +14,7 @@ class TheUsersOwnWord(Exception):  # noqa: N818  # as users name theirs
 
 
 def misbehave(how: str) -> None:
-    """End, hang or return as told."""
+    """End, hang or return as the argument says."""
     if how in ("key", "again"):
         raise KeyError("a secret")
     if how == "oom":
