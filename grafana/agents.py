@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, lines, stats
-from grafana.queries import CLUSTER, coverage, rate_of
+from grafana.queries import CLUSTER, rate_of
 from grafana.tables import rows
 
 QUARTER = Size(6, 4)
@@ -153,8 +153,8 @@ def _losses() -> list[Panel]:
     return [
         lines(
             "Operations with a record",
-            "Share of all jobs' operations with a record of Inspector; the plugin lost the others.",
-            Query(coverage(CLUSTER), "coverage"),
+            "Share of operations with a record of Inspector; the plugin lost the others. Mean over all communicators.",
+            Query(f"1 / avg(comm_node:rankwatch_operations:per_record{{{CLUSTER}}})", "coverage"),
             unit="percentunit",
             size=THIRD,
             most=1,

@@ -155,7 +155,8 @@ def _by_place(series: str, of_hundreds: str) -> tuple[Query, Query]:
 
     A label ``place`` keeps the ranks' numeric order: 2 comes before 10.
     """
-    ranks = f"{series} unless on (cluster, job_id) job:rankwatch_ranks_expected:max{{{JOB}}} > {SMALL}"
+    expected = f"last_over_time(job:rankwatch_ranks_expected:max{{{JOB}}}[$__range] @ end())"
+    ranks = f"{series} unless on (cluster, job_id) {expected} > {SMALL}"
     for zeros, digits in (("00", r"(\\d)"), ("0", r"(\\d\\d)"), ("", r"(\\d\\d\\d)")):
         ranks = f'label_replace({ranks}, "place", "{zeros}$1", "rank", "{digits}")'
     return (

@@ -122,7 +122,7 @@ def fabric() -> list[Panel]:
             "Time of operations that waited for no rank, on the fastest node. A bad link lengthens it for all ranks. "
             f"Of each collective and size class the {SHOWN_COMMUNICATORS} slowest communicators.",
             Query(
-                named(slowest, f"{over_nodes} or {matched}"),
+                named(slowest, f"{over_nodes} or rankwatch_communicator_matched_operations_total{{{JOB}}}"),
                 "{{collective}} ≤ {{size}} B {{comm_name}} {{comm}}",
             ),
             unit="s",

@@ -114,20 +114,8 @@ def madengine() -> list[Panel]:
 
 
 def _records() -> list[Panel]:
-    seen, missing = (f"rankwatch_inspector_{kind}_records_total" for kind in ("seen", "missing"))
-    operations = f"{rate_of(seen, JOB, 'rank')}\n  + {rate_of(missing, JOB, 'rank')}"
     lost = f"sum by (rank) (increase(rankwatch_inspector_missing_records_total{{{JOB}}}[$__range]))"
     return [
-        lines(
-            "Operations per second of a rank",
-            "Collectives and point-to-point operations, with or without a record. If the slowest and the fastest rank "
-            "differ, they do different work or diverge.",
-            Query(f"max({operations})", "fastest rank"),
-            Query(f"min({operations})", "slowest rank"),
-            unit="ops",
-            nothing=NO_RECORDS,
-            size=HALF,
-        ),
         lines(
             "Operations without a record, by cause",
             "overflow: Inspector's ring was full, dump more often. one_slot: NCCL 2.28 and 2.29 keep one "
@@ -135,7 +123,7 @@ def _records() -> list[Panel]:
             Query(rate_of("rankwatch_inspector_missing_records_total", JOB, "cause"), "{{cause}}"),
             unit="ops",
             nothing=NO_RECORDS,
-            size=HALF,
+            size=THIRD,
         ),
         lines(
             "Coverage",
@@ -144,7 +132,7 @@ def _records() -> list[Panel]:
             Query(coverage(JOB), "coverage"),
             unit="percentunit",
             nothing=NO_RECORDS,
-            size=HALF,
+            size=THIRD,
             most=1,
         ),
         rows(
@@ -154,7 +142,7 @@ def _records() -> list[Panel]:
             columns=("rank",),
             value="without a record",
             unit="short",
-            size=HALF,
+            size=THIRD,
             sort_by="without a record",
             descending=True,
             links_to_rank=True,
