@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / place) for place in ("tests/nvmlstub", "tests/unit", "tests/e2e", "tests/bench", ".")]
+sys.path[:0] = [str(ROOT / folder) for folder in ("tests/nvmlstub", "tests/unit", "tests/e2e", "tests/bench", ".")]
 
 from bench_hardware import tree  # noqa: E402  # after the change of the path
 from bench_ras import machines  # noqa: E402  # likewise
@@ -115,7 +115,7 @@ def record(folder: Path) -> Recorded:
         time.sleep(BETWEEN_SECONDS)
         after = tuple(map(agent.page, PAGES))
     info = re.findall(r"^rankwatch_communicator_info\{(.*)\}", "\n".join(after), re.MULTILINE)
-    local = {re.search(r'comm="(\w+)"', each)[1] for each in info if 'nodes="1"' in each}  # type: ignore[index]
+    local = {re.search(r'comm="(\w+)"', comm_info)[1] for comm_info in info if 'nodes="1"' in comm_info}  # type: ignore[index]
     return Recorded(before, after, record_ras(folder / "ras"), local)
 
 
@@ -133,9 +133,9 @@ def record_ras(folder: Path) -> str:
     return "\n".join(line for line in page.splitlines() if 'job_id="base"' in line)
 
 
-def renamed(before: str, after: str, node: int, place: Place, local_comms: set[str]) -> Page:
+def renamed(before: str, after: str, node: int, job_part: Place, local_comms: set[str]) -> Page:
     """Return a page as another node would show it: the later one, with the pace that its counters had."""
-    job, first = place.job, place.first_rank
+    job, first = job_part.job, job_part.first_rank
 
     def rename(match: re.Match[str]) -> str:
         label, value = match[1], match[2]
@@ -152,7 +152,7 @@ def renamed(before: str, after: str, node: int, place: Place, local_comms: set[s
     still = []
     for match in _lines(after):
         series = match["name"] + re.sub(r'\b(job_id|rank|comm|uuid)="([^"]*)"', rename, match["labels"] or "")
-        value = place.ranks if match["name"] == EXPECTED else float(match["value"])
+        value = job_part.ranks if match["name"] == EXPECTED else float(match["value"])
         pace = (value - earlier.get(match["name"] + (match["labels"] or ""), value)) / BETWEEN_SECONDS
         if match["name"] in NOW:
             page.times.append(series)
@@ -173,10 +173,10 @@ def serve(recorded: Recorded, port: int, large_job_nodes: int) -> None:
     pages = {}
     for node in range(NODES):
         for number, (before, after) in enumerate(zip(recorded.before, recorded.after, strict=True)):
-            place = place_of(node, large_job_nodes)
-            asks = number == 1 and place.first_rank == 0 and place.ranks == NODES_PER_JOB * RANKS_PER_NODE
+            job_part = place_of(node, large_job_nodes)
+            asks = number == 1 and job_part.first_rank == 0 and job_part.ranks == NODES_PER_JOB * RANKS_PER_NODE
             page = f"{after}\n{recorded.ras}" if asks else after
-            pages[address(node), number] = renamed(before, page, node, place, recorded.local_comms)
+            pages[address(node), number] = renamed(before, page, node, job_part, recorded.local_comms)
 
     def body(host: str, number: int) -> bytes:
         now = time.time()
@@ -263,7 +263,7 @@ def figures(prometheus: Prometheus) -> Iterator[tuple[str, str]]:
         samples = prometheus.value(f'avg(scrape_samples_scraped{{job="{job}"}})') or 0
         yield f"targets of {job}: up, failing, samples a scrape", f"{up:.0f}, {down:.0f}, {samples:.0f}"
     for group in sorted(prometheus.label_values("prometheus_rule_group_interval_seconds", "rule_group")):
-        found = {
+        timing = {
             name: prometheus.value(expression.replace("$", f'{{rule_group="{group}"}}'))
             for name, expression in {
                 "interval": "max(prometheus_rule_group_interval_seconds$)",
@@ -272,11 +272,11 @@ def figures(prometheus: Prometheus) -> Iterator[tuple[str, str]]:
             }.items()
         }
         yield (
-            f"{group.rpartition(';')[2]}, every {found['interval']:g} s",
-            f"p90 {found['p90']:.2f} s, missed {found['missed'] or 0:.0f}; {slowest(prometheus, group)}",
+            f"{group.rpartition(';')[2]}, every {timing['interval']:g} s",
+            f"p90 {timing['p90']:.2f} s, missed {timing['missed'] or 0:.0f}; {slowest(prometheus, group)}",
         )
     firing = prometheus.query('count by (alertname) (ALERTS{alertstate="firing"})')
-    yield "alerts firing", ", ".join(f"{each['metric']['alertname']} {each['value'][1]}" for each in firing)
+    yield "alerts firing", ", ".join(f"{fired['metric']['alertname']} {fired['value'][1]}" for fired in firing)
 
 
 def cpu_seconds(pid: int) -> float:
@@ -289,7 +289,12 @@ def slowest(prometheus: Prometheus, group: str) -> str:
     """Return the three rules of a group that took the longest in its last evaluation."""
     with urllib.request.urlopen(f"http://127.0.0.1:{prometheus.port}/api/v1/rules") as answer:
         groups: list[dict[str, Any]] = json.load(answer)["data"]["groups"]
-    rules = [rule for each in groups if each["name"] == group.rpartition(";")[2] for rule in each["rules"]]
+    rules = [
+        rule
+        for group_rules in groups
+        if group_rules["name"] == group.rpartition(";")[2]
+        for rule in group_rules["rules"]
+    ]
     longest = sorted(rules, key=lambda rule: -float(rule["evaluationTime"]))[:3]
     return ", ".join(f"{rule['name']} {rule['evaluationTime']:.2f} s" for rule in longest)
 

@@ -29,7 +29,7 @@ DASHBOARDS: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_text())
 def all_panels(name: str) -> list[dict[str, Any]]:
     """Return a dashboard's panels with those of rows that are closed, without the rows."""
     listed = DASHBOARDS[name]["panels"]
-    return [panel for each in listed for panel in (each, *each.get("panels", ())) if panel["type"] != "row"]
+    return [panel for outer in listed for panel in (outer, *outer.get("panels", ())) if panel["type"] != "row"]
 
 
 PANELS = [panel for name in DASHBOARDS for panel in all_panels(name)]
@@ -70,10 +70,10 @@ def test_grafana_knows_every_key(name: str) -> None:
     plugins.register_default_plugins()
     again = json.loads(json.dumps(Dashboard.from_json(DASHBOARDS[name]), cls=JSONEncoder))
     expected = copy.deepcopy(DASHBOARDS[name])
-    for each in expected["annotations"].get("list", ()):
-        each |= {"hide": False, "builtIn": 0}
+    for annotation in expected["annotations"].get("list", ()):
+        annotation |= {"hide": False, "builtIn": 0}
         for key in ("step", "titleFormat", "useValueForTime"):
-            del each[key]
+            del annotation[key]
     assert again == expected
 
 
@@ -113,7 +113,7 @@ def test_variables(name: str, variables: list[str]) -> None:
     assert all(variable["type"] == "query" and variable["refresh"] == 2 for variable in others)
     cluster, *within = others
     assert (cluster["includeAll"], cluster["allValue"], cluster["current"]["value"]) == (True, ".*", "$__all")
-    assert all(CLUSTER in each["query"]["query"] for each in within)
+    assert all(CLUSTER in variable["query"]["query"] for variable in within)
 
 
 @pytest.mark.parametrize(
@@ -124,15 +124,15 @@ def test_an_empty_cluster_is_all_of_them(chosen: str, shown: set[str]) -> None:
     """The cluster selector matches everything if all or none is chosen, else one."""
     match = re.fullmatch(r'cluster=~"(.*)"', queries.CLUSTER)
     wanted = match[1].replace("$cluster", chosen)
-    assert {each for each in ("", "c1", "c1-b") if re.fullmatch(wanted, each)} == shown
+    assert {cluster for cluster in ("", "c1", "c1-b") if re.fullmatch(wanted, cluster)} == shown
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_data_source_is_the_variable(name: str) -> None:
     """No panel, query or variable names a data source of its own."""
-    found = list(values_of("datasource", DASHBOARDS[name]))
-    assert found
-    assert all(each == {"type": "prometheus", "uid": "${datasource}"} for each in found)
+    datasources = list(values_of("datasource", DASHBOARDS[name]))
+    assert datasources
+    assert all(datasource == {"type": "prometheus", "uid": "${datasource}"} for datasource in datasources)
 
 
 @pytest.mark.parametrize("name", DASHBOARDS)
@@ -142,9 +142,9 @@ def test_layout(name: str) -> None:
     assert len({panel["id"] for panel in panels}) == len(panels)
     cells = [
         (x, y)
-        for place in (panel["gridPos"] for panel in panels)
-        for x in range(place["x"], place["x"] + place["w"])
-        for y in range(place["y"], place["y"] + place["h"])
+        for position in (panel["gridPos"] for panel in panels)
+        for x in range(position["x"], position["x"] + position["w"])
+        for y in range(position["y"], position["y"] + position["h"])
     ]
     assert len(set(cells)) == len(cells)
     bottom = max(y for _, y in cells) + 1
@@ -187,7 +187,7 @@ def check_queries(panel: dict[str, Any], subject: str) -> None:
         assert set(VARIABLE.findall(expression)) <= variables
         assert all(CLUSTER in selector for selector in selectors(expression)), expression
         assert all(subject in selector for selector in selectors(OF_ITS.sub("", expression))), expression
-        joins = [set(found.split(", ")) for found in re.findall(r" on \(([^)]*)\)", expression)]
+        joins = [set(labels.split(", ")) for labels in re.findall(r" on \(([^)]*)\)", expression)]
         assert all("cluster" in labels for labels in joins if labels & {"job_id", "node", "instance"}), expression
         assert not re.search(r"rate\([^\[]+\[(?!\$__rate_interval)", expression)
         assert len(targets) == 1 or panel["type"] == "table" or target["legendFormat"]
@@ -197,13 +197,13 @@ def check_queries(panel: dict[str, Any], subject: str) -> None:
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_kinds_of_events(name: str) -> None:
     """Each time line shows events of the dashboard's subject only, by existing metrics."""
-    events = {each["name"]: each for each in DASHBOARDS[name]["annotations"]["list"]}
+    events = {annotation["name"]: annotation for annotation in DASHBOARDS[name]["annotations"]["list"]}
     of_job = {"Marks", "Ranks that left", "Starts", "First cause by its own log", "Alerts"}
     kinds = {"job": of_job, "launchers": of_job, "rank": of_job, "node": {"Ranks that left", "Alerts"}}
     assert set(events) == kinds.get(name, {"Pages"})
     for event in events.values():
         assert set(METRIC.findall(event["expr"])) <= KNOWN
-        assert all(CLUSTER in found and SUBJECTS[name] in found for found in selectors(event["expr"]))
+        assert all(CLUSTER in selector and SUBJECTS[name] in selector for selector in selectors(event["expr"]))
         by = re.search(r"max by \(([^)]*)\)", event["expr"])
         assert set(re.findall(r"\{\{(\w+)\}\}", event["titleFormat"])) == set(by[1].split(", "))
 
@@ -280,8 +280,8 @@ def test_sizes_are_written_for_people() -> None:
     assert len(sized) == 3
     for panel in sized:
         renamed = [transformation["options"] for transformation in panel["transformations"]]
-        assert [each["regex"] for each in renamed] == [f"/≤ {bound} B/" for bound in SIZE_BOUNDS]
-        names = [each["renamePattern"].removeprefix("≤ ").split() for each in renamed]
+        assert [transformation["regex"] for transformation in renamed] == [f"/≤ {bound} B/" for bound in SIZE_BOUNDS]
+        names = [transformation["renamePattern"].removeprefix("≤ ").split() for transformation in renamed]
         assert [int(number) * units[unit] for number, unit in names] == list(SIZE_BOUNDS)
 
 
@@ -343,7 +343,7 @@ def test_archive(tmp_path: Path) -> None:
     for name, board in boards.items():
         [source] = board.pop("__inputs")
         assert (source["name"], source["pluginId"]) == ("DS_PROMETHEUS", "prometheus")
-        assert {each["id"] for each in board.pop("__requires")} == {"grafana", "prometheus"}
+        assert {requirement["id"] for requirement in board.pop("__requires")} == {"grafana", "prometheus"}
         shipped = copy.deepcopy(DASHBOARDS[name.removeprefix("rankwatch-")])
         shipped["templating"]["list"][0]["current"] = {"text": "${DS_PROMETHEUS}", "value": "${DS_PROMETHEUS}"}
         assert board == shipped

@@ -72,26 +72,26 @@ async def calls_of(name: str) -> tuple[list[Call], Counter[str]]:
     And the operations that it shows then.
     """
     bench = Bench(name, DATA / name, SMALLER.get(name, ""))
-    found: dict[Call, None] = {}
-    with traced(lambda code: found.setdefault(name_of(code))):
+    calls: dict[Call, None] = {}
+    with traced(lambda code: calls.setdefault(name_of(code))):
         await bench.begin()
-        found.clear()  # a start that fails is refused, and leaves nothing
+        calls.clear()  # a start that fails is refused, and leaves nothing
         await update_in_time(bench)
     bench.ranks.tick()
     whole = operations(bench)
     await bench.end()
-    return list(found), whole
+    return list(calls), whole
 
 
 def operations(bench: Bench) -> Counter[str]:
     """How many operations of each rank an exporter shows: of the recorded job each rank has a file of its own."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for family in bench.families(bench.exporter.snapshot()):
         if family.family.name == "rankwatch_collective_operations_total":
-            place = family.family.labels.index("rank")
+            position = family.family.labels.index("rank")
             for labels, value in zip(family.labels, family.values, strict=True):
-                found[labels[place]] += int(value)
-    return found
+                counts[labels[position]] += int(value)
+    return counts
 
 
 async def failing(name: str, call: Call, whole: Counter[str]) -> str:
@@ -160,5 +160,5 @@ def test_a_call_that_fails_costs_one_turn(name: str) -> None:
     """Whichever call of an update raises, the next update succeeds, and other files lose nothing."""
     calls, whole = asyncio.run(calls_of(name))
     assert calls  # Python 3.12 and later make no call of a comprehension
-    found = [asyncio.run(failing(name, call, whole)) for call in calls]
-    assert [each for each in found if each] == []
+    failures = [asyncio.run(failing(name, call, whole)) for call in calls]
+    assert [failure for failure in failures if failure] == []

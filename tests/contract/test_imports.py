@@ -44,10 +44,12 @@ class Source(NamedTuple):
 
 def sources(*places: str) -> Iterator[Source]:
     """Every Python file of these modules or packages."""
-    for place in places:
-        found = [ROOT / f"{place}.py"] if (ROOT / f"{place}.py").exists() else sorted((ROOT / place).rglob("*.py"))
-        assert found, place
-        yield from map(parsed, found)
+    for package in places:
+        files = (
+            [ROOT / f"{package}.py"] if (ROOT / f"{package}.py").exists() else sorted((ROOT / package).rglob("*.py"))
+        )
+        assert files, package
+        yield from map(parsed, files)
 
 
 @cache
@@ -88,7 +90,7 @@ def test_an_exporter_starts_and_calls_nobody_without_a_reason() -> None:
         for source in modules:
             used = {module.partition(".")[0] for module in source.imports} & MODULES_NEED_A_REASON
             used |= {name for name in source.dotted if CALLS_NEED_A_REASON.match(name)}
-            unsaid = [each for each in sorted(used) if f"Needs {each}: " not in modules[0].docstring]
+            unsaid = [name for name in sorted(used) if f"Needs {name}: " not in modules[0].docstring]
             assert unsaid == [], source.name
 
 
@@ -114,7 +116,7 @@ def test_no_two_classes_share_a_name() -> None:
         for name in source.classes:
             if not name.startswith("_"):
                 places[name].add(source.name)
-    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+    assert {name: paths for name, paths in places.items() if len(paths) > 1} == {}
 
 
 def test_no_two_test_modules_share_a_name() -> None:

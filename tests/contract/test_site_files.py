@@ -64,17 +64,17 @@ def test_inhibitions_name_alerts_that_there_are() -> None:
         if "alert" in rule
     }
     config = load(ALERTMANAGER / "alertmanager.yml")
-    matchers = [each for found in values_of("matchers", config["route"]) for each in found]
+    matchers = [matcher for route in values_of("matchers", config["route"]) for matcher in route]
     for rule in config["inhibit_rules"]:
         matchers += [*rule["source_matchers"], *rule["target_matchers"]]
     named = {
         name
         for matcher in matchers
-        if (found := re.match(r'alertname=~?"(.*)"', matcher))
-        for name in found[1].split("|")
+        if (listed := re.match(r'alertname=~?"(.*)"', matcher))
+        for name in listed[1].split("|")
     }
     assert named
-    assert {name for name in named if not any(re.fullmatch(name, each) for each in known)} == set()
+    assert {name for name in named if not any(re.fullmatch(name, alert) for alert in known)} == set()
 
 
 def test_the_try_out_wakes_for_a_young_job_of_eight_ranks() -> None:
@@ -88,7 +88,7 @@ def test_the_try_out_wakes_for_a_young_job_of_eight_ranks() -> None:
 def test_links_of_alerts_set_variables_of_the_dashboards() -> None:
     """An alert's link leads to a shipped dashboard and sets only its variables."""
     boards = [json.loads(path.read_text()) for path in (ROOT / "grafana" / "dashboards").glob("*.json")]
-    variables = {board["uid"]: {each["name"] for each in board["templating"]["list"]} for board in boards}
+    variables = {board["uid"]: {variable["name"] for variable in board["templating"]["list"]} for board in boards}
     alerts = [rule for text in build.build(SOURCES, THRESHOLDS).values() for rule in rules_of(text) if "alert" in rule]
     for alert in alerts:
         link = DASHBOARD_LINK.search(alert["annotations"]["dashboard_url"])
@@ -123,7 +123,7 @@ def post(port: int, body: str) -> int:
         connection.close()
 
 
-def told(count: int, summary: str = "what", status: str = "firing") -> str:
+def notification(count: int, summary: str = "what", status: str = "firing") -> str:
     """Return a notification of ``count`` alerts."""
     notes = {"summary": summary, "description": "more", "runbook_url": "where"}
     alert = {"status": status, "labels": {"severity": "page", "alertname": "RankDead"}, "annotations": notes}
@@ -132,9 +132,9 @@ def told(count: int, summary: str = "what", status: str = "firing") -> str:
 
 def test_alerts_are_printed(server: int, printer: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     """The script prints severity, name and summary, bounded and without control characters."""
-    assert post(server, told(1, summary="rank 3\x1b[2J")) == 200
+    assert post(server, notification(1, summary="rank 3\x1b[2J")) == 200
     assert capsys.readouterr().out == "PAGE: RankDead: rank 3 [2J\n    more\n    where\n"
-    assert post(server, told(printer.MAX_ALERTS + 1, status="resolved")) == 200
+    assert post(server, notification(printer.MAX_ALERTS + 1, status="resolved")) == 200
     assert capsys.readouterr().out == "OVER: RankDead: what\n" * printer.MAX_ALERTS + "and 1 more\n"
 
 
@@ -143,12 +143,12 @@ def test_what_is_no_notification_is_refused(server: int, body: str, capsys: pyte
     """Malformed input gets status 400 and is not printed; the next one is."""
     assert post(server, body) == 400
     assert capsys.readouterr().out == ""
-    assert post(server, told(1)) == 200
+    assert post(server, notification(1)) == 200
 
 
 def test_a_notification_is_bounded(printer: ModuleType, server: int) -> None:
     """One byte beyond the limit is refused unread, and so is an invalid size."""
-    assert post(server, told(1).ljust(printer.MAX_BYTES)) == 200
+    assert post(server, notification(1).ljust(printer.MAX_BYTES)) == 200
     connection = http.client.HTTPConnection("127.0.0.1", server, timeout=5)
     for size in (str(printer.MAX_BYTES + 1), "-1", "many"):
         connection.putrequest("POST", "/")
@@ -165,5 +165,5 @@ def values_of(key: str, node: Any) -> Iterator[Any]:
             yield node[key]
         node = list(node.values())
     if isinstance(node, list):
-        for each in node:
-            yield from values_of(key, each)
+        for child in node:
+            yield from values_of(key, child)

@@ -145,8 +145,8 @@ class Alertmanager:
         """Return the alerts that it has, silenced and inhibited ones too."""
         reply = self._node.curl(self.port, "/api/v2/alerts")
         assert reply.status == 200, reply
-        found: list[Mapping[str, Any]] = json.loads(reply.body)
-        return found
+        alerts: list[Mapping[str, Any]] = json.loads(reply.body)
+        return alerts
 
 
 CLUSTER = "c1"
@@ -161,7 +161,7 @@ def alert(name: str, severity: str, job_id: str = "", **more: str) -> dict[str, 
     return {"alertname": name, "severity": severity, "cluster": CLUSTER, **of_job, **more}
 
 
-def told(labels: Mapping[str, str], said: str = "") -> dict[str, Mapping[str, str]]:
+def posted(labels: Mapping[str, str], said: str = "") -> dict[str, Mapping[str, str]]:
     """Return the alert as Prometheus sends it; it says ``said`` of itself."""
     of_what = labels.get("job_id", labels.get("node", labels.get("path", "")))
     annotations = {
@@ -197,32 +197,32 @@ class Post:
 
     def send(self, *alerts: Mapping[str, str], said: str = "") -> None:
         """Send alerts with these labels, each with a summary and a description that name them, and say ``said``."""
-        self.alertmanager.send([told(labels, said) for labels in alerts])
+        self.alertmanager.send([posted(labels, said) for labels in alerts])
 
     def first(self, path: str, word: str) -> Message:
         """Wait for the first message on a path that holds ``word``."""
 
-        def found() -> Message | None:
-            return next((each for each in self.inbox.at(path) if word in json.dumps(each.body)), None)
+        def arrived() -> Message | None:
+            return next((message for message in self.inbox.at(path) if word in json.dumps(message.body)), None)
 
-        message: Message = wait_until(found, 20.0, f"{word} at {path}")
+        message: Message = wait_until(arrived, 20.0, f"{word} at {path}")
         return message
 
     def count(self, path: str, word: str) -> int:
         """Return how many messages on a path hold ``word``."""
-        return sum(word in json.dumps(each.body) for each in self.inbox.at(path))
+        return sum(word in json.dumps(message.body) for message in self.inbox.at(path))
 
     def suppressed(self, job_id: str, cluster: str = CLUSTER) -> dict[tuple[str, str], bool]:
         """Wait until all alerts of a job are judged; return which of them (name, severity) are inhibited."""
 
         def judged() -> dict[tuple[str, str], bool] | None:
             wanted = {"job_id": job_id, "cluster": cluster}.items()
-            alerts = [each for each in self.alertmanager.alerts() if wanted <= each["labels"].items()]
-            if any(each["status"]["state"] == "unprocessed" for each in alerts):
+            alerts = [alert for alert in self.alertmanager.alerts() if wanted <= alert["labels"].items()]
+            if any(alert["status"]["state"] == "unprocessed" for alert in alerts):
                 return None
             return {
-                (each["labels"]["alertname"], each["labels"]["severity"]): bool(each["status"]["inhibitedBy"])
-                for each in alerts
+                (alert["labels"]["alertname"], alert["labels"]["severity"]): bool(alert["status"]["inhibitedBy"])
+                for alert in alerts
             }
 
         states: dict[tuple[str, str], bool] = wait_until(judged, 20.0, "Alertmanager's judgement")

@@ -49,10 +49,11 @@ class SimulatedJob(Closing):
     def wait_for(self, event: str, seconds: float = 15.0, **facts: Any) -> dict[str, Any]:
         """Wait for an event with these facts and return it; raises AssertionError."""
 
-        def found() -> dict[str, Any] | None:
-            return next((each for each in self.events if {"event": event, **facts}.items() <= each.items()), None)
+        def matching() -> dict[str, Any] | None:
+            wanted = {"event": event, **facts}.items()
+            return next((reported for reported in self.events if wanted <= reported.items()), None)
 
-        return dict(wait_until(found, seconds, f"event {event} {facts} (seen: {self.events})"))
+        return dict(wait_until(matching, seconds, f"event {event} {facts} (seen: {self.events})"))
 
     def pid(self, rank: int) -> int:
         """Return the pid of the process whose first rank is ``rank``."""
@@ -60,8 +61,8 @@ class SimulatedJob(Closing):
 
     def exits(self) -> dict[int, int | str]:
         """Return how each rank that left did so: its exit status or the signal's name."""
-        left = [event for event in self.events if event["event"] == "exited"]
-        return {each["rank"]: each.get("signal", each.get("code")) for each in left}
+        exits = [event for event in self.events if event["event"] == "exited"]
+        return {exited["rank"]: exited.get("signal", exited.get("code")) for exited in exits}
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
         """Send a signal to a process where the job runs."""

@@ -25,11 +25,11 @@ def stay():
     threading.Event().wait()
 threading.Thread(target=stay, daemon=True).start()
 print("up", flush=True)
-told = sys.stdin.readline().strip()
+ending = sys.stdin.readline().strip()
 hoard = []
-while told == "grow":
+while ending == "grow":
     hoard.append(b"x" * (1 << 20))
-sys.exit(int(told or 0))
+sys.exit(int(ending or 0))
 """
 """`python -c RANK GROUP`: reads a line, the status to exit with or `grow`."""
 

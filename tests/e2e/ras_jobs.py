@@ -223,10 +223,10 @@ class RasJob(Closing):
         process.stdout.close()
 
     def _tell(self, line: str, ranks: Iterable[int]) -> None:
-        told = list(ranks)
-        for rank in told:
+        asked = list(ranks)
+        for rank in asked:
             self._send(rank, line)
-        self._expect_ok(told)
+        self._expect_ok(asked)
 
     def _expect_ok(self, ranks: Iterable[int]) -> None:
         assert {(rank, answer) for rank in ranks if (answer := self._answer(rank)) != "ok"} == set()

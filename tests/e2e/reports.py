@@ -27,8 +27,8 @@ class Arrivals(NamedTuple):
         """Return it as two cells of a table."""
         if not self.pages:
             return "nothing | "
-        told = ", ".join(f"{' '.join(page.names) or 'over'} ({page.receiver})" for page in self.pages)
-        return f"{told} | {', '.join(f'{second:.0f}' for second in self.seconds)}"
+        notifications = ", ".join(f"{' '.join(page.names) or 'over'} ({page.receiver})" for page in self.pages)
+        return f"{notifications} | {', '.join(f'{second:.0f}' for second in self.seconds)}"
 
 
 class Row(NamedTuple):
@@ -40,9 +40,11 @@ class Row(NamedTuple):
 
     def line(self) -> str:
         """Return its line of the table."""
-        first = next((page for each in self.arrived for page in each.pages if page.alerts), None)
+        first = next((page for arrivals in self.arrived for page in arrivals.pages if page.alerts), None)
         text = first.alerts[0]["annotations"]["summary"] if first else ""
-        return f"| {self.what} | {self.expected} | {' | '.join(each.cells() for each in self.arrived)} | {text} |"
+        return (
+            f"| {self.what} | {self.expected} | {' | '.join(arrivals.cells() for arrivals in self.arrived)} | {text} |"
+        )
 
 
 def arrivals(pages: Sequence[Page], happened: Sequence[float]) -> Arrivals:
@@ -57,10 +59,10 @@ def write_report(directory: Path, name: str, watches: Sequence[Watch], rows: Seq
     folder = Path(os.environ.get(VARIABLE) or directory)
     folder.mkdir(parents=True, exist_ok=True)
     cells = "".join(f" {HEADS[watch.name]} | after s |" for watch in watches)
-    head = f"| situation | to be told |{cells} first line |\n|---|---|{'---|---|' * len(watches)}---|"
+    head = f"| situation | expected |{cells} first line |\n|---|---|{'---|---|' * len(watches)}---|"
     table = "\n".join([head, *(row.line() for row in rows)])
     (folder / f"{name}.md").write_text(f"{table}\n")
-    told = {
+    messages = {
         watch.name: [
             {"time": message.time, **message.body}
             for receiver in RECEIVERS
@@ -68,5 +70,5 @@ def write_report(directory: Path, name: str, watches: Sequence[Watch], rows: Seq
         ]
         for watch in watches
     }
-    (folder / f"{name}.json").write_text(json.dumps(told, indent=1))
+    (folder / f"{name}.json").write_text(json.dumps(messages, indent=1))
     print(f"\n{table}")  # noqa: T201  # pytest shows it with -s, and where a test fails

@@ -50,7 +50,7 @@ class Situation(NamedTuple):
     what: str
     cast: Cast
     story: Callable[[Stage, str], object] | None = None
-    told: tuple[tuple[str, str], ...] = ()
+    expected: tuple[tuple[str, str], ...] = ()
     words: tuple[str, ...] = ()
     within_seconds: float = 60.0
     about: str = ""
@@ -104,51 +104,53 @@ class Stage:
         until = time.monotonic() + seconds
         self.wait(lambda: time.monotonic() >= until, seconds + 60.0, "the time")
 
-    def told(self, watch: Watch, name: str) -> list[Page]:
+    def notifications(self, watch: Watch, name: str) -> list[Page]:
         """Return a watch's notifications of a situation so far, without those of its end."""
-        return [page for page in watch.told(self.about(name)) if page.alerts]
+        return [page for page in watch.notifications(self.about(name)) if page.alerts]
 
-    def wait_until_told(self, name: str, times: int = 1, seconds: float = 150.0) -> None:
+    def wait_until_notified(self, name: str, times: int = 1, seconds: float = 150.0) -> None:
         """Wait until each watch has sent this many notifications of a situation."""
         watches = self.site.watches
         what = f"notification {times} of {name}"
-        self.wait(lambda: all(len(self.told(watch, name)) >= times for watch in watches), seconds, what)
+        self.wait(lambda: all(len(self.notifications(watch, name)) >= times for watch in watches), seconds, what)
 
     def wait_until_over(self, name: str, seconds: float = 150.0) -> None:
         """Wait until each watch has sent that the situation is resolved."""
         about, watches = self.about(name), self.site.watches
-        said = [lambda watch=watch: any(not page.alerts for page in watch.told(about)) for watch in watches]
-        self.wait(lambda: all(each() for each in said), seconds, f"the end of {name}")
+        said = [lambda watch=watch: any(not page.alerts for page in watch.notifications(about)) for watch in watches]
+        self.wait(lambda: all(ended() for ended in said), seconds, f"the end of {name}")
 
     def arrived(self, name: str, watch: Watch) -> Arrivals:
         """Return a watch's notifications of a situation, and after how many seconds they came."""
-        return arrivals(watch.told(self.about(name)), self.happened[name])
+        return arrivals(watch.notifications(self.about(name)), self.happened[name])
 
-    def told_since(self, disturbance: str, watch: Watch) -> Arrivals:
-        """Return what a watch told, from a disturbance on until the next one, of what it had told wholly before.
+    def notifications_since(self, disturbance: str, watch: Watch) -> Arrivals:
+        """Return a watch's notifications between a disturbance and the next one, of subjects that were complete before.
 
         Raises KeyError when there was no such disturbance.
         """
         began = self.disturbed[disturbance]
         ended = min([at for at in self.disturbed.values() if at > began] or [self.over])
-        known = {self.about(name) for name in self.situations if self._was_told(name, watch, began)}
-        pages = [page for page in watch.told() if began <= page.time < ended and page.about in known]
+        known = {self.about(name) for name in self.situations if self._was_paged(name, watch, began)}
+        pages = [page for page in watch.notifications() if began <= page.time < ended and page.about in known]
         return arrivals(pages, [began])
 
     def check(self, name: str, watch: Watch) -> None:
         """Check a watch's notifications of a situation; raises AssertionError."""
         assert name not in self.failed, self.failed[name]
-        situation, told = self.situations[name], self.arrived(name, watch)
-        firing = [(page, after) for page, after in zip(told.pages, told.seconds, strict=True) if page.alerts]
-        found = [(page.receiver, *dict.fromkeys(page.names)) for page, _ in firing]
-        assert found in [[*situation.told, *situation.told[-1:] * more] for more in range(situation.more + 1)], told
-        assert len(told.pages) - len(firing) == situation.overs, told
+        situation, arrived = self.situations[name], self.arrived(name, watch)
+        firing = [(page, after) for page, after in zip(arrived.pages, arrived.seconds, strict=True) if page.alerts]
+        firing_names = [(page.receiver, *dict.fromkeys(page.names)) for page, _ in firing]
+        assert firing_names in [
+            [*situation.expected, *situation.expected[-1:] * more] for more in range(situation.more + 1)
+        ], arrived
+        assert len(arrived.pages) - len(firing) == situation.overs, arrived
         assert all(page.says(*situation.words) for page, _ in firing[:1])
-        assert all(after < situation.within_seconds for _, after in firing), told
+        assert all(after < situation.within_seconds for _, after in firing), arrived
 
-    def _was_told(self, name: str, watch: Watch, when: float) -> bool:
-        wanted = len(self.situations[name].told)
-        return 0 < wanted <= len([page for page in self.told(watch, name) if page.time < when])
+    def _was_paged(self, name: str, watch: Watch, when: float) -> bool:
+        wanted = len(self.situations[name].expected)
+        return 0 < wanted <= len([page for page in self.notifications(watch, name) if page.time < when])
 
 
 @contextlib.contextmanager
@@ -173,12 +175,12 @@ def stage(
             _disturb(this, disturbances, playing)
         this.over = time.time()
         rows = [
-            Row(each.what, _to_be_told(each), [this.arrived(name, watch) for watch in here.watches])
-            for name, each in situations.items()
+            Row(scene.what, _expected(scene), [this.arrived(name, watch) for watch in here.watches])
+            for name, scene in situations.items()
         ]
         rows += [
-            Row(each.what, "nothing more", [this.told_since(name, watch) for watch in here.watches])
-            for name, each in disturbances.items()
+            Row(scene.what, "nothing more", [this.notifications_since(name, watch) for watch in here.watches])
+            for name, scene in disturbances.items()
         ]
         write_report(directory, directory.name, here.watches, rows)
         yield this
@@ -202,26 +204,32 @@ def _begin(this: Stage, pool: ThreadPoolExecutor) -> dict[str, Future[object]]:
 
 def _wait_for_the_soon(this: Stage) -> None:
     """Wait for the immediate notifications. The tests report missing ones."""
-    wanted = {name: len(each.told) for name, each in this.situations.items() if each.soon and each.story}
+    wanted = {
+        name: len(situation.expected)
+        for name, situation in this.situations.items()
+        if situation.soon and situation.story
+    }
     with contextlib.suppress(AssertionError):
         this.wait(
-            lambda: all(len(this.told(watch, name)) >= wanted[name] for watch in this.site.watches for name in wanted),
+            lambda: all(
+                len(this.notifications(watch, name)) >= wanted[name] for watch in this.site.watches for name in wanted
+            ),
             PROMPT_SECONDS,
-            "what is told at once",
+            "the immediate notifications",
         )
 
 
 def _disturb(this: Stage, disturbances: Mapping[str, Disturbance], playing: Mapping[str, Future[object]]) -> None:
     """Do one after the other; before the last one all stories have come to their ends."""
     *_, last = disturbances
-    for name, each in disturbances.items():
+    for name, disturbance in disturbances.items():
         if name == last:
             ends = {situation: story.exception() for situation, story in playing.items()}
             this.failed |= {situation: error for situation, error in ends.items() if error is not None}
         this.disturbed[name] = time.time()
-        each.act(this)
-        this.pass_time(each.seconds)
+        disturbance.act(this)
+        this.pass_time(disturbance.seconds)
 
 
-def _to_be_told(situation: Situation) -> str:
-    return ", ".join(f"{alert} ({receiver})" for receiver, alert in situation.told) or "nothing"
+def _expected(situation: Situation) -> str:
+    return ", ".join(f"{alert} ({receiver})" for receiver, alert in situation.expected) or "nothing"

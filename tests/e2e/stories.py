@@ -94,7 +94,7 @@ def crash_twice(stage: Stage, name: str) -> None:
 def die_one_by_one(stage: Stage, name: str) -> None:
     """A rank dies, and another one after the page, within a minute."""
     send(1, signal.SIGKILL)(stage, name)
-    stage.wait_until_told(name)
+    stage.wait_until_notified(name)
     stage.pass_time(10.0)
     stage.jobs[name].signal_rank(3, signal.SIGKILL)
 
@@ -102,14 +102,14 @@ def die_one_by_one(stage: Stage, name: str) -> None:
 def die_again(stage: Stage, name: str) -> None:
     """A rank dies, the job starts again under its id, and the rank dies again once the page is resolved."""
     send(1, signal.SIGKILL)(stage, name)
-    stage.wait_until_told(name)
+    stage.wait_until_notified(name)
     job = stage.jobs[name]
     job.signal_all(signal.SIGTERM)
     job.start()
     stage.wait_until_over(name)
     stage.site.wait_until_seen(job)
     send(1, signal.SIGKILL)(stage, name)
-    stage.wait_until_told(name, 2)
+    stage.wait_until_notified(name, 2)
 
 
 def crash_again_and_again(stage: Stage, name: str) -> None:
@@ -136,14 +136,14 @@ def crash_again_and_again(stage: Stage, name: str) -> None:
         started = time.time()
         job.start()
         wait_until_noted(started - 1.0)
-    stage.wait_until_told(name)
+    stage.wait_until_notified(name)
 
 
 def lose_power(stage: Stage, name: str) -> None:
     """The power of the only node fails."""
     with stage.event(name) as job:
         job.nodes[0].lose_power()
-    stage.wait_until_told(name, seconds=300.0)
+    stage.wait_until_notified(name, seconds=300.0)
 
 
 def unplug(stage: Stage, name: str) -> None:
@@ -171,13 +171,13 @@ def die_unseen(stage: Stage, name: str) -> None:
             send(2, signal.SIGKILL)(stage, name)
         stage.pass_time(ONE_SCRAPE_SECONDS)
         node.join()
-        stage.wait_until_told(name)
+        stage.wait_until_notified(name)
 
 
 def die_and_lose_the_agent(stage: Stage, name: str) -> None:
     """After the page the agent of the dead rank's node dies too, and comes back."""
     send(2, signal.SIGKILL)(stage, name)
-    stage.wait_until_told(name)
+    stage.wait_until_notified(name)
     agent = stage.jobs[name].nodes[1].agent
     agent.kill9()
     agent.start()

@@ -7,7 +7,7 @@ import subprocess
 from collections.abc import Iterator
 
 import pytest
-from alerting import SHIPPED, Inbox, Post, alert, told, why_no_alertmanager
+from alerting import SHIPPED, Inbox, Post, alert, posted, why_no_alertmanager
 from full import full
 from nodes import Node, wait_until, why_no_nodes
 
@@ -132,8 +132,8 @@ def test_nodes_that_are_lost_together_are_one_page(post: Post) -> None:
 def test_ranks_that_died_together_are_one_page(post: Post) -> None:
     """Three dead ranks of a job are one notification with each rank; a later death updates the incident."""
     dead = [alert("RankDead", "page", "31", rank=rank, node=f"n{rank}", **{"class": "fail"}) for rank in "0123"]
-    for each in dead[:3]:
-        post.send(each, said=f", rank {each['rank']}")
+    for labels in dead[:3]:
+        post.send(labels, said=f", rank {labels['rank']}")
     page = post.first("/pagerduty", "RankDead of 31").body
     assert page["payload"]["summary"] == "c1: RankDead of 31, rank 0, and 2 more"
     assert page["payload"]["custom_details"]["also"] == "RankDead of 31, rank 1. RankDead of 31, rank 2. "
@@ -192,7 +192,7 @@ def test_texts_stay_short(post: Post) -> None:
     assert ticket["title"].endswith("..., and 39 more")
     assert "\nAnd 31 more.\n" in ticket["text"]
     assert len(ticket["title"]) < 300
-    assert all(len(json.dumps(each)) < MOST_CHARACTERS for each in (page, ticket))
+    assert all(len(json.dumps(notification)) < MOST_CHARACTERS for notification in (page, ticket))
 
 
 @with_node
@@ -209,7 +209,7 @@ def test_the_name_of_a_job_calls_nobody(post: Post) -> None:
 @with_node
 def test_what_is_no_address_is_no_link(post: Post) -> None:
     """PagerDuty gets only absolute addresses as links, neither a path nor a job's name."""
-    page = told(alert("RankDead", "page", "bad address"))
+    page = posted(alert("RankDead", "page", "bad address"))
     page["annotations"] = {**page["annotations"], "runbook_url": "docs/runbooks.md#rankdead"}
     post.alertmanager.send([page])
     assert "links" not in post.first("/pagerduty", "bad address").body
@@ -261,7 +261,7 @@ def test_nothing_is_silenced_by_what_is_less_severe(post: Post) -> None:
         ("RankDead", "page"): False,
         ("RankDead", "info"): True,
     }
-    states = [each for each in post.alertmanager.alerts() if each["labels"]["alertname"] == "RankwatchBlind"]
+    states = [shown for shown in post.alertmanager.alerts() if shown["labels"]["alertname"] == "RankwatchBlind"]
     assert [state["status"]["inhibitedBy"] for state in states] == [[]]
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from alerting import Alertmanager, Inbox, alert, to_inbox, told, why_no_alertmanager
+from alerting import Alertmanager, Inbox, alert, posted, to_inbox, why_no_alertmanager
 from full import full
 from nodes import Node, why_no_nodes
 from ports import free_port
@@ -37,7 +37,7 @@ def test_two_alertmanagers_tell_once(tmp_path: Path) -> None:
             while time.monotonic() < over:
                 for sender in senders:
                     for each in pair:
-                        each.send([told(one, f" by {sender}") for one in labels])
+                        each.send([posted(one, f" by {sender}") for one in labels])
                 time.sleep(1.0)
 
         send_for(AWAY_SECONDS, ["first"])

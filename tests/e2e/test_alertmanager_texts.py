@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
-from alerting import SHIPPED, alert, told, why_no_alertmanager
+from alerting import SHIPPED, alert, posted, why_no_alertmanager
 
 WHY_NOT = why_no_alertmanager()
 pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
@@ -19,7 +19,7 @@ RECEIVERS = {receiver["name"]: receiver for receiver in yaml.safe_load(SHIPPED.r
 PAGE, TICKET = RECEIVERS["page"]["pagerduty_configs"][0], RECEIVERS["ticket"]["slack_configs"][0]
 BARE = {"labels": {"alertname": "Own", "severity": "page"}, "annotations": {}}
 """An alert of the site's own, which says nothing and has no cluster."""
-FULL = told(alert("RankDead", "page", "1"))
+FULL = posted(alert("RankDead", "page", "1"))
 
 
 def templates(node: Any) -> Iterator[str]:
@@ -66,7 +66,7 @@ def test_no_text_fails(tmp_path: Path, one: dict[str, Any], firing: int, over: i
     (1, 0, FULL, "c1: RankDead of 1"),
     (9, 3, FULL, "c1: RankDead of 1, and 8 more"),
     (0, 2, FULL, "Over: c1: RankDead of 1, and 1 more"),
-    (1, 0, told({"alertname": "RankDead", "job_id": "1"}), "RankDead of 1"),
+    (1, 0, posted({"alertname": "RankDead", "job_id": "1"}), "RankDead of 1"),
 ])  # fmt: skip
 def test_a_title_counts_what_fires(tmp_path: Path, firing: int, over: int, one: dict[str, Any], title: str) -> None:
     """A title has the cluster, the first summary and the number of further alerts, or says that all are resolved."""

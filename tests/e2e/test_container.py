@@ -144,8 +144,8 @@ def of_the_daemon_set(node: Node, built: Image, host: Path, bundle: Path, spec: 
 
 def states(node: Node, state: str) -> set[tuple[str, str]]:
     """The ranks in a state, by job and rank."""
-    found = select(page(node), "rankwatch_rank_state", state=state)
-    return {(each.labels["job_id"], each.labels["rank"]) for each in found if each.value}
+    samples = select(page(node), "rankwatch_rank_state", state=state)
+    return {(sample.labels["job_id"], sample.labels["rank"]) for sample in samples if sample.value}
 
 
 def test_it_is_small_and_says_how_it_is_run(built: Image) -> None:
@@ -169,7 +169,7 @@ def test_without_any_right(built: Image, node: Node, tmp_path: Path) -> None:
     container = Container(node, built, tmp_path / "agent", command, **given, sees_host=False, read_only=False)
 
     def up() -> set[float]:
-        return {each.value for each in select(page(node), "rankwatch_exporter_up")}
+        return {sample.value for sample in select(page(node), "rankwatch_exporter_up")}
 
     with container.running():
         wait_until(lambda: up() == {1.0}, 30, "all exporters up")
@@ -200,7 +200,9 @@ def test_as_the_daemon_set_runs_it(built: Image, node: Node, host: Path, tmp_pat
     ):
         wanted = {(job, rank) for job in ("77", "team-a/train-7") for rank in ("0", "1")}
         wait_until(lambda: states(node, "alive") == wanted, 60, "two jobs")
-        infos = {each.labels["job_id"]: each.labels for each in select(page(node), "rankwatch_rank_info", rank="0")}
+        infos = {
+            sample.labels["job_id"]: sample.labels for sample in select(page(node), "rankwatch_rank_info", rank="0")
+        }
         assert {labels["user"] for labels in infos.values()} == {"nobody"}
 
         def counted() -> set[str]:
@@ -304,8 +306,12 @@ def test_as_docker_runs_it(built: Image, node: Node, host: Path, tmp_path: Path,
         wait_until(lambda: states(node, "alive") == {("77", "0"), ("77", "1")}, 60, "the job")
         read = {"exporter": "kernel_log"}
         wait_until(lambda: select(page(node), "rankwatch_exporter_update_duration_seconds", **read), 30, "kernel's log")
-        told = "{{.State.Health.Status}}"
-        wait_until(lambda: docker.run("inspect", "--format", told, "rankwatch").stdout == "healthy\n", 30, "its health")
+        status_format = "{{.State.Health.Status}}"
+        wait_until(
+            lambda: docker.run("inspect", "--format", status_format, "rankwatch").stdout == "healthy\n",
+            30,
+            "its health",
+        )
         assert docker.run("stop", "rankwatch").returncode == 0
         wait_until(lambda: page(node) == "", 10, "its end")
         docker.run("rm", "--force", "rankwatch")

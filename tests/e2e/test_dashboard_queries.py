@@ -139,7 +139,7 @@ def test_hundreds_of_ranks_are_in_order(tmp_path: Path, title: str) -> None:
     made = {"Lateness of all ranks over time": elsewhere, "Silence of all ranks over time": silence}[title]
     sizes = [(f'job:rankwatch_ranks_expected:max{{job_id="{job}"}}', size) for job, size in (("7", 12346), ("8", 128))]
     series = [*sizes, *made("7", ranks), *made("8", {"7": 0.4, "12": 0.0})]
-    by_rank, by_hundred = (each.expression for each in of_panel("job", title))
+    by_rank, by_hundred = (query.expression for query in of_panel("job", title))
     large, small = ({"job_id": job, "cluster": ""} for job in ("7", "8"))
     check_answers(
         tmp_path,
@@ -268,8 +268,8 @@ def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
         killed_at = time.time()
         check_variables(server, machine.job_id)
         answers = {
-            each.where: Answer(server, each, machine.job_id, cluster)
-            for each, cluster in zip(targets(), itertools.cycle(CLUSTERS), strict=False)
+            target.where: Answer(server, target, machine.job_id, cluster)
+            for target, cluster in zip(targets(), itertools.cycle(CLUSTERS), strict=False)
         }
 
         def missing() -> list[str]:
@@ -348,10 +348,10 @@ def check_drawings(directory: Path, answers: list[Answer]) -> None:
             home.mkdir()
             with Browser(home) as browser:
                 span = (end - RANGE_SECONDS, end, 5)
-                found = draw(
+                drawn = draw(
                     browser, program, json.loads(path.read_text()), results, span, light=light, picture=picture
                 )
-            assert {title: what for title, what in found.items() if what != "drawn" and title not in SELDOM} == {}, (
+            assert {title: what for title, what in drawn.items() if what != "drawn" and title not in SELDOM} == {}, (
                 path.stem
             )
 
@@ -381,19 +381,19 @@ class Questions:
 
 def check_variables(server: Prometheus, job_id: str) -> None:
     """The queries of the variables give the job, and its ranks."""
-    found: dict[str, set[str]] = {}
+    values_by_variable: dict[str, set[str]] = {}
     for path in DASHBOARDS:
         for variable in json.loads(path.read_text())["templating"]["list"]:
             if variable["type"] != "query":
                 continue
             match = LABEL_VALUES.fullmatch(fill(variable["query"]["query"], {"job_id": job_id, "cluster": ""}))
             assert match is not None, variable
-            found[f"{path.stem} {variable['name']}"] = set(server.label_values(match[1], match[2]))
-    assert job_id in found["job job_id"]
-    assert job_id in found["rank job_id"]
-    assert found["node node"] == {NODE}
-    assert all(values == {CLUSTER} for name, values in found.items() if name.endswith(" cluster"))
-    assert found["rank rank"] == {str(rank) for rank in range(8)}
+            values_by_variable[f"{path.stem} {variable['name']}"] = set(server.label_values(match[1], match[2]))
+    assert job_id in values_by_variable["job job_id"]
+    assert job_id in values_by_variable["rank job_id"]
+    assert values_by_variable["node node"] == {NODE}
+    assert all(values == {CLUSTER} for name, values in values_by_variable.items() if name.endswith(" cluster"))
+    assert values_by_variable["rank rank"] == {str(rank) for rank in range(8)}
 
 
 def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
@@ -402,10 +402,10 @@ def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
     wait_until(lambda: ask("job", "Ranks", "state") == {"alive": 7, "dead": 1}, 40.0, "seven alive and one dead")
     states = dict.fromkeys(others, 1) | {VICTIM: 6}
     wait_until(lambda: ask("job", "Ranks now", "rank") == states, 10.0, "their states")
-    assert [ask("job", "Ranks now", "rank", cluster=each) for each in (*CLUSTERS, "c")] == [*[states] * 3, {}]
+    assert [ask("job", "Ranks now", "rank", cluster=cluster) for cluster in (*CLUSTERS, "c")] == [*[states] * 3, {}]
     assert ask("job", "What is known", "how") == {"killed (SIGKILL)": pytest.approx(killed_at * 1000, abs=2000)}
-    left = ask("job", "Ranks that left", "rank")
-    assert left == {VICTIM: pytest.approx(killed_at * 1000, abs=2000)}
+    exits = ask("job", "Ranks that left", "rank")
+    assert exits == {VICTIM: pytest.approx(killed_at * 1000, abs=2000)}
     assert ask("job", "By flight recorders: ranks that the others waited for", "rank") == {NOT_BEGUN: 5}
     assert ask("job", "Where the ranks' Python code is", "stack") == {LOADS: 1, WAITS: 3}
     assert ask("job", "Ranks whose Python code is elsewhere", "rank") == {NOT_BEGUN: 1}

@@ -38,15 +38,15 @@ LOG_LINE = (
 class EvidenceSite:
     """An agent that takes bundles into ``folder`` of a place; ``job_id`` is that of the job it is about."""
 
-    def __init__(self, place: Path, job_id: str) -> None:
-        self.place = place
+    def __init__(self, directory: Path, job_id: str) -> None:
+        self.directory = directory
         self.job_id = job_id
-        self.folder = place / "evidence"
+        self.folder = directory / "evidence"
 
     def agent(self, env: dict[str, str] | None = None, **sections: Any) -> Agent:
         """Start it with these sections besides."""
         whole = {"evidence": {"path": str(self.folder)}} | sections
-        return Agent(self.place, {"exporters": whole}, job_id=self.job_id, env=env)
+        return Agent(self.directory, {"exporters": whole}, job_id=self.job_id, env=env)
 
     def evidence(self, *arguments: str) -> str:
         """Run `rankwatch evidence`, and return what it says."""
@@ -67,7 +67,7 @@ def suspects(shown: str) -> list[str]:
 def packed(bundle: Path) -> dict[str, str]:
     """The files of a bundle."""
     with tarfile.open(bundle) as archive:
-        opened = {each.name: archive.extractfile(each) for each in archive}
+        opened = {member.name: archive.extractfile(member) for member in archive}
         return {name: file.read().decode("utf-8", "replace") for name, file in opened.items() if file is not None}
 
 
@@ -83,8 +83,8 @@ def test_a_hang_by_ras(tmp_path: Path) -> None:
     """When NVIDIA's RAS reports a stalled job, the bundle names the rank that the others wait for, and no other."""
     with RasJob(tmp_path, 8, free_port()) as job:
         site = EvidenceSite(tmp_path, job.job_id)
-        told = {"path": str(site.folder), "silence_seconds": SILENCE_SECONDS}
-        with site.agent(ras={"addresses": [f"127.0.0.1:{job.port}"]}, evidence=told) as agent:
+        section = {"path": str(site.folder), "silence_seconds": SILENCE_SECONDS}
+        with site.agent(ras={"addresses": [f"127.0.0.1:{job.port}"]}, evidence=section) as agent:
             job.launch("world", "AllReduce", 3)
             agent.wait_for("rankwatch_ras_reporter", 1.0, seconds=LOOK_SECONDS, role="reporter")
             job.launch("world", "AllReduce", 1, [rank for rank in range(8) if rank != 5])

@@ -45,7 +45,7 @@ def hung_for(at: int) -> float | None:
 def hang(of: str) -> dict[str, Value]:
     """A rank that is late and then does not enter a collective; a watchdog of another ends the job; a restart."""
     whole = (BEGIN, BEGIN + LENGTH)
-    told = f'{of},rank="3",node="n1",reason="signaled",signal="SIGABRT",code="",class="fail"'
+    exit_labels = f'{of},rank="3",node="n1",reason="signaled",signal="SIGABRT",code="",class="fail"'
     made: dict[str, Value] = {
         f"job:rankwatch_ranks_live:sum{{{of}}}": lambda at: 0.0 if DEATH <= at < AGAIN else 16.0,
         f"job:rankwatch_run:time{{{of}}}": lambda at: float(BEGIN if at < AGAIN else AGAIN - 5),
@@ -65,8 +65,8 @@ def hang(of: str) -> dict[str, Value]:
         ),
         f'rank:rankwatch_flight_recorder_behind:sequence{{{of},rank="12",node="n2",what="not_begun",'
         f'operation="_allreduce_base",process_group="0",description="dp"}}': during(DEATH + 15, AGAIN, 812),
-        f"rank:rankwatch_dead:time{{{told}}}": during(DEATH + 5, AGAIN, DEATH),
-        f"rank:rankwatch_exit:time{{{told}}}": during(DEATH + 5, AGAIN, DEATH),
+        f"rank:rankwatch_dead:time{{{exit_labels}}}": during(DEATH + 5, AGAIN, DEATH),
+        f"rank:rankwatch_exit:time{{{exit_labels}}}": during(DEATH + 5, AGAIN, DEATH),
         f'rankwatch_rank_exit_timestamp_seconds{{{of},rank="3",node="n1"}}': during(DEATH + 5, AGAIN, DEATH),
         f'ALERTS{{{of},alertname="CommunicatorStalled",alertstate="pending",severity="page"}}': during(
             HANG + 300, HANG + 315, 1
@@ -148,7 +148,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         yield made
 
 
-def told(prometheus: Prometheus, job_id: str, *more: str) -> str:
+def explanation(prometheus: Prometheus, job_id: str, *more: str) -> str:
     """What explain says, at the end of the series."""
     where = f"http://127.0.0.1:{prometheus.port}"
     until = str(BEGIN + LENGTH - STEP)
@@ -166,12 +166,12 @@ def rows(page: str, heading: str) -> list[str]:
 
 def test_two_clusters(prometheus: Prometheus) -> None:
     """Jobs of one id in two clusters are two stories."""
-    assert told(prometheus, "7") == "clusters x, y each have a job 7: choose one by --cluster\n"
+    assert explanation(prometheus, "7") == "clusters x, y each have a job 7: choose one by --cluster\n"
 
 
 def test_a_hang(prometheus: Prometheus) -> None:
     """Three sources name the rank that the others waited for; the rank with the watchdog's timeout has its own line."""
-    page = told(prometheus, "7", "--cluster", "x")
+    page = explanation(prometheus, "7", "--cluster", "x")
     print(page)  # noqa: T201  # shown where the test fails
     assert page.startswith("job 7 (pretrain, alice) of cluster x: 16 ranks on 2 nodes\nthe job hung: ")
     assert rows(page, "Who") == [
@@ -207,7 +207,7 @@ def test_a_hang(prometheus: Prometheus) -> None:
 @pytest.mark.parametrize("asked", [("7", "--cluster", "y"), ("8",)])
 def test_a_lost_node(prometheus: Prometheus, asked: tuple[str, ...]) -> None:
     """The rank on the failed GPU is the culprit, before the ranks that were lost with its node."""
-    page = told(prometheus, *asked)
+    page = explanation(prometheus, *asked)
     print(page)  # noqa: T201  # shown where the test fails
     assert "\na node was lost: from 2027-01-15T08:29:30Z" in page
     who = rows(page, "Who")

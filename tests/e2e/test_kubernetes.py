@@ -78,15 +78,17 @@ def kustomized(folder: Path) -> list[dict[str, Any]]:
     return list(yaml.safe_load_all(done.stdout))
 
 
-def mistakes(found: list[dict[str, Any]], directory: Path) -> str:
+def mistakes(manifests: list[dict[str, Any]], directory: Path) -> str:
     """What TypeScript finds wrong with them; empty for nothing."""
     work = directory / "types"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
     (work / "node_modules").symlink_to(NPM / "node_modules")
     (work / "package.json").write_text('{"type": "module"}')
-    lines = [f'import type {{ I{kind} }} from "{place}";' for kind, place in TYPES.items()]
-    lines += [f"export const a{i}: I{each['kind']} = {json.dumps(each)};" for i, each in enumerate(found)]
+    lines = [f'import type {{ I{kind} }} from "{module}";' for kind, module in TYPES.items()]
+    lines += [
+        f"export const a{i}: I{manifest['kind']} = {json.dumps(manifest)};" for i, manifest in enumerate(manifests)
+    ]
     (work / "manifests.ts").write_text("\n".join(lines))
     tsc = work / "node_modules" / ".bin" / "tsc"
     done = subprocess.run([tsc, *COMPILER, "manifests.ts"], check=False, cwd=work, capture_output=True, text=True)
@@ -95,10 +97,10 @@ def mistakes(found: list[dict[str, Any]], directory: Path) -> str:
 
 def test_every_field_is_the_apis(tmp_path: Path) -> None:
     """Each field of the base and of the operator's resources is a field of the API; an unknown one is found."""
-    found = documents(KUBERNETES / "base") + documents(monitoring(tmp_path))
-    assert {each["kind"] for each in found} == set(TYPES) - {"ConfigMap"}
-    assert mistakes(found, tmp_path) == ""
-    daemon_set = next(each for each in found if each["kind"] == "DaemonSet")
+    manifests = documents(KUBERNETES / "base") + documents(monitoring(tmp_path))
+    assert {manifest["kind"] for manifest in manifests} == set(TYPES) - {"ConfigMap"}
+    assert mistakes(manifests, tmp_path) == ""
+    daemon_set = next(manifest for manifest in manifests if manifest["kind"] == "DaemonSet")
     daemon_set["spec"]["template"]["spec"]["hostPids"] = True
     assert "hostPids" in mistakes([daemon_set], tmp_path)
 
@@ -176,7 +178,7 @@ def test_labels_of_ranks_are_the_jobs(tmp_path: Path) -> None:
     """A rank's labels pod and container are those of its job; jobs and nodes have the names that the rules use."""
     folder = monitoring(tmp_path)
     monitor = yaml.safe_load((folder / "podmonitor.yaml").read_text())
-    found = {
+    labels = {
         "__meta_kubernetes_namespace": "rankwatch",
         "__meta_kubernetes_pod_name": "rankwatch-x7x7x",
         "__meta_kubernetes_pod_container_name": "rankwatch",
@@ -185,7 +187,7 @@ def test_labels_of_ranks_are_the_jobs(tmp_path: Path) -> None:
     }
     targets = tmp_path / "targets.json"
     with FixedPage(PAGE) as page:
-        targets.write_text(json.dumps([{"targets": [f"127.0.0.1:{page.port}"], "labels": found}]))
+        targets.write_text(json.dumps([{"targets": [f"127.0.0.1:{page.port}"], "labels": labels}]))
         config = yaml.safe_dump({"scrape_configs": scrape_configs(monitor, targets)})
         with Prometheus(tmp_path / "prometheus", config) as server:
             wait_until(lambda: len(server.query("rankwatch_rank_info")) == 2, 20, "both scrapes")
@@ -205,14 +207,16 @@ def with_component(directory: Path, name: str) -> list[dict[str, Any]]:
     shutil.copytree(KUBERNETES, site / "rankwatch")
     parts = {"resources": ["rankwatch/overlays/amd"], "components": [f"rankwatch/components/{name}"]}
     (site / "kustomization.yaml").write_text(yaml.safe_dump(parts))
-    found = kustomized(site)
-    assert mistakes(found, directory) == ""
-    return found
+    manifests = kustomized(site)
+    assert mistakes(manifests, directory) == ""
+    return manifests
 
 
-def pod_of(found: list[dict[str, Any]]) -> dict[str, Any]:
+def pod_of(manifests: list[dict[str, Any]]) -> dict[str, Any]:
     """The DaemonSet's pod."""
-    pod: dict[str, Any] = next(each for each in found if each["kind"] == "DaemonSet")["spec"]["template"]["spec"]
+    pod: dict[str, Any] = next(manifest for manifest in manifests if manifest["kind"] == "DaemonSet")["spec"][
+        "template"
+    ]["spec"]
     return pod
 
 
@@ -262,24 +266,24 @@ def test_the_kernels_log_has_its_price(tmp_path: Path) -> None:
 )
 def test_overlays(tmp_path: Path, overlay: str, label: str) -> None:
     """Each overlay is the base with its node selector and configuration; NVIDIA's has the runtime class for NVML."""
-    found = kustomized(KUBERNETES / "overlays" / overlay)
-    assert mistakes(found, tmp_path) == ""
-    by_kind = {each["kind"]: each for each in found}
+    manifests = kustomized(KUBERNETES / "overlays" / overlay)
+    assert mistakes(manifests, tmp_path) == ""
+    by_kind = {manifest["kind"]: manifest for manifest in manifests}
     pod = by_kind["DaemonSet"]["spec"]["template"]["spec"]
     assert pod["nodeSelector"] == {label: "true"}
     assert ("runtimeClassName" in pod) is (overlay == "nvidia")
     assert pod["hostPID"] and pod["hostNetwork"]
     config = next(volume for volume in pod["volumes"] if volume["name"] == "config")["configMap"]["name"]
     assert config == by_kind["ConfigMap"]["metadata"]["name"] != "rankwatch", "a change of it rolls the pods"
-    assert {each["metadata"].get("namespace", "rankwatch") for each in found} == {"rankwatch"}
+    assert {manifest["metadata"].get("namespace", "rankwatch") for manifest in manifests} == {"rankwatch"}
 
 
 @needs_kubectl
 def test_monitoring_is_put_together(tmp_path: Path) -> None:
     """The monitoring has the operator's kinds and one labelled ConfigMap per dashboard, within etcd's limit."""
-    found = kustomized(monitoring(tmp_path))
-    assert mistakes(found, tmp_path) == ""
-    dashboards = [each for each in found if each["kind"] == "ConfigMap"]
+    manifests = kustomized(monitoring(tmp_path))
+    assert mistakes(manifests, tmp_path) == ""
+    dashboards = [manifest for manifest in manifests if manifest["kind"] == "ConfigMap"]
     assert len(dashboards) == len(list((ROOT / "grafana/dashboards").glob("*.json")))
     assert {dashboard["metadata"]["labels"]["grafana_dashboard"] for dashboard in dashboards} == {"1"}
-    assert max(len(json.dumps(each)) for each in found) < 1_000_000
+    assert max(len(json.dumps(manifest)) for manifest in manifests) < 1_000_000

@@ -49,7 +49,7 @@ ACCIDENTS = {
 PAGED = ACCIDENTS.keys() - {"ended"}
 
 
-class Told:
+class Watched:
     """The notifications of the accidents; a job's id is its accident's name."""
 
     def __init__(self, prometheus: Prometheus, inbox: Inbox, happened_at: Mapping[str, float]) -> None:
@@ -60,14 +60,14 @@ class Told:
     def messages(self, receiver: str, name: str) -> list[Message]:
         """Return the notifications of an accident at a receiver, without those that say that it is over."""
         about = ACCIDENTS[name].about or name
-        firing = [each for each in self.inbox.at(f"/{receiver}") if each.body["status"] == "firing"]
-        return [each for each in firing if about in each.body["commonLabels"].values()]
+        firing = [message for message in self.inbox.at(f"/{receiver}") if message.body["status"] == "firing"]
+        return [message for message in firing if about in message.body["commonLabels"].values()]
 
     def check_page(self, name: str, alert: str, within_seconds: float, *words: str) -> None:
         """Check that one page came in time, nothing else, and what it says."""
-        told = {receiver: self.messages(receiver, name) for receiver in RECEIVERS}
-        assert [len(told[receiver]) for receiver in told] == [1, 0, 0], (self.fired(name), told)
-        [page] = told["page"]
+        messages = {receiver: self.messages(receiver, name) for receiver in RECEIVERS}
+        assert [len(messages[receiver]) for receiver in messages] == [1, 0, 0], (self.fired(name), messages)
+        [page] = messages["page"]
         [firing] = page.body["alerts"]
         assert firing["labels"]["alertname"] == alert
         text = f"{firing['annotations']['summary']}: {firing['annotations']['description']}"
@@ -79,11 +79,11 @@ class Told:
         fired: list[dict[str, Any]] = self.prometheus.query(
             f'max_over_time(ALERTS{{job_id="{name}",alertstate="firing"}}[1h])'
         )
-        return {each["metric"]["alertname"] for each in fired}
+        return {series["metric"]["alertname"] for series in fired}
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     """Provide the notifications of all accidents, which happen once Prometheus knows all jobs."""
     directory: Path = tmp_path_factory.mktemp("shipped")
     with Cluster(directory, 4) as cluster, Inbox(cluster.monitor) as inbox, contextlib.ExitStack() as stack:
@@ -92,9 +92,9 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
         prometheus = stack.enter_context(Prometheus(directory / "prometheus", config, node=cluster.monitor))
         jobs = {
             name: stack.enter_context(
-                ClusterJob(cluster, name, [cluster.nodes[number] for number in each.nodes], 4, *each.options)
+                ClusterJob(cluster, name, [cluster.nodes[number] for number in accident.nodes], 4, *accident.options)
             )
-            for name, each in ACCIDENTS.items()
+            for name, accident in ACCIDENTS.items()
         }
         for name in jobs:
             up = f'count(rankwatch_rank_up{{job_id="{name}"}} == 1)'
@@ -103,39 +103,39 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
         for name, accident in ACCIDENTS.items():
             happened_at[name] = time.time()
             accident.happen(jobs[name])
-        told = Told(prometheus, inbox, happened_at)
+        site = Watched(prometheus, inbox, happened_at)
         over = time.time() + SETTLE_SECONDS
         wait_until(lambda: time.time() > over, SETTLE_SECONDS + 1.0, "the longest verdict")
-        wait_until(lambda: all(told.messages("page", name) for name in PAGED), LATE_SECONDS, "all pages")
-        yield told
+        wait_until(lambda: all(site.messages("page", name) for name in PAGED), LATE_SECONDS, "all pages")
+        yield site
 
 
-def test_a_killed_rank_is_one_page(told: Told) -> None:
+def test_a_killed_rank_is_one_page(site: Watched) -> None:
     """SIGKILL for one rank is one page within 45 s with rank, node, signal and cause."""
     words = ("killed", "rank 2", "10.0.0.11", "SIGKILL", "3 ranks still run", "killed the process")
-    told.check_page("killed", "RankDead", 45.0, *words)
+    site.check_page("killed", "RankDead", 45.0, *words)
 
 
-def test_a_crash_that_ends_the_job_is_one_page(told: Told) -> None:
+def test_a_crash_that_ends_the_job_is_one_page(site: Watched) -> None:
     """SIGSEGV, after which the launchers end the other ranks, is one page within 35 s with the first rank."""
     words = ("crashed", "rank 1 on 10.0.0.10 crashed", "GPU, driver or memory when one rank crashes")
-    told.check_page("crashed", "RankDead", 35.0, *words)
+    site.check_page("crashed", "RankDead", 35.0, *words)
 
 
-def test_an_orderly_end_is_silence(told: Told) -> None:
+def test_an_orderly_end_is_silence(site: Watched) -> None:
     """A job that ends in order raises no alert of any severity."""
-    assert told.fired("ended") == set()
-    assert [told.messages(receiver, "ended") for receiver in RECEIVERS] == [[], [], []]
+    assert site.fired("ended") == set()
+    assert [site.messages(receiver, "ended") for receiver in RECEIVERS] == [[], [], []]
 
 
-def test_a_lost_node_is_one_page(told: Told) -> None:
+def test_a_lost_node_is_one_page(site: Watched) -> None:
     """A node without power is one page with the node and its ranks, and no alert about its agent."""
-    told.check_page("lost", "NodeLost", 100.0, "Node 10.0.0.13 is lost, with ranks of job lost", "power")
-    assert told.fired("lost") == {"NodeLost"}
+    site.check_page("lost", "NodeLost", 100.0, "Node 10.0.0.13 is lost, with ranks of job lost", "power")
+    assert site.fired("lost") == {"NodeLost"}
 
 
-def test_the_watchdog_has_a_way_of_its_own(told: Told) -> None:
+def test_the_watchdog_has_a_way_of_its_own(site: Watched) -> None:
     """Only the dead man's switch gets the alert Watchdog."""
-    assert told.inbox.at("/dead-mans-switch")
-    everybody = [message for receiver in RECEIVERS for message in told.inbox.at(f"/{receiver}")]
+    assert site.inbox.at("/dead-mans-switch")
+    everybody = [message for receiver in RECEIVERS for message in site.inbox.at(f"/{receiver}")]
     assert [message for message in everybody if "Watchdog" in str(message.body)] == []

@@ -116,7 +116,7 @@ def after(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 @pytest.fixture(params=WATCHES)
 def watch(after: Stage, request: pytest.FixtureRequest) -> Watch:
     """Provide one of the watches."""
-    return next(each for each in after.site.watches if each.name == request.param)
+    return next(watch for watch in after.site.watches if watch.name == request.param)
 
 
 @pytest.mark.parametrize("name", [*SITUATIONS, MEMORY])
@@ -130,25 +130,27 @@ def test_each_situation_is_told_once(after: Stage, watch: Watch, name: str) -> N
 @pytest.mark.parametrize("what", DISTURBANCES)
 def test_a_disturbance_of_those_who_watch_tells_nobody(after: Stage, watch: Watch, what: str) -> None:
     """A fault of Prometheus or Alertmanager repeats no notification and resolves none."""
-    assert after.told_since(what, watch).pages == []
+    assert after.notifications_since(what, watch).pages == []
 
 
 def test_nobody_is_told_of_anything_else(after: Stage, watch: Watch) -> None:
     """There is no page and no ticket beside those of the situations."""
     known = {after.about(name) for name in after.situations}
-    others = [page for page in watch.told() if page.about not in known]
+    others = [page for page in watch.notifications() if page.about not in known]
     assert [page for page in others if (page.receiver, page.about) not in TICKETS] == []
 
 
 def test_the_watchdog_goes_on(after: Stage, watch: Watch) -> None:
     """The dead man's switch gets its message again after all faults of Prometheus and Alertmanager."""
     began = max(after.disturbed.values())
-    wait_until(lambda: any(each.time > began for each in watch.inbox.at("/dead-mans-switch")), 60.0, "the watchdog")
+    wait_until(
+        lambda: any(message.time > began for message in watch.inbox.at("/dead-mans-switch")), 60.0, "the watchdog"
+    )
 
 
 def test_scrapes_were_lost(after: Stage) -> None:
     """The second Prometheus lost about one scrape in a hundred."""
-    lossy = next(each for each in after.site.watches if each.name == LOSSY)
+    lossy = next(watch for watch in after.site.watches if watch.name == LOSSY)
     lost = lossy.lost.read_text().splitlines()
     asked = lossy.prometheus.value('sum(count_over_time(up{job=~"rankwatch.*"}[1h]))') or 0.0
     assert 0.002 < len(lost) / asked < 0.03, (len(lost), asked)

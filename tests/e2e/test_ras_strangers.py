@@ -52,9 +52,9 @@ class Target:
         self._path = path
         with path.open("wb") as out:
             self._process = node.popen([sys.executable, "-c", TARGET, str(PORT), *hosts], stdout=out)
-        wait_until(lambda: self.told() == ["ready"], 10.0, "the service")
+        wait_until(lambda: self.messages() == ["ready"], 10.0, "the service")
 
-    def told(self) -> list[str]:
+    def messages(self) -> list[str]:
         return self._path.read_text().splitlines()
 
 
@@ -111,7 +111,7 @@ def test_a_user_brings_the_agent_to_nobody_else(
         agent = stack.enter_context(Agent(tmp_path, {}, node=node))
         wait_until(lambda: agent.value("rankwatch_rank_up", job_id="4711") == 1, 15.0, "the job")
         time.sleep(ENOUGH_SECONDS)
-        assert target.told() == ["ready"]
+        assert target.messages() == ["ready"]
         assert not agent.value("rankwatch_ras_queries_total")
 
 

@@ -170,8 +170,8 @@ def test_a_job_allows_to_be_asked_for_dumps(tmp_path: Path, made: str, result: s
         test = root / "opt/test"
         test.mkdir()
         shutil.copytree(ROOT / "agent", test / "agent", ignore=shutil.ignore_patterns("__pycache__"))
-        told = "exporters: {flight_recorder: {ask: true, silence_seconds: 1}}\n"
-        (root / "etc/rankwatch/rankwatch.yml").write_text(told)
+        config = "exporters: {flight_recorder: {ask: true, silence_seconds: 1}}\n"
+        (root / "etc/rankwatch/rankwatch.yml").write_text(config)
         said = boot(root, {"rank.service": PIPED_RANK, "reader.service": READER}, ASKED, LOOK_SECONDS)
     assert re.search(rf"asked silent ranks for dumps.*\b{result}\b.*1", said), said
     assert ("got 1" in said) == (result == "asked"), said

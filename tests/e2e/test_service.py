@@ -110,11 +110,11 @@ def test_systemd_is_told_of_every_step(tmp_path: Path) -> None:
             assert supervisor.recv(4096) == b"WATCHDOG=1"
             asked_us = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
             agent.signal(signal.SIGHUP)
-            told = [message for message in (supervisor.recv(4096) for _ in range(3)) if message != b"WATCHDOG=1"]
-            reloading, _, since_us = told[0].decode().partition("\nMONOTONIC_USEC=")
+            messages = [message for message in (supervisor.recv(4096) for _ in range(3)) if message != b"WATCHDOG=1"]
+            reloading, _, since_us = messages[0].decode().partition("\nMONOTONIC_USEC=")
             assert reloading == "RELOADING=1"
             assert asked_us <= int(since_us) <= asked_us + 5_000_000
-            assert told[1] == b"READY=1"
+            assert messages[1] == b"READY=1"
             assert agent.stop() == 0
             last = b""
             while last != b"STOPPING=1":

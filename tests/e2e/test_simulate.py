@@ -26,8 +26,8 @@ def records_of(path: Path) -> list[dict[str, Any]]:
 def kinds_of(path: Path) -> Counter[tuple[str, str, int]]:
     """Count the file's records by (communicator id, collective, size)."""
     return Counter(
-        (each["header"]["id"], each["coll_perf"]["coll"], each["coll_perf"]["coll_msg_size_bytes"])
-        for each in records_of(path)
+        (record["header"]["id"], record["coll_perf"]["coll"], record["coll_perf"]["coll_msg_size_bytes"])
+        for record in records_of(path)
     )
 
 
@@ -75,10 +75,10 @@ def test_files_hold_exactly_the_steps_that_were_asked_for(tmp_path: Path) -> Non
         assert sorted(kinds.values()) == [10, 10, 10, 10, 20, 20]
         assert path.stat().st_size == summary["file_bytes"]
         assert path.stat().st_mode & 0o777 == 0o666
-        for each in records_of(path):
-            assert (each["metadata"]["hostname"], each["metadata"]["pid"]) == (os.uname().nodename, job.pid(rank))
-            perf = each["coll_perf"]
-            everything[each["header"]["id"], perf["coll"], perf["coll_sn"]] += 1
+        for record in records_of(path):
+            assert (record["metadata"]["hostname"], record["metadata"]["pid"]) == (os.uname().nodename, job.pid(rank))
+            perf = record["coll_perf"]
+            everything[record["header"]["id"], perf["coll"], perf["coll_sn"]] += 1
     # Every operation has one record per member: TP and world groups of 4 and 8, DP groups of 2.
     assert Counter(everything.values()) == {4: 2 * 50, 2: 4 * 20, 8: 10}
     assert json.loads((tmp_path / "job-0.json").read_text())["ranks"] == 8
@@ -110,9 +110,9 @@ def test_torchrun_ends_the_others_when_one_crashes(tmp_path: Path) -> None:
     with SimulatedJob(tmp_path, *FOUR, "--kill", "2", "--kill-signal", "SEGV", "--teardown", "torchrun") as job:
         assert job.wait() == 1
     assert job.exits() == {0: "SIGTERM", 1: "SIGTERM", 2: "SIGSEGV", 3: "SIGTERM"}
-    left = [event for event in job.events if event["event"] == "exited"]
-    assert left[0]["rank"] == 2
-    assert left[-1]["timestamp_seconds"] - left[0]["timestamp_seconds"] < 1.0
+    exits = [event for event in job.events if event["event"] == "exited"]
+    assert exits[0]["rank"] == 2
+    assert exits[-1]["timestamp_seconds"] - exits[0]["timestamp_seconds"] < 1.0
     assert not list(Path.cwd().glob("core*"))
 
 
@@ -167,7 +167,7 @@ def test_communicators_made_anew_begin_the_file_anew(tmp_path: Path) -> None:
         assert job.wait() == 0
     for path, inode in inodes.items():
         assert path.stat().st_ino == inode
-        perfs = [(each["header"]["id"], each["header"]["rank"], each["coll_perf"]) for each in records_of(path)]
+        perfs = [(record["header"]["id"], record["header"]["rank"], record["coll_perf"]) for record in records_of(path)]
         assert len(perfs) == 2 * 2 * 8
         assert not former[path] & {comm for comm, _, _ in perfs}
         numbers = Counter((comm, rank, perf["coll"], perf["coll_sn"]) for comm, rank, perf in perfs)
@@ -244,10 +244,10 @@ def test_two_nodes_make_one_job(tmp_path: Path) -> None:
     assert names == ["node-a", "node-a", "node-b", "node-b"]
     members: dict[str, set[tuple[str, int, int, int]]] = {}
     for path in job_a.dump_dir.iterdir():
-        for each in records_of(path):
-            header = each["header"]
-            who = (each["metadata"]["hostname"], header["rank"], header["n_ranks"], header["nnodes"])
-            members.setdefault(header["comm_name"], set()).add(who)
+        for record in records_of(path):
+            header = record["header"]
+            member = (record["metadata"]["hostname"], header["rank"], header["n_ranks"], header["nnodes"])
+            members.setdefault(header["comm_name"], set()).add(member)
     assert members["data_parallel_group_0"] == {("node-a", 0, 2, 2), ("node-b", 1, 2, 2)}
     assert members["tensor_model_parallel_group_1"] == {("node-b", 0, 2, 1), ("node-b", 1, 2, 1)}
     assert members["world"] == {("node-a", 0, 4, 2), ("node-a", 1, 4, 2), ("node-b", 2, 4, 2), ("node-b", 3, 4, 2)}

@@ -65,7 +65,7 @@ def begin(site: Site, agent: Agent, *options: str, end: Path | None = None, stat
     agent.wait_for_states(alive(2), START_SECONDS)
 
 
-def told(agent: Agent) -> list[str]:
+def shown_ends(agent: Agent) -> list[str]:
     """Return the states that job_end_timestamp_seconds has of the job."""
     return [sample.labels["state"] for sample in of_job(agent, "rankwatch_job_end_timestamp_seconds")]
 
@@ -77,7 +77,7 @@ def of_job(agent: Agent, name: str) -> list[Series]:
 
 def wait_for_end(agent: Agent, state: str, seconds: float = WORD_SECONDS) -> None:
     """Wait until the agent shows the job's end with this state."""
-    wait_until(lambda: told(agent) == [state], seconds, f"the end {state}")
+    wait_until(lambda: shown_ends(agent) == [state], seconds, f"the end {state}")
 
 
 def test_a_cancelled_job_is_finished_whatever_its_ranks_leave_with(site: Site, agent: Agent, tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_preempted_job_is_requeued(site: Site, agent: Agent, tmp_path: Path) -
     wait_until(lambda: site.word(agent.job_id or "") == "PREEMPTED", WORD_SECONDS, "jobcomp's word")
     site.slurm.cancel(other)
     agent.wait_for_states(alive(2), 2 * START_SECONDS)
-    assert told(agent) == []
+    assert shown_ends(agent) == []
 
 
 @full

@@ -39,12 +39,12 @@ def sections(dump_dir: Path, evidence: Path) -> dict[str, Any]:
 class StackSite:
     """A job, and an agent that looks at stacks and takes evidence."""
 
-    def __init__(self, place: Path) -> None:
-        self.machine = Machine(place)
-        self.evidence = place / "evidence"
-        self.job = HangingJob(place / "job", self.machine.job_id, RANKS)
-        told = {"exporters": sections(self.job.dump_dir, self.evidence)}
-        self.agent = Agent(place, told, job_id=self.machine.job_id)
+    def __init__(self, directory: Path) -> None:
+        self.machine = Machine(directory)
+        self.evidence = directory / "evidence"
+        self.job = HangingJob(directory / "job", self.machine.job_id, RANKS)
+        config = {"exporters": sections(self.job.dump_dir, self.evidence)}
+        self.agent = Agent(directory, config, job_id=self.machine.job_id)
         self.agent.wait_for_states(alive(RANKS))
 
     def stacks(self) -> dict[str, str]:
@@ -75,12 +75,12 @@ def test_who_is_elsewhere_is_named(site: StackSite) -> None:
     wait_until(lambda: site.agent.samples(PROGRESS), NAMED_SECONDS, "progress")
     assert site.stacks() == {}
     site.job.tell(VICTIM, signal.SIGUSR1)
-    found = site.wait_for_stacks()
-    assert Counter(found.values()).most_common(1)[0][1] == RANKS - 1
-    assert re.fullmatch(r"all_reduce \(hanging_rank\.py\) from train from \(module\) #[0-9a-f]{8}", found["0"]), found
+    stacks = site.wait_for_stacks()
+    assert Counter(stacks.values()).most_common(1)[0][1] == RANKS - 1
+    assert re.fullmatch(r"all_reduce \(hanging_rank\.py\) from train from \(module\) #[0-9a-f]{8}", stacks["0"]), stacks
     assert re.fullmatch(
-        r"Data\.next_batch \(hanging_rank\.py\) from train from \(module\) #[0-9a-f]{8}", found[str(VICTIM)]
-    ), found
+        r"Data\.next_batch \(hanging_rank\.py\) from train from \(module\) #[0-9a-f]{8}", stacks[str(VICTIM)]
+    ), stacks
     wait_until(lambda: list(site.evidence.glob("*.tar.gz")), NAMED_SECONDS, "a bundle")
     command = [sys.executable, "-m", "agent", "evidence", "--path", str(site.evidence), "show", site.machine.job_id]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60).stdout

@@ -165,7 +165,9 @@ def test_a_second_run_has_the_id_of_the_first(jobs: Jobs, how: str) -> None:
     assert {series.value for series in exits} == {-1.0}
     if how == "key":
         jobs.page(job_id)
-        wait_until(lambda: jobs.site.watches[0].told(job_id)[-1].alerts == [], OVER_SECONDS, "the end of the page")
+        wait_until(
+            lambda: jobs.site.watches[0].notifications(job_id)[-1].alerts == [], OVER_SECONDS, "the end of the page"
+        )
     assert jobs.jobs[job_id].end() == [0]
     jobs.wait_for(job_id, *QUIET["again-end"])
     assert jobs.alerts(job_id) == (["RankDead"] if how == "key" else [])

@@ -42,32 +42,24 @@ def tree(release: str, *packages: str) -> Path:
     """Return a tree of a release of Debian with these packages besides a bare system's; made once, never written to."""
     name = "-".join((release, *packages))
     TREES.mkdir(parents=True, exist_ok=True)
-    place = TREES / name
+    tree = TREES / name
     with (TREES / f"{name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not place.exists():
+        if not tree.exists():
             draft = TREES / f"{name}.draft"
             shutil.rmtree(draft, ignore_errors=True)
             included = ",".join((*INCLUDED, *packages))
-            command = [
-                "mmdebstrap",
-                "--quiet",
-                "--variant=minbase",
-                f"--include={included}",
-                release,
-                str(draft),
-                mirror(),
-            ]
-            subprocess.run(command, check=True)
-            draft.rename(place)
-    return place
+            options = ["--quiet", "--variant=minbase", f"--include={included}"]
+            subprocess.run(["mmdebstrap", *options, release, str(draft), mirror()], check=True)
+            draft.rename(tree)
+    return tree
 
 
 def mirror() -> str:
     """Return where this machine has its packages from."""
     targets = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
-    found = subprocess.run(targets, check=True, capture_output=True, text=True).stdout.split()
-    return next(each for each in found if each.rstrip("/").endswith("/debian"))
+    mirrors = subprocess.run(targets, check=True, capture_output=True, text=True).stdout.split()
+    return next(mirror for mirror in mirrors if mirror.rstrip("/").endswith("/debian"))
 
 
 def accept(root: Path, script: str, files: Sequence[Path], seconds: float) -> str:

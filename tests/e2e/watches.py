@@ -83,14 +83,16 @@ class Watch:
                 f"{job.job_id} in Prometheus",
             )
 
-    def told(self, about: str | None = None) -> list[Page]:
+    def notifications(self, about: str | None = None) -> list[Page]:
         """Return the notifications so far (of one subject), also those of its end."""
         pages = (_page(message) for receiver in RECEIVERS for message in self.inbox.at(f"/{receiver}"))
         return sorted((page for page in pages if about in (None, page.about)), key=lambda page: page.time)
 
     def pages(self, job_id: str, receiver: str = "page") -> list[Page]:
         """Return the notifications of a job (or of none, "") so far, without those that only say that it is over."""
-        return [page for page in self.told() if page.alerts and (page.receiver, _job(page)) == (receiver, job_id)]
+        return [
+            page for page in self.notifications() if page.alerts and (page.receiver, _job(page)) == (receiver, job_id)
+        ]
 
 
 @contextlib.contextmanager
