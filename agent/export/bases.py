@@ -11,7 +11,10 @@ from agent.core.metrics import Metric
 from agent.export.exporter import Context, ExporterConfig, NoData, Roots
 from agent.export.job_texts import JobLines, JobTexts, SavedPositions
 from agent.ranks.snapshot import RankSnapshot
+from agent.tail.shares import in_turns
 
+FORGET_SECONDS = 900.0
+"""For this long after a start, results of the checkpoint stay without ranks of their job: ranks appear one by one."""
 C = TypeVar("C", bound=ExporterConfig)
 T = TypeVar("T")
 
@@ -25,14 +28,26 @@ class SavedTexts(msgspec.Struct):
 S = TypeVar("S", bound=SavedTexts)
 
 
+def jobs_in_turns(ranks: RankSnapshot, most: int) -> frozenset[str]:
+    """Return the ids of at most ``most`` local jobs, owners in turn; without jobs of an unknown user."""
+    owners = {view.label.job_id: view.process.facts.owner.key for view in ranks.ranks if view.uid is not None}
+    return frozenset(in_turns(owners, owners.__getitem__, most))
+
+
 class TextExporter(Generic[S, T]):
     """Follows the files of ``paths`` in a thread, which runs ``turn``, ``take`` and ``forget``; ``shown``: a snapshot.
 
-    ``saved``: results of the lines. ``section``: the same, encoded after each turn.
+    ``saved``: results of the lines, of at most ``max_jobs`` jobs. ``section``: the same, encoded after each turn.
     """
 
     def __init__(
-        self, name: str, paths: Sequence[str], saved: type[S], shown: T, render: Callable[[T], Iterable[Metric]]
+        self,
+        name: str,
+        paths: Sequence[str],
+        saved: type[S],
+        shown: T,
+        render: Callable[[T], Iterable[Metric]],
+        max_jobs: int,
     ) -> None:
         self._name = name
         self._paths = paths
@@ -40,12 +55,14 @@ class TextExporter(Generic[S, T]):
         self.section = msgspec.msgpack.encode(self.saved)
         self.shown = shown
         self._render = render
+        self._max_jobs = max_jobs
         self.texts: JobTexts | None = None
 
     async def start(self, ctx: Context) -> None:
         """Restore the saved results; open no file yet."""
         self.ctx = ctx
         self.thread = ctx.thread(self._name)
+        self._forget_at = ctx.clock.monotonic() + FORGET_SECONDS
         if self._paths:
             self.saved = ctx.state.restore(type(self.saved), ctx.log) or self.saved
             self.texts = await self.thread.call(partial(JobTexts, ctx, self._paths, self.saved.positions))
@@ -76,15 +93,23 @@ class TextExporter(Generic[S, T]):
         self.keep(texts.turn(ranks), ranks)
 
     def keep(self, jobs: Iterable[JobLines], ranks: RankSnapshot) -> None:
-        """Process lines, and forget jobs without ranks here. An error costs the lines of one file."""
-        for lines in jobs:
-            self.ctx.guard.attempt(f"lines of {self._name}", partial(self.take, lines), path=lines.path)
+        """Forget jobs without ranks here, and process lines of the others. An error costs the lines of one file."""
+        followed = jobs_in_turns(ranks, self._max_jobs)
+        kept = followed | self.known_jobs()
         if not self.ctx.once:
-            self.forget(ranks.job_ids)
+            is_early = self.ctx.clock.monotonic() < self._forget_at
+            self.forget(kept if is_early and len(kept) <= self._max_jobs else followed)
+        for lines in jobs:
+            if self.ctx.once or lines.job_id in followed:
+                self.ctx.guard.attempt(f"lines of {self._name}", partial(self.take, lines), path=lines.path)
 
     @abstractmethod
     def take(self, lines: JobLines) -> None:
         """Process lines of one file."""
+
+    @abstractmethod
+    def known_jobs(self) -> frozenset[str]:
+        """Return the ids of jobs with results."""
 
     @abstractmethod
     def forget(self, here: frozenset[str]) -> None:

@@ -82,7 +82,7 @@ class ErrorFiles:
         for key, (_, view) in exited.items():
             self._until.setdefault(key, now + WAIT_SECONDS if _error_file(view) else now)
         due = [key for key, until in self._until.items() if until > now]
-        keys = in_turns(due, lambda key: exited[key][0].job_id, MAX_READS)
+        keys = in_turns(due, lambda key: exited[key][1].process.facts.owner.key, MAX_READS)
         answers = self._readers.answers([exited[key][1] for key in keys], GRACE_SECONDS)
         for key, raised in zip(keys, answers, strict=True):
             job, view = exited[key]

@@ -131,8 +131,9 @@ class JobLogReader:
                 break
         self._bound_collectives()
         new = sorted(self._error_files.new(jobs, self._clock.monotonic()), key=lambda error_file: error_file[2].seconds)
-        for job, view, raised in new:  # the first one is the cause
-            self._tally(job.job_id).note_raised(raised, rank_of(view))
+        now = self._clock.time()
+        for job, view, raised in new:  # the first one is the cause; a user may set a file's time to tomorrow
+            self._tally(job.job_id).note_raised(raised._replace(seconds=min(raised.seconds, now)), rank_of(view))
         return self._published()._replace(raised=tuple((view.process.key, raised.name) for _, view, raised in new))
 
     def close(self) -> None:

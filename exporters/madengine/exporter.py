@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from typing import Annotated
 
@@ -16,7 +17,8 @@ from exporters.madengine.task import NodeTask, read_name
 
 INTERVAL_SECONDS = 2.0
 SITE_SECONDS = 30.0  # Interval between reads of perf.csv, tables and manifests
-MAX_TASKS = 256  # Limit of followed tasks per node
+MAX_JOBS = 64  # Limit of followed jobs per node
+MAX_TASKS = 256  # Limit of tasks of all jobs; a job with fewer tasks evicts one of the job with the most
 
 _File = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 _JobPaths = Annotated[
@@ -48,7 +50,7 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
     """Exports madengine's tasks and results, and its wrong verdicts."""
 
     def __init__(self, config: MadengineConfig) -> None:
-        super().__init__("madengine", config.paths, SavedTasks, MadSnapshot(), render)
+        super().__init__("madengine", config.paths, SavedTasks, MadSnapshot(), render, MAX_JOBS)
         self._config = config
         self._tasks: tuple[ShownTask, ...] = ()
         self._facts = SiteFacts({}, (), {})
@@ -98,18 +100,33 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
         self._tasks = tuple(shown)
 
     def take(self, lines: JobLines) -> None:
-        """Add new lines of a node's output to its task. Tasks beyond MAX_TASKS are ignored."""
+        """Add new lines of a node's output to its task."""
         name = read_name(lines.path)
         if name is None:
             return
         key = (lines.job_id, name.node_rank)
-        if key in self.saved.tasks or len(self.saved.tasks) < MAX_TASKS:
+        if key in self.saved.tasks or self._make_room(lines.job_id):
             task = self.saved.tasks.setdefault(key, NodeTask(name.model))
             for line in lines.lines:
                 task.take(line, lines.seconds, is_output=name.is_output)
 
+    def _make_room(self, job_id: str) -> bool:
+        """Return True if there is room for one more task of a job, evicting one of the job with the most if need be."""
+        if len(self.saved.tasks) < MAX_TASKS:
+            return True
+        counts = Counter(key[0] for key in self.saved.tasks)
+        largest, count = counts.most_common(1)[0]
+        if counts[job_id] + 1 >= count:
+            return False
+        del self.saved.tasks[max(key for key in self.saved.tasks if key[0] == largest)]
+        return True
+
+    def known_jobs(self) -> frozenset[str]:
+        """Return the ids of jobs with tasks."""
+        return frozenset(job_id for job_id, _ in self.saved.tasks)
+
     def forget(self, here: frozenset[str]) -> None:
-        """Forget tasks of jobs that have no rank on this node."""
+        """Forget the tasks of all other jobs."""
         self.saved.tasks = {key: task for key, task in self.saved.tasks.items() if key[0] in here}
 
 

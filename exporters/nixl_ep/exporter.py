@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 import msgspec
 
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
-from agent.sdk.files import ChangedFiles, JobLines, JobTexts, PathPatterns, TextExporter
+from agent.sdk.files import ChangedFiles, JobLines, JobTexts, PathPatterns, TextExporter, jobs_in_turns
 from agent.sdk.ranks import ProcessKey, RankLabel, RankSnapshot, RankView
 from agent.sdk.system import expand_hosts
 from exporters.nixl_ep.families import FAMILIES, EpSnapshot, render
@@ -35,12 +35,9 @@ class NixlEpConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_o
 
 def nodes_of(views: RankSnapshot) -> dict[str, str]:
     """Return by job its node list (Slurm's short form) from a rank's environment, for at most MAX_JOBS jobs."""
-    by_job: dict[str, str] = {}
-    for view in views.ranks:
-        nodes = (view.process.facts.environment or {}).get(NODES, "")
-        if nodes and (view.label.job_id in by_job or len(by_job) < MAX_JOBS):
-            by_job[view.label.job_id] = nodes
-    return by_job
+    followed = jobs_in_turns(views, MAX_JOBS)
+    nodes = ((view.label.job_id, (view.process.facts.environment or {}).get(NODES, "")) for view in views.ranks)
+    return {job_id: text for job_id, text in nodes if text and job_id in followed}
 
 
 def is_ours(places: Mapping[str, int], path: str, job_id: str) -> bool | None:
@@ -110,7 +107,7 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
     """Exports NIXL-EP runs and the ranks that leave as planned."""
 
     def __init__(self, config: NixlEpConfig) -> None:
-        super().__init__("nixl_ep", config.paths, SavedRuns, EpSnapshot(), render)
+        super().__init__("nixl_ep", config.paths, SavedRuns, EpSnapshot(), render, MAX_JOBS)
         self._plans: dict[str, Plan] = {}
         self._files = ChangedFiles(MAX_PLAN_BYTES, read_plan)
         self._full: frozenset[str] = frozenset()
@@ -149,8 +146,12 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
         if lines.job_id not in self._full and (lines.job_id in runs or len(runs) < MAX_JOBS):
             runs.setdefault(lines.job_id, JobRun()).take(lines)
 
+    def known_jobs(self) -> frozenset[str]:
+        """Return the ids of jobs with a run."""
+        return frozenset(self.saved.runs)
+
     def forget(self, here: frozenset[str]) -> None:
-        """Forget jobs that have no rank on this node."""
+        """Forget all other jobs."""
         for known in (self.saved.runs, self._plans):
             for job_id in known.keys() - here:
                 del known[job_id]

@@ -9,7 +9,7 @@ from typing import Annotated
 import msgspec
 
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
-from agent.sdk.files import JobLines, JobTexts, PathPatterns, TextExporter
+from agent.sdk.files import JobLines, JobTexts, PathPatterns, TextExporter, jobs_in_turns
 from agent.sdk.helper import HelperSpec
 from agent.sdk.ranks import ProcessFacts, RankSnapshot
 from agent.sdk.system import ProcFS
@@ -48,7 +48,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
     """Reads NVRx's cycle files, launcher output and launcher options, and exports them."""
 
     def __init__(self, config: NvrxConfig) -> None:
-        super().__init__("nvrx", config.paths, SavedLines, NvrxSnapshot(), render)
+        super().__init__("nvrx", config.paths, SavedLines, NvrxSnapshot(), render, MAX_JOBS)
         self._directories = config.cycle_directories
         self._cycles: dict[str, Cycle] = {}
         self._cycles_at = float("-inf")
@@ -96,22 +96,26 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
             for text in lines.lines:
                 job.take(text, ranks)
 
+    def known_jobs(self) -> frozenset[str]:
+        """Return the ids of jobs with counts."""
+        return frozenset(self.saved.jobs)
+
     def forget(self, here: frozenset[str]) -> None:
-        """Forget jobs that have no rank on this node."""
+        """Forget all other jobs."""
         self.saved.jobs = {job_id: job for job_id, job in self.saved.jobs.items() if job_id in here}
 
     def _look_at_launchers(self, views: RankSnapshot) -> dict[str, JobLauncher]:
-        """Return by job the launcher above the first live rank that NVRx started here, for at most MAX_JOBS jobs."""
+        """Return by job the launcher above the first live rank that NVRx started here."""
         proc, jobs = ProcFS(self.ctx.roots.proc), dict[str, JobLauncher | None]()
         for job_id, uid, facts in live_ranks(views):
-            if MARKS & (facts.environment or {}).keys() and job_id not in jobs and len(jobs) < MAX_JOBS:
+            if MARKS & (facts.environment or {}).keys() and job_id not in jobs:
                 look = partial(launcher_above, proc, facts.key, uid)
                 jobs[job_id] = self.ctx.guard.attempt("a launcher", look, job_id=job_id)
         return {job_id: launcher for job_id, launcher in jobs.items() if launcher is not None}
 
     async def _look_at_cycles(self, ranks: RankSnapshot, named: Mapping[str, CycleRequest]) -> None:
         """Read the cycle files that ranks or the configuration name. A half-written file leaves the last good cycle."""
-        here = ranks.job_ids
+        here = jobs_in_turns(ranks, MAX_JOBS)
         if not self.ctx.once:
             self._cycles = {job_id: cycle for job_id, cycle in self._cycles.items() if job_id in here}
         requests = [*named.values(), *(CycleRequest(path) for path in self._directories)]
@@ -122,26 +126,28 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
             for uid, cycle in answer or ():
                 of = job_id or (cycle.job_id if self.ctx.once else ranks.job_of(uid, cycle.job_id))
                 known = self._cycles.get(of)
-                is_new = len(self._cycles) < MAX_JOBS if known is None else cycle.order >= known.order
-                if of and is_new and (job_id or of not in named):
+                is_new = known is None or cycle.order >= known.order
+                is_followed = of in here or (self.ctx.once and (known is not None or len(self._cycles) < MAX_JOBS))
+                if of and is_followed and is_new and (job_id or of not in named):
                     self._cycles[of] = cycle
 
 
 def named_by(views: RankSnapshot, proc_root: str) -> dict[str, CycleRequest]:
-    """Return by job the request for the file that its live ranks name, for at most MAX_JOBS jobs."""
+    """Return by job the request for the file that its live ranks name."""
     requests: dict[str, CycleRequest] = {}
     for job_id, uid, facts in live_ranks(views):
         path = (facts.environment or {}).get(LINK, "")
-        if path.startswith("/") and job_id not in requests and len(requests) < MAX_JOBS:
+        if path.startswith("/") and job_id not in requests:
             requests[job_id] = CycleRequest(path, proc_root, facts.key.pid, uid)
     return requests
 
 
 def live_ranks(views: RankSnapshot) -> Iterator[tuple[str, int, ProcessFacts]]:
-    """Yield the job, the user (uid) and the facts of each live rank whose process is known."""
+    """Yield job, user (uid) and facts of each live rank with a known process, of at most MAX_JOBS jobs."""
+    followed = jobs_in_turns(views, MAX_JOBS)
     for view in views.ranks:
         facts = view.process.facts
-        if facts.uid is not None and view.process.exited_at is None:
+        if facts.uid is not None and view.process.exited_at is None and view.label.job_id in followed:
             yield view.label.job_id, facts.uid, facts
 
 

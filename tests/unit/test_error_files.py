@@ -13,7 +13,7 @@ from job_log_jobs import CATALOGUE, OWNER, job
 from proc_tree import ProcTree
 from rank_table import view
 
-from agent.sdk.ranks import RankView
+from agent.sdk.ranks import Owner, RankView
 from exporters.job_log import error_files
 from exporters.job_log.error_files import ErrorFiles, Raised, read_error
 from exporters.job_log.jobs import ERROR_FILE
@@ -56,12 +56,12 @@ class Node:
         return [(rank.label.rank, raised.category, raised.name) for _, rank, raised in new]
 
 
-def left(*ranks: int, contained: bool = False, uid: int = OWNER) -> tuple[RankView, ...]:
+def left(*ranks: int, contained: bool = False, uid: int = OWNER, owner: str = "") -> tuple[RankView, ...]:
     """Ranks that have exited."""
     return tuple(
         view(
             4000 + rank, str(rank), exited=True, parent_pid=LAUNCHER, uid=uid, container="c" * contained,
-            start_seconds=STARTED, environment={ERROR_FILE: f"/tmp/{rank}.json"},
+            start_seconds=STARTED, environment={ERROR_FILE: f"/tmp/{rank}.json"}, owner=Owner("user", owner),
         )
         for rank in ranks
     )  # fmt: skip
@@ -154,13 +154,16 @@ def test_launcher_has_exited(tmp_path: Path) -> None:
 
 
 def test_limit_of_files_per_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn reads MAX_READS files, of each job in turn; the next turn reads the others."""
+    """A turn reads MAX_READS files, of each owner in turn; the next turn reads the others."""
     monkeypatch.setattr(error_files, "MAX_READS", 2)
     node = Node(tmp_path)
     for rank in range(3):
         node.write(saved("KeyError: 1"), rank=rank)
     assert [len(node.look(0, 1, 2)) for _ in range(3)] == [2, 1, 0]
-    jobs = {name: job(name)._replace(ranks=left(*ranks)) for name, ranks in (("a", (10, 11, 12)), ("b", (13,)))}
+    jobs = {
+        name: job(name)._replace(ranks=left(*ranks, owner=owner))
+        for name, ranks, owner in (("a", (10, 11), "5"), ("b", (12,), "5"), ("c", (13,), "6"))
+    }
     for rank in range(10, 14):
         node.write(saved("KeyError: 1"), rank=rank)
     assert {rank.label.rank for _, rank, _ in node.files.new(jobs, node.now)} == {"10", "13"}

@@ -18,7 +18,7 @@ from rank_table import view
 from agent.sdk.ranks import UNKNOWN_RANK
 from agent.sdk.system import ProcFS
 from exporters.job_log import ownership, reader
-from exporters.job_log.jobs import LoggedJob
+from exporters.job_log.jobs import ERROR_FILE, LoggedJob
 from exporters.job_log.ownership import ClaimedLog, claimed, shared_devices
 from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
 
@@ -360,6 +360,20 @@ def test_an_event_has_the_time_at_which_it_was_written(node: Node) -> None:
     [logs] = node.look().jobs
     assert logs.root is not None
     assert logs.root.seconds == now + 50.0
+
+
+def test_the_time_of_an_error_file_is_not_later_than_now(node: Node) -> None:
+    """An error file with a far future time is not recent for ever, and leaves the checkpoint readable."""
+    path = node.proc / "1/root/raised.json"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(msgspec.json.encode({"message": "KeyError: 1"}))
+    os.chown(path, OWNER, -1)
+    os.utime(path, (2.0**41, 2.0**41))
+    exited = view(4000, "0", exited=True, parent_pid=1, uid=OWNER, environment={ERROR_FILE: "/raised.json"})
+    [logs] = node.look(job()._replace(ranks=(exited,))).jobs
+    assert logs.root is not None
+    assert logs.root.seconds == node.clock.time()
+    assert msgspec.msgpack.decode(node.reader.section(), type=LogSection).jobs
 
 
 def test_logs_of_new_ranks_are_looked_for_soon(unnamed: Node, tmp_path: Path) -> None:

@@ -264,12 +264,12 @@ class MadNode(ExporterNode):
         self.key = self.observe(10, 0, ME + 1, job="812")
         self.start()
 
-    def write(self, node_rank: int, fate: str) -> None:
+    def write(self, node_rank: int, fate: str, job: str = "812") -> None:
         """Write the files of a task, which a process of the job's own user holds open."""
-        pid = 20 + node_rank
-        self.proc.add(pid, uid=ME, cgroup="0::/system.slice/slurmstepd.scope/job_812/step_0\n")
+        pid = int(job) + node_rank
+        self.proc.add(pid, uid=ME, cgroup=f"0::/system.slice/slurmstepd.scope/job_{job}/step_0\n")
         for number, texts, suffix in ((1, printed(node_rank, fate), "out"), (2, BEGIN + ENDS[fate], "err")):
-            path = self.folder / f"madengine-m_812_node_{node_rank}.{suffix}"
+            path = self.folder / f"madengine-m_{job}_node_{node_rank}.{suffix}"
             path.write_text("".join(f"{text}\n" for text in texts))
             self.hold(pid, path, number)
 
@@ -308,11 +308,15 @@ def test_tasks_go_on_after_a_restart(node: MadNode, tmp_path: Path) -> None:
 
 
 def test_tasks_are_bounded(node: MadNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks up to the limit are followed, and not one more."""
-    monkeypatch.setattr(exporter, "MAX_TASKS", 1)
-    node.write(0, "ends")
-    node.write(1, "ends")
-    assert len([name for name in node.look(20.0) if name.startswith("task_state/")]) == 1
+    """Tasks are followed up to the limit; a job with fewer tasks evicts one of the job with the most."""
+    monkeypatch.setattr(exporter, "MAX_TASKS", 2)
+    for number in range(3):
+        node.write(number, "ends")
+    assert len([name for name in node.look(20.0) if name.startswith("task_state/812/")]) == 2
+    node.observe(11, 0, ME + 2, job="913")
+    node.write(0, "ends", job="913")
+    jobs = [name.split("/")[1] for name in node.look(20.0) if name.startswith("task_state/")]
+    assert sorted(jobs) == ["812", "913"]
 
 
 def test_results_of_a_site(node: MadNode, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from exporter_node import ExporterNode
 from inspector_records import append
+from rank_table import RankTable
 
 from agent.helper.by_user import ByUser
 from agent.sdk.exporter import NoData
@@ -157,13 +158,16 @@ def test_files_that_are_not_the_jobs(node: Node) -> None:
 
 
 def test_counts_go_on_after_a_restart(node: Node) -> None:
-    """After a restart of the agent no line is counted twice, and none that came meanwhile is lost."""
+    """After a restart of the agent, whose first turn sees no rank yet, each line counts once, also those between."""
     node.add_rank()
     log = node.log(FAILED)
     node.look()
     append(log, f"{EVENT.format('worker_terminated', 22)}\n".encode())
     (node.proc.root / "10/fd/1").unlink()  # its writer has closed it
+    node.lends["ranks"] = node.ranks = RankTable(node.clock, "here", settle_at_once=True)
     node.restart()
+    node.look()
+    node.add_rank(11)
     shown = node.look()
     assert shown["nvrx_events_total/4711/failure_detected"] == 1.0
     assert shown["nvrx_events_total/4711/worker_terminated"] == 1.0
@@ -199,16 +203,20 @@ def test_directories_of_a_site(tmp_path: Path) -> None:
     assert read_one(CycleRequest(str(tmp_path / "gone"))) == []
 
 
-def test_jobs_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Jobs of a node are followed up to the limit, in cycles and in lines, and not one more."""
-    monkeypatch.setattr(exporter, "MAX_JOBS", 1)
+def test_jobs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs are followed up to the limit, in cycles and in lines; one user's many jobs do not displace another's."""
+    monkeypatch.setattr(exporter, "MAX_JOBS", 2)
+    node = Node(tmp_path)
     node.write()
+    for pid in range(20, 24):
+        node.add_rank(pid, job=str(4680 + pid), uid=ME + 1)
     for pid, job in ((10, "4711"), (11, "4712")):
         node.add_rank(pid, job=job)
         node.log(FAILED, job, pid)
     shown = node.look(20.0)
     for family in ("nvrx_cycle/", "nvrx_events_total/"):
         assert len([name for name in shown if name.startswith(family)]) == 1
+    node.end()
 
 
 def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:
