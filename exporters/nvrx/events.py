@@ -90,6 +90,7 @@ MAX_BY_RANK = 1024  # Limit of (rank, kind) pairs per job, for time-outs and for
 MAX_RECOVERY_SECONDS = 86_400.0
 SCORED_AT_A_TIME = 6  # A report lists the three best and the three worst ranks
 
+Admit = Callable[[], bool]
 _Text = Annotated[str, msgspec.Meta(max_length=512)]
 _ByRank = dict[tuple[_Text, _Text], SavedCount]
 
@@ -117,18 +118,28 @@ class JobEvents(msgspec.Struct):
     heading: _Text = ""
     scored: int = 0
 
-    def take(self, line: str, ranks: LocalRanks) -> None:
-        """Count one line; most lines count nothing. Lines must come in the order of their file."""
+    def take(self, line: str, ranks: LocalRanks, admit: Admit) -> None:
+        """Count one line; most lines count nothing. Lines must come in the order of their file.
+
+        ``admit`` reserves one more series of a rank. A rank without one counts under UNKNOWN_RANK.
+        """
         text = line[:MAX_LINE_CHARACTERS]
         known = next((reader for reader in _READERS if reader[0] in text), None)
         if known is not None and (match := known[1].search(text)) is not None:
             known[2](self, match)
         if " seconds" in text and (match := _MONITOR.search(text)) is not None:
-            self.take_timeout(match, ranks)
+            self.take_timeout(match, ranks, admit)
+        if "Interruption." in text:
+            for key in islice(_interrupted(text), MAX_INTERRUPTED):
+                _count(self.interruptions, key, admit)
         for name, word, pattern in _NOTICES:
             if word in text and pattern.search(text):
                 self.events[name] = saved_sum(self.events.get(name, 0))
                 break
+
+    def rows(self) -> int:
+        """Return the number of its series of ranks."""
+        return len(self.timeouts) + len(self.interruptions)
 
     def progress(self, at: float) -> None:
         """Record that a rank completed an operation at this time (seconds since the epoch)."""
@@ -164,16 +175,12 @@ class JobEvents(msgspec.Struct):
         elif event == "worker_start_completed" and last is not None and cycle == last.cycle:
             last.started = max(last.started or at, at)
 
-    def take_timeout(self, match: re.Match[str], ranks: LocalRanks) -> None:
+    def take_timeout(self, match: re.Match[str], ranks: LocalRanks, admit: Admit) -> None:
         """Count a rank that its monitor kills; UNKNOWN_RANK if the rank never reported its number or is not here."""
         number = match["rank"] or ranks.get((match["node"], match["local"]), "")
         rank = str(int(number)) if number.isdigit() and int(number) < MAX_RANK else UNKNOWN_RANK
-        _count(self.timeouts, (rank, match["heartbeat"] or ("section" if match["section"] else "out_of_section")))
-
-    def take_interruptions(self, match: re.Match[str]) -> None:
-        """Count the ranks that restart in their processes."""
-        for key in islice(_interrupted(match.string), MAX_INTERRUPTED):
-            _count(self.interruptions, key)
+        kind = match["heartbeat"] or ("section" if match["section"] else "out_of_section")
+        _count(self.timeouts, (rank, kind), admit)
 
     def take_heading(self, match: re.Match[str]) -> None:
         """Begin a report: forget the last one of its kind."""
@@ -196,7 +203,6 @@ class JobEvents(msgspec.Struct):
 
 _READERS: tuple[tuple[str, re.Pattern[str], Callable[[JobEvents, re.Match[str]], None]], ...] = (
     (" Event: ", _EVENT, JobEvents.take_event),
-    ("Interruption.", _INTERRUPTION, JobEvents.take_interruptions),
     (" performance:", _SCORES, JobEvents.take_heading),
     (" Score=", _SCORE, JobEvents.take_score),
 )
@@ -210,9 +216,10 @@ def _interrupted(text: str) -> Iterator[tuple[str, str]]:
             yield from ((str(rank), kind) for rank in range(int(first), min(int(last or first) + 1, MAX_RANK)))
 
 
-def _count(counts: _ByRank, key: tuple[str, str]) -> None:
-    if key in counts or len(counts) < MAX_BY_RANK:
-        counts[key] = saved_sum(counts.get(key, 0))
+def _count(counts: _ByRank, key: tuple[str, str], admit: Admit) -> None:
+    if key not in counts and key[0] != UNKNOWN_RANK and (len(counts) >= MAX_BY_RANK or not admit()):
+        key = (UNKNOWN_RANK, key[1])
+    counts[key] = saved_sum(counts.get(key, 0))
 
 
 class SavedLines(SavedTexts):

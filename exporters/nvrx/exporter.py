@@ -11,6 +11,7 @@ import msgspec
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.files import JobLines, JobTexts, PathPatterns, TextExporter, jobs_in_turns
 from agent.sdk.helper import HelperSpec
+from agent.sdk.metrics import FairBudget, Group
 from agent.sdk.ranks import ProcessFacts, RankSnapshot
 from agent.sdk.system import ProcFS
 from exporters.nvrx.events import JobEvents, SavedLines
@@ -23,6 +24,7 @@ CYCLES_SECONDS = 5.0  # Interval between reads of cycle files and launchers
 HELPER_SECONDS = 5.0
 """Timeout of a helper call. The helper does not wait for slow file systems and answers earlier than this."""
 MAX_JOBS = 64  # Limit of followed jobs per node
+MAX_ROWS = 5_000  # Limit of series of ranks from lines, with equal shares of all owners and of their jobs
 LINK = "NVRX_CURRENT_CYCLE_INFO"  # The variable in a rank's environment that has the path of the cycle file
 MARKS = frozenset({LINK, "FT_LAUNCHER_IPC_SOCKET", "FT_RANK_MONITOR_IPC_SOCKET"})
 """NVRx sets at least one of these variables in the environment of each rank that it starts."""
@@ -53,6 +55,8 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         self._cycles: dict[str, Cycle] = {}
         self._cycles_at = float("-inf")
         self._ranks = RankSnapshot()
+        self._rows = FairBudget(MAX_ROWS)
+        self._groups: dict[str, Group] = {}
 
     async def start(self, ctx: Context) -> None:
         """Prepare the helper and the thread. This opens no file."""
@@ -79,7 +83,10 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
 
     def turn(self, texts: JobTexts, ranks: RankSnapshot) -> None:
         """Read new lines and record the progress of ranks."""
-        self._ranks = ranks
+        self._ranks, self._rows = ranks, FairBudget(MAX_ROWS)
+        self._groups = {view.label.job_id: (view.process.facts.owner.key, view.label.job_id) for view in ranks.ranks}
+        for job_id, job in self.saved.jobs.items():
+            self._rows.keep(self._groups.get(job_id, ("", job_id)), job.rows())
         super().turn(texts, ranks)
         progress = [(view.process.progress_seconds, view.label.job_id) for view in ranks.ranks]
         for seconds, job_id in sorted((seconds, job_id) for seconds, job_id in progress if seconds is not None):
@@ -93,8 +100,9 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
             views = sorted(self._ranks.ranks, key=lambda view: view.process.facts.start_seconds)  # the newest counts
             local = {view.process.local_rank: view.label.rank for view in views if view.label.job_id == lines.job_id}
             ranks = {(host, number): rank for host in self._ranks.hostnames for number, rank in local.items()}
+            admit = partial(self._rows.take, self._groups.get(lines.job_id, ("", lines.job_id)))
             for text in lines.lines:
-                job.take(text, ranks)
+                job.take(text, ranks, admit)
 
     def known_jobs(self) -> frozenset[str]:
         """Return the ids of jobs with counts."""
@@ -159,5 +167,5 @@ SPEC = Spec(
     deadline_seconds=5.0,
     families=FAMILIES,
     series_cap=10_000,
-    checkpoint_bytes=256 * 1024,
+    checkpoint_bytes=512 * 1024,
 )

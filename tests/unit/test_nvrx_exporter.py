@@ -141,7 +141,7 @@ def test_an_error_costs_the_lines_of_one_file(node: Node, monkeypatch: pytest.Mo
     odd = node.log("poison", "a_4711", number=1)
     node.log(FAILED, "b_4711", number=2)
     real = JobEvents.take
-    monkeypatch.setattr(JobEvents, "take", lambda job, text, ranks: real(job, {"poison": None}.get(text, text), ranks))
+    monkeypatch.setattr(JobEvents, "take", lambda job, text, *more: real(job, {"poison": None}.get(text, text), *more))
     assert node.look(20.0)["nvrx_events_total/4711/failure_detected"] == 1.0
     append(odd, FAILED.encode() + b"\n")
     assert node.look()["nvrx_events_total/4711/failure_detected"] == 2.0
@@ -217,6 +217,22 @@ def test_jobs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for family in ("nvrx_cycle/", "nvrx_events_total/"):
         assert len([name for name in shown if name.startswith(family)]) == 1
     node.end()
+
+
+def test_a_job_with_many_ranks_in_its_lines_leaves_room_for_another(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond its share a job's ranks count under unknown, and another job's rank has its own series."""
+    monkeypatch.setattr(exporter, "MAX_ROWS", 40)
+    text = "[2026-11-22 01:20:17,474] [WARNING] [RankMonServer4711@n07:{}] Did not get initial heartbeat. Waited 9.00 seconds."
+    for pid, job, ranks in ((10, "4700", 100), (11, "4711", 1)):
+        node.add_rank(pid, job=job)
+        node.log("\n".join(text.format(rank) for rank in range(ranks)), job, pid)
+        shown = node.look(20.0)
+    rows = [name for name in shown if name.startswith("nvrx_heartbeat_timeouts_total/4700/")]
+    assert 1 < len(rows) < 40
+    assert shown["nvrx_heartbeat_timeouts_total/4700/unknown/initial"] == 100 - len(rows) + 1
+    assert shown["nvrx_heartbeat_timeouts_total/4711/0/initial"] == 1
 
 
 def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,7 +45,7 @@ def heard(*texts: str) -> JobEvents:
     """The sums over these lines."""
     sums = JobEvents()
     for text in texts:
-        sums.take(text, LOCAL)
+        sums.take(text, LOCAL, lambda: True)
     return sums
 
 
@@ -206,7 +206,7 @@ def test_recovery_until_workers_and_until_progress() -> None:
     sums.progress(MINUTE + 55)
     assert sums.recovery_seconds()["progress"] == pytest.approx(40.0)
     assert sums.events == {"worker_start_completed": 3, "failure_detected": 2}
-    sums.take(event("failure_detected", 59, 2), {})
+    sums.take(event("failure_detected", 59, 2), {}, lambda: True)
     assert sums.recovery_seconds() == {}
 
 
@@ -217,7 +217,7 @@ def test_scores_follow_their_heading() -> None:
     assert sums.scores == {(str(rank), "relative"): rank / 10 for rank in range(1, 7)}
     sums = heard("GPU relative performance:", *scores, "GPU individual performance:", scores[7])
     assert len(sums.scores) == events.SCORED_AT_A_TIME + 1
-    sums.take("GPU relative performance:", {})
+    sums.take("GPU relative performance:", {}, lambda: True)
     assert sums.scores == {("8", "individual"): 0.8}
 
 
@@ -262,7 +262,9 @@ def test_what_real_launchers_log() -> None:
 
 
 def test_ranks_of_a_job_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit of ranks only known ones are counted."""
+    """Ranks beyond the limit count under unknown."""
     monkeypatch.setattr(events, "MAX_BY_RANK", 2)
     texts = [MONITOR.format(rank, HEARTBEAT.format("initial")) for rank in (1, 2, 3, 1)]
-    assert heard(*texts).timeouts == {("1", "initial"): 2, ("2", "initial"): 1}
+    assert heard(*texts).timeouts == {
+        ("1", "initial"): 2, ("2", "initial"): 1, ("unknown", "initial"): 1,
+    }  # fmt: skip
