@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from agent.sdk.files import in_turns
 from agent.sdk.metrics import COUNT, SUM, Family, Metric
 from agent.sdk.ranks import RankLabel
 from exporters.inspector import families as shown
@@ -219,7 +220,7 @@ def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metr
     jobs, withheld, rows = dict(snapshot.inherited.durations), _withheld_jobs(writers, snapshot), shown.DURATIONS.rows()
     for writer in writers:
         add_durations(jobs, writer, snapshot.labels)
-    for series, durations in sorted(jobs.items())[:MAX_HISTOGRAMS]:
+    for series, durations in in_turns(sorted(jobs.items()), lambda item: item[0].job_id, MAX_HISTOGRAMS):
         if series.job_id not in withheld:
             for bound, count in zip(BOUND_LABELS, accumulate(durations.counts), strict=True):
                 rows.add((*series, bound), count)
@@ -235,7 +236,7 @@ def _by_algorithm(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> M
     )  # fmt: skip
     for writer in writers:
         add_algorithms(sums, writer, snapshot.labels)
-    for series, count in sorted(sums.items())[:MAX_CHOICES]:
+    for series, count in in_turns(sorted(sums.items()), lambda item: item[0].job_id, MAX_CHOICES):
         if series.job_id not in withheld:
             rows.add(series, count)
     return rows.metric

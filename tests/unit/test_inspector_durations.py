@@ -121,10 +121,13 @@ def test_communicators_that_end_take_theirs_along() -> None:
 
 
 def test_no_more_histograms_than_the_bound() -> None:
-    """Of MAX_HISTOGRAMS + 1 the last by name is not shown."""
-    names = (f"{number:04}" for number in range(MAX_HISTOGRAMS + 1))
-    durations = {JobSeries(name, "AllReduce", "8192"): Durations() for name in names}
+    """Above the limit the job with the most loses its last series by name; a job with one keeps it."""
+    sizes = [f"{number:04}" for number in range(MAX_HISTOGRAMS)]
+    durations = {JobSeries("4711", "AllReduce", size): Durations() for size in sizes}
+    durations[JobSeries("4712", "AllReduce", "8192")] = Durations()
     snapshot = InspectorSnapshot((), {}, Inheritance(durations=durations))
     (metric,) = [metric for metric in render(snapshot) if metric.family.name == FAMILY]
     assert len(metric.labels) == MAX_HISTOGRAMS * (len(BOUND_LABELS) + 2)
-    assert metric.labels[-1][0] == f"{MAX_HISTOGRAMS - 1:04}"
+    assert {labels[:3] for labels in metric.labels} == {
+        ("4712", "AllReduce", "8192"), *(("4711", "AllReduce", size) for size in sizes[:-1])
+    }  # fmt: skip

@@ -224,7 +224,8 @@ def test_a_job_with_many_ranks_in_its_lines_leaves_room_for_another(
 ) -> None:
     """Beyond its share a job's ranks count under unknown, and another job's rank has its own series."""
     monkeypatch.setattr(exporter, "MAX_ROWS", 40)
-    text = "[2026-11-22 01:20:17,474] [WARNING] [RankMonServer4711@n07:{}] Did not get initial heartbeat. Waited 9.00 seconds."
+    beginning = "[2026-11-22 01:20:17,474] [WARNING] [RankMonServer4711@n07:{}]"
+    text = f"{beginning} Did not get initial heartbeat. Waited 9.00 seconds."
     for pid, job, ranks in ((10, "4700", 100), (11, "4711", 1)):
         node.add_rank(pid, job=job)
         node.log("\n".join(text.format(rank) for rank in range(ranks)), job, pid)
