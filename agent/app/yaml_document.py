@@ -137,12 +137,20 @@ def nearest(name: str, known: Collection[str]) -> str:
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(known))}"
 
 
+_KINDS = re.compile("`([^`]+)`")
+_WORDS = {
+    "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "null": "nothing",
+    "array": "a list", "object": "a mapping (name: value)",
+}  # fmt: skip
+"""msgspec's names of types, in words of YAML."""
+
+
 def _with_choices(type_: type[Any], path: str, message: str) -> str:
     """Return msgspec's message about the value at ``path``; for an invalid choice it lists the allowed values."""
     allowed = [str(value) for possible in _at(type_, path) for value in _values(possible)]
     if message.startswith("Invalid enum value") and allowed:
         return f"{message.removeprefix('Invalid enum value ')[:80]} is not one of {', '.join(allowed)}"
-    return message
+    return _KINDS.sub(lambda match: " or ".join(_WORDS.get(kind, kind) for kind in match[1].split(" | ")), message)
 
 
 def _at(type_: type[Any], path: str) -> list[inspect.Type]:
@@ -173,4 +181,6 @@ def _values(kind: inspect.Type) -> list[object]:
             return list(values)
         case inspect.EnumType(cls=cls):
             return [member.value for member in cls]
+        case inspect.BoolType():
+            return ["true", "false"]
     return []

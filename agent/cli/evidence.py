@@ -1,10 +1,12 @@
 """`rankwatch evidence list|show|take`: lists, shows and takes evidence bundles of this node."""
 
 import argparse
+import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from agent.cli import own_agent
 from agent.cli.terminal import plain, refuse, say
 from agent.evidence import folder
 from agent.evidence.summary import Summary, Word
@@ -15,6 +17,7 @@ SHOWN_RANKS = 32
 TAKE_SECONDS = 40.0
 """How long to wait for a bundle: the agent collects for 20 s by default, and may first finish another bundle."""
 POLL_SECONDS = 0.2
+ASK_SECONDS = 5.0  # Timeout of the question which jobs the agent knows
 
 
 def time_of_day(seconds: float) -> str:
@@ -101,24 +104,44 @@ def main(arguments: Sequence[str]) -> int:
     show.add_argument("name", metavar="NAME", help="a bundle's name, or a job's id for its newest one")
     take = commands.add_parser("take", help="request a bundle of a job from the agent now")
     take.add_argument("--job", required=True, metavar="ID", help="the job's id, as the agent shows it")
+    own_agent.add_flags(take)
     flags = parser.parse_args(list(arguments))
+    path, command = flags.path, flags.command
+    if command == "show" and "/" in flags.name:
+        path, flags.name = Path(flags.name).parent, Path(flags.name).name
     try:
-        if not flags.path.is_dir():
-            raise FileNotFoundError(f"no directory {flags.path}")
-        if flags.command == "list":
-            say(listed(folder.summaries(flags.path)))
-        elif flags.command == "show":
-            _show(flags.path, flags.name)
+        _check(path, os.R_OK | os.X_OK | (os.W_OK if command == "take" else 0))
+        if command == "list":
+            say(listed(folder.summaries(path)))
+        elif command == "show":
+            _show(path, flags.name)
         else:
-            _take(flags.path, flags.job, TAKE_SECONDS)
+            _check_job(flags)
+            _take(path, flags.job, TAKE_SECONDS)
     except (OSError, ValueError) as error:
         return refuse("evidence", str(error))
     return 0
 
 
+def _check(path: Path, rights: int) -> None:
+    """Raise OSError if the directory is missing, or if this user may not read it or request a bundle there."""
+    if not path.is_dir():
+        raise FileNotFoundError(f"no directory {path}: the agent takes no evidence, or elsewhere (--path)")
+    if not os.access(path, rights):
+        raise PermissionError(f"you have no right to {path}; run it as root: sudo rankwatch evidence")
+
+
+def _check_job(flags: argparse.Namespace) -> None:
+    """Raise ValueError if the agent answers and has no rank of the job."""
+    try:
+        jobs = [job.job_id for job in own_agent.document(own_agent.place_of(flags), ASK_SECONDS).jobs]
+    except (OSError, ValueError):
+        return
+    if flags.job not in jobs:
+        raise ValueError(f"job {flags.job} has no rank on this node; jobs here: {', '.join(jobs) or 'none'}")
+
+
 def _show(path: Path, requested: str) -> None:
-    if "/" in requested:
-        path, requested = Path(requested).parent, Path(requested).name
     name = requested.removesuffix(folder.SUFFIX).removesuffix(folder.SUMMARY_SUFFIX)
     if name not in folder.bundles(path):
         of_job = [name for name, summary in folder.summaries(path) if summary.job_id == requested]

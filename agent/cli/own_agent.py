@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from agent.app.config import DEFAULT_LISTEN_ADDRESS, AgentConfig, Loaded, read_config
 from agent.app.yaml_document import ConfigError
+from agent.page.document import PATH, NodeDocument, read as decoded
 from agent.web.listen import LOCAL_SOCKET, parse_listen_address
 
 MAX_BYTES = 64 * 1024 * 1024
@@ -93,6 +94,11 @@ def read(agent: AgentPlace, path: str, seconds: float) -> bytes:
     finally:
         connection.close()
     return body
+
+
+def document(agent: AgentPlace, seconds: float) -> NodeDocument:
+    """Return the agent's document about its node; raises OSError or ValueError as ``read`` does."""
+    return decoded(read(agent, PATH, seconds))
 
 
 def _refusal(status: int, reason: str) -> str:

@@ -13,7 +13,7 @@ from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.cli.terminal import as_json, columns, has_colours, plain, rank_set, refuse, say
 from agent.page.describe import how_ended
-from agent.page.document import PATH, NodeDocument, Rank, read
+from agent.page.document import NodeDocument, Rank
 
 TIMEOUT_SECONDS = 10.0
 WATCH_SECONDS = 2.0
@@ -36,7 +36,7 @@ def main(arguments: Sequence[str]) -> int:
         agent = own_agent.place_of(flags)
         if flags.watch:
             return _watch(agent, flags.job)
-        whole = _ask(agent)
+        whole = own_agent.document(agent, TIMEOUT_SECONDS)
         document = of_job(whole, flags.job)
     except (OSError, ValueError) as error:
         where = "" if isinstance(error, ConfigError) else f"no answer from {agent}: "
@@ -63,7 +63,9 @@ def of_job(document: NodeDocument, job_id: str | None) -> NodeDocument:
 
 
 def table(document: NodeDocument, *, colour: bool = False) -> str:
-    """Return the ranks as lines of text, those in trouble first, then notes on what is unknown, with remedies."""
+    """Return a sentence for each job in trouble, the ranks, those in trouble first, and notes with remedies."""
+    troubled = [job for job in document.jobs if set(job.states) - {"alive", "finished"}]
+    sentences = [f"job {plain(job.job_id)}: {plain(job.sentence)}" for job in troubled]
     notes = [plain(note) for note in document.notes]
     # exporters in other states have no source here
     exporters = [exporter for exporter in document.exporters if exporter.why and exporter.state in ("up", "down")]
@@ -76,7 +78,7 @@ def table(document: NodeDocument, *, colour: bool = False) -> str:
         return "\n".join(["no ranks", *notes])
     rows = (_cells(rank, document.now_seconds) for rank in document.ranks)
     shown = columns(_HEAD, rows, _HEAD.index("STATE"), colour=colour)
-    return "\n".join([*shown, *notes])
+    return "\n".join([*sentences, *shown, *notes])
 
 
 def brief(document: NodeDocument) -> str:
@@ -121,16 +123,11 @@ def _screen(agent: own_agent.AgentPlace, job_id: str | None) -> str:
 
 def _text_of(agent: own_agent.AgentPlace, job_id: str | None, *, colour: bool) -> str:
     try:
-        document = of_job(_ask(agent), job_id)
+        document = of_job(own_agent.document(agent, TIMEOUT_SECONDS), job_id)
     except (OSError, ValueError) as error:
         return f"{time.strftime('%H:%M:%S')}  no answer from {agent}: {plain(str(error))}"
-    sentences = [f"job {plain(job.job_id)}: {plain(job.sentence)}" for job in document.jobs]
     clock = time.strftime("%H:%M:%S", time.localtime(document.now_seconds))
-    return "\n".join([f"{clock}  {plain(document.hostname)}", *sentences, table(document, colour=colour)])
-
-
-def _ask(agent: own_agent.AgentPlace) -> NodeDocument:
-    return read(own_agent.read(agent, PATH, TIMEOUT_SECONDS))
+    return "\n".join([f"{clock}  {plain(document.hostname)}", table(document, colour=colour)])
 
 
 def _cells(rank: Rank, now_seconds: float) -> tuple[str, ...]:

@@ -44,7 +44,8 @@ def refuse(command: str, why: str, status: int = 1) -> int:
 
 def no_answer(command: str, url: str, error: Exception) -> int:
     """Report that the Prometheus at ``url`` gave no answer; return exit status 2."""
-    return refuse(command, f"no answer from {prometheus.shown(url)}: {error}", 2)
+    why = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return refuse(command, f"no answer from {prometheus.shown(url)}: {why}", 2)
 
 
 def add_prometheus(parser: argparse.ArgumentParser, cluster: str = "if one Prometheus watches several") -> None:

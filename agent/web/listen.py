@@ -79,7 +79,9 @@ def _owner_of(port: int) -> str:
     with suppress(psutil.Error, OSError):
         for connection in psutil.net_connections("tcp"):
             if connection.status == psutil.CONN_LISTEN and connection.pid and connection.laddr[1:] == (port,):
-                return f" by process {connection.pid} ({psutil.Process(connection.pid).name()})"
+                unit = Path(f"/proc/{connection.pid}/cgroup").read_text().rpartition("/")[2].strip()
+                name = unit if unit.endswith(".service") else psutil.Process(connection.pid).name()
+                return f" by process {connection.pid} ({name})"
     return ""
 
 

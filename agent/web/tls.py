@@ -31,15 +31,16 @@ def context_of(config: TlsConfig, folder: Path) -> ssl.SSLContext:
     for curve in config.curve_preferences:
         context.set_ecdh_curve(CURVES[curve])
     context.set_alpn_protocols(["http/1.1"])
+    source = f"{config.cert_file or 'cert'} or {config.key_file or 'key'}"
     try:
         _load_certificate(context, config, folder)
+        source = config.client_ca_file or "client_ca"
         if config.client_ca:
             context.load_verify_locations(cadata=config.client_ca)
         elif config.client_ca_file:
             context.load_verify_locations(cafile=folder / config.client_ca_file)
     except (OSError, ssl.SSLError) as error:
-        named = error.filename if isinstance(error.filename, str) else ""
-        raise ValueError(f"tls_server_config: {named or 'certificate, key or client_ca'}: {error.strerror}") from error
+        raise ValueError(f"tls_server_config: {error.filename or source}: {error.strerror}") from error
     return context
 
 

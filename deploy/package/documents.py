@@ -43,7 +43,7 @@ def rankwatch_setup_8(version: str, date: str) -> str:
     title = (
         "RANKWATCH-SETUP",
         f'8 "{date}" "rankwatch {version}"',
-        "rankwatch-setup \\- what rankwatch may see, and who tells it",
+        "rankwatch-setup \\- gives the rankwatch service its rights",
     )
     return _page(title, [("DESCRIPTION", said)], ".BR rankwatch (1)")
 

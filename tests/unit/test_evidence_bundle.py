@@ -9,10 +9,12 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
-from agent.cli.evidence import listed, shown
+from agent.cli import own_agent
+from agent.cli.evidence import listed, main, shown
 from agent.evidence import folder
 from agent.evidence.board import EvidenceBoard
 from agent.evidence.summary import Event, Part, RankAtTime, Summary, Word
+from agent.page.document import JobView, NodeDocument
 from exporters.evidence import bundle
 from exporters.evidence.bundle import MAX_PART_BYTES, MOST_TIMES, Held, bundle_name, evicted, fitted, most_kept, write
 
@@ -316,3 +318,26 @@ def test_a_flood_is_bounded_and_costs_no_user_with_one_what_others_have_more_of(
             if gone.user not in users_left and gone is not newcomer:
                 assert len(set(users_left)) == len(users_left)
         assert len(now) <= most_kept(keep)
+
+
+def test_what_the_command_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No directory, no right and a job without ranks here each have a message with the remedy; a path is a bundle."""
+    write(tmp_path, NAME, {}, summary(), 10)
+    path = ["--path", str(tmp_path)]
+    node = NodeDocument(
+        rankwatch="0.2.0", hostname="n1", now_seconds=0.0, up_seconds=9.0, ready=True,
+        jobs=(JobView(job_id="7", sentence="8 ranks run", states={}),),
+    )  # fmt: skip
+    monkeypatch.setattr(own_agent, "document", lambda agent, seconds: node)
+    assert main(["--path", str(tmp_path / "none"), "show", str(tmp_path / f"{NAME}.json")]) == 0
+    assert capsys.readouterr().out.startswith(f"{NAME}: job 7")
+    assert main(["--path", str(tmp_path / "none"), "list"]) == 1
+    assert "the agent takes no evidence, or elsewhere (--path)" in capsys.readouterr().err
+    assert main([*path, "take", "--job", "8"]) == 1
+    assert "job 8 has no rank on this node; jobs here: 7" in capsys.readouterr().err
+    monkeypatch.setattr(os, "access", lambda path, rights: not rights & os.W_OK)
+    assert main([*path, "list"]) == 0
+    assert main([*path, "take", "--job", "7"]) == 1
+    assert "run it as root: sudo rankwatch evidence" in capsys.readouterr().err

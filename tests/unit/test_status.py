@@ -132,7 +132,7 @@ def test_json_is_the_document(answers: Answers, capsys: pytest.CaptureFixture[st
 
 def test_watching_on_a_terminal(answers: Answers) -> None:
     """On a terminal the table has a screen of its own, with colours, and an interrupt ends it well."""
-    answers.body = write(document(jobs=(JobView(job_id="4711", sentence="rank 9 crashed", states={}),)))
+    answers.body = write(document(jobs=(JobView(job_id="4711", sentence="rank 9 crashed", states={"dead": 1}),)))
     reader, writer = os.openpty()
     # A shell's background ignores SIGINT, and what it starts would, too.
     command = [

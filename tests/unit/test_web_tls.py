@@ -197,7 +197,7 @@ async def test_a_renewed_certificate(tmp_path: Path) -> None:
         await asyncio.to_thread((tmp_path / "server.pem").write_text, "broken")
         await node.terms._look(node.file)
         assert await shown() == "renewed"
-        assert "certificate, key or client_ca" in node.terms.refused
+        assert "server.pem or server.key" in node.terms.refused
         await asyncio.to_thread(node.replace, "server")
         await node.terms._look(node.file)
         assert (await shown(), node.terms.refused) == ("server", "")
@@ -205,7 +205,7 @@ async def test_a_renewed_certificate(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("text", "expected"), [
     (TLS.replace("server.pem", "none.pem") + "}", "none.pem: No such file or directory"),
-    (TLS.replace("server.key", "other.key") + "}", "certificate, key or client_ca"),
+    (TLS.replace("server.key", "other.key") + "}", "server.pem or other.key"),
 ])  # fmt: skip
 def test_certificates_that_cannot_be_used(tmp_path: Path, text: str, expected: str) -> None:
     """A certificate that is not there, or that its key does not fit, is a mistake with its name."""

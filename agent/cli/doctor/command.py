@@ -43,6 +43,9 @@ def examine(facts: Facts) -> list[NodeFinding]:
 def _configuration(facts: Facts) -> Iterator[NodeFinding]:
     if facts.config_error.endswith("Permission denied"):
         yield wrong("configuration", facts.config_error, "run it as root: sudo rankwatch doctor")
+    elif facts.config_error.endswith("No such file or directory"):
+        yield wrong("configuration", facts.config_error, "name the agent's file, or leave out --config.file")
+        return
     elif facts.config_error:
         yield wrong("configuration", facts.config_error, "mend the file")
     elif not facts.config_file:

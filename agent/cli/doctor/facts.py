@@ -20,7 +20,7 @@ from agent.app.config import AgentConfig, Options, load
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.core import prometheus
-from agent.page.document import PATH, NodeDocument, read
+from agent.page.document import NodeDocument
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 ASK_SECONDS = 10.0
@@ -95,7 +95,7 @@ def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | Non
     )
     used = ""
     try:
-        document = read(own_agent.read(agent, PATH, ASK_SECONDS))
+        document = own_agent.document(agent, ASK_SECONDS)
         used = document.configuration.file
         text = own_agent.read(agent, "/metrics", ASK_SECONDS).decode("utf-8", "replace")
         facts = replace(facts, document=document, samples=_samples(text))
