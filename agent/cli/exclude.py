@@ -15,6 +15,7 @@ DAYS, MAX_DAYS = 7, 90
 POINTS = 3
 _SEEN = "max by (cluster, job_id, node, user, {labels}) (present_over_time({metric}[{days}d]))"
 _FAILURES = {"signal, cause": "rank:rankwatch_dead:time", "class": 'rank:rankwatch_exit:time{class="reboot"}'}
+_RULES = "count(present_over_time(cluster:rankwatch_targets:count[{days}d]))"
 _SIGNALS = frozenset({"SIGSEGV", "SIGBUS", "SIGILL"})
 """Signals that faulty memory or a driver can cause."""
 
@@ -40,8 +41,12 @@ def main(arguments: Sequence[str]) -> int:
                 flags.prometheus, _SEEN.format(labels=labels, metric=metric, days=flags.days)
             )
         ]
+        has_rules = bool(failures or prometheus.samples(flags.prometheus, _RULES.format(days=flags.days)))
     except NO_ANSWER as error:
         return no_answer("exclude", flags.prometheus, error)
+    if not has_rules:
+        why = f"this Prometheus has no series of rankwatch's rules in {flags.days} days"
+        return refuse("exclude", f"{why}: see rankwatch doctor --prometheus {prometheus.shown(flags.prometheus)}", 2)
     chosen = [
         lemon for lemon in lemons(failures) if lemon.points >= flags.points and flags.cluster in (None, lemon.cluster)
     ]

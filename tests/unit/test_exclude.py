@@ -51,6 +51,9 @@ def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert all("[3d]" in expression for expression in asked)
     assert exclude.main(["--prometheus", "http://p", "--cluster", "c2"]) == 0
     assert capsys.readouterr().out == "no node has enough points\n"
+    monkeypatch.setattr("agent.core.prometheus.samples", lambda _url, _text: [])
+    assert exclude.main(["--prometheus", "http://p"]) == 2
+    assert "no series of rankwatch's rules in 7 days" in capsys.readouterr().err
 
 
 def test_slurms_list_is_of_one_cluster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

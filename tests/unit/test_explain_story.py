@@ -188,7 +188,7 @@ def test_bundles_alone(tmp_path: Path) -> None:
     assert "unknown  metrics show neither GPUs nor ranks of the job" in text
     page, why = explain(Forgetful(), "70", None, None, END, bundles.Read((), ()))
     assert page is None
-    assert why == "job 70: no data in the range (--since, --until); known jobs: none"
+    assert why.startswith("job 70: no data in the range (--since, --until); known jobs: none (rankwatch doctor")
 
 
 def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:

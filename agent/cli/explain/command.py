@@ -59,7 +59,8 @@ def explain(
         names = ", ".join(cluster_name or "(none)" for cluster_name in job.clusters)
         return None, f"clusters {names} each have a job {job_id}: choose one by --cluster"
     if not job.clusters and not read.summaries:
-        listed = ", ".join(_recent_jobs(asker, end, seconds)) or "none"
+        none = "none (rankwatch doctor --prometheus URL checks the scrapes)"
+        listed = ", ".join(_recent_jobs(asker, end, seconds)) or none
         return None, f"job {job_id}: no data in the range (--since, --until); known jobs: {listed}"
     start = end - seconds
     if since is None and job.started is not None:

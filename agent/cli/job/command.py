@@ -33,7 +33,8 @@ def as_text(facts: JobFacts, *, every: bool = False, colour: bool = False) -> st
         names = ", ".join(plain(cluster) or "(none)" for cluster in facts.clusters)
         return f"clusters {names} each have a job {plain(facts.job_id)}: choose one by --cluster"
     if not facts.ranks:
-        return f"job {plain(facts.job_id)}: no rank was seen in the last hour"
+        why = "no rank was seen in the last hour; rankwatch doctor --prometheus URL checks the scrapes"
+        return f"job {plain(facts.job_id)}: {why}"
     lines = [_title(facts), *_states(facts), *_first(facts), *_missing(facts), *_alerts(facts)]
     if not facts.has_rules:
         lines.append("the shipped rules have no series of this job: are they loaded? (without them no rank is late)")
