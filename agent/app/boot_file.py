@@ -70,6 +70,10 @@ class BootFile:
             await self._thread.call(partial(write_own_file, path, content, sync=True))
         except OSError as error:
             self._saved = None  # the next tick tries again
-            self._log.warning("the ranks of this boot are not saved", path=path, error=error.strerror)
+            self._log.warning(
+                "the ranks of this boot are not saved; state.path must be in a directory that the agent may write",
+                path=path,
+                error=error.strerror,
+            )
         else:
             self._saved = jobs

@@ -189,7 +189,11 @@ class StateFile:
         try:
             write_own_file(self._path, draft.content, sync=False)
         except OSError as error:
-            self._log.warning("checkpoint not written", path=self._path, error=error.strerror)
+            self._log.warning(
+                "checkpoint not written; state.path must be writable for the agent",
+                path=self._path,
+                error=error.strerror,
+            )
             return False
         return True
 

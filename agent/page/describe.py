@@ -141,8 +141,8 @@ def _rank(view: RankView, failed: Collection[Entry], speed: SpeedView) -> Rank:
     )
 
 
-OTHER_USERS = "50-other-users.conf"
-"""Drop-in of the service that grants the right to read other users' processes."""
+OTHER_USERS = "run rankwatch-setup --with-other-users as root, then restart the jobs"
+"""The remedy for a missing right to read other users' processes."""
 WITHOUT_NCCL = (
     "processes with a rank in their environment and no NCCL loaded: {count}; they use gloo or MPI, or have not "
     "initialised their process group"
@@ -154,8 +154,7 @@ def notes(table: RankSnapshot) -> list[str]:
     said = [WITHOUT_NCCL.format(count=table.without_nccl)] if table.without_nccl else []
     if table.unidentified and table.unreadable:
         said.append(
-            f"{table.unidentified} rank processes, not identified: their environment may not be read; enable "
-            f"{OTHER_USERS} and restart their jobs"
+            f"{table.unidentified} rank processes, not identified: their environment may not be read; {OTHER_USERS}"
         )
     elif table.unidentified:
         said.append(f"{table.unidentified} rank processes, not identified: nothing names their ranks yet")

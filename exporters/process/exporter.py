@@ -162,7 +162,7 @@ class ProcessExporter:
         if scanned.unreadable:
             self._ctx.log.warning(
                 "the environment of {processes} rank processes cannot be read: their ranks are named by their "
-                "communicators alone. CAP_SYS_PTRACE for the service gives the right to read it",
+                "communicators alone. Run rankwatch-setup --with-other-users as root, then restart the jobs",
                 processes=scanned.unreadable,
             )
         running = ranks.snapshot().running

@@ -139,7 +139,7 @@ def test_what_each_drop_in_gives(tmp_path: Path, expected: Expected) -> None:
     cpu = [line for line in said.splitlines() if line.startswith("rankwatch_rank_cpu_seconds_total")]
     assert ['{job_id="77",rank="0"}' in line for line in cpu] == [True] * expected.knows_rank, said
     assert ('wait="fuse"' in said) == expected.knows_rank, said
-    for remedy in ("may not be read; enable 50-other-users.conf", "unavailable: enable 50-other-users.conf"):
+    for remedy in ("may not be read; run rankwatch-setup", "unavailable: run rankwatch-setup"):
         assert (remedy in said) != expected.knows_rank, said
     assert "ERROR" not in said, said
 

@@ -9,11 +9,12 @@ from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.cli.doctor.facts import Facts, gather
 from agent.cli.terminal import as_json, plain, say
-from agent.page.describe import WITHOUT_NCCL
+from agent.page.describe import OTHER_USERS, WITHOUT_NCCL
 from agent.page.document import NodeDocument
 
 FREE_SHARE = 0.05
 CLOCK_SECONDS = 1.0
+_RULES = "rules/*.yml in deploy/prometheus or /usr/share/rankwatch/prometheus"
 SHIPPED_JOBS = ("rankwatch", "rankwatch-liveness")
 _PUBLIC_STICKY = 0o1777
 _LOOPBACK = ("127.", "localhost", "[::1]")
@@ -88,7 +89,7 @@ def _ranks(facts: Facts) -> Iterator[NodeFinding]:
         yield wrong(
             "rights",
             f"the agent may not read the environment of {unreadable:.0f} rank processes",
-            "rankwatch-setup --with-other-users, then restart the jobs",
+            OTHER_USERS,
         )
     elif unidentified:
         yield wrong(
@@ -200,7 +201,9 @@ def _prometheus(facts: Facts) -> Iterator[NodeFinding]:
     for job in SHIPPED_JOBS:
         if job not in watcher.targets:
             yield wrong(
-                "prometheus", f"job {job} does not scrape this node", "add it: deploy/prometheus/scrape/file_sd.yml"
+                "prometheus",
+                f"job {job} does not scrape this node",
+                "add it: scrape/file_sd.yml in deploy/prometheus or /usr/share/rankwatch/prometheus",
             )
         elif not watcher.targets[job]:
             yield wrong("prometheus", f"job {job}'s last scrape of this node failed", f"{watcher.url}/targets says why")
@@ -219,10 +222,10 @@ def _rules(facts: Facts) -> Iterator[NodeFinding]:
     if watcher is None or watcher.error:
         return
     if not watcher.rule_groups:
-        yield wrong("rules", "Prometheus has not loaded our rules", "rule_files: deploy/prometheus/rules/*.yml")
+        yield wrong("rules", "Prometheus has not loaded our rules", f"rule_files: {_RULES}")
     elif missing := watcher.rules_missing:
         text = f"{len(missing)} of this version's rules are not loaded, such as {missing[0]}"
-        yield note("rules", text, "deploy/prometheus/rules/*.yml of the version that the agents have, then a reload")
+        yield note("rules", text, f"{_RULES}, of the version that the agents have; then reload")
     for name, rule_value in watcher.verdict.items():
         if (agent_value := getattr(facts.verdict, name, rule_value)) != rule_value:
             text = f"the rules use {name} {rule_value:g}, the agent {agent_value:g}"

@@ -45,7 +45,7 @@ class DumpDirectory(NamedTuple):
 
 
 class Watcher(NamedTuple):
-    """Facts from a Prometheus. ``targets``: by shipped scrape job, whether the last scrape of this node succeeded.
+    """Facts from a Prometheus. ``targets``: by shipped scrape job, False if the last scrape of this node failed.
 
     ``error``: why the query failed. ``unsent``: alerts that it failed to send in the last 5 minutes.
     ``clock_ahead_seconds``: how far this node's clock is ahead, None if unknown. ``rules_missing``: names of the rules
@@ -184,7 +184,7 @@ def ask_prometheus(url: str) -> Watcher:
         rules = [rule for group in groups for rule in group["rules"]]
         return Watcher(
             prometheus.shown(url),
-            targets={str(target["labels"]["job"]): target["health"] == "up" for target in ours},
+            targets={str(target["labels"]["job"]): target["health"] != "down" for target in ours},
             rule_groups=sum(str(group["name"]).startswith("rankwatch") for group in groups),
             alertmanagers=len(managers),
             unsent=sum(sample.value for sample in prometheus.samples(url, _UNSENT)),
@@ -192,8 +192,12 @@ def ask_prometheus(url: str) -> Watcher:
             rules_missing=tuple(sorted(_shipped_rules() - {str(rule["name"]) for rule in rules})),
             verdict=_numbers_of(rules),
             shows_password=prometheus.shows_password(url),
-            placeholders=sum(
-                str(rule.get("annotations", {}).get("runbook_url", "")).startswith(PLACEHOLDER) for rule in rules
+            placeholders=len(
+                {
+                    rule["name"]
+                    for rule in rules
+                    if str(rule.get("annotations", {}).get("runbook_url", "")).startswith(PLACEHOLDER)
+                }
             ),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:

@@ -51,7 +51,9 @@ def unavailable(proc: ProcFS, roots: Roots) -> list[str]:
         "CPU wait time unavailable: the kernel has no schedstat (CONFIG_SCHED_INFO)": proc.run_queue_wait(pid, pid),
         "disk wait time unavailable: set sysctl kernel.task_delayacct=1": proc.counts_io_wait() or None,
         "control group pressure unavailable: cgroup v2 or psi=1 missing": has_pressure or None,
-        "what blocked threads wait for unavailable: enable 50-other-users.conf": proc.environment(1),
+        "what blocked threads wait for unavailable: run rankwatch-setup --with-other-users as root": proc.environment(
+            1
+        ),
     }
     return [text for text, value in counted.items() if value is None]
 
