@@ -144,8 +144,7 @@ def _rank(view: RankView, failed: Collection[Entry], speed: SpeedView) -> Rank:
 OTHER_USERS = "run rankwatch-setup --with-other-users as root, then restart the jobs"
 """The remedy for a missing right to read other users' processes."""
 WITHOUT_NCCL = (
-    "processes with a rank in their environment and no NCCL loaded: {count}; they use gloo or MPI, or have not "
-    "initialised their process group"
+    "{count} processes have RANK set and no NCCL loaded: gloo, MPI, or before init_process_group (see docs/jobs.md)"
 )
 
 

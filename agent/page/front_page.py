@@ -85,7 +85,7 @@ def _refused(why: str) -> str:
 
 
 def _notes(notes: Sequence[str]) -> str:
-    return "".join(f"<p>{_mark('note', 'odd')} {_text(note)}.</p>\n" for note in notes)
+    return "".join(f"<p>{_mark('note', 'odd')} {escape(_valid(note))}.</p>\n" for note in notes)
 
 
 def _jobs(document: NodeDocument, links: SiteLinks) -> str:
