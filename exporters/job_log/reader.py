@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from agent.sdk.exporter import Context, Outputs
-from agent.sdk.files import FollowedFile, Position, TextFiles, TextLines
+from agent.sdk.files import FollowedFile, Position, TextFiles, TextLines, in_turns
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.job_log.catalogue import Catalogue
@@ -41,7 +41,7 @@ SAVE_SECONDS = 2.5  # Half the interval at which the agent writes its checkpoint
 FORGET_SECONDS = 900.0  # This long after a start, the reader drops jobs of the checkpoint that have no ranks here
 READ_CPU_SECONDS = 0.1  # CPU time limit per turn. A backlog takes at most a tenth of a core.
 READ_BYTES = 64 * 1024 * 1024
-MAX_CLAIMED = 1024
+MAX_CLAIMED = 1024  # Limit of read logs, with owners in turn, each owner's most recently written first
 MAX_COLLECTIVE_ENTRIES = 65_536
 """Limit of watchdog entries over all jobs, about 20 MB. At the limit the job with the most entries loses all."""
 
@@ -187,8 +187,10 @@ class JobLogReader:
         by_id = by_any_id(jobs.values())
         claims = {file.identity: claim for file in files if (claim := self._claim(file, named | held, jobs, by_id))}
         remote = self._read_elsewhere(files, claims, held, jobs)
-        ours = [identity for identity in claims if identity not in remote]
-        self._claims = {identity: claims[identity] for identity in ours[:MAX_CLAIMED]}
+        ours = [file for file in files if file.identity in claims and file.identity not in remote]
+        ours.sort(key=lambda file: -file.written_ns)
+        ours = in_turns(ours, lambda file: _owner(claims[file.identity].job_id, jobs), MAX_CLAIMED)
+        self._claims = {file.identity: claims[file.identity] for file in ours}
         self._paths = {file.identity: file.path for file in files if file.identity in self._claims}
         if self._passages is not None:
             self._passages.keep(self._claims.keys(), jobs.keys())
@@ -274,6 +276,12 @@ class JobLogReader:
         positions = [position for position in self._texts.positions() if (position.device, position.inode) in kept]
         jobs = self._saved | {job_id: tally.saved for job_id, tally in self._tallies.items()}
         return msgspec.msgpack.encode(LogSection(positions, jobs))
+
+
+def _owner(job_id: str, jobs: Mapping[str, LoggedJob]) -> str:
+    """Return the key of a job's owner; the job's id if it has no ranks here."""
+    ranks = jobs[job_id].ranks if job_id in jobs else ()
+    return ranks[0].process.facts.owner.key if ranks else job_id
 
 
 def pids_of(jobs: Mapping[str, LoggedJob]) -> frozenset[int]:

@@ -15,7 +15,7 @@ from lent import lent
 from proc_tree import ProcTree
 from rank_table import view
 
-from agent.sdk.ranks import UNKNOWN_RANK
+from agent.sdk.ranks import UNKNOWN_RANK, Owner
 from agent.sdk.system import ProcFS
 from exporters.job_log import ownership, reader
 from exporters.job_log.jobs import ERROR_FILE, LoggedJob
@@ -397,13 +397,16 @@ def test_logs_of_new_ranks_are_looked_for_soon(unnamed: Node, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_ten_thousand_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MAX_CLAIMED logs of jobs here are read, and not one more; of thousands of others none is opened."""
+    """MAX_CLAIMED logs of jobs here are read, owners in turn; of thousands of others none is opened."""
     monkeypatch.setattr(reader, "MAX_CLAIMED", 3)
     node = Node(tmp_path, "%j.out")
-    jobs = [job(str(number)) for number in range(4)]
+    os.utime(node.write("4711.out"), (1.0, 1.0))
+    jobs = [*(job(str(number)) for number in range(4)), job()]
+    jobs[-1] = jobs[-1]._replace(ranks=(view(4000, "0", owner=Owner("user", "another")),))
     for number in range(3000):
         node.write(f"{number}.out")
-    assert len(counts(node.look(*jobs))) == 3
+    read = {job_id for job_id, _ in counts(node.look(*jobs))}
+    assert (len(read), "4711" in read) == (3, True)
 
 
 def test_an_error_costs_one_piece(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

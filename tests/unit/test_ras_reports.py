@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,15 @@ def test_communicators_of_one_hash_are_bounded() -> None:
     parsed = read_json(report(*many, communicator(secondary_hash="0" * 65), communicator(secondary_hash=7)))
     assert len({comm_label(entry.hash) for entry in parsed.communicators}) == MAX_COMMUNICATORS
     assert parsed.skipped == {"surplus": 1, "unreadable": 2}
+
+
+def test_communicators_that_differ_cost_linear_time() -> None:
+    """Four ranks behind in each of 4,000 communicators of the same processes take less than four seconds of CPU."""
+    launches = [rank(number, pid=number + 1, collective_counts={"AllReduce": 5 + number // 4}) for number in range(8)]
+    many = report(*(communicator(8, hash=f"{n + 1:#x}", ranks=launches, missing_ranks=[]) for n in range(4000)))
+    began = time.process_time()
+    assert len(read_json(many).communicators) == MAX_COMMUNICATORS
+    assert time.process_time() - began < 4.0
 
 
 def test_of_too_many_communicators_the_whole_job_s_is_kept() -> None:

@@ -67,18 +67,32 @@ def note_waits(communicators: Iterable[model.Communicator], spreads: Mapping[str
 
     ``spreads``: by communicator hash.
     """
+    ahead_in = _names_by_place((name, spread.ahead) for name, spread in spreads.items())
+    beside_in = _names_by_place((name, spread.abreast) for name, spread in spreads.items())
     for communicator in communicators:
         going_on = spreads[communicator.hash].ahead if communicator.hash in spreads else frozenset()
         for rank in communicator.launches.behind if communicator.launches is not None else ():
-            others = [(name, spread) for name, spread in spreads.items() if name != communicator.hash]
-            beside = [(name, spread.abreast) for name, spread in others if rank.place in spread.abreast][:MAX_WAITS]
-            rank.waits_in = tuple(name for name, spread in others if rank.place in spread.ahead)[:MAX_WAITS]
-            rank.beside_silent = tuple(name for name, _ in beside)
+            waits, beside = (
+                tuple(name for name in names.get(rank.place, ()) if name != communicator.hash)[:MAX_WAITS]
+                for names in (ahead_in, beside_in)
+            )
+            rank.waits_in, rank.beside_silent = waits, beside
             rank.overtaken_in = tuple(
                 name
-                for name, abreast in beside
-                if any(abreast.get(ahead_rank) == abreast[rank.place] for ahead_rank in going_on)
+                for name in beside
+                if any(spreads[name].abreast.get(other) == spreads[name].abreast[rank.place] for other in going_on)
             )
+
+
+def _names_by_place(named: Iterable[tuple[str, Iterable[model.Place]]]) -> dict[model.Place, list[str]]:
+    """Return by place the first MAX_WAITS + 1 communicators that have it: one of them may be the rank's own."""
+    names: dict[model.Place, list[str]] = {}
+    for name, places in named:
+        for place in places:
+            of_place = names.setdefault(place, [])
+            if len(of_place) <= MAX_WAITS:
+                of_place.append(name)
+    return names
 
 
 def _sides(ranks: Sequence[RankLaunches]) -> tuple[list[RankLaunches], list[RankLaunches]]:
