@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from agent.app.config import Loaded, read_config
 from agent.cli import own_agent
 from agent.cli.terminal import plain, refuse, say
 from agent.evidence import folder
@@ -17,7 +18,7 @@ SHOWN_RANKS = 32
 TAKE_SECONDS = 40.0
 """How long to wait for a bundle: the agent collects for 20 s by default, and may first finish another bundle."""
 POLL_SECONDS = 0.2
-ASK_SECONDS = 5.0  # Timeout of the question which jobs the agent knows
+ASK_SECONDS = 5.0  # Timeout of a query to the agent
 
 
 def time_of_day(seconds: float) -> str:
@@ -97,18 +98,19 @@ def main(arguments: Sequence[str]) -> int:
         prog="rankwatch evidence",
         description="The bundles of evidence that the agent of this node took when ranks died or hung.",
     )
-    parser.add_argument("--path", type=Path, default=Path(folder.DEFAULT_PATH), help="the directory of bundles")
+    parser.add_argument("--path", type=Path, help="the directory of bundles (default: as the running agent has it)")
+    own_agent.add_flags(parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="list|show|take")
     commands.add_parser("list", help="the bundles, the newest first")
     show = commands.add_parser("show", help="print a bundle's summary: suspects, time line, ranks")
     show.add_argument("name", metavar="NAME", help="a bundle's name, or a job's id for its newest one")
     take = commands.add_parser("take", help="request a bundle of a job from the agent now")
     take.add_argument("--job", required=True, metavar="ID", help="the job's id, as the agent shows it")
-    own_agent.add_flags(take)
     flags = parser.parse_args(list(arguments))
     path, command = flags.path, flags.command
     if command == "show" and "/" in flags.name:
         path, flags.name = Path(flags.name).parent, Path(flags.name).name
+    path = path or _configured(flags)
     try:
         _check(path, os.R_OK | os.X_OK | (os.W_OK if command == "take" else 0))
         if command == "list":
@@ -121,6 +123,16 @@ def main(arguments: Sequence[str]) -> int:
     except (OSError, ValueError) as error:
         return refuse("evidence", str(error))
     return 0
+
+
+def _configured(flags: argparse.Namespace) -> Path:
+    """Return the directory in the running agent's configuration; the usual one if that cannot be read."""
+    try:
+        file = Path(own_agent.document(own_agent.place_of(flags), ASK_SECONDS).configuration.file)
+        section = Loaded(read_config(file), str(file)).config.exporters.get("evidence", {})
+    except (OSError, ValueError):
+        section = {}
+    return Path(str(section.get("path", folder.DEFAULT_PATH)))
 
 
 def _check(path: Path, rights: int) -> None:

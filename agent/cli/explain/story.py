@@ -207,7 +207,7 @@ def _to_do(details: Details, judgement: WeighedWords, runbooks: Mapping[str, str
     rows = [(advice, "") for advice in details.advice]
     rows += [(name, runbooks.get(name, "docs/runbooks.md")) for name in details.alerts]
     if not rows and judgement.culprit is not None:
-        rows.append(("no alert fired: docs/runbooks.md has what each witness means", ""))
+        rows.append(("no alert has fired yet: docs/runbooks.md has what each witness means", ""))
     return tuple(rows)
 
 
