@@ -43,11 +43,11 @@ def phases() -> list[Panel]:
             "that ended a phase without a measurement.",
             Query(f'max(rankwatch_nixl_ep_phase{{{JOB}, event="completed"}})', "phase completed"),
             Query(expected, "expected"),
-            Query(f"{expected} - count({ranks}) > 0", "no log tells of"),
+            Query(f"{expected} - count({ranks}) > 0", "in no log"),
             Query(f"count({unmeasured})", "without a measurement"),
             unit="none",
             size=Size(16, 4),
-            overrides={"no log tells of": BAD_FROM_ONE, "without a measurement": BAD_FROM_ONE},
+            overrides={"in no log": BAD_FROM_ONE, "without a measurement": BAD_FROM_ONE},
         ),
         stats(
             "Why it failed",
