@@ -97,8 +97,9 @@ class TextFiles:
         Users take turns, and so do the files of a user: one piece of a file per turn. ``is_ours``: whether to read a
         file.
         """
-        if not self._queue:
-            self._queue.extend(newest([file for file in self._follower.files() if is_ours(file)]))
+        queued = {file.identity for file in self._queue}  # a file that grows faster than it is read never leaves
+        others = [file for file in self._follower.files() if file.identity not in queued and is_ours(file)]
+        self._queue = deque(in_turns([*self._queue, *newest(others)], lambda file: file.share.uid))
         while self._queue and budget_bytes > 0:
             file = self._queue.popleft()
             lines = self._read(file) if is_ours(file) else None

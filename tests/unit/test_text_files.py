@@ -10,7 +10,7 @@ from agent.tail import listing, patterns, text_files
 from agent.tail.file import MAX_LINE_BYTES
 from agent.tail.listing import FollowLimits, Subdirectory
 from agent.tail.patterns import MAX_PATTERN_PARTS, compiled_path_pattern
-from agent.tail.text_files import BACKLOG_BYTES, MAX_NAMED, MAX_TEXT_BYTES, TextFiles, TextLines
+from agent.tail.text_files import BACKLOG_BYTES, MAX_NAMED, MAX_TEXT_BYTES, PIECE_BYTES, TextFiles, TextLines
 
 ENOUGH = 1 << 30
 
@@ -154,6 +154,19 @@ def test_named_files_are_followed_too(tmp_path: Path) -> None:
     assert lines(files) == [b"line"]
     files.discover([gone] * MAX_NAMED + [f"{tmp_path}/x/second"])
     assert [file.path for file in files.discover([stdout])] == [stdout]
+
+
+def test_a_log_that_outgrows_the_reading_delays_no_other(tmp_path: Path) -> None:
+    """While one file grows by more than a look's budget, a line in another file is read in the same look."""
+    for name in ("fast.log", "slow.log"):
+        write(tmp_path / name, b"line\n")
+    files = discovered(tmp_path, "*.log")
+    read(files)
+    budget = 4 * PIECE_BYTES
+    for turn in range(3):
+        write(tmp_path / "fast.log", b"line\n" * (2 * budget // 5))
+        write(tmp_path / "slow.log", b"turn %d\n" % turn)
+        assert b"turn %d" % turn in [line for piece in files.read(budget) for line in piece.lines()]
 
 
 def test_every_user_has_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
