@@ -12,7 +12,8 @@ from agent.core.prometheus import Sample
 from agent.ranks.liveness.causes import HARDWARE
 
 DAYS, MAX_DAYS = 7, 90
-POINTS = 3
+POINTS = 3  # Limit for failures of several users' jobs, as in the alert LemonNode
+POINTS_OF_ONE_USER = 5  # One user's program may be the cause
 _SEEN = "max by (cluster, job_id, node, user, {labels}) (present_over_time({metric}[{days}d]))"
 _FAILURES = {"signal, cause": "rank:rankwatch_dead:time", "class": 'rank:rankwatch_exit:time{class="reboot"}'}
 _RULES = "count(present_over_time(cluster:rankwatch_targets:count[{days}d]))"
@@ -48,7 +49,10 @@ def main(arguments: Sequence[str]) -> int:
         why = f"this Prometheus has no series of rankwatch's rules in {flags.days} days"
         return refuse("exclude", f"{why}: see rankwatch doctor --prometheus {prometheus.shown(flags.prometheus)}", 2)
     chosen = [
-        lemon for lemon in lemons(failures) if lemon.points >= flags.points and flags.cluster in (None, lemon.cluster)
+        lemon
+        for lemon in lemons(failures)
+        if lemon.points >= (flags.points if lemon.users > 1 else max(flags.points, POINTS_OF_ONE_USER))
+        and flags.cluster in (None, lemon.cluster)
     ]
     clusters = sorted({lemon.cluster for lemon in chosen})
     if flags.format == "slurm" and len(clusters) > 1:  # sbatch refuses a list with nodes that it does not know
@@ -61,8 +65,8 @@ def lemons(failures: Iterable[Sample]) -> list[Lemon]:
     """Return the nodes of these first failures, the most points first."""
     points: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     users: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
-    for labels, _ in failures:
-        node = labels.get("cluster", ""), labels.get("node", "")
+    for labels in (labels for labels, _ in failures if labels.get("node")):
+        node = labels.get("cluster", ""), labels["node"]
         job_id, cause = labels.get("job_id", ""), labels.get("cause", "")
         of_hardware = (
             cause in HARDWARE
@@ -99,6 +103,12 @@ def _parser() -> argparse.ArgumentParser:
     add_prometheus(parser, "only nodes of this cluster")
     days = range(1, MAX_DAYS + 1)
     parser.add_argument("--days", type=int, choices=days, default=DAYS, metavar="N", help=f"days back ({DAYS})")
-    parser.add_argument("--points", type=int, default=POINTS, metavar="N", help=f"the fewest points ({POINTS})")
+    parser.add_argument(
+        "--points",
+        type=int,
+        default=POINTS,
+        metavar="N",
+        help=f"the fewest points ({POINTS}; of one user's jobs {POINTS_OF_ONE_USER} at least)",
+    )
     parser.add_argument("--format", choices=sorted(_FORMATS), default="table")
     return parser

@@ -24,16 +24,21 @@ FAILURES = [
     failure("a", "4", **{"class": "reboot"}),
     failure("a", "5", cause="gpu_lost"),
     failure("c", "6", signal="SIGKILL"),
+    failure("d", "7", signal="SIGSEGV"),  # two runs of one user's program
+    failure("d", "8", signal="SIGSEGV"),
+    failure("", "9", cause="gpu_lost"),
 ]
 
 
 def test_points() -> None:
     """A job gives its node one point, two if its death looks like hardware, however many ranks died."""
-    assert lemons(FAILURES) == [Lemon("c1", "a", 6, 3, 1), Lemon("c1", "b", 3, 2, 2), Lemon("c1", "c", 1, 1, 1)]
+    assert lemons(FAILURES) == [
+        Lemon("c1", "a", 6, 3, 1), Lemon("c1", "d", 4, 2, 1), Lemon("c1", "b", 3, 2, 2), Lemon("c1", "c", 1, 1, 1),
+    ]  # fmt: skip
 
 
 def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nodes with enough points are printed as a table, as a list for Slurm or as JSON."""
+    """Nodes with enough points are printed as a table, as a list for Slurm or as JSON; one user's four are too few."""
     asked: list[str] = []
 
     def samples(url: str, expression: str) -> list[Sample]:
@@ -58,7 +63,7 @@ def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 def test_slurms_list_is_of_one_cluster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A list for Slurm with nodes of two clusters is refused by their names: sbatch would refuse it."""
-    failures = [failure("a", str(job), cluster=cluster) for cluster in ("c1", "c2") for job in range(3)]
+    failures = [failure("a", str(job), cluster=cluster) for cluster in ("c1", "c2") for job in range(5)]
     monkeypatch.setattr("agent.core.prometheus.samples", lambda _url, text: failures if "dead" in text else [])
     arguments = ["--prometheus", "http://p", "--format", "slurm"]
     assert (exclude.main(arguments), capsys.readouterr().err.count("c1, c2")) == (2, 1)
