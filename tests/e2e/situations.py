@@ -116,7 +116,7 @@ SITUATIONS: dict[str, Situation] = {
         send(2, signal.SIGSTOP),
         ((PAGE, "RankUnresponsive"),),
         ("rank 2 on 10.0.0.13 does not respond", "SIGSTOP"),
-        within_seconds=110.0,
+        within_seconds=130.0,
     ),
     "both": Situation(
         "SIGSEGV for two ranks on two nodes within a second; the others wait",
