@@ -214,7 +214,7 @@ class RasExporter:
         pids = frozenset(
             process.facts.namespace_pid for process in processes.values() if job_of(process).owner == query.job.owner
         )
-        target = QueryTarget(query.endpoint, site, wanted, pids, query.job.job_id)
+        target = QueryTarget(query.endpoint, site, wanted, pids, query.job.job_id, self._kept.names(query.job))
         clock = self._ctx.clock
         queried_seconds = clock.time()
         answers = await self._runner.reports(target, limits)

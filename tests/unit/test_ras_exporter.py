@@ -134,6 +134,19 @@ async def test_failures_are_counted_and_old_reports_go(node: Node) -> None:
         assert shown(await node.look(exporter, 0.0)) == {}
 
 
+async def test_the_second_of_one_hash_keeps_its_name(node: Node) -> None:
+    """When the first of two communicators of one hash ends, the report has the second by the name that it had."""
+    whole = json.loads(report(launched=5))
+    whole["communicators"] = [whole["communicators"][0] | {"secondary_hash": f"{number}:0"} for number in (5, 6)]
+    node.replies = [
+        json.dumps(whole).encode(),
+        json.dumps(whole | {"communicators": whole["communicators"][1:]}).encode(),
+    ]
+    async with node.exporter() as exporter:
+        assert shown(await node.first_query(exporter)) == {"4711": [("0xab", 4, 0), ("0xab-dcd7aee5", 4, 0)]}
+        assert shown(await node.look(exporter, LONGEST_INTERVAL_SECONDS)) == {"4711": [("0xab-dcd7aee5", 4, 0)]}
+
+
 async def test_a_report_is_shown_while_the_next_is_waited_for(node: Node) -> None:
     """A query that takes longer than the report is shown takes nothing away before it has ended."""
     node.replies = [report(), report(missing=1)]

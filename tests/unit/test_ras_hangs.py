@@ -1,18 +1,20 @@
 """Hangs in RAS reports: which ranks have launched less, which wait, and which are suspects."""
 
 import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 from client_metrics import samples
+from lent import Admission
 
 from agent.core.checkpoint import MAX_SECTION_BYTES
 from agent.sdk.evidence import EvidenceBoard
-from agent.sdk.ranks import ProcessKey
+from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess
 from exporters.ras.query import reports as saved_module
-from exporters.ras.query.jobs import OwnedJob
-from exporters.ras.query.reports import SavedJob, SavedWatch, restored, series_of, to_save
+from exporters.ras.query.jobs import OwnedJob, job_of
+from exporters.ras.query.reports import Reports, SavedJob, SavedWatch, restored, series_of, to_save
 from exporters.ras.report import hangs, hangs as job_report, model as report_module
 from exporters.ras.report.hangs import (
     ABORT_SHOWN_SECONDS,
@@ -68,10 +70,10 @@ def reduced(name: int, counts: dict[int, int], missing: tuple[int, ...] = ()) ->
     return group(name, ranks, tuple(silent(places[process], process) for process in missing))
 
 
-def read(*groups: dict[str, Any]) -> Report:
-    """The report of these communicators."""
+def read(*groups: dict[str, Any], names: Mapping[str, str] = {}) -> Report:
+    """The report of these communicators; ``names``: of earlier ones."""
     whole = {"nccl_version": "2.30.7", "communicators": list(groups), "ras": {"timeouts_count": 0}}
-    return read_json(json.dumps(whole).encode())
+    return read_json(json.dumps(whole).encode(), names=names)
 
 
 def named(report: Report, polls: int = 2) -> dict[str, list[tuple[int, int | None, str]]]:
@@ -91,6 +93,7 @@ def suspects_of(report: Report, watches: dict[str, Watch]) -> dict[str, list[tup
 
 
 WORLD, TP0, TP1, DP2 = 0xA0, 0xB0, 0xB1, 0xC2
+PROCESS = PublishedProcess(0.0, facts=ProcessFacts(ProcessKey(1, 1), 0.0, 1, "ann", "thread"))
 
 
 def everybody(count: int) -> dict[int, int]:
@@ -255,6 +258,20 @@ def test_watches_outlive_the_agent() -> None:
     known = {OwnedJob("7", "uid/1"): watches, OwnedJob("7", "uid/2"): {}}
     saved = msgspec.msgpack.decode(msgspec.msgpack.encode(to_save(known)), type=list[SavedJob])
     assert (to_save(restored(saved)), list(restored(saved)[OwnedJob("7", "uid/1")])) == (saved, list(watches))
+
+
+def test_a_communicator_keeps_its_name() -> None:
+    """Of one hash, the second communicator keeps name and times when the first ends, over a restart and with others."""
+    first, second, third = (reduced(WORLD, {0: count, 1: 4}) | {"secondary_hash": f"{count}:0"} for count in (5, 6, 7))
+    known: Sequence[SavedJob] = ()
+    for seconds, groups in enumerate(((first, second), (second,), (third, second), (second, first))):
+        kept = Reports(Admission(), known)
+        kept.keep(PROCESS, read(*groups, names=kept.names(job_of(PROCESS))), seconds, seconds)
+        watches = kept.watches[job_of(PROCESS)]
+        known = msgspec.msgpack.decode(msgspec.msgpack.encode(to_save(kept.watches)), type=list[SavedJob])
+    assert {name: (w.since_seconds, w.reports) for name, w in watches.items()} == {
+        "0xa0": (0.0, 2), "0xa0-dcd7aee5": (0.0, 4), "0xa0-dd15c4d2": (2.0, 1)
+    }  # fmt: skip
 
 
 ONE, TWO = OwnedJob("1", "uid/1"), OwnedJob("2", "uid/2")

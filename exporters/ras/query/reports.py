@@ -95,6 +95,10 @@ class Reports:
         self.by_job[job] = JobReport(owner.key, report, until, size_of(owner), watches, queried_seconds, aborts, blamed)
         return True
 
+    def names(self, job: OwnedJob) -> dict[str, str]:
+        """Return the names of a job's watched communicators, each with its secondary."""
+        return {name: known.secondary for name, known in self.watches.get(job, {}).items()}
+
     def named(self, processes: Processes) -> dict[str, JobReport]:
         """Return the reports by job id, without unnamed jobs; in a single pass a job's name comes after its report."""
         reports: dict[str, JobReport] = {}

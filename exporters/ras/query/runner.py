@@ -3,7 +3,7 @@
 import asyncio
 import math
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -44,7 +44,7 @@ class QueryTarget(NamedTuple):
     """Where to send a query, and what to look for in the report.
 
     ``wanted``: the processes of ``site`` that may answer. ``pids``: those of the job's owner; what the report says of
-    other processes is not used.
+    other processes is not used. ``names``: of the job's communicators, as ReadRequest has them.
     """
 
     endpoint: Endpoint
@@ -52,6 +52,7 @@ class QueryTarget(NamedTuple):
     wanted: frozenset[ProcessKey]
     pids: frozenset[int]
     job_id: str = ""
+    names: Mapping[str, str] = {}
 
     def attempts(self) -> int:
         """Return how many connections to make, since each reaches any of the site's processes."""
@@ -148,7 +149,7 @@ class QueryRunner:
             return server in target.wanted
 
         async def take(is_json: bool, pieces: AsyncIterator[bytes]) -> ReportReading:
-            request, head = ReadRequest(is_json, target.pids), bytearray()
+            request, head = ReadRequest(is_json, target.pids, target.names), bytearray()
             try:
                 async for piece in pieces:
                     head += piece

@@ -41,7 +41,7 @@ class Watch(msgspec.Struct, frozen=True):
 
     ``marks``: the last mark of each rank that answered in any of these reports. ``seen_seconds``: time of the last
     report. ``unheard``: ranks of the communicator that do not answer, with the time of the first report without their
-    answer. ``launched_after_seconds``: the last launch was later than this.
+    answer. ``launched_after_seconds``: the last launch was later than this. ``secondary``: the communicator's.
     """
 
     marks: Annotated[model.Marks, msgspec.Meta(max_length=MAX_SAVED_BYTES)]
@@ -50,6 +50,7 @@ class Watch(msgspec.Struct, frozen=True):
     seen_seconds: SavedSeconds = 0.0
     unheard: Annotated[dict[int, SavedSeconds], msgspec.Meta(max_length=model.MAX_NAMED)] = {}
     launched_after_seconds: SavedSeconds = 0.0
+    secondary: Annotated[str, msgspec.Meta(max_length=8)] = ""
 
     @property
     def frozen(self) -> bool:
@@ -94,7 +95,8 @@ def watch(
             if known is not None:
                 after[communicator.hash] = known
         else:
-            after[communicator.hash] = _watched(known, communicator, communicator.launches.marks, now_seconds)
+            watched = _watched(known, communicator, communicator.launches.marks, now_seconds)
+            after[communicator.hash] = msgspec.structs.replace(watched, secondary=communicator.secondary)
     absent = {name: known for name, known in before.items() if name not in after}
     return after | within(absent, MAX_ABSENT_BYTES)
 

@@ -3,7 +3,7 @@
 import re
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import Annotated
 
 import msgspec
@@ -109,15 +109,18 @@ class _Report(msgspec.Struct):
     ras: _Ras = msgspec.field(default_factory=_Ras)
 
 
-def read_json(body: bytes, pids: Collection[int] = ()) -> model.Report:
-    """Decode a report and the memberships of ``pids``; ReportError when ``body`` is not a report."""
+def read_json(body: bytes, pids: Collection[int] = (), names: Mapping[str, str] = {}) -> model.Report:
+    """Decode a report and the memberships of ``pids``; ReportError when ``body`` is not a report.
+
+    ``names``: those of the communicators of earlier reports, each with its secondary.
+    """
     try:
         report = _decode(body)
     except msgspec.ValidationError as error:
         raise model.ReportError(str(error)) from None
     except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors, and so are those of bad UTF-8
         raise model.ReportError(f"not JSON: {error}", cut="truncated" in str(error)) from None  # msgspec's word
-    reading = _Reading(pids)
+    reading = _Reading(pids, names)
     communicators = model.accept(reading.communicators(report.communicators), reading.skipped)
     note_waits(communicators, reading.spreads)
     reading.world.name(communicators)
@@ -143,7 +146,7 @@ def _decode(body: bytes) -> _Report:
 class _Reading:
     """The state of reading the communicators of one report."""
 
-    def __init__(self, pids: Collection[int]) -> None:
+    def __init__(self, pids: Collection[int], names: Mapping[str, str]) -> None:
         self._pids = pids
         self.members: list[model.CommunicatorMember] = []
         self.skipped: Counter[model.Skipped] = Counter()
@@ -152,7 +155,7 @@ class _Reading:
         """Of communicators in which some ranks wait."""
         self.world = World()
         self._hosts: dict[str, str | None] = {}
-        self._secondary: dict[str, str] = {}
+        self._names = dict(names)
 
     def communicators(self, raws: list[msgspec.Raw]) -> Iterator[model.Communicator]:
         """Decode the communicators one by one; count those that cannot be true."""
@@ -165,16 +168,18 @@ class _Reading:
             if not self._is_sound(communicator):
                 self.skipped["implausible"] += 1
                 continue
-            if communicator.size:
-                self._tell_apart(communicator)
-            yield self._communicator(communicator)
+            yield self._communicator(communicator, self._tell_apart(communicator))
 
-    def _tell_apart(self, communicator: _Communicator) -> None:
-        """Add a checksum of the secondary hash to the hash of a later communicator, if the first one has another."""
-        secondary = communicator.secondary_hash
-        first = self._secondary.setdefault(communicator.hash, secondary)
-        if first and secondary and first != secondary:
-            communicator.hash += f"-{zlib.crc32(secondary.encode()):08x}"
+    def _tell_apart(self, communicator: _Communicator) -> str:
+        """Return the secondary of a communicator, and add it to a hash that is the name of another communicator."""
+        if not communicator.size or not communicator.secondary_hash:
+            return ""
+        secondary = f"{zlib.crc32(communicator.secondary_hash.encode()):08x}"
+        longer, first = f"{communicator.hash}-{secondary}", self._names.get(communicator.hash) or secondary
+        if longer in self._names or first != secondary:
+            communicator.hash = longer
+        self._names[communicator.hash] = secondary
+        return secondary
 
     def _is_sound(self, communicator: _Communicator) -> bool:
         everybody = [*communicator.ranks, *communicator.missing_ranks]
@@ -183,7 +188,7 @@ class _Reading:
             return False
         return all(self._host(rank.host) is not None for rank in everybody)
 
-    def _communicator(self, communicator: _Communicator) -> model.Communicator:
+    def _communicator(self, communicator: _Communicator, secondary: str) -> model.Communicator:
         places = [self._place(rank) for rank in communicator.ranks]
         self.processes.update(place[:2] for place in places)
         spread = self._compare(communicator, places)
@@ -207,6 +212,7 @@ class _Reading:
             aborted=stages.get("aborted"),
             troubled=_troubled(communicator.ranks, places),
             launches=spread.launches if spread is not None else None,
+            secondary=secondary,
         )
 
     def _compare(self, communicator: _Communicator, places: list[model.Place]) -> Spread | None:
@@ -256,10 +262,14 @@ def _troubled(ranks: list[_Present], places: list[model.Place]) -> tuple[model.T
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
-    """What to read: JSON or text. Of the processes in the report only those with a pid in ``pids`` are returned."""
+    """What to read: JSON or text. Of the processes in the report only those with a pid in ``pids`` are returned.
+
+    ``names``: see read_json.
+    """
 
     is_json: bool
     pids: frozenset[int]
+    names: Mapping[str, str] = {}
 
 
 class ReportReading(msgspec.Struct, frozen=True):
@@ -273,7 +283,7 @@ class ReportReading(msgspec.Struct, frozen=True):
 def read(request: ReadRequest, body: bytes) -> ReportReading:
     """Read a reply; an error becomes part of the result."""
     try:
-        report = read_json(body, request.pids) if request.is_json else read_text(body)
+        report = read_json(body, request.pids, request.names) if request.is_json else read_text(body)
     except ReportError as error:
         return ReportReading(None, str(error), error.cut)
     near = frozenset(process for process in report.processes if process[1] in request.pids)

@@ -149,7 +149,7 @@ class Communicator(msgspec.Struct):
 
     ``missing`` counts those without data; of them ``unresponsive`` did not answer, ``dead`` are of processes declared
     dead, and ``named`` are listed. ``initializing``, ``finalizing`` and ``aborted`` count ranks that answered. None:
-    the report lacks it.
+    the report lacks it. ``secondary``: a checksum of NCCL's secondary hash, if the report has it.
     """
 
     hash: str
@@ -164,6 +164,7 @@ class Communicator(msgspec.Struct):
     aborted: int | None = None
     troubled: tuple[TroubledRank, ...] = ()
     launches: Launches | None = None
+    secondary: str = ""
 
     def ranks(self) -> tuple[NamedRank, ...]:
         """Return all listed ranks."""
