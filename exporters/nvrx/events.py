@@ -32,7 +32,7 @@ EVENTS = (
 OTHER = "other"  # An event or interruption of a newer NVRx version
 INTERRUPTIONS = ("exception", "base_exception", "soft_timeout", "hard_timeout", "terminated", "unresponsive")
 LocalRanks = Mapping[tuple[str, str], str]
-"""Ranks by host and local rank: since NVRx 0.5 a monitor logs no other number."""
+"""Ranks by host and local rank: since NVRx 0.5 a monitor logs no rank, or that of the launcher's first cycle."""
 
 _EVENT = re.compile(
     r"Cycle: ([0-9]{1,10}) Event: ([a-z_]{1,64}) Node: [\w.:-]{1,255}_[0-9]{1,10}_[0-9]{1,10} "
@@ -65,6 +65,11 @@ _LINES: tuple[tuple[str, str, str], ...] = (
         r"Worker group (?:FAILED|UNHEALTHY)\. [0-9]{1,6}/[0-9]{1,6} attempts left",
     ),
     ("restart_of_others_failure", "Joining cluster restart", r"Joining cluster restart \(group_rank="),
+    (  # until 0.5
+        "restart_of_others_failure",
+        " from group_rank=",
+        r"Detected (?:cluster changes|[0-9]{1,6} new nodes) from group_rank=[0-9]{1,7}.{0,64}; will restart",
+    ),
     ("processes_left", "remaining processes in worker PGIDs", r"Found [1-9][0-9]{0,9} remaining processes"),
     ("gpu_memory_held", "GPU memory to be reclaimed", r"Timeout waiting for GPU memory to be reclaimed"),
     ("gpu_needs_reset", "Requires a reset to recover", r"GPU [0-9]{1,3}: Requires a reset to recover"),

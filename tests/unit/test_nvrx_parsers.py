@@ -159,6 +159,7 @@ NOTICES = {
     "EARLY TERMINATION: 3 consecutive training cycles": "stopped_without_progress",
     "[default] Worker group FAILED. 2/3 attempts left; will restart worker group": "restart_of_own_failure",
     "[default] Joining cluster restart (group_rank=2)": "restart_of_others_failure",
+    "[default] Detected 1 new nodes from group_rank=0; will restart worker group": "restart_of_others_failure",
     "Found 2 remaining processes in worker PGIDs after termination:": "processes_left",
     "Timeout waiting for GPU memory to be reclaimed after 30s.": "gpu_memory_held",
     "GPU 3: Requires a reset to recover.": "gpu_needs_reset",
@@ -248,10 +249,13 @@ def test_interruptions() -> None:
 
 
 def test_what_real_launchers_log() -> None:
-    """The logs of ft_launcher 0.4.1 and of August 2026, of ranks without heartbeats, give these counts."""
+    """The logs of ft_launcher 0.4.1, 0.5.0 and of August 2026, of ranks without heartbeats, give these counts."""
     sums = heard(*(RECORDED / "ft_launcher_0.4.1.log").read_text().splitlines())
     assert sums.timeouts == {("1", "subsequent"): 2}
     assert sums.events == {"restart_of_own_failure": 1, "ranks_failed": 1, "nested_restart": 3}
+    sums = heard(*(RECORDED / "ft_launcher_0.5.0.log").read_text().splitlines())
+    assert sums.timeouts == {("9", "subsequent"): 2, ("9", "section"): 1, ("9", "out_of_section"): 1}
+    assert sums.events == {"restart_of_own_failure": 1, "restart_of_others_failure": 1}
     sums = heard(*(RECORDED / "ft_launcher_2026-08.log").read_text().splitlines())
     assert sums.timeouts == {("9", "subsequent"): 3, ("9", "section"): 1, ("8", "out_of_section"): 1}
     assert sums.events == {
