@@ -42,8 +42,8 @@ PROVEN = Family("rankwatch_job_proven", "gauge",
 EXIT_AGE = Family("rankwatch_exit_age_seconds", "gauge",
     "Time since a lead exit: among exits at most 60 s apart the first, the first by SIGTERM or ok, the first by OOM or "
     "a fatal signal. -1 for 5 minutes once retracted: rank or job runs again, class changed, too old, no room. class: "
-    "oom, crash (SEGV, BUS, ILL, FPE, TRAP, SYS), fail (ABRT, status 1 to 127), torn (SIGKILL, then SIGTERM or status "
-    "1 to 127 of a peer here), killed (SIGKILL), left (SIGTERM, status 0, others), ok (finished, planned, or ended by "
+    "oom, crash (SEGV, BUS, ILL, FPE, TRAP, SYS), fail (ABRT, status 1 to 127), torn (SIGKILL, then SIGTERM or a "
+    "failure of a peer here), killed (SIGKILL), left (SIGTERM, status 0, others), ok (finished, planned, or ended by "
     "the scheduler), reboot (ran when the machine went down). lived: short below 600 s, else long.",
     ("job_id", "rank", "reason", "signal", "code", "class", "lived", "cause", "user"),
     "3 per job with exits, 64 per node, and retracted ones")

@@ -23,6 +23,8 @@ OOM = ExitStatus(known=True, signal=SIGKILL, oom=True)
 TERM = ExitStatus(known=True, signal=SIGTERM)
 WELL = ExitStatus(known=True)
 UNKNOWN = ExitStatus(known=False)
+ABRT = ExitStatus(known=True, signal=SIGABRT)
+RAYS = ExitStatus(known=True, code=1, by_launcher=True)
 
 
 def code(number: int) -> ExitStatus:
@@ -118,6 +120,12 @@ ROWS: list[tuple[str, list[RankProcess], str, str]] = [
      "killed_before_teardown"),
     ("SIGKILL, and status 1 of a peer 10.1 s later: exited", [gone(50, KILL), gone(39.9, code(1), 2)], "exited",
      "left"),
+    ("SIGKILL, and SIGABRT of a peer 0.05 s later: dead", [gone(50, KILL), gone(49.95, ABRT, 2)], "dead",
+     "killed_before_teardown"),
+    ("SIGABRT of a peer after the SIGKILL is a victim's", [gone(49.95, ABRT), gone(50, KILL, 2)], "exited", "followed"),
+    ("SIGABRT noticed 0.05 s after a TERM came first", [gone(0, ABRT), gone(0.05, TERM, 2)], "dead", "fatal_signal"),
+    ("SIGKILL, and Ray ends a peer: dead", [gone(50, KILL), gone(49, RAYS, 2)], "dead", "killed_before_teardown"),
+    ("a worker that Ray ended is exited", [gone(50, RAYS), gone(50, RAYS, 2)], "exited", "left"),
     ("two SIGKILLs at once, and status 1 of a peer: a person ended the job",
      [gone(50, KILL), gone(49.9, KILL, 2), gone(49, code(1), 3)], "exited", "left"),
     ("two SIGKILLs at once, and SIGTERM for a peer: dead", [gone(50, KILL), gone(49.9, KILL, 2), gone(49, TERM, 3)],
@@ -207,6 +215,17 @@ def test_no_process_is_compared_with_all_others(processes: list[RankProcess]) ->
     assert half < 512 * 100
 
 
+@pytest.mark.parametrize(
+    ("title", "number", "ended"),
+    [("ray::Rank.work", 1, RAYS), ("ray::Rank.work", 2, code(2)), ("python train.py ray::", 1, code(1))],
+)
+def test_ray_ends_workers_with_status_1(title: str, number: int, ended: ExitStatus) -> None:
+    """Status 1 of a process with the title of a Ray worker is Ray's; others are the program's."""
+    process = RankProcess(0.0, ProcessFacts(ProcessKey(1, 1), 0.0, 1, "", "", title=title))
+    process.note_status(code(number))
+    assert process.exit == ended
+
+
 def cause(process: RankProcess) -> str:
     """The victim of a signal, a rank that exited with a failure's status, or neither."""
     status = process.exit
@@ -234,7 +253,12 @@ def came_before_teardown(
     terminated = [(p, (p.exited_at or 0.0) - process.exited_at) for p in ended]
     if any(-60 <= apart < -0.1 for _, apart in terminated):
         return False
-    return any(-0.1 <= apart <= 10 and p.found_at < process.exited_at for p, apart in terminated)
+    killed = [p.exited_at or 0.0 for p in others if ended_by(p, SIGKILL) and p.unproven_since is None]
+    is_alone = all(abs(at - process.exited_at) > 0.1 for at in killed)
+    return any(
+        -0.1 <= apart <= 10 and p.found_at < process.exited_at and (is_alone or ended_by(p, SIGTERM))
+        for p, apart in terminated
+    )
 
 
 def pairwise(process: RankProcess, processes: list[RankProcess]) -> str:

@@ -8,7 +8,7 @@ import msgspec
 
 from agent.core.checkpoint import MAX_SECONDS, SavedSeconds
 from agent.core.identity import ProcessKey
-from agent.ranks.rank.episodes import fatal_reason, is_struck, left_at_of, preceded
+from agent.ranks.rank.episodes import fatal_reason, left_at_of, preceded, struck_exits
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
@@ -27,8 +27,8 @@ MAX_LEADS = 3
 
 ExitClass = Literal["oom", "crash", "fail", "torn", "killed", "left", "ok", "reboot"]
 """oom: the OOM killer. crash: SEGV, BUS, ILL, FPE, TRAP, SYS. fail: ABRT, status 1 to 127. torn: SIGKILL, and SIGTERM
-or status 1 to 127 of a peer here within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and all others, unless
-a proof shows that the job finished. ok: finished, planned, or ended by the scheduler. reboot: the rank ran when this
+or a failure of a peer here within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and all others, unless a
+proof shows that the job finished. ok: finished, planned, or ended by the scheduler. reboot: the rank ran when this
 machine went down."""
 Lifetime = Literal["short", "long"]
 
@@ -215,11 +215,11 @@ def lead_exits(
     ``exits``: exits of one job here, in order of time. ``soft``: exits by SIGTERM or of class ok, which show a cancel
     or an end. An episode ends when no rank has exited for ``episode_seconds``.
     """
-    victims = preceded(exits, numbers)
+    victims, struck = preceded(exits, numbers), struck_exits(exits, numbers)
     leads: set[ProcessKey] = {process.key for process in exits if process.key not in victims}
     for episode in _episodes(exits, numbers.episode_seconds):
         leads.update(process.key for process in [p for p in episode if p.key in soft][:1])
-        leads.update(process.key for process in [p for p in episode if is_struck(p)][:1])
+        leads.update(process.key for process in [p for p in episode if p.key in struck][:1])
     return leads
 
 

@@ -1,8 +1,8 @@
 """Group a job's exits on this node into episodes: the first exit, and those that the launcher caused. Pure."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
-from signal import SIGKILL, SIGTERM, Signals
+from collections.abc import Sequence, Set
+from signal import SIGABRT, SIGKILL, SIGTERM, Signals
 
 from agent.core.identity import ProcessKey
 from agent.ranks.rank.evidence import VerdictReason
@@ -11,19 +11,19 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
 
 SIMULTANEOUS_SECONDS = 0.1
-"""Exits this close together have no known order: then a fatal signal counts as earlier than any other exit."""
+"""Exits this close together have no known order: then a struck exit counts as earlier than any other."""
 _LAST_OWN_STATUS = 127  # shells and signal handlers exit with 128+n after signal n
 
 
 def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
-    """Return those that SIGKILL ended, first in their episode, before a live peer failed (status) or ended by SIGTERM.
+    """Return those that SIGKILL ended, first in their episode, before a live peer failed or ended by SIGTERM.
 
     ``exits``: in order of time. An exit by SIGTERM within SIMULTANEOUS_SECONDS of the SIGKILL counts as later. The
     first exits of episodes are too far apart for one exit of a peer to count for two of them. Where SIGKILL ended
     several at once, a person or program ended the job: then a peer's failure shows nothing, a SIGTERM does.
     """
     killed = [p for p in exits if ended_by(p, SIGKILL) and p.unproven_since is None]
-    failed = [p for p in exits if fatal_reason(p.exit) == "failure_status" or ended_by(p, SIGTERM)] if killed else []
+    failed = [p for p in exits if _fails(p) or ended_by(p, SIGTERM)] if killed else []
     victims = preceded([p for p in exits if not ended_by(p, SIGTERM)], numbers) if failed else set()
     killed_at = [left_at_of(process) for process in killed]
     first_killed = set()
@@ -48,14 +48,15 @@ def preceded(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[Pr
     ``exits``: in order of time. For each process two others suffice: the last exit that is clearly earlier, and the
     first by ``_order`` among the simultaneous ones, which is the first struck exit or the first of all.
     """
-    struck = [p for p in exits if is_struck(p)]
+    struck_keys = struck_exits(exits, numbers)
+    struck = [p for p in exits if p.key in struck_keys]
     left_at, struck_at = ([left_at_of(p) for p in group] for group in (exits, struck))
     victims = set()
     for process, at in zip(exits, left_at, strict=True):
         near = bisect_left(left_at, at - SIMULTANEOUS_SECONDS)
         near_struck = bisect_left(struck_at, at - SIMULTANEOUS_SECONDS)
         others = (*exits[max(near - 1, 0) : near + 1], *struck[near_struck : near_struck + 1])
-        if any(_precedes(other, process, numbers) for other in others):
+        if any(_precedes(other, process, struck_keys, numbers) for other in others):
             victims.add(process.key)
     return victims
 
@@ -65,28 +66,43 @@ def left_at_of(process: RankProcess) -> float:
     return process.exited_at if process.exited_at is not None else float("inf")
 
 
-def _precedes(other: RankProcess, process: RankProcess, numbers: Numbers) -> bool:
+def _precedes(other: RankProcess, process: RankProcess, struck: Set[ProcessKey], numbers: Numbers) -> bool:
     """Return True when ``other`` exited before ``process`` in the same episode; ``process`` may be its victim."""
     if other.key == process.key or other.exited_at is None or process.exited_at is None:
         return False
     apart = process.exited_at - other.exited_at
     if abs(apart) <= SIMULTANEOUS_SECONDS:
-        return _order(other) < _order(process)
+        return _order(other, struck) < _order(process, struck)
     return 0 < apart <= numbers.episode_seconds
 
 
-def _order(process: RankProcess) -> tuple[bool, float, ProcessKey]:
-    return (not is_struck(process), left_at_of(process), process.key)
+def _order(process: RankProcess, struck: Set[ProcessKey]) -> tuple[bool, float, ProcessKey]:
+    return (process.key not in struck, left_at_of(process), process.key)
 
 
-def is_struck(process: RankProcess) -> bool:
-    """Return True when the OOM killer or a fatal signal ended the process."""
-    return fatal_reason(process.exit) in ("oom_killed", "fatal_signal")
+def struck_exits(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
+    """Return those that the OOM killer or a fatal signal ended, but no SIGABRT of a peer after a SIGKILL.
+
+    ``exits``: in order of time.
+    """
+    killed_at = [left_at_of(p) for p in exits if ended_by(p, SIGKILL) and fatal_reason(p.exit) is None]
+
+    def follows(process: RankProcess) -> bool:
+        before = bisect_right(killed_at, left_at_of(process))
+        is_near = before > 0 and left_at_of(process) - killed_at[before - 1] <= numbers.teardown_seconds
+        return is_near and ended_by(process, SIGABRT)
+
+    return {p.key for p in exits if fatal_reason(p.exit) in ("oom_killed", "fatal_signal") and not follows(p)}
+
+
+def _fails(process: RankProcess) -> bool:
+    ends_here = process.exit is not None and process.exit.by_launcher
+    return ends_here or fatal_reason(process.exit) == "failure_status" or ended_by(process, SIGABRT)
 
 
 def fatal_reason(status: ExitStatus | None) -> VerdictReason | None:
     """Return the reason if this exit alone proves a death, whatever the peers do; else None."""
-    if status is None or not status.known:
+    if status is None or not status.known or status.by_launcher:
         return None
     if status.oom:
         return "oom_killed"

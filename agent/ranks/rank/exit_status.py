@@ -18,12 +18,16 @@ ENDED_IN_ORDER = frozenset({"COMPLETED", "REQUEUED"})
 
 
 class ExitStatus(msgspec.Struct, frozen=True):
-    """Exit status of a process. ``known`` False: it could not be read. ``oom``: the OOM killer sent the signal."""
+    """Exit status of a process. ``known`` False: it could not be read. ``oom``: the OOM killer sent the signal.
+
+    ``by_launcher``: the status is that of a process that its launcher ended.
+    """
 
     known: bool
     signal: int = 0
     code: int = 0
     oom: bool = False
+    by_launcher: bool = False
 
     @classmethod
     def from_wait(cls, status: int) -> ExitStatus:

@@ -19,6 +19,8 @@ SIGN_OF_LIFE_SECONDS = 5.0
 """Records may arrive this late; a record newer than that was written after RAS began to miss the process."""
 
 _LOG = Logger("ranks")
+RAY_TITLE, RAY_ENDS = "ray::", ExitStatus(known=True, code=1)
+"""The title of a Ray worker, and the status with which Ray ends it; an exception in its code ends no worker."""
 SHARED_SOURCES = frozenset({"title", "local_index"})
 """Sources of rank labels for processes that share their task's environment, whose numbers are the task's."""
 
@@ -161,7 +163,8 @@ class RankProcess(msgspec.Struct):
     def note_status(self, status: ExitStatus | None) -> None:
         """Note its exit status from ``status`` or from the kernel's log."""
         if status is not None and status.known:
-            self.exit = status
+            is_rays = self.seen.title.startswith(RAY_TITLE) and status == RAY_ENDS
+            self.exit = msgspec.structs.replace(status, by_launcher=True) if is_rays else status
         is_open = self.exit is None or not self.exit.known or self.exit.signal == SIGKILL
         if self.oom_logged and is_open:
             self.exit = ExitStatus(known=True, signal=SIGKILL, oom=True)

@@ -1,7 +1,11 @@
-"""One of two processes of jax.distributed: `jax_processes.py [COORDINATOR NUMBER]`; else the environment says them."""
+"""One of two processes of jax.distributed: `jax_processes.py [COORDINATOR NUMBER]`; else the environment says them.
+
+They work until there is the file END.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -10,6 +14,5 @@ from jax.experimental import multihost_utils
 
 explicit = (sys.argv[1], 2, int(sys.argv[2])) if len(sys.argv) > 1 else ()
 jax.distributed.initialize(*explicit)
-while True:
-    multihost_utils.sync_global_devices("step")
+while not multihost_utils.broadcast_one_to_all(os.path.exists(os.environ.get("END", ""))):
     time.sleep(0.2)

@@ -1,6 +1,8 @@
-"""Two actors of Ray in a group of gloo: `ray_actors.py PORT SESSION [named]`; prints their pids, then they reduce.
+"""Two actors of Ray for each group of gloo: `ray_actors.py SESSION GROUP...`; prints their pids, then they reduce.
 
-named: their processes get RANK and WORLD_SIZE as they start, else the actor's code sets them.
+GROUP: PORT[,NAME=VALUE...]. With variables the processes of a group get these, RANK and WORLD_SIZE as they start; else
+the actor's code sets RANK and WORLD_SIZE. They reduce until there is the file END.
+The program ends with the last group.
 """
 
 from __future__ import annotations
@@ -26,18 +28,20 @@ class Rank:
         return os.getpid()
 
     def work(self) -> None:
-        """Reduce until a peer is gone."""
-        while True:
-            dist.all_reduce(torch.ones(1))
+        """Reduce until the end, or until a peer is gone."""
+        over = torch.zeros(1)
+        while not over:
+            over.fill_(os.path.exists(os.environ.get("END", "")))
+            dist.all_reduce(over)
 
 
-def options(rank: int) -> dict[str, object]:
-    """Return what the process of a rank is started with."""
-    variables = {"RANK": str(rank), "WORLD_SIZE": "2"}
-    return {"runtime_env": {"env_vars": variables}} if sys.argv[3:] == ["named"] else {}
+def started(rank: int, port: str, *variables: str) -> ray.actor.ActorHandle:
+    """Start a rank."""
+    named = {**dict(variable.split("=", 1) for variable in variables), "RANK": str(rank), "WORLD_SIZE": "2"}
+    return Rank.options(runtime_env={"env_vars": named} if variables else {}).remote(rank, port)
 
 
-ray.init(num_cpus=2, include_dashboard=False, _temp_dir=sys.argv[2])
-ranks = [Rank.options(**options(rank)).remote(rank, sys.argv[1]) for rank in range(2)]
+ray.init(num_cpus=2 * len(sys.argv[2:]), include_dashboard=False, _temp_dir=sys.argv[1])
+ranks = [started(rank, *group.split(",")) for group in sys.argv[2:] for rank in range(2)]
 print(*ray.get([rank.pid.remote() for rank in ranks]), flush=True)  # noqa: T201  # the test waits for it
-ray.wait([rank.work.remote() for rank in ranks], num_returns=2)
+ray.wait([rank.work.remote() for rank in ranks][-2:], num_returns=2)
