@@ -79,7 +79,7 @@ _LINES: tuple[tuple[str, str, str], ...] = (
     ("nic_failed", "Health check FAILED", r"NIC device [\w.-]{1,64}: .{0,256}Health check FAILED"),
     ("nic_link_down", "link down counter has been incremented", r"GPU [0-9]{1,3} (?:NIC/IB|NIC|IB) .{0,64}link down"),
     ("nvlink_failed", "NVLinkWindowHealthCheck", r"NVLinkWindowHealthCheck: GPU [0-9]{1,3} unhealthy"),
-    ("stop_recommended", "Attribution recommend", r"Attribution recommend(?:s|ed) stopping the job"),
+    ("stop_recommended", "Attribution recommends", r"Attribution recommends stopping the job"),
     ("restart_refused", "must not be restarted", r"NVRx decided the job must not be restarted"),
     ("ranks_failed", "exited with non-zero exit code", r"Some rank\(s\) exited with non-zero exit code"),
     ("ended_well", "Agent exits with exit code", r"Agent exits with exit code = 0\."),

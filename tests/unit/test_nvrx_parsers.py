@@ -170,7 +170,6 @@ NOTICES = {
     "GPU 2 NIC/IB mlx5_2 link down counter has been incremented": "nic_link_down",
     "NVLinkWindowHealthCheck: GPU 3 unhealthy": "nvlink_failed",
     "Attribution recommends stopping the job": "stop_recommended",
-    "Attribution recommended stopping the job; terminating workers": "stop_recommended",
     "NVRx decided the job must not be restarted (no_progress): made NO progress": "restart_refused",
     "Some rank(s) exited with non-zero exit code: {1: 7} Agent's exit code = 1": "ranks_failed",
     "Agent exits with exit code = 0.": "ended_well",
@@ -259,7 +258,8 @@ def test_what_real_launchers_log() -> None:
     sums = heard(*(RECORDED / "ft_launcher_2026-08.log").read_text().splitlines())
     assert sums.timeouts == {("9", "subsequent"): 3, ("9", "section"): 1, ("8", "out_of_section"): 1}
     assert sums.events == {
-        "no_progress": 3, "restart_of_own_failure": 2, "stopped_without_progress": 1, "restart_refused": 1,
+        "no_progress": 3, "restart_of_own_failure": 2, "stopped_without_progress": 1, "restart_refused": 2,
+        "stop_recommended": 1,
         "ranks_failed": 1, "rendezvous_started": 3, "health_check_completed": 3, "rendezvous_completed": 3,
         "worker_start_started": 3, "worker_start_completed": 3, "failure_detected": 3, "worker_terminated": 3,
     }  # fmt: skip
