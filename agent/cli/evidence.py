@@ -98,14 +98,17 @@ def main(arguments: Sequence[str]) -> int:
         prog="rankwatch evidence",
         description="The bundles of evidence that the agent of this node took when ranks died or hung.",
     )
-    parser.add_argument("--path", type=Path, help="the directory of bundles (default: as the running agent has it)")
-    own_agent.add_flags(parser)
+    known = "the directory of bundles (default: as the running agent has it)"
+    parser.add_argument("--path", type=Path, help=known)
     commands = parser.add_subparsers(dest="command", required=True, metavar="list|show|take")
-    commands.add_parser("list", help="the bundles, the newest first")
+    listing = commands.add_parser("list", help="the bundles, the newest first")
     show = commands.add_parser("show", help="print a bundle's summary: suspects, time line, ranks")
     show.add_argument("name", metavar="NAME", help="a bundle's name, or a job's id for its newest one")
     take = commands.add_parser("take", help="request a bundle of a job from the agent now")
     take.add_argument("--job", required=True, metavar="ID", help="the job's id, as the agent shows it")
+    for command in (listing, show, take):
+        command.add_argument("--path", type=Path, default=argparse.SUPPRESS, help=known)
+        own_agent.add_flags(command)
     flags = parser.parse_args(list(arguments))
     path, command = flags.path, flags.command
     if command == "show" and "/" in flags.name:
@@ -138,7 +141,8 @@ def _configured(flags: argparse.Namespace) -> Path:
 def _check(path: Path, rights: int) -> None:
     """Raise OSError if the directory is missing, or if this user may not read it or request a bundle there."""
     if not path.is_dir():
-        raise FileNotFoundError(f"no directory {path}: the agent takes no evidence, or elsewhere (--path)")
+        why = "the agent takes no evidence, or elsewhere (--path), or is another one (--web.listen-address)"
+        raise FileNotFoundError(f"no directory {path}: {why}")
     if not os.access(path, rights):
         raise PermissionError(f"you have no right to {path}; run it as root: sudo rankwatch evidence")
 
@@ -158,7 +162,7 @@ def _show(path: Path, requested: str) -> None:
     if name not in folder.bundles(path):
         of_job = [name for name, summary in folder.summaries(path) if summary.job_id == requested]
         if not of_job:
-            raise ValueError(f"no bundle and no job {requested} in {path}")
+            raise ValueError(f"no bundle {requested}, and none of a job {requested}, in {path}")
         name = of_job[-1]
     say(shown(name, folder.read_summary(path, name)))
 

@@ -82,7 +82,7 @@ def lemons(failures: Iterable[Sample]) -> list[Lemon]:
 
 def _table(chosen: Sequence[Lemon]) -> str:
     if not chosen:
-        return "no node has enough points"
+        return "no node has enough points (--points, --days; docs/schedulers.md says how failures count)"
     rows = ((row.node, row.cluster or "-", str(row.points), str(row.jobs), str(row.users)) for row in chosen)
     return "\n".join(columns(("NODE", "CLUSTER", "POINTS", "JOBS", "USERS"), rows, 0, colour=False))
 

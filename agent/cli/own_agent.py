@@ -34,6 +34,11 @@ class AgentPlace(NamedTuple):
     def __str__(self) -> str:
         return self.address
 
+    @property
+    def is_local(self) -> bool:
+        """Return True for a Unix socket."""
+        return self.address.startswith(_UNIX)
+
 
 DEFAULT_PLACE = AgentPlace(DEFAULT_LISTEN_ADDRESS, is_given=False)
 
@@ -102,7 +107,8 @@ def document(agent: AgentPlace, seconds: float) -> NodeDocument:
 
 
 def _refusal(status: int, reason: str) -> str:
-    hint = "; as root no password is needed" if status == http.HTTPStatus.UNAUTHORIZED else ""
+    hints = {401: "; as root no password is needed", 404: "; is it an agent of rankwatch?"}
+    hint = hints.get(status, "")
     return f"HTTP status {status} ({reason}){hint}"
 
 
@@ -118,7 +124,7 @@ class _LocalConnection(http.client.HTTPConnection):
 
 
 def _connection(agent: AgentPlace, seconds: float) -> http.client.HTTPConnection:
-    if agent.address.startswith(_UNIX):
+    if agent.is_local:
         return _LocalConnection(agent.address.removeprefix(_UNIX), seconds)
     address = parse_listen_address(agent.address)
     if not agent.is_given and (uid := stranger_at(address.port)) is not None:

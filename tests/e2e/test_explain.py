@@ -146,7 +146,7 @@ def test_a_crash_and_a_restart(tmp_path: Path) -> None:
             status, page = made.explained("--evidence", str(evidence))
         assert status == 0
         keep("restarted", page)
-        assert re.search(r"\n  rank 3 \(127\.0\.0\.1,[^)]*\), by 1 of 2 witnesses", page), page
+        assert re.search(r"\n  rank 3 \(127\.0\.0\.1,[^)]*\): 1 of 2 witnesses agree", page), page
         assert re.search(r"Disagrees\n +job log +rank 0 +its log has cuda error \(bundle of 127.0.0.1\)", page), page
         assert "all ranks restarted" in page
         assert "cut.json: " in page

@@ -175,7 +175,7 @@ def test_a_hang(prometheus: Prometheus) -> None:
     print(page)  # noqa: T201  # shown where the test fails
     assert page.startswith("job 7 (pretrain, alice) of cluster x: 16 ranks on 2 nodes\nthe job hung: ")
     assert rows(page, "Who") == [
-        "rank 12 (n2, GPU 4, pid 1212), by 3 of 4 witnesses",
+        "rank 12 (n2, GPU 4, pid 1212): 3 of 4 witnesses agree",
         "flight recorder | rank 12 | had not begun allreduce no. 812 of group dp",
         "NCCL's RAS | rank 12 | 3 launches behind the others, which wait for it",
         "NCCL's records | rank 12 | kept the others waiting 25% of the time (gpu clocks)",
@@ -211,7 +211,7 @@ def test_a_lost_node(prometheus: Prometheus, asked: tuple[str, ...]) -> None:
     print(page)  # noqa: T201  # shown where the test fails
     assert "\na node was lost: from 2027-01-15T08:29:30Z" in page
     who = rows(page, "Who")
-    assert who[0] == "rank 9 (n2), by 2 of 2 witnesses"
+    assert who[0] == "rank 9 (n2): 2 of 2 witnesses agree"
     assert who[1:] == [
         "hardware checks | rank 9 | the check gpu_xid failed under it",
         "process | rank 9 | its node was lost",

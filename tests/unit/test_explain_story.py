@@ -120,7 +120,7 @@ job 7 (pretrain, alice) of cluster x: 16 ranks on 2 nodes
 a rank died while the job worked: from 2027-01-15T08:50:00Z to 2027-01-15T09:00:00Z; no work since
 
 Who
-  rank 3 (a, GPU 3, pid 77), by 2 of 3 witnesses
+  rank 3 (a, GPU 3, pid 77): 2 of 3 witnesses agree
     process     rank 3  killed (SIGKILL): first to go
     NCCL's RAS  rank 3  does not answer RAS, and the others wait for it
 
@@ -168,7 +168,7 @@ def test_bundles_add_a_witness(server: str, tmp_path: Path, capsys: pytest.Captu
     (tmp_path / "b.json").write_text("[]")
     assert main(["7", "--prometheus", server, "--until", str(int(END)), "--evidence", str(tmp_path)]) == 0
     page = capsys.readouterr().out
-    assert "by 3 of 4 witnesses" in page
+    assert "3 of 4 witnesses agree" in page
     assert "the kernel killed it (bundle of b)" in page
     assert re.search(r"Not used\n  b\.json: ", page)
     assert main(["7", "--prometheus", server, "--evidence", str(tmp_path / "none")]) == 2
@@ -184,7 +184,7 @@ def test_bundles_alone(tmp_path: Path) -> None:
     text = as_text(page)
     assert "a rank died while the job worked" in text
     assert "whether it works again is unknown" in text
-    assert "rank 3 (b), by the only witness that blames a rank" in text
+    assert "rank 3 (b): one witness says so" in text
     assert "unknown  metrics show neither GPUs nor ranks of the job" in text
     page, why = explain(Forgetful(), "70", None, None, END, bundles.Read((), ()))
     assert page is None

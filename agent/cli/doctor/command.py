@@ -50,7 +50,7 @@ def _configuration(facts: Facts) -> Iterator[NodeFinding]:
     elif facts.config_error:
         yield wrong("configuration", facts.config_error, "mend the file")
     elif not facts.config_file:
-        yield note("configuration", "no file: all defaults", "nothing, or /etc/rankwatch/rankwatch.yml")
+        yield note("configuration", "no file: all defaults", "to change one, write /etc/rankwatch/rankwatch.yml")
     document = facts.document
     if document is not None and document.configuration.refused:
         yield wrong("configuration", f"the agent refused it: {document.configuration.refused}", "mend it, then reload")

@@ -108,7 +108,8 @@ def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | Non
         return replace(facts, config_error=f"{path}: the file that the agent uses cannot be read here")
     try:
         config = load(Options(path if facts.config_file else None)).config
-        return replace(facts, addresses=config.web.addresses, records=_directories(config), verdict=config.verdict)
+        addresses = (agent.address,) if agent.is_given and not agent.is_local else config.web.addresses
+        return replace(facts, addresses=addresses, records=_directories(config), verdict=config.verdict)
     except ConfigError as error:
         return replace(facts, config_error=str(error))
 

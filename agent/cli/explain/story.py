@@ -153,8 +153,8 @@ def _who(details: Details, judgement: WeighedWords) -> tuple[tuple[str, ...], ..
     position = of or ", ".join(nodes[:4])
     against = len({word.witness for word in judgement.against})
     all_of = len(witnesses) + against
-    votes = f"{len(witnesses)} of {all_of} witnesses" if all_of > 1 else "the only witness that blames a rank"
-    head = f"rank{'' if len(ranks) == 1 else 's'} {rank_set(ranks)}{f' ({position})' if position else ''}, by {votes}"
+    votes = f"{len(witnesses)} of {all_of} witnesses agree" if all_of > 1 else "one witness says so"
+    head = f"rank{'' if len(ranks) == 1 else 's'} {rank_set(ranks)}{f' ({position})' if position else ''}: {votes}"
     return ((head, "", ""), *_rows(judgement.for_them))
 
 
