@@ -111,7 +111,7 @@ def main(arguments: Sequence[str]) -> int:
         own_agent.add_flags(command)
     flags = parser.parse_args(list(arguments))
     path, command = flags.path, flags.command
-    if command == "show" and "/" in flags.name:
+    if command == "show" and flags.name.endswith((folder.SUFFIX, folder.SUMMARY_SUFFIX)) and "/" in flags.name:
         path, flags.name = Path(flags.name).parent, Path(flags.name).name
     path = path or _configured(flags)
     try:

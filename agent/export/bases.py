@@ -130,7 +130,7 @@ class SysfsExporter(Generic[C, T]):
 
     def __init__(self, config: C) -> None:
         self.config = config
-        self._found: T | None = None
+        self._result: T | None = None
 
     @abstractmethod
     def read(self, roots: Roots) -> T:
@@ -153,13 +153,16 @@ class SysfsExporter(Generic[C, T]):
             raise NoData from None
 
     async def update(self) -> None:
-        """Read once."""
-        self._found = None
-        self._found = await self.look()
+        """Read once. Until it ends scrapes get the last result; without the source they get none."""
+        try:
+            self._result = await self.look()
+        except NoData:
+            self._result = None
+            raise
 
     def snapshot(self) -> T | None:
         """Return the last result of ``read``; None if the source was absent."""
-        return self._found
+        return self._result
 
     def families(self, snapshot: T | None) -> Iterable[Metric]:
         """Return the metric families of a snapshot; pure."""

@@ -24,6 +24,8 @@ from agent.app.discovery import load_spec, prepare
 from agent.core.log import Logger
 from agent.export import collector_exporter as module
 from agent.export.collector_exporter import CollectorError, converted
+from agent.sdk.exporter import ExporterConfig, NoData, Roots, SysfsExporter
+from agent.sdk.metrics import Metric
 
 ROOT = Path(__file__).parents[2]
 
@@ -189,3 +191,35 @@ def test_only_what_the_configuration_names_is_loaded(package: str) -> None:
     assert prepare(Loaded("exporters: {no_exporter: {}}", "f.yml"), Logger("test")).broken == ("no_exporter",)
     with pytest.raises(TypeError, match="neither a Spec nor"):
         load_spec("no_exporter")
+
+
+async def test_a_scrape_during_an_update_gets_the_last_result() -> None:
+    """While a source is read the last result stays; a source that has gone leaves none."""
+    reads, go = iter((1, 2)), asyncio.Event()
+
+    class Slow(SysfsExporter[ExporterConfig, int]):
+        async def look(self) -> int:
+            await go.wait()
+            if (number := next(reads, 0)) == 0:
+                raise NoData
+            return number
+
+        def read(self, roots: Roots) -> int:
+            raise NotImplementedError
+
+        def render(self, snapshot: int) -> Iterable[Metric]:
+            return ()
+
+    exporter = Slow(ExporterConfig())
+    go.set()
+    await exporter.update()
+    go.clear()
+    update = asyncio.ensure_future(exporter.update())
+    await asyncio.sleep(0)
+    assert exporter.snapshot() == 1
+    go.set()
+    await update
+    assert exporter.snapshot() == 2
+    with pytest.raises(NoData):
+        await exporter.update()
+    assert exporter.snapshot() is None

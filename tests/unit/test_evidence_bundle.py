@@ -333,6 +333,9 @@ def test_what_the_command_refuses(
     monkeypatch.setattr(own_agent, "document", lambda agent, seconds: node)
     assert main(["--path", str(tmp_path / "none"), "show", str(tmp_path / f"{NAME}.json")]) == 0
     assert capsys.readouterr().out.startswith(f"{NAME}: job 7")
+    keep_bundle(tmp_path, 2, "ann", 10, "team/train-1")
+    assert main([*path, "show", "team/train-1"]) == 0
+    assert ": job team/train-1 on n1" in capsys.readouterr().out
     assert main(["--path", str(tmp_path / "none"), "list"]) == 1
     assert "the agent takes no evidence, or elsewhere (--path)" in capsys.readouterr().err
     assert main([*path, "take", "--job", "8"]) == 1
