@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class SavedTexts(msgspec.Struct):
-    """An exporter's section of the checkpoint: read positions. A subclass adds the results of the lines, by job."""
+    """An exporter's section of the checkpoint: read positions. A subclass adds a field: results by job."""
 
     positions: SavedPositions = []
 

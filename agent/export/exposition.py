@@ -8,8 +8,8 @@ from dataclasses import dataclass
 TEXT_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 GZIP_LEVEL = 1
-"""Level of gzip: it leaves 10.0 % of 10,000 series (1.3 MB) in 5.5 ms of the scraped node's time. Level 3 leaves 9.7 %
-in 6.5 ms, level 6 8.3 % in 16 ms, which is not worth it."""
+"""Level of gzip: it leaves 10.0 % of 10,000 series (1.3 MB) in 5.5 ms of the scraped node's time. Level 3
+leaves 9.7 % in 6.5 ms, and level 6 leaves 8.3 % in 16 ms."""
 _REFUSED = re.compile(r"(^|;)q=0(\.0*)?(;|$)")
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
 """Requests gzip's header from zlib, without a time: equal expositions are equal bytes."""

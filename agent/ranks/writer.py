@@ -29,8 +29,8 @@ OOM_LOG_SECONDS = 10.0
 class RankWriter(Leased[RankTable]):
     """Writes the evidence of exporter ``source``. ``snapshot`` returns the same object until the next tick or write.
 
-    Further reads come from the table: ``kept_variables`` of rank processes; for a writer of records ``label``,
-    ``recording_settings`` and ``is_expired``; and ``unlinked_writers``.
+    Other reads go to the table: ``kept_variables``, ``unlinked_writers`` and, for a writer of records, ``label``,
+    ``recording_settings`` and ``is_expired``.
     """
 
     def __init__(self, table: RankTable, source: str) -> None:

@@ -42,7 +42,7 @@ class ProgressBoard:
             os.close(fd)
 
     def show(self, rank: int, arrivals: int) -> None:
-        """Show that ``rank`` is initialised and arrived at ``arrivals`` operations."""
+        """Record for the other processes that ``rank`` is initialised and has arrived at ``arrivals`` operations."""
         self._words[HEADER_WORDS + rank] = arrivals + 1
 
     def initialised(self) -> bool:

@@ -75,8 +75,8 @@ class ProcFS:
         """Return True while the process is in an execve, which first waits for file systems to close its old files.
 
         A hung file system (NFS, FUSE) keeps it there. Then most of its /proc files cannot be read, on Linux 6.18.44 not
-        even its stat and links (exec_update_lock; begin_new_exec in fs/exec.c). Its new memory is only a stack, which
-        statm shows without waiting; a running process has text.
+        even its stat and links (exec_update_lock; begin_new_exec in fs/exec.c). In execve
+        its new memory is only a stack, which statm shows without a lock; a running process also has program text.
         """
         fields = (self._text(f"{pid}/statm") or "").split()
         return len(fields) == 7 and fields[3] == "0" and fields[0] == fields[5] != "0"

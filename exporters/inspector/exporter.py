@@ -67,7 +67,7 @@ NOTHING_INHERITED = msgspec.Raw(msgspec.msgpack.encode(Inheritance()))
 
 
 class Checkpoint(msgspec.Struct):
-    """The exporter's section of the checkpoint. Each part is encoded by itself: a damaged one costs no other.
+    """The exporter's section of the checkpoint. A damaged part leaves the others readable.
 
     ``sections``: by directory, its reader's encoding; ``inherited``: an Inheritance.
     """

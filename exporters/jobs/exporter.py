@@ -34,7 +34,8 @@ DIRECTORY_TROUBLE = Family("rankwatch_job_directory_trouble", "gauge",
     "job's output says if that fails too.",
     ("job_id", "trouble"), "1 per job in trouble", "max")
 END = Family("rankwatch_job_end_timestamp_seconds", "gauge",
-    "When the scheduler ended a job here in the last hour, by the node's clock, and how. state: BOOT_FAIL, CANCELLED, "
+    "Time at which the scheduler ended a job on this node (node's clock; jobs of the last hour), with the state. "
+    "state: BOOT_FAIL, CANCELLED, "
     "COMPLETED, DEADLINE, FAILED, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, TIMEOUT, OTHER, or UNKNOWN if only an "
     "exit status of 0 is known, which a cancelled job has too. One node of the job exports the scheduler's state: "
     "combine by job_id.",

@@ -13,7 +13,7 @@ from agent.sdk.metrics import Family
 from agent.sdk.system import ethtool, netlink
 
 UNSUPPORTED_SECONDS = 3600.0
-"""Time until the next query to a device that does not support it: its driver may have changed."""
+"""Time until the next query of a device without support: an updated driver may support it."""
 FAILED_SECONDS = 60.0  # Time until the next query to a device whose query failed
 REFRESH_SECONDS = 60.0  # The time between two refreshes of the statistics of a driver in CACHING_DRIVERS
 CACHING_DRIVERS = frozenset({"mlx5_core"})

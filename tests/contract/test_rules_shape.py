@@ -16,8 +16,10 @@ from agent.ranks.rank.numbers import NUMBERS
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "prometheus"
-MAX_LINES, MAX_COLUMNS, MAX_RECORDINGS, MAX_DEPTH = 1300, 120, 90, 2
-"""Of all sources together; of one of their lines; of all sources; of recordings below an alert."""
+MAX_LINES = 1300  # Of all sources together
+MAX_COLUMNS = 120  # Of a line of a source
+MAX_RECORDINGS = 90  # In all sources
+MAX_DEPTH = 2  # Of recordings that read recordings, below an alert
 MAX_EXPRESSION = 25
 """Lines of MAX_COLUMNS that an expression fills as built."""
 SOURCES = {path.name: path.read_text() for path in sorted((DEPLOY / "sources").glob("*.yml"))}

@@ -40,7 +40,7 @@ def agent_for(job: RasJob, directory: Path, role: str) -> Agent:
 
 
 def events(agent: Agent, event: str) -> float:
-    """Return how often the agent heard of it."""
+    """Return how many events of this kind the agent counted."""
     return agent.value("rankwatch_ras_events_total", event=event) or 0.0
 
 

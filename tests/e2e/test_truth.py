@@ -86,7 +86,7 @@ TEXTS = {
     "left_alone": (r"exited before the others; 7 ranks still run", "the program ended early"),
     "failed_hardware": (r" failed; no rank runs any more", "CAUSE: xid 79"),
 }
-"""What the summary of RankDead has of a situation, and what its description gives for the cause."""
+"""By situation: a text in RankDead's summary, and a text in its description."""
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -100,7 +100,7 @@ def test_a_page_has_what_prometheus_client_writes(make: Callable[[], Any]) -> No
     ([Sample("x", {"a": "1"}, 1), Sample("x", {"a": "1"}, 2)], "twice"),
 ])  # fmt: skip
 def test_what_cannot_be_exported_is_refused(samples_: list[Sample], why: str) -> None:
-    """A name of the agent, a bad name, a timestamp and a duplicate raise an error with the cause."""
+    """A metric name of the agent, an invalid name, a timestamp and a duplicate raise an error that says which."""
     family = GaugeMetricFamily("x", "X.")
     family.samples += samples_
     with pytest.raises(CollectorError, match=why):

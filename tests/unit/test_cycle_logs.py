@@ -104,7 +104,7 @@ def test_files_that_a_cycle_file_cannot_name(cycles: Cycles, monkeypatch: pytest
 
 
 def test_cycle_files_that_are_refused(cycles: Cycles) -> None:
-    """Another user's cycle file, half of one, one too long, and a path that is none name no log."""
+    """A cycle file of another user, cut off, too long, or with an invalid path names no log."""
     cycles.cycle("/logs/c0.log", OWNER + 1)
     assert cycles.of() == {}
     for log in ("", "logs/c0.log", 7, "/" * (MAX_PATH + 1 - len("logs/c0.log")) + "logs/c0.log"):

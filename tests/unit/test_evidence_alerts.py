@@ -87,7 +87,7 @@ def test_one_users_jobs_keep_no_others_from_the_question() -> None:
     (Owner("user", "1000"), "", "uid 1000"),
 ])  # fmt: skip
 def test_whose_a_job_is(owner: Owner, name: str, whose: str) -> None:
-    """Pods are their namespace's, whoever they run as; where a user has no name yet the number counts."""
+    """A pod's job belongs to its namespace, whatever its uid; a user without a known name has the number."""
     known = owned(100, environment(0, 1, "7"), owner, uid=1000, user=name)
     assert user_of([RankView(RankLabel("7", "0"), 0, RankProcess(found_at=1.0, facts=known))]) == whose
     assert user_of([]) == ""

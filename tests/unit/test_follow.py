@@ -215,7 +215,7 @@ LINE = re.compile(rb"L\d{6};")
 
 
 class Written:
-    """A file as its writer knows it: ``lines`` are those whole and not destroyed, ``half`` the open line."""
+    """A file as its writer knows it. ``lines``: whole ones that no writer destroyed; ``half``: the last one."""
 
     def __init__(self, handle: BinaryIO) -> None:
         self.handle = handle

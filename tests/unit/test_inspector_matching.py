@@ -307,7 +307,7 @@ def test_after_a_restart_a_user_holds_what_he_held() -> None:
 
 
 def latest(times: Sequence[int]) -> tuple[int, int] | None:
-    """The member that came last alone, and how long the others waited for it."""
+    """The only last member, and how long the others waited for it; None if several came last."""
     return next(((member, own.lateness_us) for member, own in enumerate(judge([times])) if own.last), None)
 
 

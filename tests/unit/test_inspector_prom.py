@@ -54,7 +54,7 @@ class Node(ExporterNode):
         self.start()
 
     def add_rank(self, rank: int = 0, uid: int = ME, job: str = "4711", ranks: int = 1, **settings: str) -> ProcessKey:
-        """A process, pid 10 and up, of one rank or several, with settings of this mode but for what is given."""
+        """A process (pid from 10) of one rank or several; ``settings`` replace variables of this mode."""
         pid = 10 + rank
         self.proc.add(pid, uid=uid)
         given = environment(rank, job=job) | MODE | settings

@@ -132,7 +132,7 @@ def test_an_overrun_and_other_errors(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_flood_is_read_over_several_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At one look no more reads are made than the limit, and only the one that finds the end has all there is."""
+    """One look reads at most the limit of records; the batch is complete only when the look reaches the end."""
     monkeypatch.setattr(follower_module, "MAX_RECORDS", 1)
     monkeypatch.setattr(follower_module, "MAX_RECORD_BYTES", 10)
     (tmp_path / "kmsg").write_text("4,5,1,-;a\n4,6,1,-;b\n")

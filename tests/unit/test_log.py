@@ -207,7 +207,7 @@ def test_stuck_stream_blocks_nobody(sink: Sink) -> None:
 
 
 def test_a_message_names_fields(sink: Sink) -> None:
-    """Fields stand in the sentence where it names them, whatever they hold, and repeats are counted by the message."""
+    """A message shows a field where its template names it, and all messages of one template count as repeats."""
     logger = log.Logger("x")
     logger.info("rank {rank} of {job} left{nothing}", rank=3, job="{rank}\nx")
     assert without_time(sink.lines()[0]) == (

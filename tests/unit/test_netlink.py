@@ -1,4 +1,4 @@
-"""Netlink: messages and attributes, what is made of what the kernel answers, and the refresh of statistics."""
+"""Netlink: messages, attributes, how the kernel's answers are parsed, and the refresh of statistics."""
 
 import errno
 import os

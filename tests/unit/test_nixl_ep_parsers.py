@@ -33,7 +33,7 @@ def taken(lines: list[str]) -> NodeRun:
 
 
 def test_plan_of_growth_and_contraction() -> None:
-    """A rank that is not listed any more is removed, a negative one is killed, and both may come back."""
+    """A plan removes a rank that it no longer lists, kills one that it lists as negative, and may start both again."""
     result = planned(PHASES)
     assert result.phases[2] == Phase(frozenset({0, 1, 2, 3, 4, 7}), frozenset({6}), frozenset({5}))
     assert result.phases[3] == Phase(frozenset(range(8)), frozenset(), frozenset())

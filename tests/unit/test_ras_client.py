@@ -232,7 +232,7 @@ def test_the_cutting_changes_nothing(fragments: list[bytes], cuts: list[int]) ->
     (TEXT + b"SERVER PROTOCOL 2\n" + TEXT, ["PEER_DEAD"] * 2),
 ])  # fmt: skip
 def test_an_event_is_read(stream: bytes, events: list[str]) -> None:
-    """A line is read, with or without a peer; an invention of the library is `other`, an answer is no event."""
+    """An event line is read with or without a peer; an unknown event is `other`; a reply to a command is no event."""
     assert split(stream) == (events, 0)
 
 

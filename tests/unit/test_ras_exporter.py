@@ -289,7 +289,7 @@ async def test_a_single_pass_listens_to_nobody(node: Node) -> None:
 
 
 def held_up(node: Node) -> asyncio.Event:
-    """Have no report end before the event that is returned."""
+    """Hold all reports back until the test sets the returned event."""
     gate, answer = asyncio.Event(), node.report
 
     async def slow() -> bytes | None:

@@ -96,7 +96,7 @@ def test_only_names_of_one_process_count(
 
 
 def test_addresses_beyond_the_limit_are_left_out(tmp_path: Path) -> None:
-    """One more than a namespace may have: the first are known; what is no address is none."""
+    """Of more addresses than the limit the first count; text that is no address is ignored."""
     rows = "".join(f"|-- 10.1.{n // 256}.{n % 256}\n   /32 host LOCAL\n" for n in range(MAX_ADDRESSES + 1))
     (tmp_path / "fib_trie").write_text(rows)
     (tmp_path / "if_inet6").write_text("fd000000000000000000000000000002 04 40 00 82 eth0\nzz\n")

@@ -52,7 +52,7 @@ def log_of(records: int) -> CommunicatorLog:
 
 @pytest.mark.parametrize(("added", "kept"), [(1023, 1023), (1024, 1024), (1025, 1024), (3000, 1024)])
 def test_the_ring_drops_the_oldest(added: int, kept: int) -> None:
-    """Beyond 1024 records the oldest are lost, which leaves a gap in the sequence numbers, and are counted."""
+    """Beyond 1,024 records the oldest are lost and counted; the sequence numbers then have a gap."""
     assert RING_RECORDS == 1024
     log = log_of(added)
     assert [record.sequence for record in log.drain()] == list(range(added - kept, added))

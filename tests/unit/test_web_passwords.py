@@ -111,7 +111,7 @@ async def test_a_right_password_waits_for_one_check_of_another_address(door: Doo
 
 
 async def test_tables_are_bounded(door: Door) -> None:
-    """Of one address more than the bound the oldest is forgotten; of right pairs, too."""
+    """The tables of clients and of correct passwords hold at most their limit; a new entry removes the oldest."""
     for number in range(MAX_CLIENTS + 1):
         await door.ask(said="wrong", client=str(number))
     assert len(door.passwords._buckets) == MAX_CLIENTS

@@ -10,7 +10,7 @@ from agent.evidence.summary import Witness
 AFTER_A_DEATH: tuple[Witness, ...] = (
     "hardware", "verdict", "kernel_log", "job_log", "ras", "flight_recorder", "stacks", "records",
 )  # fmt: skip
-"""Trust in witnesses, highest first, if equally many blame two ranks: the end of a process is seen, not guessed."""
+"""Witnesses by trust, highest first, which decides between ranks with equally many: an exit is observed."""
 IN_A_HANG: tuple[Witness, ...] = (
     "hardware", "flight_recorder", "ras", "stacks", "verdict", "kernel_log", "job_log", "records",
 )  # fmt: skip

@@ -126,7 +126,7 @@ class LivenessBook:
                 self._revise(line, lead, process, is_torn=process.key in torn, now=now)
 
     def _consider(self, line: JobLine, process: RankProcess, *, is_lead: bool, is_torn: bool, now: float) -> None:
-        """Add a lead exit once its status and cause are known; mark any other, or one without room, as a victim."""
+        """Add a lead exit once its status and cause are known. Mark others, or all if the book is full, as victims."""
         label, exited_at = self._labels.held(process), process.exited_at
         if label is None or exited_at is None:
             return

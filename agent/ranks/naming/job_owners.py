@@ -104,7 +104,7 @@ class JobOwners:
 
 
 def party(process: RankProcess) -> str:
-    """Return the key of the party that shares an id: the user; for pods, and for root in a container, their owner.
+    """Return the key of the party that has a job id: the user, or the owner of a pod or of a container run as root.
 
     The uid of root in a container does not show which user started it. Other users may span jobs and containers.
     """

@@ -86,7 +86,7 @@ def read_claim(
 ) -> Claim:
     """Return the claims of ``environment``.
 
-    ``hostname``: host name of this node and its network namespace, which replaces a loopback rendezvous address.
+    ``hostname``: this node's host name with its network namespace; it replaces a loopback address of the rendezvous.
     ``job_id_variables``: variables with the job id, tried first. ``proven``: (job id, scheduler) proven for the
     process, used if the environment names no job.
     """

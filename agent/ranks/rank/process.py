@@ -22,7 +22,7 @@ _LOG = Logger("ranks")
 RAY_TITLE, RAY_ENDS = "ray::", ExitStatus(known=True, code=1)
 """The title of a Ray worker, and the status with which Ray ends it; an exception in its code ends no worker."""
 SHARED_SOURCES = frozenset({"title", "local_index"})
-"""Sources of rank labels for processes that share their task's environment, whose numbers are the task's."""
+"""Sources of rank labels of processes in one task: their environment has the task's numbers, not their own."""
 
 
 class RankGpu(msgspec.Struct, frozen=True):

@@ -19,7 +19,8 @@ from agent.ranks.rank.process import RankProcess
 
 UNANSWERED_REPORTS = 2
 UNANSWERED_SECONDS = 15.0
-"""RAS must miss a process for this long and in this many reports: it misses a dead rank's neighbours up to 12 s."""
+"""A process is unanswered after this time, and this many RAS reports, without it. RAS leaves out a dead rank's
+neighbours for up to 12 s."""
 PROGRESS_SLACK_SECONDS = 5.0
 
 

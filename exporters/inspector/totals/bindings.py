@@ -1,6 +1,6 @@
 """Decides once per kind of record where its records are added: accumulator, gaps, windows and members. Pure.
 
-A series is admitted while the writer's places and the budget allow it; refused ones are added up under `other`.
+The writer's limit of places (communicator, rank) and the series budget admit a series. A refused one counts in `other`.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
 
     ``places``: all (communicator, rank in it) that need a label; all keys begin with one. ``windows``: bus bytes and
     microseconds by collective. ``lost``: collective operations that the plugin's ring or slot lost. ``transfers``:
-    microseconds of operations without waiting, unless all members' times are matched. ``gauges``: the number of
+    microseconds of operations without waiting, of communicators that are not wholly here. ``gauges``: the number of
     admitted series of windows. ``pairs``: bytes per second of the pairs that get a series. ``durations`` and
     ``by_algorithm`` (operations): empty unless enabled. ``algorithms``: NCCL's latest algorithm and protocol.
     ``proxies``: microseconds by phase.

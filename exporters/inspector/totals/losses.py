@@ -88,7 +88,7 @@ class Loss(msgspec.Struct, gc=False, array_like=True):
     held_at: Total | None = None
 
     def attribute(self, gaps: int) -> None:
-        """Attribute each of ``gaps``, a total, to its cause."""
+        """Attribute the gaps since the last call to causes. ``gaps``: the total so far."""
         known = gaps if self.held_at is None else min(gaps, self.held_at)
         new = known - self.overflow - self.otherwise
         if new > 0:

@@ -65,8 +65,8 @@ class ThreadTotals:
     def note(self, threads: Sequence[Stat], main_tid: int, run_queue_wait: Callable[[int], int | None]) -> None:
         """Add a look at all threads; ``run_queue_wait`` reads one thread's wait for a CPU.
 
-        It is read for the main thread, for new threads, and for those that are ready or ran since the last look. A
-        thread that did not run has hardly waited for a CPU; its wait is counted when it runs.
+        It is read for the main thread, for new threads, and for those that are ready or ran since the last look. Any
+        other thread did not wait for a CPU; the next look after it runs counts any rest.
         """
         is_first, before = self._seen is None, self._seen or {}
         seen = {}
