@@ -41,11 +41,12 @@ def main(arguments: Sequence[str]) -> int:
     except (OSError, ValueError) as error:
         where = "" if isinstance(error, ConfigError) else f"no answer from {agent}: "
         return refuse("status", f"{where}{error}")
+    is_known = flags.job is None or bool(document.ranks)
     if flags.json:
         say(as_json(document))
-    else:
+    elif is_known:
         say(brief(document) if flags.brief else table(document, colour=has_colours()))
-    if flags.job is None or document.ranks:
+    if is_known:
         return 0
     here = ", ".join(job.job_id for job in whole.jobs) or "none"
     return refuse("status", f"job {flags.job} has no rank on this node; jobs here: {here}")

@@ -93,6 +93,7 @@ NOTES: dict[str, tuple[Facts, str, str]] = {
     "mode": (replace(GOOD, records=(DumpDirectory("/x", 0o755, 0.5),)), "inspector", "mode 0755"),
     "blind": (shown(exporters=(ExporterView(name="netdev", state="up", why="no netlink"),)), "rights",
      "netdev: no netlink"),
+    "own-user": (replace(GOOD, sees_own_user=True), "rights", "may not read the processes of other users"),
     "free-clock": (replace(GOOD, clock_is_kept=False), "clock", "unsynchronised clock"),
     "unknown-ends": (counted("rankwatch_process_exit_status_unknown_total"), "kernel",
      "2 rank processes ended"),

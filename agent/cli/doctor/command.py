@@ -52,7 +52,7 @@ def _configuration(facts: Facts) -> Iterator[NodeFinding]:
     elif not facts.config_file:
         yield note("configuration", "no file: all defaults", "to change one, write /etc/rankwatch/rankwatch.yml")
     document = facts.document
-    if document is not None and document.configuration.refused:
+    if document is not None and document.configuration.refused and not facts.config_error:
         yield wrong("configuration", f"the agent refused it: {document.configuration.refused}", "mend it, then reload")
     if document is not None and facts.config_file and document.configuration.file != facts.config_file:
         uses = document.configuration.file or "none"
@@ -91,6 +91,8 @@ def _ranks(facts: Facts) -> Iterator[NodeFinding]:
             f"the agent may not read the environment of {unreadable:.0f} rank processes",
             OTHER_USERS,
         )
+    elif facts.sees_own_user:
+        yield note("rights", "the service may not read the processes of other users", OTHER_USERS)
     elif unidentified:
         yield wrong(
             "ranks",

@@ -26,6 +26,8 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 ASK_SECONDS = 10.0
 DEFAULT_RECORDS = "/var/lib/rankwatch/inspector"
 
+UNITS = tuple(Path(f"/{folder}/systemd/system/rankwatch.service") for folder in ("etc", "lib", "usr/lib"))
+DROP_IN = Path("/etc/systemd/system/rankwatch.service.d/50-other-users.conf")
 SHARED_RULES = (Path("/usr/share/rankwatch/prometheus/rules"), Path("/opt/rankwatch/share/prometheus/rules"))
 _RULE = re.compile(r"^ *- (?:record|alert): (\S+)$", re.MULTILINE)
 _TIMEX_BYTES = 256
@@ -68,7 +70,10 @@ class Watcher(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All facts. ``config_error``, ``agent_error``: why configuration or agent could not be read; else empty."""
+    """All facts. ``config_error``, ``agent_error``: why configuration or agent could not be read; else empty.
+
+    ``sees_own_user``: the service runs without the right to read other users' processes.
+    """
 
     config_file: str = ""
     config_error: str = ""
@@ -79,6 +84,7 @@ class Facts:
     records: tuple[DumpDirectory, ...] = ()
     verdict: Numbers = NUMBERS
     nvidia_device: bool = False
+    sees_own_user: bool = False
     clock_is_kept: bool = True
     watcher: Watcher | None = None
 
@@ -90,6 +96,7 @@ def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | Non
     """
     facts = Facts(
         nvidia_device=Path("/dev/nvidiactl").exists(),
+        sees_own_user=any(path.exists() for path in UNITS) and not DROP_IN.exists(),
         clock_is_kept=_clock_is_kept(),
         watcher=None if url is None else ask_prometheus(url),
     )

@@ -52,7 +52,7 @@ class StoryPage(NamedTuple):
 def no_incident(job: KnownJob, start: float, end: float) -> StoryPage:
     """Return the page of a job without an incident."""
     nothing = f"no rank died, hung, was late or lost its hardware from {_moment(start)} to {_moment(end)}"
-    return StoryPage(_title(job), (nothing, *_hint_of_rules(job)), ())
+    return StoryPage(_title(job), tuple(_hint_of_rules(job) or [nothing]), ())
 
 
 def page_of(
