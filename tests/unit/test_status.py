@@ -118,7 +118,7 @@ def test_the_address_is_that_of_the_configuration(
     assert main(["--config.file", str(config), "--job", "4712"]) == 0
     assert capsys.readouterr().out.splitlines()[1].startswith("4712")
     assert main(["--config.file", str(config), "--job", "none"]) == 1
-    assert capsys.readouterr().out == "no ranks\n"
+    assert capsys.readouterr().out == ""
     assert main(["--config.file", str(tmp_path / "none.yml")]) == 1
     assert capsys.readouterr().err == f"rankwatch status: {tmp_path}/none.yml: No such file or directory\n"
 
