@@ -123,6 +123,8 @@ def main(arguments: Sequence[str]) -> int:
         else:
             _check_job(flags)
             _take(path, flags.job, TAKE_SECONDS)
+    except BrokenPipeError:
+        raise  # main handles it
     except (OSError, ValueError) as error:
         return refuse("evidence", str(error))
     return 0

@@ -98,7 +98,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rankwatch exclude",
         description="List nodes where jobs repeatedly fail first: one point per job, two if the cause "
-        'looks like hardware. Example: sbatch --exclude "$(rankwatch exclude --prometheus URL --format slurm)"',
+        "looks like hardware. The limits are those of the alert LemonNode with its shipped thresholds. Example: "
+        'nodes=$(rankwatch exclude --prometheus URL --format slurm) && sbatch --exclude "$nodes"',
     )
     add_prometheus(parser, "only nodes of this cluster")
     days = range(1, MAX_DAYS + 1)
