@@ -12,7 +12,7 @@ import msgspec
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.cli.terminal import as_json, columns, has_colours, plain, rank_set, refuse, say
-from agent.page.describe import how_ended
+from agent.page.describe import STALE_SECONDS, how_ended, waits_for
 from agent.page.document import NodeDocument, Rank
 
 TIMEOUT_SECONDS = 10.0
@@ -77,7 +77,10 @@ def table(document: NodeDocument, *, colour: bool = False) -> str:
         notes.append(f"{document.ranks_left_out} more ranks are not shown")
     if not document.ranks:
         return "\n".join(["no ranks", *notes])
-    rows = (_cells(rank, document.now_seconds) for rank in document.ranks)
+    members: dict[str, list[Rank]] = {}
+    for rank in document.ranks:
+        members.setdefault(rank.job_id, []).append(rank)
+    rows = (_cells(rank, members[rank.job_id], document.now_seconds) for rank in document.ranks)
     shown = columns(_HEAD, rows, _HEAD.index("STATE"), colour=colour)
     return "\n".join([*sentences, *shown, *notes])
 
@@ -131,9 +134,11 @@ def _text_of(agent: own_agent.AgentPlace, job_id: str | None, *, colour: bool) -
     return "\n".join([f"{clock}  {plain(document.hostname)}", table(document, colour=colour)])
 
 
-def _cells(rank: Rank, now_seconds: float) -> tuple[str, ...]:
+def _cells(rank: Rank, others: Sequence[Rank], now_seconds: float) -> tuple[str, ...]:
     bandwidth, ended, progress = rank.bus_bandwidth_bytes_per_second, rank.ended, rank.last_progress_seconds
     how = "" if ended is None else how_ended(ended)
+    idle = 0.0 if progress is None else max(now_seconds - progress, 0.0)
+    blamed = waits_for(rank, others, idle)
     return (
         rank.job_id,
         rank.rank,
@@ -141,9 +146,9 @@ def _cells(rank: Rank, now_seconds: float) -> tuple[str, ...]:
         "" if rank.pid is None else str(rank.pid),
         rank.user,
         ",".join(str(gpu.index) for gpu in rank.gpus),
-        "" if bandwidth is None else f"{bandwidth / 1e9:.1f}",
+        "" if bandwidth is None or idle > STALE_SECONDS else f"{bandwidth / 1e9:.1f}",
         "" if rank.late_share is None else f"{rank.late_share:.0%}",
-        "" if progress is None else f"{max(now_seconds - progress, 0):.0f}s ago",
+        "" if progress is None else f"waits for rank {blamed}, {idle:.0f}s" if blamed else f"{idle:.0f}s ago",
         ",".join(rank.unhealthy),
         how,
     )

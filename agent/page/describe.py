@@ -13,6 +13,8 @@ from agent.ranks.snapshot import RankSnapshot, RankView
 from agent.ranks.speeds import SpeedView
 
 TROUBLE_FIRST = ("dead", "unresponsive", "unknown", "exited", "alive", "finished")
+STALE_SECONDS = 10.0
+"""A rank's last bandwidth is out of date after this time without progress."""
 _MAX_NAMED = 3
 """Limit of ranks named in a sentence; further ones are counted."""
 
@@ -38,6 +40,14 @@ def jobs(views: Iterable[RankView], judged: Iterable[Rank], now_seconds: float) 
         facts.setdefault(view.label.job_id, view)
     views_of_jobs = [_job(job_id, members, facts[job_id], now_seconds) for job_id, members in by_job.items()]
     return sorted(views_of_jobs, key=lambda job: (min(map(_severity, job.states)), job.job_id))
+
+
+def waits_for(rank: Rank, others: Iterable[Rank], idle_seconds: float) -> str:
+    """Return the rank that a running rank without progress waits for: the only one of its job in trouble, or ""."""
+    if rank.state != "alive" or idle_seconds <= STALE_SECONDS:
+        return ""
+    blamed = [other.rank for other in others if other.state in ("dead", "unresponsive")]
+    return blamed[0] if len(blamed) == 1 else ""
 
 
 def sentence(members: Sequence[Rank], now_seconds: float) -> str:

@@ -9,15 +9,13 @@ from html import escape
 from typing import NamedTuple
 from urllib.parse import quote
 
-from agent.page.describe import how_ended
+from agent.page.describe import STALE_SECONDS, how_ended, waits_for
 from agent.page.document import ExporterView, JobView, NodeDocument, Rank
 from agent.page.static import SCRIPT, STYLE
 
 MAX_ROWS = 256
 """Limit of shown ranks; further ones are counted. The event loop renders the page: this many take some milliseconds."""
 MAX_CELL_CHARACTERS = 128
-STALE_SECONDS = 10.0
-"""A rank's last bandwidth is out of date after this time without progress."""
 
 _GOOD = frozenset({"alive", "finished"})
 _BAD = frozenset({"dead", "unresponsive"})
@@ -154,8 +152,8 @@ def _progress(rank: Rank, others: Sequence[Rank], idle: float | None) -> str:
         return ""
     if idle <= STALE_SECONDS or rank.state != "alive":
         return _ago(idle)
-    blamed = [other.rank for other in others if other.state in _BAD]
-    return f"waits for rank {blamed[0]}, {age_text(idle)}" if len(blamed) == 1 else f"none for {age_text(idle)}"
+    blamed = waits_for(rank, others, idle)
+    return f"waits for rank {blamed}, {age_text(idle)}" if blamed else f"none for {age_text(idle)}"
 
 
 def _meter(share: float | None, rank: str) -> str:

@@ -129,8 +129,9 @@ def test_what_is_a_choice(name: str) -> None:
     assert text in finding.text
 
 
-def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
+def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without an agent the status is 1; as JSON each finding is whole; a mistake of the file is one finding."""
+    monkeypatch.setattr("agent.cli.doctor.facts.UNITS", ())
     config = tmp_path / "r.yml"
     config.write_text("wbe: {}\n")
     arguments = ["--web.listen-address", "127.0.0.1:1", "--config.file", str(config), "--json"]

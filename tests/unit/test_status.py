@@ -43,6 +43,15 @@ def test_table() -> None:
     ]
 
 
+def test_a_rank_that_waits() -> None:
+    """A rank without progress shows the dead rank that it waits for, as the page does, and no bandwidth."""
+    waiting = Rank(
+        job_id="4711", rank="10", state="alive", bus_bandwidth_bytes_per_second=9e10, last_progress_seconds=1000.0
+    )
+    line = table(document((RANKS[0], waiting))).splitlines()[-1]
+    assert line.split() == ["4711", "10", "alive", "waits", "for", "rank", "9,", "42s"]
+
+
 def test_nothing_that_a_terminal_obeys() -> None:
     """Names that users chose, and whoever answers on the port, cannot move the cursor, set a title or end a line."""
     evil = "\x1b]0;x\x07\n\x9b2J"

@@ -53,7 +53,11 @@ def _configuration(facts: Facts) -> Iterator[NodeFinding]:
         yield note("configuration", "no file: all defaults", "to change one, write /etc/rankwatch/rankwatch.yml")
     document = facts.document
     if document is not None and document.configuration.refused and not facts.config_error:
-        yield wrong("configuration", f"the agent refused it: {document.configuration.refused}", "mend it, then reload")
+        yield wrong(
+            "configuration",
+            f"the agent refused it: {document.configuration.refused}",
+            "mend it, then reload; for an address, web.config_file or state restart the agent",
+        )
     if document is not None and facts.config_file and document.configuration.file != facts.config_file:
         uses = document.configuration.file or "none"
         yield wrong(
