@@ -10,7 +10,8 @@ from test_liveness_book import Job
 from agent.app import boot_file
 from agent.app.boot_file import NAME, BootFile
 from agent.core.threads import OwnThread
-from agent.ranks.liveness.job_line import RanBefore
+from agent.ranks.liveness.job_line import RanBefore, line_of
+from agent.ranks.rank.facts import Owner
 
 BOOT = FakeClock().time() - FakeClock().monotonic()
 JOBS = {"4711": RanBefore("alice", ["10", "9"], BOOT - 700.0, 16), "8": RanBefore("bob", ["0"], BOOT - 100.0)}
@@ -104,3 +105,14 @@ def test_after_a_boot_a_job_has_an_exit_until_it_runs_again() -> None:
     assert job.leads() == {("9", "reboot"): -1.0, ("0", "reboot"): 121.0}
     runs = job.table.ranks.liveness.running(job.table.ranks.processes.values())
     assert {job_id: ran.ranks for job_id, ran in runs.items()} == {"4711": ["9"]}
+
+
+def test_the_exit_of_a_boot_has_the_user_of_other_exits() -> None:
+    """In a container a boot's exit names the user, as other exits do; the container has its share of the bounds."""
+    job = Job(ranks=0)
+    job.owner = Owner("container", "3f2a9c")
+    job.start(0)
+    job.tick(1.0)
+    ran = job.table.ranks.liveness.running(job.table.ranks.processes.values())["4711"]
+    line = line_of(ran, 0.0, BOOT, 300.0)
+    assert (line.leads[0].user, line.share) == ("alice", job.owner.key)

@@ -74,13 +74,17 @@ class LivenessBook:
         """Return the jobs with running processes, in the form of the boot file."""
         ranks: defaultdict[str, list[str]] = defaultdict(list)
         started: defaultdict[str, float] = defaultdict(lambda: float("inf"))
+        users: dict[str, str] = {}
         for process in processes:
             if process.exited_at is None and process.facts is not None:
                 for label in process.labels:
+                    users.setdefault(label.job_id, process.user)
                     ranks[label.job_id].append(label.rank)
                     started[label.job_id] = min(started[label.job_id], process.facts.start_seconds)
         return {
-            job_id: RanBefore(line.share, sorted(ranks[job_id]), started[job_id], line.expected, line.proven)
+            job_id: RanBefore(
+                users[job_id], sorted(ranks[job_id]), started[job_id], line.expected, line.proven, line.share
+            )
             for job_id, line in self.jobs.items()
             if job_id in ranks
         }

@@ -162,7 +162,7 @@ class JobLine(msgspec.Struct):
 class RanBefore(msgspec.Struct, frozen=True):
     """A job whose ranks ran on this node before a reboot. ``started_seconds``: epoch start of its oldest rank.
 
-    ``proven``: the scheduler proved that one of them belongs to the job.
+    ``proven``: the scheduler proved that one of them belongs to the job. ``share``: as in JobLine, else the user.
     """
 
     user: str
@@ -170,6 +170,7 @@ class RanBefore(msgspec.Struct, frozen=True):
     started_seconds: Annotated[float, msgspec.Meta(ge=0.0, le=MAX_SECONDS)]
     expected: int = 0
     proven: bool = True
+    share: str = ""
 
 
 def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float) -> JobLine:
@@ -182,7 +183,7 @@ def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float
     first = min(ran.ranks, key=lambda rank: (len(rank), rank))
     lead = LeadExit(first, 0.0, "unknown", "", "", "reboot", lived, "", ran.user)
     return JobLine(
-        share=ran.user,
+        share=ran.share or ran.user,
         started_at=min(ran.started_seconds - booted_seconds, 0.0),
         left_at=0.0,
         ranks=len(ran.ranks),
