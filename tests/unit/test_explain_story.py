@@ -288,6 +288,13 @@ def test_a_long_time_line_keeps_both_ends() -> None:
     assert (len(rows), rows[story.MAX_TIMELINE // 2][3], rows[-1][1]) == (story.MAX_TIMELINE + 1, "1 more", "rank z")
 
 
+def test_late_ranks_cost_without_gpu_metrics() -> None:
+    """The cost of waiting for a late rank is shown with each rank as one GPU when the number of GPUs is unknown."""
+    spent, incident = Cost(0.0, 0.0, None, 2.67, is_guess=True), Incident(0.0, 1.0, 0.0, None, "went_on")
+    page = story.page_of(KnownJob("4711", ("a",)), [incident], Details(), judge((), is_hang=False), spent, {})
+    assert "2.67 GPU-hours  all waited for a late rank (counting each rank as one GPU)" in as_text(page)
+
+
 def test_hostile_words() -> None:
     """Text of a user's log commands neither the terminal nor the browser."""
     evil = "\x1b[2J<script>alert(1)</script>"

@@ -187,7 +187,7 @@ def _with_recovery(happened: Iterable[Happened], incident: Incident) -> list[Hap
 
 
 def _cost(spent: Cost) -> tuple[tuple[str, ...], ...]:
-    if spent.is_guess and not spent.stopped:
+    if spent.is_guess and not (spent.stopped or spent.late):
         return (("unknown", "metrics show neither GPUs nor ranks of the job"),)
     rows = []
     guess = " (counting each rank as one GPU)" if spent.is_guess else ""
