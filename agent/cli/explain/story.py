@@ -90,7 +90,7 @@ def timeline(happened: Iterable[Happened]) -> tuple[tuple[str, ...], ...]:
         if double is None:
             kept.append(event)
         elif ": first" in event.what:  # "killed (SIGKILL): first to go" says more than "killed (SIGKILL)"
-            kept[double] = event
+            kept[double] = event._replace(at=kept[double].at)
     rows = [
         (_clock(event.at), f"rank {event.rank}" if event.rank else "", event.node, event.what, _source(event))
         for event in kept
