@@ -75,6 +75,17 @@ def test_the_second_of_one_hash_is_left_out() -> None:
     assert ([entry.missing for entry in parsed.communicators], parsed.skipped) == ([1], {"duplicate": 1})
 
 
+def test_a_communicator_that_is_left_out_says_nothing_of_its_ranks() -> None:
+    """A refused duplicate or phantom adds no members, no waits and no ranks of the job; its processes did answer."""
+    uneven = [rank(number, pid=7 + number, collective_counts={"AllReduce": 9 - number % 2}) for number in range(2)]
+    first = communicator(ranks=uneven, missing_ranks=[])
+    parsed = read_json(report(first, GOOD), pids={7, 8, 9})
+    other = communicator(ranks=[rank(0, pid=9), rank(1, pid=7)], missing_ranks=[])
+    again = read_json(report(first, other, communicator(0, hash="0xee"), GOOD), pids={7, 8, 9})
+    assert (again.members, again.communicators) == (parsed.members, parsed.communicators)
+    assert ("10.0.0.1", 9) in again.processes
+
+
 def test_two_communicators_of_one_hash() -> None:
     """In a reply of NCCL 2.32.3 the later of two communicators of one hash has a name of its own."""
     body = TWO.read_bytes()

@@ -154,6 +154,7 @@ class _Reading:
         self.spreads: dict[str, Spread] = {}
         """Of communicators in which some ranks wait."""
         self.world = World()
+        self._hashes: set[str] = set()
         self._hosts: dict[str, str | None] = {}
         self._names = dict(names)
 
@@ -192,12 +193,16 @@ class _Reading:
         places = [self._place(rank) for rank in communicator.ranks]
         self.processes.update(place[:2] for place in places)
         spread = self._compare(communicator, places)
-        for place, rank in zip(places, communicator.ranks, strict=True):
-            if place.pid in self._pids and len(self.members) < model.MAX_MEMBERS:
-                self.members.append(model.CommunicatorMember(place, communicator.hash, communicator.size, rank.rank))
         missing = tuple(self._missing(rank) for rank in communicator.missing_ranks)
-        present = ((place, rank.rank) for place, rank in zip(places, communicator.ranks, strict=True))
-        self.world.add(communicator.size, [*present, *((rank.place, rank.comm_rank) for rank in missing)])
+        present = [(place, rank.rank) for place, rank in zip(places, communicator.ranks, strict=True)]
+        if communicator.size and communicator.hash not in self._hashes:  # model.accept refuses the others
+            self._hashes.add(communicator.hash)
+            for place, number in present:
+                if place.pid in self._pids and len(self.members) < model.MAX_MEMBERS:
+                    self.members.append(model.CommunicatorMember(place, communicator.hash, communicator.size, number))
+            self.world.add(communicator.size, [*present, *((rank.place, rank.comm_rank) for rank in missing)])
+            if spread is not None and (spread.ahead or spread.abreast):
+                self.spreads[communicator.hash] = spread
         stages = _stages(communicator.ranks)
         return model.Communicator(
             hash=communicator.hash,
@@ -221,10 +226,7 @@ class _Reading:
             if rank.collective_counts is None:
                 return None
             launchers.append(RankLaunches(rank.rank, place, msgspec.structs.astuple(rank.collective_counts)))
-        spread = compare(launchers, some_silent=any(rank.status.unresponsive for rank in communicator.missing_ranks))
-        if spread is not None and (spread.ahead or spread.abreast):
-            self.spreads[communicator.hash] = spread
-        return spread
+        return compare(launchers, some_silent=any(rank.status.unresponsive for rank in communicator.missing_ranks))
 
     def _missing(self, rank: _Missing) -> model.MissingRank:
         reason: model.MissingReason = "no_communicator"
