@@ -156,6 +156,16 @@ def test_one_rank_far_ahead_does_not_fill_the_memory() -> None:
     matching.settle()
 
 
+def test_an_operation_is_counted_once() -> None:
+    """An operation that was dropped for one rank far ahead is not counted again when the other rank records it."""
+    matching, totals, members = pair()
+    for member in members:
+        note(member, dict.fromkeys(range(MAX_OPEN + 1000), 9))
+        matching.settle()
+    counts = totals.of[WRITER_KEYS[0]]
+    assert (counts.matched, counts.unmatched) == (MAX_OPEN // 2, 1000 + MAX_OPEN // 2)
+
+
 def test_all_that_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the limit of waiting operations the longest list is cut and counted."""
     monkeypatch.setattr(module, "MAX_OPEN_IN_ALL", 9)

@@ -134,12 +134,13 @@ class BoardMember:
 
 
 class OperationBoard:
-    """The members of a communicator, for one kind of operation. ``given_up``: some members are not read here."""
+    """A communicator's members for one kind of operation. ``given_up``: some are elsewhere. ``counted``: see _leave."""
 
     def __init__(self, kind: OperationKind) -> None:
         self.kind = kind
         self.members: dict[int, BoardMember] = {}
         self.changed = self.given_up = False
+        self.counted = -1
 
     def _everyone(self) -> list[BoardMember]:
         """Return all members in the order of their ranks; none while any was never seen."""
@@ -190,10 +191,11 @@ class OperationBoard:
             member.credit(arrivals)
 
     def _leave(self, members: list[BoardMember], numbers: set[int]) -> None:
-        if numbers:
+        if numbers:  # a slower member may still record operations up to the highest counted one
             for member in members:
                 member.drop(numbers)
-            self.members[0].credit(Arrivals(unmatched=len(numbers)))
+            self.members[0].credit(Arrivals(unmatched=sum(number > self.counted for number in numbers)))
+            self.counted = max(self.counted, *numbers)
 
 
 class Matching:
@@ -230,7 +232,7 @@ class Matching:
             self.room.give_back(before.group, 1)
             board.abandon()
             before.board = None
-        board.given_up = False
+        board.given_up, board.counted = False, -1
         member = board.members[key.comm_rank] = BoardMember(board, writer_key, credit, group)
         return member
 
