@@ -179,8 +179,7 @@ class Supervisor:
             if now - self._saved_at >= SAVE_INTERVAL_SECONDS and (saving is None or saving.done()):
                 self._publish("rank table", self._ranks_section, self.ranks.dump)
                 self._publish("health ledger", self._checks_section, self.ledger.dump)
-                if self._state.changed() or self._state.directory is None:
-                    self._saved_at = now
+                self._saved_at = now
                 if self._state.changed():
                     saving = asyncio.get_running_loop().create_task(self._save())
             self._boot_file.keep(self.ranks.liveness.running(self.ranks.processes.values()), self._clock.time())

@@ -10,11 +10,12 @@ from typing import Any
 
 import msgspec
 import pytest
+from fake_clock import FakeClock
 from rank_table import environment, facts
 from scripted import Idle, Section, plan, state_file, supervisor
 
 from agent.app.discovery import ExporterPlan
-from agent.core.checkpoint import StateFile
+from agent.core.checkpoint import SAVE_INTERVAL_SECONDS, StateFile
 from agent.core.threads import OwnThread
 from agent.hardware.ledger import CheckState, HealthLedger
 from agent.ranks.table import RankTable
@@ -161,3 +162,20 @@ async def test_a_working_directory_that_is_no_text_ends_no_tick(directory: str) 
     await asyncio.wait({run}, timeout=0.3)
     assert not run.done(), run.exception()
     run.cancel()
+
+
+async def test_an_idle_agent_encodes_its_tables_when_a_save_is_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent whose tables do not change encodes them every SAVE_INTERVAL_SECONDS, and not at each tick."""
+    monkeypatch.setattr("agent.app.supervisor.TICK_SECONDS", 0.001)
+    clock, state, beat, encoded = FakeClock(), state_file(tmp_path), asyncio.Event(), []
+    own, began = supervisor(state, clock), clock.now
+    monkeypatch.setattr(RankTable, "dump", lambda _table: encoded.append(clock.now - began) or b"same")
+    run = asyncio.create_task(own.run(beat))
+    while clock.now < began + 4 * SAVE_INTERVAL_SECONDS:
+        await beat.wait()
+        beat.clear()
+        clock.now += not state.changed()
+    run.cancel()
+    assert encoded[:4] == [number * SAVE_INTERVAL_SECONDS for number in range(4)]
