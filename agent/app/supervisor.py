@@ -71,6 +71,7 @@ class Supervisor:
         self._ends: set[asyncio.Task[None]] = set()
         self._restore("health ledger", self._checks_section, self.ledger.load)
         self._boot_file = BootFile(state.directory, state.boot_id, self._state_thread)
+        self._ran_before = self._boot_file.load(clock.time())
 
     # -- exporters -------------------------------------------------------------------------------------------------
 
@@ -78,7 +79,7 @@ class Supervisor:
         """Start the enabled exporters; one that fails to start counts as down (``broken``), and the others run."""
         asyncio.get_running_loop().set_exception_handler(ignore_ended)
         self._take(plan)
-        self.ranks.liveness.note_ran_before(self._boot_file.load(self._clock.time()), self._clock)
+        self.ranks.liveness.note_ran_before(self._ran_before, self._clock)
         started = {name: await self._start(prepared) for name, prepared in plan.enabled.items()}
         self._refused = {name: plan.enabled[name].config for name, running in started.items() if running is None}
         self.broken = frozenset({*plan.broken, *self._refused})

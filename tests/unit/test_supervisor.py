@@ -14,6 +14,7 @@ from fake_clock import FakeClock
 from rank_table import environment, facts
 from scripted import Idle, Section, plan, state_file, supervisor
 
+from agent.app.boot_file import BootFile
 from agent.app.discovery import ExporterPlan
 from agent.core.checkpoint import SAVE_INTERVAL_SECONDS, StateFile
 from agent.core.threads import OwnThread
@@ -179,3 +180,14 @@ async def test_an_idle_agent_encodes_its_tables_when_a_save_is_due(
         clock.now += not state.changed()
     run.cancel()
     assert encoded[:4] == [number * SAVE_INTERVAL_SECONDS for number in range(4)]
+
+
+async def test_a_directory_that_hangs_blocks_no_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The boot file is read with the checkpoint, before the event loop serves pages, and not in ``begin``."""
+    read: list[float] = []
+    monkeypatch.setattr(BootFile, "load", lambda _file, seconds: read.append(seconds) or {})
+    own = supervisor(state_file(tmp_path))
+    assert len(read) == 1
+    await own.begin(ExporterPlan({}, ()))
+    assert len(read) == 1
+    await own.stop()
