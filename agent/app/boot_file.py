@@ -39,6 +39,7 @@ class BootFile:
         self._log = Logger("checkpoint")
         self._saved: Mapping[str, RanBefore] | None = None
         self._saved_seconds = 0.0
+        self._failed_by: int | None = None
         self._writing: asyncio.Task[None] | None = None
 
     def load(self, now_seconds: float) -> dict[str, RanBefore]:
@@ -70,10 +71,11 @@ class BootFile:
             await self._thread.call(partial(write_own_file, path, content, sync=True))
         except OSError as error:
             self._saved = None  # the next tick tries again
-            self._log.warning(
-                "the ranks of this boot are not saved; state.path must be in a directory that the agent may write",
-                path=path,
-                error=error.strerror,
-            )
+            if error.errno != self._failed_by:
+                text = (
+                    "the ranks of this boot are not saved; state.path must be in a directory that the agent may write"
+                )
+                self._log.warning(text, path=path, error=error.strerror)
+            self._failed_by = error.errno
         else:
-            self._saved = jobs
+            self._saved, self._failed_by = jobs, None

@@ -116,6 +116,7 @@ class StateFile:
         self._restored: dict[str, bytes] = {}
         self._saved_changes = 0
         self._write_errors = 0
+        self._failed_by: int | None = None
 
     def load(self) -> None:
         """Read the file (blocking; before the loop runs); log and ignore an unusable one."""
@@ -180,7 +181,7 @@ class StateFile:
         return Draft(msgspec.msgpack.encode(_Checkpoint(FORMAT, self.boot_id, sections)), owned, self._changes())
 
     def write(self, draft: Draft) -> bool:
-        """Replace the file (blocking, in any thread); log and return False if that fails."""
+        """Replace the file (blocking, in any thread); return False if that fails. Log the first of equal errors."""
         if self._path is None:
             return False
         if len(draft.content) > MAX_BYTES:  # load would refuse it: an older file is better
@@ -189,12 +190,12 @@ class StateFile:
         try:
             write_own_file(self._path, draft.content, sync=False)
         except OSError as error:
-            self._log.warning(
-                "checkpoint not written; state.path must be writable for the agent",
-                path=self._path,
-                error=error.strerror,
-            )
+            if error.errno != self._failed_by:
+                text = "checkpoint not written; state.path must be writable for the agent"
+                self._log.warning(text, path=self._path, error=error.strerror)
+            self._failed_by = error.errno
             return False
+        self._failed_by = None
         return True
 
     def note(self, draft: Draft, *, written: bool) -> None:
