@@ -11,7 +11,7 @@ import msgspec
 
 from agent.sdk.exporter import Context, Outputs
 from agent.sdk.files import FollowedFile, Position, TextFiles, TextLines, in_turns
-from agent.sdk.ranks import ProcessKey
+from agent.sdk.ranks import UNKNOWN_RANK, ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.job_log.catalogue import Catalogue
 from exporters.job_log.collectives import Collectives
@@ -209,7 +209,8 @@ class JobLogReader:
             return None if job_id is None else ClaimedLog(job_id)
         before = self._claims.get(file.identity)
         if before is not None and before.job_id in jobs:  # exited ranks hold no files open
-            return before
+            is_same = held.get(file.identity, before).rank == before.rank
+            return before if is_same else before._replace(rank=UNKNOWN_RANK)
         return claimed(file.path, file.share.uid, job_id, held.get(file.identity), jobs, by_id)
 
     def _read_elsewhere(

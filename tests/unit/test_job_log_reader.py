@@ -233,6 +233,21 @@ def test_ranks_own_outputs_need_no_pattern(unnamed: Node) -> None:
     assert counts(logs) == {("4711", "0"): 1, ("4711", UNKNOWN_RANK): 2}
 
 
+def test_a_file_that_a_second_rank_writes_later(unnamed: Node) -> None:
+    """A file of one rank is the job's once a second rank writes there, also after the second rank ends."""
+    output = unnamed.write("ours.txt", "ValueError: x\n")
+    unnamed.run(4000, output)
+    unnamed.look()
+    unnamed.run(4001, output)
+    unnamed.write("ours.txt", "ValueError: y\n")
+    unnamed.look()
+    for path in (unnamed.proc / "4001").glob("fd/*"):
+        path.unlink()
+    unnamed.look()
+    unnamed.write("ours.txt", "ValueError: z\n")
+    assert counts(unnamed.look()) == {("4711", "0"): 1, ("4711", UNKNOWN_RANK): 2}
+
+
 def test_an_output_of_two_jobs_has_no_job(unnamed: Node) -> None:
     """A file that processes of two jobs write belongs to neither."""
     output = unnamed.write("both.txt")
