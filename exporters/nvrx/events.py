@@ -93,6 +93,7 @@ _LINES: tuple[tuple[str, str, str], ...] = (
 _NOTICES = tuple((name, word, re.compile(pattern, re.ASCII)) for name, word, pattern in _LINES)
 MAX_BY_RANK = 1024  # Limit of (rank, kind) pairs per job, for time-outs and for interruptions separately
 MAX_RECOVERY_SECONDS = 86_400.0
+SLOW_START_SECONDS = 10.0  # A node may complete the start of its workers this long after another node's next failure
 SCORED_AT_A_TIME = 6  # A report lists the three best and the three worst ranks
 
 Admit = Callable[[], bool]
@@ -163,7 +164,10 @@ class JobEvents(msgspec.Struct):
         return {until: end - last.failed for until, end in ends.items() if end is not None and end >= last.failed}
 
     def take_event(self, match: re.Match[str]) -> None:
-        """Count a step of a cycle. A recovery lasts from a failure to the start of the workers."""
+        """Count a step of a cycle. A recovery lasts from a failure to the start of the workers.
+
+        A job that is requeued under its id counts its cycles from 0 again.
+        """
         try:
             at = datetime.fromisoformat(match[3]).replace(tzinfo=UTC).timestamp()
         except ValueError:
@@ -173,12 +177,15 @@ class JobEvents(msgspec.Struct):
             return
         self.events[event] = saved_sum(self.events.get(event, 0))
         if event == "failure_detected":
-            if last is None or cycle > last.cycle:
+            if last is None or cycle > last.cycle or (cycle == last.cycle and at > (last.started or at)):
                 self.recovery = Recovery(cycle, at)
             elif cycle == last.cycle:
                 last.failed = min(last.failed, at)
-        elif event == "worker_start_completed" and last is not None and cycle == last.cycle:
-            last.started = max(last.started or at, at)
+        elif event == "worker_start_completed" and last is not None:
+            if cycle == last.cycle:
+                last.started = max(last.started or at, at)
+            elif cycle < last.cycle and at > (last.started or last.failed + SLOW_START_SECONDS):
+                self.recovery = None
 
     def take_timeout(self, match: re.Match[str], ranks: LocalRanks, admit: Admit) -> None:
         """Count a rank that its monitor kills; UNKNOWN_RANK if the rank never reported its number or is not here."""

@@ -111,7 +111,7 @@ def timeout(rank: str, kind: str) -> JobEvents:
 
 
 NOTHING = JobEvents()
-FAILED = "failure_detected"
+FAILED, STARTED = "failure_detected", "worker_start_completed"
 MONTH_13 = event(FAILED, 36.285).replace("2026-11", "2026-13")
 LINES: dict[str, JobEvents] = {
     event(FAILED, 36.285): JobEvents(events={FAILED: 1}, recovery=Recovery(1, MINUTE + 36.285)),
@@ -208,6 +208,19 @@ def test_recovery_until_workers_and_until_progress() -> None:
     assert sums.events == {"worker_start_completed": 3, "failure_detected": 2}
     sums.take(event("failure_detected", 59, 2), {}, lambda: True)
     assert sums.recovery_seconds() == {}
+
+
+@pytest.mark.parametrize(("earlier", "seconds"), [
+    ([(FAILED, 1, 1), (STARTED, 6, 1)], 12.0),
+    ([(FAILED, 1, 1), (STARTED, 30, 0)], 12.0),
+    ([(FAILED, 1, 5), (STARTED, 6, 5), (STARTED, 30, 0)], 12.0),
+    ([(FAILED, 38, 1), (STARTED, 39, 0)], 14.0),  # a slow node
+    ([(FAILED, 30, 1), (STARTED, 2, 0)], 22.0),  # another file, read later
+])  # fmt: skip
+def test_a_requeued_job_has_a_new_recovery(earlier: list[tuple[str, float, int]], seconds: float) -> None:
+    """A failure after the job was requeued under its id does not belong to a failure of the earlier run."""
+    sums = heard(*(event(*each) for each in [*earlier, (FAILED, 40, 1), (STARTED, 52, 1)]))
+    assert sums.recovery_seconds() == {"workers_started": pytest.approx(seconds)}
 
 
 def test_scores_follow_their_heading() -> None:
