@@ -1,15 +1,18 @@
 """Immutable copies of the ranks, for the render thread, the pages and exporters. Pure."""
 
-from collections.abc import Mapping, Set as AbstractSet
+from collections.abc import Iterable, Mapping, Set as AbstractSet
 from functools import cached_property
 
 import msgspec
 
-from agent.core.identity import ProcessKey, RankLabel
+from agent.core.identity import UNKNOWN_RANK, ProcessKey, RankLabel
 from agent.ranks.liveness.job_line import JobLine
 from agent.ranks.naming.labels import LabelBook
 from agent.ranks.rank.facts import UNSEEN, ProcessFacts
 from agent.ranks.rank.process import RankGpu, RankProcess
+
+HOSTNAME = "HOSTNAME"
+"""The variable with a container's host name. A scheduler may copy the variable from another node."""
 
 
 class PublishedProcess(RankProcess, frozen=True):  # type: ignore[misc]  # msgspec allows this and refuses assignments
@@ -89,6 +92,26 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
                 ids = {view.label.job_id, process.plain_job_id, process.claim.job_id, process.owner.job_id}
                 names.update(ids - {""})
         return users
+
+
+def local_ranks(views: Iterable[RankView], hostnames: frozenset[str]) -> dict[tuple[str, str], str]:
+    """Return the newest rank of a job by host name and local rank; UNKNOWN_RANK if two launchers have one at once.
+
+    A rank's host name is its HOSTNAME if that is one of ``hostnames``, else empty: any of them.
+    """
+    places: dict[tuple[str, str], list[RankView]] = {}
+    for view in views:
+        host = (view.process.facts.environment or {}).get(HOSTNAME, "")
+        places.setdefault((host if host in hostnames else "", view.process.local_rank), []).append(view)
+    return {place: _newest_rank(views) for place, views in places.items()}
+
+
+def _newest_rank(views: list[RankView]) -> str:
+    newest = max(views, key=lambda view: view.process.facts.start_seconds)
+    since, launcher = newest.process.facts.start_seconds, newest.process.facts.parent_pid
+    others = [view.process for view in views if view.process.facts.parent_pid != launcher]
+    is_shared = any(other.exited_at is None or other.exited_seconds > since for other in others)
+    return UNKNOWN_RANK if is_shared or len(newest.process.slots or ()) != 1 else newest.label.rank
 
 
 def published(process: RankProcess) -> PublishedProcess:

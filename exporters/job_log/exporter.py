@@ -13,7 +13,7 @@ from agent.sdk.evidence import Offered, Wanted
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.files import compiled_path_pattern
 from agent.sdk.metrics import Metric
-from agent.sdk.ranks import UNKNOWN_RANK, RankLabel
+from agent.sdk.ranks import HOSTNAME, UNKNOWN_RANK, RankLabel
 from exporters.job_log.catalogue import ProgressPattern, catalogue, rules_of_progress
 from exporters.job_log.families import FAMILIES, render
 from exporters.job_log.jobs import ERROR_FILE, LoggedJob, jobs_of
@@ -68,7 +68,7 @@ class JobLogExporter:
         """Create the reader from the checkpoint, and register the part of evidence bundles."""
         self._ctx = ctx
         self._thread = ctx.thread("job_log")
-        ctx.ranks.keep_variables(frozenset({ERROR_FILE, CYCLE_FILE}))
+        ctx.ranks.keep_variables(frozenset({ERROR_FILE, CYCLE_FILE, HOSTNAME}))
         section = LogSection() if ctx.once else ctx.state.restore(LogSection, ctx.log) or LogSection()
         self._reader = await self._thread.call(
             lambda: JobLogReader(
@@ -127,7 +127,7 @@ class JobLogExporter:
             self._thread.stop()
 
     def _learn_jobs(self) -> None:
-        jobs = jobs_of(self._ctx.ranks.snapshot().ranks)
+        jobs = jobs_of(self._ctx.ranks.snapshot())
         for job_id in self._jobs.keys() - jobs.keys():
             self._ctx.admit.release(_owner(job_id))
         self._jobs = jobs

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from agent.sdk.ranks import UNKNOWN_RANK, RankView
+from agent.sdk.ranks import UNKNOWN_RANK, RankSnapshot, RankView, local_ranks
 
 MAX_RANKS = 1 << 20
 ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # torchrun's variable for the file of a rank's exception
@@ -15,8 +15,8 @@ class LoggedJob(NamedTuple):
     """One job with ranks here.
 
     ``uids``: users of its processes. ``ids``: its ids by scheduler and launcher. ``world_size``: 0 if unknown.
-    ``started_seconds``: start of its oldest running rank here, since the epoch; 0 without one. ``local_ranks``: the
-    newest rank with each local rank.
+    ``started_seconds``: start of its oldest running rank here, since the epoch; 0 without one. ``local_ranks``: its
+    ranks by host name (empty: any of this node) and local rank.
     """
 
     job_id: str
@@ -28,7 +28,7 @@ class LoggedJob(NamedTuple):
     started_seconds: float = 0.0
     pids: Mapping[int, str] = {}
     ranks: tuple[RankView, ...] = ()
-    local_ranks: Mapping[str, str] = {}
+    local_ranks: Mapping[tuple[str, str], str] = {}
 
     def valid_rank(self, number: int | None) -> str:
         """Return a rank number from a log as a label; UNKNOWN_RANK if the job cannot have this rank."""
@@ -46,15 +46,15 @@ def rank_of(view: RankView) -> str:
     return view.label.rank if len(view.process.slots or ()) == 1 else UNKNOWN_RANK
 
 
-def jobs_of(views: Iterable[RankView]) -> dict[str, LoggedJob]:
+def jobs_of(snapshot: RankSnapshot) -> dict[str, LoggedJob]:
     """Return the jobs of all ranks, also of exited ranks, by the label ``job_id``."""
     by_job: dict[str, list[RankView]] = {}
-    for view in views:
+    for view in snapshot.ranks:
         by_job.setdefault(view.label.job_id, []).append(view)
-    return {job_id: _job(job_id, views) for job_id, views in by_job.items()}
+    return {job_id: _job(job_id, views, snapshot.hostnames) for job_id, views in by_job.items()}
 
 
-def _job(job_id: str, views: list[RankView]) -> LoggedJob:
+def _job(job_id: str, views: list[RankView], hostnames: frozenset[str]) -> LoggedJob:
     facts = [view.process.facts for view in views]
     claims = [view.process.claim for view in views]
     sizes = [size for view in views if (size := view.process.world_size) is not None]
@@ -76,8 +76,5 @@ def _job(job_id: str, views: list[RankView]) -> LoggedJob:
         started_seconds=min(started, default=0.0),
         pids=pids,
         ranks=tuple(views),
-        local_ranks={
-            view.process.local_rank: rank_of(view)
-            for view in sorted(views, key=lambda view: view.process.facts.start_seconds)
-        },
+        local_ranks=local_ranks(views, hostnames),
     )

@@ -161,8 +161,8 @@ class JobTally:
             return UNKNOWN_RANK
         speaker = self._rank(event, job, rank, hostnames)
         blamed = job.valid_rank(event.number("rank"))
-        if (local := event.text("local_rank")) and event.text("node") in hostnames:
-            blamed = job.local_ranks.get(local, UNKNOWN_RANK)
+        if (local := event.text("local_rank")) and (node := event.text("node")) in hostnames:
+            blamed = job.local_ranks.get((node, local)) or job.local_ranks.get(("", local), UNKNOWN_RANK)
         # A line that names a node, not a rank, does not blame its writer.
         named = speaker if blamed == UNKNOWN_RANK and not event.text("node") else blamed
         host = self._host(event, rank, hostnames)

@@ -12,7 +12,7 @@ from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.files import JobLines, JobTexts, PathPatterns, TextExporter, jobs_in_turns
 from agent.sdk.helper import HelperSpec
 from agent.sdk.metrics import FairBudget, Group
-from agent.sdk.ranks import ProcessFacts, RankSnapshot
+from agent.sdk.ranks import HOSTNAME, ProcessFacts, RankSnapshot, local_ranks
 from agent.sdk.system import ProcFS
 from exporters.nvrx.events import JobEvents, SavedLines
 from exporters.nvrx.families import FAMILIES, NvrxSnapshot, render
@@ -61,7 +61,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
     async def start(self, ctx: Context) -> None:
         """Prepare the helper and the thread. This opens no file."""
         self._helper = ctx.helper(READER)
-        ctx.ranks.keep_variables(MARKS)
+        ctx.ranks.keep_variables(MARKS | {HOSTNAME})
         await super().start(ctx)
 
     async def update(self) -> None:
@@ -97,9 +97,10 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         """Count new lines of a job. Jobs beyond MAX_JOBS are ignored."""
         if lines.job_id in self.saved.jobs or len(self.saved.jobs) < MAX_JOBS:
             job = self.saved.jobs.setdefault(lines.job_id, JobEvents())
-            views = sorted(self._ranks.ranks, key=lambda view: view.process.facts.start_seconds)  # the newest counts
-            local = {view.process.local_rank: view.label.rank for view in views if view.label.job_id == lines.job_id}
-            ranks = {(host, number): rank for host in self._ranks.hostnames for number, rank in local.items()}
+            views = [view for view in self._ranks.ranks if view.label.job_id == lines.job_id]
+            here = self._ranks.hostnames
+            local = sorted(local_ranks(views, here).items())  # a rank with a host name of its own comes last and counts
+            ranks = {(host, number): rank for (own, number), rank in local for host in ({own} if own else here)}
             admit = partial(self._rows.take, self._groups.get(lines.job_id, ("", lines.job_id)))
             for text in lines.lines:
                 job.take(text, ranks, admit)

@@ -32,7 +32,7 @@ def job(job_id: str = "4711", ranks: int = 8, **more: Any) -> LoggedJob:
         "tasks_are_ranks": False,
         "pids": {each.process.key.pid: rank_of(each) for each in here},
         "ranks": here,
-        "local_ranks": {"1": "3"},
+        "local_ranks": {("", "1"): "3", ("pod-a", "1"): "2"},
     }
     return LoggedJob(job_id, **(fields | more))
 

@@ -13,8 +13,10 @@ import pytest
 from exporter_node import ExporterNode
 from job_log_jobs import OWNER
 from lent import Admission
+from rank_table import view
 
 from agent.sdk.exporter import NoData, StateSection
+from agent.sdk.ranks import UNKNOWN_RANK, local_ranks
 from exporters.job_log import JobLogConfig, JobLogExporter, exporter as exporters
 from exporters.job_log.jobs import jobs_of
 from exporters.job_log.reader import LogSection
@@ -120,13 +122,24 @@ def test_mistakes_in_the_configuration(config: dict[str, Any]) -> None:
         msgspec.convert(config, JobLogConfig)
 
 
+@pytest.mark.parametrize(("fields", "rank"), [
+    ({"parent_pid": 9}, "1"),
+    ({"parent_pid": 8}, UNKNOWN_RANK),
+    ({"parent_pid": 8, "exited": True}, "1"),
+])  # fmt: skip
+def test_a_local_rank_of_two_ranks(fields: dict[str, Any], rank: str) -> None:
+    """The newest rank counts; if another launcher's rank with the number ran when it started, no rank counts."""
+    views = [view(10, "0", **fields), view(11, "1", parent_pid=9, start_seconds=1.7e9 + 60)]
+    assert local_ranks(views, frozenset({"here"})) == {("", ""): rank}
+
+
 def test_what_the_rank_table_says_of_a_job(node: Node) -> None:
     """A job has the users, ids, size, processes, local ranks and start of its ranks."""
     for rank in range(2):
         node.observe(5000 + rank, rank, OWNER, {"SLURM_STEP_NUM_TASKS": "2"}, job="99", world=2)
-    jobs = jobs_of(node.ranks.snapshot().ranks)
+    jobs = jobs_of(node.ranks.snapshot())
     job = jobs["4711"]
     assert (job.uids, job.ids, job.world_size, job.tasks_are_ranks) == ({OWNER}, {"4711"}, 8, False)
     assert (job.pids, job.started_seconds, job.has_rank_zero()) == ({4000: "0", 4001: "1"}, 1.7e9, True)
     assert jobs["99"].tasks_are_ranks
-    assert job.local_ranks == {"0": "0", "1": "1"}
+    assert job.local_ranks == {("", "0"): "0", ("", "1"): "1"}

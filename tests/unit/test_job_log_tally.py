@@ -65,6 +65,7 @@ class Log:
     ("(Worker_TP0 pid=4001) ValueError: x", {}, UNKNOWN_RANK, "1"),
     ("ValueError: x", {}, "5", "5"),
     (MONITOR.format("here"), {}, UNKNOWN_RANK, "3"),
+    (MONITOR.format("pod-a"), {}, UNKNOWN_RANK, "2"),
     (MONITOR.format("else"), {}, UNKNOWN_RANK, UNKNOWN_RANK),
     ("mpirun noticed that process rank 6 with PID 1 on node n6 exited on signal 9", {}, UNKNOWN_RANK, "6"),
 ])  # fmt: skip

@@ -14,6 +14,7 @@ from exporter_node import ExporterNode
 from inspector_records import append
 from rank_table import RankTable
 
+from agent.core.identity import WriterKey
 from agent.helper.by_user import ByUser
 from agent.sdk.exporter import NoData
 from exporters.nvrx import exporter, reading
@@ -32,6 +33,7 @@ RUNNING = {
 }
 EVENT = "x - Cycle: 1 Event: {} Node: n01_7_0 Rank: 1 Time: 2023-11-14 22:13:{:06.3f} UTC"  # 1.7e9 is 22:13:20
 FAILED = EVENT.format("failure_detected", 21)
+SILENT = "[{}] [workload:?({}) infra:0(?)] rank_monitor_server.py:4 Did not get initial heartbeat. Waited 5 seconds"
 
 
 class Node(ExporterNode):
@@ -52,11 +54,12 @@ class Node(ExporterNode):
         self.hold(pid, path, number, flags)
         return path
 
-    def add_rank(self, pid: int = 10, rank: int = 0, job: str = "4711", uid: int = ME) -> Any:
-        """A rank with a cycle file named in its environment."""
+    def add_rank(self, pid: int = 10, rank: int = 0, job: str = "4711", uid: int = ME, **more: Any) -> Any:
+        """A rank with a cycle file named in its environment; ``more``: further variables, and fields of its facts."""
         self.proc.add(pid, uid=uid)
         (self.proc.root / str(pid) / "root").symlink_to(self.inside)
-        return self.observe(pid, rank, uid, {LINK: "/nvrx/cycle_info.4700.current"}, job=job)
+        variables = {LINK: "/nvrx/cycle_info.4700.current"} | more.pop("variables", {})
+        return self.observe(pid, rank, uid, variables, job=job, **more)
 
     def write(self, number: int = 2, **changed: object) -> Path:
         """A cycle file, with the link to it."""
@@ -124,15 +127,29 @@ def test_lines_of_the_job(node: Node) -> None:
 
 def test_the_rank_of_a_monitors_line(node: Node) -> None:
     """A monitor that names its host and local rank counts for the newest rank that has the number there."""
-    line = "[{}] [workload:?({}) infra:0(?)] rank_monitor_server.py:4 Did not get initial heartbeat. Waited 5 seconds"
     node.add_rank()
     node.add_rank(11, rank=6)
-    node.log("\n".join(line.format(*of) for of in (("here", 2), ("here", 3), ("else", 2))))
+    node.log("\n".join(SILENT.format(*of) for of in (("here", 2), ("here", 3), ("else", 2))))
     timeouts = {name: value for name, value in node.look(20.0).items() if "timeouts" in name}
     assert timeouts == {
         "nvrx_heartbeat_timeouts_total/4711/6/initial": 1.0,
         "nvrx_heartbeat_timeouts_total/4711/unknown/initial": 2.0,
     }
+
+
+@pytest.mark.parametrize(("variable", "ranks"), [("HOSTNAME", {"0", "4"}), ("OTHER", {"unknown"})])
+def test_a_local_rank_of_two_pods(node: Node, variable: str, ranks: set[str]) -> None:
+    """Ranks of two pods with one local rank count for their own host names; without these for no rank."""
+    for pid, rank in ((10, 0), (11, 4)):
+        pod = f"pod-{rank}"
+        key = node.add_rank(pid, rank, parent=pid + 90, variables={variable: pod})
+        writer = WriterKey(64, pid, 0, pod, pid)
+        node.ranks.observe_records(writer, [], None)
+        node.ranks.link(writer, key)
+    node.ranks.tick()
+    node.log(f"{SILENT.format('pod-0', 0)}\n{SILENT.format('pod-4', 0)}")
+    counted = {name.split("/")[2] for name in node.look(20.0) if "timeouts" in name}
+    assert counted == ranks
 
 
 def test_an_error_costs_the_lines_of_one_file(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
