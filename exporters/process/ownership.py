@@ -114,15 +114,15 @@ class OwnerSearch:
         scheduler, job_id, proof = self._job(stat, groups)
         kind: OwnerKind = "user"
         name = "" if uid is None else str(uid)
-        namespace = pod_name = ""
+        namespace = ""
         if pod is not None:
             kind, name = "pod", pod.name
-            namespace, pod_name = self._named(pod.name)
+            namespace = self._namespace(pod.name)
         elif scheduler:
             kind, name = "job", f"{scheduler}/{job_id}"
         elif container:
             kind, name = "container", container
-        return Owner(kind, name, namespace, pod_name, scheduler, job_id, proof), container
+        return Owner(kind, name, namespace, scheduler, job_id, proof), container
 
     def _proven(self, paths: Mapping[str, str]) -> Iterator[Group]:
         for controllers, path in paths.items():
@@ -178,14 +178,13 @@ class OwnerSearch:
                 return True
         return False
 
-    def _named(self, uid: str) -> tuple[str, str]:
-        """Return the namespace and name of a pod from kubelet's log folder (`namespace_name_uid`); empty if unknown."""
+    def _namespace(self, uid: str) -> str:
+        """Return the namespace of a pod from kubelet's log folder (`namespace_name_uid`); empty if unknown."""
         try:
             for folder in islice(self._pods.iterdir(), MAX_PODS):
                 namespace, _, rest = folder.name.partition("_")
-                name, _, its_uid = rest.partition("_")
-                if its_uid == uid and folder.lstat().st_uid == ROOT_UID:
-                    return namespace[:MAX_NAME], name[:MAX_NAME]
+                if rest.partition("_")[2] == uid and folder.lstat().st_uid == ROOT_UID:
+                    return namespace[:MAX_NAME]
         except OSError:
             pass
-        return "", ""
+        return ""

@@ -123,11 +123,11 @@ def test_a_pod_inside_a_pod_is_the_outer_one() -> None:
     assert group_of(f"/kubepods/pod{POD}/{CONTAINER}/pod{other}") == Group("pod", POD, CONTAINER, f"/kubepods/pod{POD}")
 
 
-def test_a_pods_name_is_that_of_its_logs(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Namespace and name come from the folder of the pod's logs; pods of one namespace are one owner."""
+def test_a_pods_namespace_is_that_of_its_logs(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The namespace comes from the folder of the pod's logs; pods of one namespace are one owner."""
     (node.log / f"pods/team-a_trainer-0_{POD}").mkdir(parents=True)
     owner, _ = node.owner_in(POD_PATHS[0])
-    assert (owner.namespace, owner.pod_name, owner.key) == ("team-a", "trainer-0", "namespace/team-a")
+    assert (owner.namespace, owner.key) == ("team-a", "namespace/team-a")
     assert owner.key != Owner("pod", POD).key
     assert MAX_PODS == 4096
     for bound, owner_group in ((1, "team-a"), (0, "")):

@@ -44,7 +44,7 @@ def test_pods_of_one_namespace_stay_one_job_without_the_plain_id(table: Table) -
     table.add_facts(owned(9, {"TORCHELASTIC_RUN_ID": "team-a/train", "RANK": "0"}, MALLORY, uid=1001), then=1.0)
     for pid in range(4):
         env = {"JOBSET_NAME": "train", "RANK": str(pid), "WORLD_SIZE": "4"}
-        owner = Owner("pod", POD.replace("c7", f"a{pid}"), "team-a", f"train-{pid}")
+        owner = Owner("pod", POD.replace("c7", f"a{pid}"), "team-a")
         table.add_facts(owned(pid + 1, env, owner, uid=0))
     table.tick(1.0)
     assert len({label.job_id for label, pid in table.labels().items() if pid != 9}) == 1

@@ -17,15 +17,14 @@ _SUFFIX_DIGITS = 8
 class Owner(msgspec.Struct, frozen=True):
     """The owner of a process: the first proven of its pod, its scheduler's job, its container, its user.
 
-    ``name``: the pod's uid, ``scheduler/job id``, the container's id or the user's uid; empty if unknown. ``namespace``
-    and ``pod_name``: of a pod; empty if unknown. ``scheduler`` and ``job_id``: the job that ``proof`` names, even if
-    the owner is of another kind.
+    ``name``: the pod's uid, ``scheduler/job id``, the container's id or the user's uid; empty if unknown.
+    ``namespace``: of a pod; empty if unknown. ``scheduler`` and ``job_id``: the job that ``proof`` names, even if the
+    owner is of another kind.
     """
 
     kind: OwnerKind = "user"
     name: str = ""
     namespace: str = ""
-    pod_name: str = ""
     scheduler: str = ""
     job_id: str = ""
     proof: Proof = "none"
