@@ -1,12 +1,14 @@
 """`rankwatch evidence list|show|take`: lists, shows and takes evidence bundles of this node."""
 
 import argparse
+import contextlib
 import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from agent.app.config import Loaded, read_config
+from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.cli.terminal import plain, refuse, say
 from agent.evidence import folder
@@ -113,8 +115,8 @@ def main(arguments: Sequence[str]) -> int:
     path, command = flags.path, flags.command
     if command == "show" and flags.name.endswith((folder.SUFFIX, folder.SUMMARY_SUFFIX)) and "/" in flags.name:
         path, flags.name = Path(flags.name).parent, Path(flags.name).name
-    path = path or _configured(flags)
     try:
+        path = path or _configured(flags)
         _check(path, os.R_OK | os.X_OK | (os.W_OK if command == "take" else 0))
         if command == "list":
             say(listed(folder.summaries(path)))
@@ -131,11 +133,19 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _configured(flags: argparse.Namespace) -> Path:
-    """Return the directory in the running agent's configuration; the usual one if that cannot be read."""
+    """Return the directory in the named configuration, else in the running agent's or the default one.
+
+    Raises ConfigError if a named configuration cannot be read; any other that cannot be read has the usual directory.
+    """
+    file = flags.config_file
+    with contextlib.suppress(OSError, ValueError):
+        file = file or Path(own_agent.document(own_agent.place_of(flags), ASK_SECONDS).configuration.file)
     try:
-        file = Path(own_agent.document(own_agent.place_of(flags), ASK_SECONDS).configuration.file)
-        section = Loaded(read_config(file), str(file)).config.exporters.get("evidence", {})
-    except (OSError, ValueError):
+        path = file or own_agent.CONFIG_FILE
+        section = Loaded(read_config(path), str(path)).config.exporters.get("evidence", {})
+    except ConfigError:
+        if flags.config_file is not None:
+            raise
         section = {}
     return Path(str(section.get("path", folder.DEFAULT_PATH)))
 

@@ -168,6 +168,8 @@ def test_the_class_of_an_exit(status: ExitStatus | None, exit_class: str, labels
     pytest.param([(1.0, CRASH), (30.0, FAILED), (59.0, FAILED), (61.0, FAILED)], {("0", "crash"), ("3", "fail")},
      id="after 60 s another episode begins"),
     pytest.param([(1.0, KILLED), (0.05, ABORTED)], {("0", "torn")}, id="who is killed, and not the peer that aborts"),
+    pytest.param([(1.0, KILLED), (0.0, KILLED), (0.5, ABORTED)], {("0", "killed"), ("2", "fail")},
+     id="of several killed at once the first, and the peer that aborts"),
     pytest.param([(1.0, FAILED), (1.0, TERMINATED), (1.0, TERMINATED), (1.0, CRASH), (1.0, CRASH)],
      {("0", "fail"), ("1", "left"), ("3", "crash")}, id="the first by SIGTERM and the first that struck, too"),
 ])  # fmt: skip

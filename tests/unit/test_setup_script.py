@@ -65,7 +65,13 @@ def test_what_was_chosen_is_there_and_goes(machine: Machine) -> None:
         assert (machine.slurm / hook).stat().st_mode & 0o777 == 0o755
     with pytest.raises(subprocess.CalledProcessError):
         machine.setup()  # a call without options takes no right away
+    machine.setup("--with-hardware")
     assert machine.setup("--check").count(": yes") == 3
+    machine.setup("--only", "--with-hardware")
+    assert machine.setup("--check").splitlines()[:3] == [
+        "right 50-other-users: no", "right 55-hardware: yes", "slurm: no",
+    ]  # fmt: skip
+    machine.setup("--slurm")
     machine.setup("--remove")
     assert machine.files() == {"etc/default/rankwatch"}
 

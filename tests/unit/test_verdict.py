@@ -123,6 +123,8 @@ ROWS: list[tuple[str, list[RankProcess], str, str]] = [
     ("SIGKILL, and SIGABRT of a peer 0.05 s later: dead", [gone(50, KILL), gone(49.95, ABRT, 2)], "dead",
      "killed_before_teardown"),
     ("SIGABRT of a peer after the SIGKILL is a victim's", [gone(49.95, ABRT), gone(50, KILL, 2)], "exited", "followed"),
+    ("SIGABRT beside the SIGKILLs of two peers is the death",
+     [gone(49.95, ABRT), gone(50, KILL, 2), gone(50, KILL, 3)], "dead", "fatal_signal"),
     ("SIGABRT noticed 0.05 s after a TERM came first", [gone(0, ABRT), gone(0.05, TERM, 2)], "dead", "fatal_signal"),
     ("SIGKILL, and Ray ends a peer: dead", [gone(50, KILL), gone(49, RAYS, 2)], "dead", "killed_before_teardown"),
     ("a worker that Ray ended is exited", [gone(50, RAYS), gone(50, RAYS, 2)], "exited", "left"),

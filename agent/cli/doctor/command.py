@@ -95,14 +95,14 @@ def _ranks(facts: Facts) -> Iterator[NodeFinding]:
             f"the agent may not read the environment of {unreadable:.0f} rank processes",
             OTHER_USERS,
         )
-    elif facts.sees_own_user:
-        yield note("rights", "the service may not read the processes of other users", OTHER_USERS)
     elif unidentified:
         yield wrong(
             "ranks",
             f"{unidentified:.0f} rank processes without a rank: nothing in their environment names it",
             "have the launcher set RANK and WORLD_SIZE, or Inspector write records",
         )
+    if facts.sees_own_user and not unreadable:
+        yield note("rights", "the service may not read the processes of other users", OTHER_USERS)
     if duplicate:
         yield wrong(
             "ranks",

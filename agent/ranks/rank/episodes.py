@@ -35,8 +35,7 @@ def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMB
         if first and left_at - left_at_of(failed[first - 1]) <= numbers.episode_seconds:
             continue
         end = bisect_right(failed, left_at + numbers.teardown_seconds, key=left_at_of)
-        at_once = bisect_right(killed_at, left_at + SIMULTANEOUS_SECONDS)
-        is_alone = at_once - bisect_left(killed_at, left_at - SIMULTANEOUS_SECONDS) == 1
+        is_alone = _count_near(killed_at, left_at) == 1
         if any(peer.found_at < left_at and (is_alone or ended_by(peer, SIGTERM)) for peer in failed[first:end]):
             first_killed.add(process.key)
     return first_killed
@@ -81,18 +80,26 @@ def _order(process: RankProcess, struck: Set[ProcessKey]) -> tuple[bool, float, 
 
 
 def struck_exits(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
-    """Return those that the OOM killer or a fatal signal ended, but no SIGABRT of a peer after a SIGKILL.
+    """Return those that the OOM killer or a fatal signal ended, but no SIGABRT of a peer after a single SIGKILL.
 
-    ``exits``: in order of time.
+    ``exits``: in order of time. Several SIGKILLs at once explain no SIGABRT: see ``killed_before_teardown``.
     """
     killed_at = [left_at_of(p) for p in exits if ended_by(p, SIGKILL) and fatal_reason(p.exit) is None]
 
     def follows(process: RankProcess) -> bool:
         before = bisect_right(killed_at, left_at_of(process))
-        is_near = before > 0 and left_at_of(process) - killed_at[before - 1] <= numbers.teardown_seconds
-        return is_near and ended_by(process, SIGABRT)
+        if not before or not ended_by(process, SIGABRT):
+            return False
+        last = killed_at[before - 1]
+        is_near = left_at_of(process) - last <= numbers.teardown_seconds
+        return is_near and _count_near(killed_at, last) == 1
 
     return {p.key for p in exits if fatal_reason(p.exit) in ("oom_killed", "fatal_signal") and not follows(p)}
+
+
+def _count_near(times: Sequence[float], at: float) -> int:
+    """Return how many of the sorted ``times`` are within SIMULTANEOUS_SECONDS of a time."""
+    return bisect_right(times, at + SIMULTANEOUS_SECONDS) - bisect_left(times, at - SIMULTANEOUS_SECONDS)
 
 
 def _fails(process: RankProcess) -> bool:
