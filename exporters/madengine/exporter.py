@@ -85,14 +85,16 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
         return self._site.look(job_of)
 
     def turn(self, texts: JobTexts, ranks: RankSnapshot) -> None:
-        """Read new lines and compute the state of each task, also from the job's live and dead ranks here."""
+        """Read new lines and compute the state of each task from them and from the job's ranks, which must be here."""
         super().turn(texts, ranks)
         live = {view.label.job_id for view in ranks.ranks if view.process.exited_at is None}
         verdicts = [(view.label.job_id, view.process.verdict) for view in ranks.ranks]
         dead = {job_id for job_id, verdict in verdicts if verdict is not None and verdict.state == "dead"}
         now = self.ctx.clock.time()
         shown = []
-        for (job_id, node_rank), task in sorted(self.saved.tasks.items()):
+        here = self.saved.tasks if self.ctx.once else {key for key in self.saved.tasks if key[0] in ranks.job_ids}
+        for job_id, node_rank in sorted(here):
+            task = self.saved.tasks[job_id, node_rank]
             copy = msgspec.msgpack.decode(msgspec.msgpack.encode(task), type=NodeTask)
             state = task.state(now, has_live_ranks=job_id in live or self.ctx.once)
             against = task.contradiction(node_rank, state, has_dead_ranks=job_id in dead)

@@ -20,7 +20,7 @@ MAX_LINES = 1300  # Of all sources together
 MAX_COLUMNS = 120  # Of a line of a source
 MAX_RECORDINGS = 90  # In all sources
 MAX_DEPTH = 2  # Of recordings that read recordings, below an alert
-MAX_EXPRESSION = 25
+MAX_EXPRESSION = 26
 """Lines of MAX_COLUMNS that an expression fills as built."""
 SOURCES = {path.name: path.read_text() for path in sorted((DEPLOY / "sources").glob("*.yml"))}
 BUILT = build.build(SOURCES, build.read_thresholds(DEPLOY / "thresholds.yml", None))

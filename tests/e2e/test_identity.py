@@ -105,7 +105,7 @@ def test_another_users_job_is_named_by_its_communicators(open_directory: Path) -
                 [job_id] = {sample.labels["job_id"] for sample in agent.samples("rankwatch_rank_up")}
                 assert job_id.startswith("job-")
                 assert {each["named_by"] for each in agent.named()} == {"communicator"}
-                warnings = [line for line in agent.log().splitlines() if "CAP_SYS_PTRACE" in line]
+                warnings = [line for line in agent.log().splitlines() if "their ranks are named by" in line]
                 assert len(warnings) == 1, agent.log()
                 assert "processes=4" in warnings[0]
                 job.kill(job.pid(1))

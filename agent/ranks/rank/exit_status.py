@@ -20,7 +20,7 @@ ENDED_IN_ORDER = frozenset({"COMPLETED", "REQUEUED"})
 class ExitStatus(msgspec.Struct, frozen=True):
     """Exit status of a process. ``known`` False: it could not be read. ``oom``: the OOM killer sent the signal.
 
-    ``by_launcher``: the status is that of a process that its launcher ended.
+    ``by_launcher``: the status that the launcher gives to the processes that it ends.
     """
 
     known: bool
