@@ -44,7 +44,8 @@ from exporters.rdma.baseline import Baseline
 RECORDED = DATA / "checkpoint"
 BOOT = "recorded"
 NO_LONGER_READ = {
-    "barrier", "conflicts", "ecc_events", "hole_bytes", "notices", "owner_conflicts", "pod_name", "resets", "restarted", "vanished",
+    "barrier", "conflicts", "ecc_events", "hole_bytes", "notices", "owner_conflicts", "pod_name", "resets", "restarted",
+    "vanished",
 }  # fmt: skip
 """Fields of metrics that this version does not have any more."""
 SECTIONS: Mapping[str, Any] = {
