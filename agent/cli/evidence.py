@@ -139,7 +139,8 @@ def _configured(flags: argparse.Namespace) -> Path:
     """
     file = flags.config_file
     with contextlib.suppress(OSError, ValueError):
-        file = file or Path(own_agent.document(own_agent.place_of(flags), ASK_SECONDS).configuration.file)
+        used = Path(own_agent.document(own_agent.place_of(flags), ASK_SECONDS).configuration.file)
+        file = file or (used if own_agent.is_text(used) else None)
     try:
         path = file or own_agent.CONFIG_FILE
         section = Loaded(read_config(path), str(path)).config.exporters.get("evidence", {})

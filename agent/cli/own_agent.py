@@ -4,6 +4,7 @@ import argparse
 import http.client
 import os
 import socket
+import stat
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -104,6 +105,17 @@ def read(agent: AgentPlace, path: str, seconds: float) -> bytes:
 def document(agent: AgentPlace, seconds: float) -> NodeDocument:
     """Return the agent's document about its node; raises OSError or ValueError as ``read`` does."""
     return decoded(read(agent, PATH, seconds))
+
+
+def is_text(path: Path) -> bool:
+    """Return True for a regular file with content: another user's agent may name a device, or a file of /proc."""
+    try:
+        status = path.stat()
+    except PermissionError:
+        return True
+    except (OSError, ValueError):
+        return False
+    return stat.S_ISREG(status.st_mode) and status.st_size > 0
 
 
 def _refusal(status: int, reason: str) -> str:

@@ -14,7 +14,7 @@ from agent.cli.evidence import listed, main, shown
 from agent.evidence import folder
 from agent.evidence.board import EvidenceBoard
 from agent.evidence.summary import Event, Part, RankAtTime, Summary, Word
-from agent.page.document import JobView, NodeDocument
+from agent.page.document import Configuration, JobView, NodeDocument
 from exporters.evidence import bundle
 from exporters.evidence.bundle import MAX_PART_BYTES, MOST_TIMES, Held, bundle_name, evicted, fitted, most_kept, write
 
@@ -330,6 +330,13 @@ def test_what_the_command_refuses(
         rankwatch="0.2.0", hostname="n1", now_seconds=0.0, up_seconds=9.0, ready=True,
         jobs=(JobView(job_id="7", sentence="8 ranks run", states={}),),
     )  # fmt: skip
+    os.mkfifo(tmp_path / "fifo")
+    named = msgspec.structs.replace(node, configuration=Configuration(str(tmp_path / "fifo")))
+    monkeypatch.setattr(own_agent, "document", lambda agent, seconds: named)
+    monkeypatch.setattr(own_agent, "CONFIG_FILE", tmp_path / "no.yml")
+    monkeypatch.setattr(folder, "DEFAULT_PATH", str(tmp_path))
+    assert main(["list"]) == 0  # an agent that names a FIFO as its file does not stop the command
+    assert NAME in capsys.readouterr().out
     monkeypatch.setattr(own_agent, "document", lambda agent, seconds: node)
     assert main(["--path", str(tmp_path / "none"), "show", str(tmp_path / f"{NAME}.json")]) == 0
     assert capsys.readouterr().out.startswith(f"{NAME}: job 7")

@@ -111,7 +111,7 @@ def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | Non
     path = (config_file or Path(used or own_agent.CONFIG_FILE)).absolute()
     is_named = bool(config_file or used)
     facts = replace(facts, config_file=str(path) if is_named or _may_be_there(path) else "")
-    if config_file is None and used and not _is_text(path):
+    if config_file is None and used and not own_agent.is_text(path):
         return replace(facts, config_error=f"{path}: the file that the agent uses cannot be read here")
     try:
         config = load(Options(path if facts.config_file else None)).config
@@ -119,17 +119,6 @@ def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | Non
         return replace(facts, addresses=addresses, records=_directories(config), verdict=config.verdict)
     except ConfigError as error:
         return replace(facts, config_error=str(error))
-
-
-def _is_text(path: Path) -> bool:
-    """Return True for a regular file with content: another user's agent may name a device, or a file of /proc."""
-    try:
-        status = path.stat()
-    except PermissionError:
-        return True
-    except (OSError, ValueError):
-        return False
-    return stat.S_ISREG(status.st_mode) and status.st_size > 0
 
 
 def _may_be_there(path: Path) -> bool:
