@@ -95,10 +95,9 @@ class TextExporter(Generic[S, T]):
     def keep(self, jobs: Iterable[JobLines], ranks: RankSnapshot) -> None:
         """Forget jobs without ranks here, and process lines of the others. An error costs the lines of one file."""
         followed = jobs_in_turns(ranks, self._max_jobs)
-        kept = followed | self.known_jobs()
         if not self.ctx.once:
-            is_early = self.ctx.clock.monotonic() < self._forget_at
-            self.forget(kept if is_early and len(kept) <= self._max_jobs else followed)
+            room = self._max_jobs - len(followed) if self.ctx.clock.monotonic() < self._forget_at else 0
+            self.forget(followed.union(sorted(self.known_jobs() - followed)[:room]))
         for lines in jobs:
             if self.ctx.once or lines.job_id in followed:
                 self.ctx.guard.attempt(f"lines of {self._name}", partial(self.take, lines), path=lines.path)
