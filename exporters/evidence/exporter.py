@@ -258,6 +258,8 @@ class EvidenceExporter:
             if summary.trigger != "asked":
                 age = max(0.0, clock.time() - summary.taken_at)
                 self._begun.setdefault(summary.job_id, clock.monotonic() - age)
+                covered = self._watch.covered
+                covered[summary.job_id] = max(covered.get(summary.job_id, 0.0), summary.taken_at)
 
     def snapshot(self) -> Mapping[str, int]:
         """Return the failures by part."""

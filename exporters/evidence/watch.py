@@ -53,11 +53,13 @@ class TroubleWatch:
     """Finds occasions for bundles. ``silence_seconds``: see the configuration; the caller gives all times.
 
     ``troubled``: jobs that may have an open page after the last look: a rank is or was dead, does not respond, is
-    silent, or is on failed hardware.
+    silent, or is on failed hardware. ``covered``: by job, when its newest bundle of an earlier agent was taken (seconds
+    since the epoch): a death before that is no occasion.
     """
 
     def __init__(self, silence_seconds: float) -> None:
         self._silence_seconds = silence_seconds
+        self.covered: dict[str, float] = {}
         self._seen: dict[tuple[RankLabel, ProcessKey], _Seen] = {}
         self._changes: dict[str, deque[Change]] = {}
         self._stalled: frozenset[str] = frozenset()
@@ -75,8 +77,8 @@ class TroubleWatch:
 
         ``struck``: ranks on failed hardware; a rank never seen on healthy hardware is no occasion.
 
-        Each state and each silence is an occasion once. A rank in trouble at the first look counts too: the agent may
-        have restarted, and the existing bundles show what it took before.
+        Each state and each silence is an occasion once. A rank in trouble at the first look counts too, unless a bundle
+        of an earlier agent covers it.
         """
         here = {view.label.job_id for view in views}
         self._changes = {job_id: changes for job_id, changes in self._changes.items() if job_id in here}
@@ -124,7 +126,8 @@ class TroubleWatch:
             changes = self._changes.setdefault(view.label.job_id, deque(maxlen=MAX_CHANGES_PER_JOB))
             changes.append(Change(now_seconds, view.label.rank, verdict.state, verdict.reason))
         if verdict.state == "dead":
-            return "dead"
+            died_at = view.process.exited_seconds
+            return None if died_at is not None and died_at < self.covered.get(view.label.job_id, 0.0) else "dead"
         return "unresponsive" if verdict.state == "unresponsive" else None
 
     def _silent(self, view: RankView, seen: _Seen, now_seconds: float) -> Reason | None:

@@ -24,10 +24,11 @@ from exporters.kernel_log.classify import Category, KernelEvent, categories, fai
 from exporters.kernel_log.follower import MAX_SEQUENCE, KernelLogFollower
 from exporters.kernel_log.gpu_errors import GpuErrors
 from exporters.kernel_log.mounts import still_failed
-from exporters.kernel_log.reader import EventGroup, LogReader
+from exporters.kernel_log.reader import EventGroup, LogReader, Look
 
 INTERVAL_SECONDS = 1.0
 MAX_KINDS = 512  # Pairs of category and code. Events of further pairs are counted with an empty code.
+MAX_AHEAD = 16  # Looks of bundles of evidence between two updates; further bundles have the lines of the last look
 MAX_PARTS = 64
 """Servers that do not respond, or file systems that became read-only, per check. Further ones are only counted."""
 
@@ -92,6 +93,7 @@ class KernelLogExporter:
         self._past = ctx.state.restore(Past, ctx.log) or Past()
         self._names: dict[SubjectKind, dict[str, str]] = {}
         self._is_backlog = True
+        self._ahead: list[Look] = []
         await self._thread.call(categories)
         await self._thread.call(gpu_faults.read_table)
         self._follower = KernelLogFollower(Path(self._config.path), self._past.last)
@@ -99,7 +101,12 @@ class KernelLogExporter:
         ctx.evidence.offer(self._last_lines)
 
     async def _last_lines(self, _wanted: Wanted) -> Offered:
-        """Return the kernel's last lines, each with its seconds after the boot."""
+        """Return the kernel's last lines, each with its seconds after the boot.
+
+        Reads the log first: a GPU's error precedes the death that it explains by less than the interval of updates.
+        """
+        if not self._is_backlog and len(self._ahead) < MAX_AHEAD:
+            self._ahead.append(await self._look())
         lines = [f"{record.seconds:.6f} {record.text}\n" for record in tuple(self._reader.last)]
         return Offered({"kernel.log": "".join(lines).encode()})
 
@@ -110,8 +117,7 @@ class KernelLogExporter:
         """
         self._learn_names()
         try:
-            read_only = tuple(self._past.parts.get(READ_ONLY, ()))
-            look = await self._thread.call(partial(self._reader.look, read_only, is_backlog=self._is_backlog))
+            looks = [await self._look()]
         except FileNotFoundError:
             raise NoData from None
         except PermissionError as error:
@@ -125,7 +131,24 @@ class KernelLogExporter:
             if self._config.enabled is True:
                 raise
             raise NoData from None
-        self._past.last, self._past.lost = self._follower.last, saved_sum(self._past.lost, look.lost)
+        looks[:0], self._ahead = self._ahead, []
+        for look in looks:
+            self._note(look)
+        self._past.last, self._is_backlog = self._reader.settled, False
+        now = self._ctx.clock.time()
+        for check, parts in self._past.parts.items():
+            self._ctx.checks.report(NODE, check, CheckState.of(not parts))
+        self._past.gpu_errors.forget(now)
+        self._ctx.hardware.observe_faults(self._past.gpu_errors.faults)
+        self._ctx.state.publish(msgspec.msgpack.encode(self._past))
+
+    async def _look(self) -> Look:
+        read_only = tuple(self._past.parts.get(READ_ONLY, ()))
+        return await self._thread.call(partial(self._reader.look, read_only, is_backlog=self._is_backlog))
+
+    def _note(self, look: Look) -> None:
+        """Count what a look read."""
+        self._past.lost = saved_sum(self._past.lost, look.lost)
         if look.mounted is not None:
             self._past.parts[READ_ONLY] = still_failed(self._past.parts[READ_ONLY], look.mounted)
         now, monotonic = self._ctx.clock.time(), self._ctx.clock.monotonic()
@@ -135,12 +158,6 @@ class KernelLogExporter:
             take = partial(self._take, group, seconds, logged)
             self._ctx.guard.attempt("a kernel event", take, category=group.event.category)
         log_events(self._ctx.log, logged)
-        self._is_backlog = False
-        for check, parts in self._past.parts.items():
-            self._ctx.checks.report(NODE, check, CheckState.of(not parts))
-        self._past.gpu_errors.forget(now)
-        self._ctx.hardware.observe_faults(self._past.gpu_errors.faults)
-        self._ctx.state.publish(msgspec.msgpack.encode(self._past))
 
     def _take(self, group: EventGroup, seconds: float, logged: list[tuple[KernelEvent, dict[str, str], int]]) -> None:
         """Count events of the time ``seconds`` (epoch). Unless they are old, write their checks and log them."""

@@ -7,7 +7,7 @@ import errno
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 MAX_RECORD_BYTES = 16 * 1024
 """One read returns one record, and fails if the record is larger. The kernel's limit is 9 KiB (PRINTK_MESSAGE_MAX)."""
@@ -19,24 +19,22 @@ MAX_TEXT = 1024  # Characters of a record's text. The kernel's own limit is abou
 MAX_SEQUENCE = 1 << 62  # The greatest plausible number of a record. A line with a greater number is not a record.
 
 _FRAGMENTS = (b"c", b"+")
-"""Flags of a record that continues a line.
-
-A kernel before 4.9 uses "c" for the first record too. No driver's line is lost by that: drivers print whole lines.
-"""
+"""Flags of a record that continues a line, or that its writer calls a continuation (KERN_CONT)."""
 _RECORD = re.compile(rb"(\d{1,10}),(\d{1,20}),(\d{1,20}),([^;,\n]{0,16})[^;\n]{0,256};([^\n]{0,8192})")
 
 
 class KernelRecord(NamedTuple):
     """A record: its number since the boot, its time (seconds after the boot), its text.
 
-    ``from_kernel``: the kernel wrote the record, and it is the beginning of a line. A fragment (the rest of a line that
-    another line interrupted) can begin with a user's text, such as the name of a control group.
+    ``writer``: a user, or the kernel. A fragment is the kernel's, too: the rest of a line that another line
+    interrupted, which can begin with a user's text, such as the name of a control group; or a whole line of a driver
+    that marks it so (see lines.py).
     """
 
     sequence: int
     seconds: float
     text: str
-    from_kernel: bool
+    writer: Literal["user", "kernel", "fragment"]
 
 
 def parse_records(read: bytes) -> list[KernelRecord]:
@@ -45,10 +43,10 @@ def parse_records(read: bytes) -> list[KernelRecord]:
     for line in read.split(b"\n"):
         match = _RECORD.match(line)
         if match is not None and int(match[2]) <= MAX_SEQUENCE:
-            facility = int(match[1]) >> 3
             text = match[5][:MAX_TEXT].decode("utf-8", "replace")
-            is_own = facility == 0 and match[4] not in _FRAGMENTS
-            records.append(KernelRecord(int(match[2]), int(match[3]) / 1e6, text, is_own))
+            by_kernel: Literal["kernel", "fragment"] = "fragment" if match[4] in _FRAGMENTS else "kernel"
+            writer = by_kernel if int(match[1]) >> 3 == 0 else "user"
+            records.append(KernelRecord(int(match[2]), int(match[3]) / 1e6, text, writer))
     return records
 
 

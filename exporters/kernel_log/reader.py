@@ -10,6 +10,7 @@ from agent.sdk.exporter import Guard, Roots
 from agent.sdk.system import sysfs
 from exporters.kernel_log.classify import KernelEvent, categories, classify
 from exporters.kernel_log.follower import KernelLogFollower, KernelRecord
+from exporters.kernel_log.lines import DRIVER, KernelLines
 from exporters.kernel_log.mounts import read_mounted
 
 MAX_AGE_SECONDS = 600.0
@@ -57,13 +58,22 @@ class Look(NamedTuple):
 
 
 class LogReader:
-    """Reads events from the records of a follower. ``last``: the last records of the kernel."""
+    """Reads events from the records of a follower. ``last``: the last records of the kernel.
+
+    ``settled``: the number of the last record that a restarted agent need not read again.
+    """
 
     def __init__(self, follower: KernelLogFollower, roots: Roots, guard: Guard) -> None:
         self._follower = follower
         self._roots = roots
         self._guard = guard
+        self._lines = KernelLines()
         self.last: deque[KernelRecord] = deque(maxlen=LAST_RECORDS)
+
+    @property
+    def settled(self) -> int:
+        """Return the number of the record; see the class."""
+        return self._lines.settled
 
     def look(self, read_only: Iterable[str], *, is_backlog: bool) -> Look:
         """Return new events, lost records and the state of mounts. Only records that the kernel wrote are events.
@@ -80,8 +90,10 @@ class LogReader:
             newest = max(newest, *(record.seconds for record in batch.records), 0.0)
             last = self.last[-1].sequence if self.last else -1
             new = [record for record in (*batch.known, *batch.records) if record.sequence > last]
-            self.last.extend([record for record in new if record.from_kernel and not record.text.startswith(AUDIT)])
-            for record in batch.records:
+            self.last.extend([record for record in new if _is_kept(record)])
+            lines, doubtful = self._lines.select(batch.records, self._follower.last, wait=not is_backlog)
+            lost += doubtful
+            for record in lines:
                 read = partial(self._event, record, processes)
                 event = self._guard.attempt("a kernel record", read, sequence=record.sequence)
                 if event is not None:
@@ -93,14 +105,20 @@ class LogReader:
         return Look(grouped(groups), lost, read_mounted(self._roots, asked) if asked else None)
 
     def _event(self, record: KernelRecord, processes: dict[int, tuple[int, int]]) -> KernelEvent | None:
-        """Return the event of a record; None for most records, and for all that users wrote."""
-        event = remembered(record.text) if record.from_kernel else None
+        """Return the event of a line of the kernel; None for most lines."""
+        event = remembered(record.text)
         if event is None:
             return None
         if event.pid not in processes:
             processes[event.pid] = _process_of(self._roots, event.pid)
         pid, user = processes[event.pid]
         return event._replace(pid=pid, user=user)
+
+
+def _is_kept(record: KernelRecord) -> bool:
+    """Return True for a record of a bundle: the kernel's, and no text of a user's at its beginning."""
+    is_own = record.writer == "kernel" or (record.writer == "fragment" and record.text.startswith(DRIVER))
+    return is_own and not record.text.startswith(AUDIT)
 
 
 def grouped(groups: Iterable[EventGroup]) -> list[EventGroup]:

@@ -271,6 +271,9 @@ class ExitWatch:
         return {**label_fields(labels), "pid": key.pid, "user": user}
 
     def _log_exit(self, key: ProcessKey, status: ExitStatus) -> None:
+        process = self._ranks.process(key)
+        if process is not None and not process.labels and not process.is_surely_a_rank():
+            return  # no rank: a launcher that maps the library, as torchrun does
         reason, signal, code = ending(status)
         how = in_words(reason, signal, code)  # in the message: the limit of repeats is per kind of end
         fields = {name: value for name, value in (("signal", signal), ("code", code)) if value}

@@ -103,10 +103,32 @@ async def test_forged_lines_neither_fail_nor_heal_anything(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("flags", ["c", "+", "c,caller=T99"])
 async def test_a_fragment_is_no_line(tmp_path: Path, flags: str) -> None:
-    """The rest of an interrupted line is no event, whatever words it begins with."""
+    """The rest of an interrupted line is no event, whatever it begins with; only NVIDIA's driver marks lines so."""
     node = Node(tmp_path / "kmsg")
-    node.put(node.log, "".join(f"4,{number},1,{flags};{text}\n" for number, text in enumerate(EXAMPLES)))
+    others = [text for text in EXAMPLES if not text.startswith("NVRM: ")]
+    node.put(node.log, "".join(f"4,{number},1,{flags};{text}\n" for number, text in enumerate(others)))
     assert not any(value for (name, *_), value in (await node.look()).items() if name == "kernel_events_total")
+    assert node.failed() == set()
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [f"4,1,1,c;{FAULTS[0]},mems_allowed=0,global_oom,task=a.out,pid=9,uid=1000\n"],
+        [f"4,1,1,c;{FAULTS[0]}\n4,2,1,-;eth0: link up\n4,3,1,c;,mems_allowed=0,global_oom\n"],
+        [f"4,1,1,c;{FAULTS[0]}\n", "4,2,1,-;eth0: link up\n4,3,1,c,caller=T9;,mems_allowed=0,global_oom\n"],
+    ],
+    ids=["in one record", "interrupted", "interrupted between two looks"],
+)
+async def test_a_cpuset_with_the_name_of_an_error(tmp_path: Path, records: list[str]) -> None:
+    """A user's cpuset is no line of NVIDIA's driver: the kernel goes on with ",mems_allowed=" after its name."""
+    node = Node(tmp_path / "kmsg")
+    node.write("eth0: link down")
+    async with node.running():
+        for written in ["", *records, ""]:
+            node.put(node.log, written, "a")
+            series = await node.look_again()
+    assert not any(value for (name, *_), value in series.items() if name == "kernel_events_total")
     assert node.failed() == set()
 
 

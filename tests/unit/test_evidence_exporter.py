@@ -123,9 +123,11 @@ async def test_one_bundle_in_ten_minutes(site: Site) -> None:
     assert [entry.trigger for entry in await site.summaries()] == ["dead", "asked"]
 
 
-async def test_an_agent_that_starts_anew_takes_none_again(site: Site) -> None:
-    """After a restart a rank that is still known as dead gives no second bundle."""
+@pytest.mark.parametrize("minutes", [0, 11])
+async def test_an_agent_that_starts_anew_takes_none_again(site: Site, minutes: int) -> None:
+    """After a restart a rank that is still known as dead gives no second bundle, also after ``minutes_between``."""
     await site.start_and_kill(1)
+    site.clock.advance(60.0 * minutes)
     site.exporter = EvidenceExporter(site.config)
     await site.exporter.start(lent("evidence", site.clock, ranks=site.ranks))
     await site.look(5)

@@ -94,9 +94,9 @@ def test_records_and_what_are_none() -> None:
     """Number, seconds, text and origin are read; dictionary lines, torn records and odd bytes cost nothing else."""
     read = b"4,7,1500000,-,caller=T1;a\xff;b\n KEY=1\nnonsense\n12,8,1,-;user's\n30,99\n4,9,2,c;rest\n"
     assert parse_records(read) == [
-        KernelRecord(7, 1.5, "a\ufffd;b", from_kernel=True),
-        KernelRecord(8, 1e-6, "user's", from_kernel=False),
-        KernelRecord(9, 2e-6, "rest", from_kernel=False),
+        KernelRecord(7, 1.5, "a\ufffd;b", "kernel"),
+        KernelRecord(8, 1e-6, "user's", "user"),
+        KernelRecord(9, 2e-6, "rest", "fragment"),
     ]
     assert len(parse_records(b"4,7,1,-;" + b"x" * (MAX_TEXT + 1))[0].text) == MAX_TEXT
 

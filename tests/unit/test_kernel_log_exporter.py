@@ -62,6 +62,36 @@ async def test_a_bundle_has_lines_of_before_a_restart(log: Path) -> None:
     assert part.files["kernel.log"].decode().splitlines() == [f"7039.000000 {XID}", "7039.000000 eth0: link down"]
 
 
+async def test_lines_of_nvidias_driver_are_marked_as_fragments(log: Path) -> None:
+    """An Xid with the driver's flag of a continuation counts after one look, once, also over a restart."""
+    node = Node(log)
+    async with node.running():
+        node.put(log, "4,0,1,-;eth0: link up\n")
+        await node.look_again()
+        node.put(log, f"4,1,7039000000,c;{XID}\n", "a")
+        assert ("kernel_events_total", "gpu_xid", "79") not in await node.look_again()
+        part = await node.context.evidence.all()["kernel_log"](Wanted("7", {}, ()))
+        assert part.files["kernel.log"].decode().splitlines()[-1] == f"7039.000000 {XID}"
+    again = Node(log, node)
+    async with again.running():
+        for _ in range(2):
+            series = await again.look_again()
+            assert series["kernel_events_total", "gpu_xid", "79"] == 1.0
+    assert again.failed() == {("GPU-a", "gpu_xid")}
+
+
+async def test_a_bundle_reads_the_log_first(log: Path) -> None:
+    """A bundle has a line that no update has read; the next update counts it."""
+    node = Node(log)
+    async with node.running():
+        await node.look_again()
+        node.write(XID)
+        await asyncio.to_thread(node.change)
+        part = await node.context.evidence.all()["kernel_log"](Wanted("7", {}, ()))
+        assert part.files["kernel.log"].decode().endswith(f"{XID}\n")
+        assert (await node.look_again())["kernel_events_total", "gpu_xid", "79"] == 1.0
+
+
 async def test_nothing_is_counted_twice_over_a_restart(log: Path) -> None:
     """A restarted agent goes on after the last record, and failed checks stay failed."""
     first = Node(log)

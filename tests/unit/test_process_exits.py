@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 from fake_clock import FakeClock
 from lent import lent, until
@@ -153,6 +154,20 @@ async def test_one_exit_that_cannot_be_read(node: Node, caplog: pytest.LogCaptur
     await until(lambda: node.learnt() == 2 and node.exits.unknown_exits == 1)
     assert "could not be read" in caplog.text
     assert node.states("4711") <= {"exited"}
+    await node.exits.stop()
+
+
+async def test_the_exit_of_a_launcher_is_not_logged(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+    """A process that maps NCCL, has no rank and never initialised it, as torchrun, leaves without a log line."""
+    launcher = msgspec.structs.replace(facts(10, {}), evidence="library")
+    unnamed = facts(11, {})
+    for process in (launcher, unnamed):
+        node.ranks.observe_process(process)
+        node.statuses[process.key] = FAILED
+        node.exits.note_exit(process.key)
+    caplog.set_level("INFO")
+    await until(lambda: not node.exits.watched() and bool(caplog.records))
+    assert [record.fields["pid"] for record in caplog.records] == [11]  # type: ignore[attr-defined]
     await node.exits.stop()
 
 

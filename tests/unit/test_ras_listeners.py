@@ -253,6 +253,19 @@ def test_a_library_that_was_replaced_is_not_the_one_that_runs(tree: ProcTree) ->
     assert look(tree, key)[V4].servers[key].version == (2, 27, 7)
 
 
+def test_the_oldest_of_several_libraries_counts(tree: ProcTree) -> None:
+    """Of a preloaded library and the one of its framework the older counts, whatever their order in memory."""
+    key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
+    inside.mkdir(parents=True)
+    library(inside / "libnccl.so.2", b"NCCL version 2.27.7+cuda12.9\0")
+    own = "7f00-7f01 r-xp 00000000 08:01 99 /opt/libnccl.so.2\n"
+    for maps in (own + NAMED, NAMED + own):
+        (tree.root / "10/maps").write_text(maps)
+        assert look(tree, key)[V4].servers[key].version == (2, 27, 7)
+    (inside / "libnccl.so.2").unlink()
+    assert look(tree, key)[V4].servers[key].version is None
+
+
 def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit of remembered libraries an earlier one is read again when seen."""
     monkeypatch.setattr(job_files, "_versions", {})
@@ -266,7 +279,7 @@ def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: p
             inside.mkdir(parents=True)
             (inside / "libnccl.so.2").write_text(name)
         os.utime(inside / "libnccl.so.2", ns=(pid, pid))
-        request = FileRequest(str(tree.root), pid, 0, library=f"/{name}/libnccl.so.2")
+        request = FileRequest(str(tree.root), pid, 0, libraries=(f"/{name}/libnccl.so.2",))
         assert read_one(request) == FileFacts({}, (2, 30, 7))
     assert len(reads) == 4
 

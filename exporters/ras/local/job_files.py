@@ -7,7 +7,7 @@ first NCCL_CONF_FILE or, if unset, ~/.nccl.conf; then /etc/nccl.conf. A setting 
 import os
 import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ MAX_FILE_BYTES = 64 * 1024
 MAX_LINE = 4096
 MAX_VERSIONS = 256  # Remembered versions; when a user makes more files, all are forgotten and read again
 GRACE_SECONDS = 1.0  # A call waits this long in all for its threads; a healthy file system answers in milliseconds
+Version = tuple[int, int, int]
 WANTED = ("NCCL_RAS_ADDR", "NCCL_RAS_TIMEOUT_FACTOR")
 _SYSTEM_FILE = "/etc/nccl.conf"
 
@@ -60,7 +61,7 @@ def _read(root: str, path: str) -> str:
 
 
 class FileRequest(msgspec.Struct, frozen=True):
-    """What to read for process ``pid`` of ``proc_root``: settings files, and the library at a path or mapping.
+    """What to read for process ``pid`` of ``proc_root``: settings files, and libraries (see NcclLibrary.files).
 
     ``uid``: the user who owns the files, -1 when unknown.
     """
@@ -69,12 +70,11 @@ class FileRequest(msgspec.Struct, frozen=True):
     pid: int
     uid: int
     conf: tuple[str, ...] = ()
-    library: str = ""
-    mapping: str = ""
+    libraries: tuple[str, ...] = ()
 
 
 class FileFacts(msgspec.Struct, frozen=True):
-    """RAS's settings in the files, and the version of the library, None without one."""
+    """RAS's settings in the files, and the oldest version of the libraries; None if one of them shows none."""
 
     settings: dict[str, str]
     version: tuple[int, int, int] | None
@@ -89,13 +89,19 @@ def read_one(request: FileRequest) -> FileFacts:
     """Read the requested files; an unreadable one counts as missing."""
     folder = f"{request.proc_root}/{request.pid}"
     settings = read_conf(f"{folder}/root", request.conf)
-    return FileFacts(settings, _version(folder, request) if request.library or request.mapping else None)
+    return FileFacts(settings, oldest([_version(folder, name) for name in request.libraries]))
 
 
-def _version(folder: str, request: FileRequest) -> tuple[int, int, int] | None:
-    in_root, mapping = bool(request.library), f"{folder}/map_files/{request.mapping}"
+def oldest(versions: Iterable[Version | None]) -> Version | None:
+    """Return the oldest version; None if there is none, or one is unknown."""
+    known = list(versions)
+    return min((version for version in known if version is not None), default=None) if None not in known else None
+
+
+def _version(folder: str, name: str) -> Version | None:
+    mapping = f"{folder}/map_files/{name}"
     try:
-        with open_inside(f"{folder}/root", request.library) if in_root else open_named(mapping, is_link=True) as fd:
+        with open_inside(f"{folder}/root", name) if "/" in name else open_named(mapping, is_link=True) as fd:
             info = os.fstat(fd)
             version = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
             if version not in _versions:
@@ -108,11 +114,10 @@ def _version(folder: str, request: FileRequest) -> tuple[int, int, int] | None:
 
 
 _readers: ByUser[FileRequest, FileFacts] = ByUser(read_one)
-_versions: dict[tuple[int, ...], tuple[int, int, int] | None] = {}
+_versions: dict[tuple[int, ...], Version | None] = {}
 
 
-Version = tuple[int, int, int]
-
+MAX_LIBRARIES = 4  # Libraries of one process that are looked at
 MAX_MAPS_BYTES = 8 * 1024 * 1024
 
 _MAPPED = re.compile(
@@ -125,31 +130,33 @@ _NAME = re.compile(r"/libnccl\.so\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$")  # RCCL's 
 class NcclLibrary(NamedTuple):
     """The library that a process maps: nccl, rccl or "" (neither seen); its version, None if the name has none.
 
-    Without a version in its name the file holds it: at ``path``, or at ``mapping`` if the file was replaced.
+    Without a version in its name the file holds it. ``files``: its path, or its mapping (as in /proc/PID/map_files) if
+    the file was replaced. A process may map several: a preloaded one and the one of its framework. Only the first that
+    was loaded serves RAS, and maps do not show the order, so the oldest counts.
     """
 
     flavor: str
     version: Version | None = None
-    path: str = ""
-    mapping: str = ""
+    files: tuple[str, ...] = ()
 
 
 def mapped_library(proc_root: Path, pid: int) -> NcclLibrary:
     """Return the library that a process maps."""
     try:
         with (proc_root / f"{pid}/maps").open("rb") as file:
-            mapped = _MAPPED.search(file.read(MAX_MAPS_BYTES))
+            mapped = {match[2]: match for match in _MAPPED.finditer(file.read(MAX_MAPS_BYTES))}
     except OSError:
         return NcclLibrary("")
-    if mapped is None:
+    if not mapped:
         return NcclLibrary("")
-    path = os.fsdecode(mapped[2])
-    flavor = "rccl" if "/librccl" in path else "nccl"
-    if named := _NAME.search(path):
-        return NcclLibrary(flavor, (int(named[1]), int(named[2]), int(named[3])))
-    if mapped[3]:
-        return NcclLibrary(flavor, mapping=mapped[1].decode())
-    return NcclLibrary(flavor, path=path)
+    versions, files = [], []
+    for path, match in list(mapped.items())[:MAX_LIBRARIES]:
+        if named := _NAME.search(os.fsdecode(path)):
+            versions.append((int(named[1]), int(named[2]), int(named[3])))
+        else:
+            files.append(match[1].decode() if match[3] else os.fsdecode(path))
+    flavor = "rccl" if b"/librccl" in next(iter(mapped)) else "nccl"
+    return NcclLibrary(flavor, oldest(versions), tuple(files))
 
 
 MAX_SECTIONS = 1_024
@@ -160,7 +167,7 @@ _HEADER_BYTES = 64
 _SECTION_BYTES = 64
 
 
-def version_in(fd: int) -> tuple[int, int, int] | None:
+def version_in(fd: int) -> Version | None:
     """Return the version in the read-only text of an ELF library (elf(5)); struct.error when the file is cut short."""
     header = os.pread(fd, _HEADER_BYTES, 0)
     if header[:5] != b"\x7fELF\x02" or header[5:6] != b"\x01":  # 64 bits, little-endian

@@ -19,7 +19,7 @@ import msgspec
 
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
-from exporters.ras.local.job_files import WANTED, FileFacts, FileRequest, Version, files_of, mapped_library
+from exporters.ras.local.job_files import WANTED, FileFacts, FileRequest, Version, files_of, mapped_library, oldest
 from exporters.ras.local.sockets import LISTEN, Socket, addresses_in, connection, may_be_named, sockets
 from exporters.ras.protocol.client import Endpoint
 
@@ -165,7 +165,7 @@ class ListenerSearch:
     def note(self, requests: Mapping[ProcessKey, FileRequest], answers: Mapping[ProcessKey, FileFacts]) -> None:
         """Store what the helper read."""
         for key, facts in answers.items():
-            if requests[key].library or requests[key].mapping:
+            if requests[key].libraries:
                 self._versions[key] = facts.version
             if requests[key].conf and (process := self._settings.get(key)) is not None:
                 settings = read_settings(facts.settings | process.environment)
@@ -177,15 +177,14 @@ class ListenerSearch:
         settings = None if files_of(kept) else read_settings(kept)
         return _ProcessSettings(self._proc.namespace(key.pid, "net"), kept, settings)
 
-    def _want(self, key: ProcessKey, library: str = "", mapping: str = "") -> None:
+    def _want(self, key: ProcessKey, libraries: tuple[str, ...] = ()) -> None:
         process = self._settings[key]
         self._wanted[key] = FileRequest(
             str(self._root),
             key.pid,
             -1 if (uid := self._uid(key)) is None else uid,
             files_of(process.environment) if process.settings is None else (),
-            library,
-            mapping,
+            libraries,
         )
 
     def _listeners(self) -> dict[Endpoint, list[Socket]]:
@@ -232,12 +231,11 @@ class ListenerSearch:
         if key in self._servers:
             return self._servers[key]
         library, settings = mapped_library(self._root, key.pid), self._settings[key].settings
-        is_named = library.version is not None or not (library.path or library.mapping)
-        if not is_named and key not in self._versions:
-            self._want(key, library.path, library.mapping)
+        if library.files and key not in self._versions:
+            self._want(key, library.files)
         if settings is None or key in self._wanted:
             return Server(None, 1.0, library.flavor)
-        version = library.version if is_named else self._versions[key]
+        version = oldest([self._versions[key], *filter(None, [library.version])]) if library.files else library.version
         self._servers[key] = Server(version, settings.timeout_factor, library.flavor)
         return self._servers[key]
 

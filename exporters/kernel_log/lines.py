@@ -1,0 +1,52 @@
+"""The kernel's own lines among the records of its log. Pure.
+
+NVIDIA's driver marks each of its lines as a continuation, also whole ones (KERN_CONT, in nv_printf of
+kernel-open/nvidia/os-interface.c): an Xid has the same flag as the rest of a line that another line interrupted. Such a
+rest can begin with a user's text: the name of a cpuset, in the report of an OOM kill. The kernel always goes on after
+that name (cpuset_print_current_mems_allowed of kernel/cgroup/cpuset.c), so what it goes on with shows the forgery.
+"""
+
+from collections.abc import Iterable
+
+from exporters.kernel_log.follower import KernelRecord
+
+DRIVER = "NVRM: "  # Lines of NVIDIA's driver begin with this
+AFTER_A_NAME = ",mems_allowed="
+"""The kernel's text after the name of a cpuset: at the end of the record or, after an interruption, in another one."""
+MAX_HELD = 1024  # Lines that wait for the next look. Beyond this limit the oldest count at once.
+
+
+class KernelLines:
+    """Selects the kernel's lines. A line of NVIDIA's driver waits for one look, in which a rest of it would appear.
+
+    ``settled``: the number of the last record that no look needs again; -1 before the first.
+    """
+
+    def __init__(self) -> None:
+        self.settled = -1
+        self._held: list[KernelRecord] = []
+
+    def select(
+        self, records: Iterable[KernelRecord], last: int, *, wait: bool = True
+    ) -> tuple[list[KernelRecord], int]:
+        """Return the kernel's lines among the records of a look and those held before, and the number of doubtful ones.
+
+        The lines are in the order of their numbers. ``last``: the number of the look's last record. Without ``wait`` no
+        line waits.
+        """
+        before = self._held
+        held: list[KernelRecord] = []
+        lines: list[KernelRecord] = []
+        doubtful = 0
+        for record in records:
+            if record.writer == "kernel":
+                lines.append(record)
+            elif record.writer == "fragment" and record.text.startswith(AFTER_A_NAME):
+                doubtful += len(before) + len(held)  # one may be a cpuset's name; which, the log does not show
+                before, held = [], []
+            elif record.writer == "fragment" and record.text.startswith(DRIVER) and AFTER_A_NAME not in record.text:
+                held.append(record)
+        kept = min(len(held), MAX_HELD) if wait else 0
+        now, self._held = held[: len(held) - kept], held[len(held) - kept :]
+        self.settled = self._held[0].sequence - 1 if self._held else last
+        return sorted([*before, *now, *lines]), doubtful
