@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, lines, stats
+from grafana.panels import BAD_FROM_ONE, HALF, QUARTER, Panel, Query, lines, stats
 from grafana.queries import CLUSTER, rate_of
 from grafana.tables import rows
 
-QUARTER = Size(6, 4)
-THIRD = Size(8)
-HALF = Size(12)
 WORST = 12
 LISTED = 64
 TIME = f"rankwatch_node_time_seconds{{{CLUSTER}}}"
@@ -29,8 +26,6 @@ def _summary() -> list[Panel]:
             "Agents that answer, and nodes whose agent cannot be scraped.",
             Query(f"count(node:rankwatch_heard:time{{{CLUSTER}}})", "answer"),
             Query(f"count({SILENT}) or vector(0)", "silent"),
-            unit="none",
-            size=QUARTER,
             overrides={"silent": BAD_FROM_ONE},
         ),
         rows(
@@ -40,15 +35,11 @@ def _summary() -> list[Panel]:
             columns=("version",),
             value="agents",
             size=QUARTER,
-            sort_by="agents",
-            descending=True,
         ),
         stats(
             "Refused configurations",
             "Agents that refused their newest configuration; the previous one stays in use.",
             Query(f"sum(1 - rankwatch_config_last_reload_successful{{{CLUSTER}}})", "refused"),
-            unit="none",
-            size=QUARTER,
             overrides={"refused": BAD_FROM_ONE},
         ),
         stats(
@@ -56,7 +47,6 @@ def _summary() -> list[Panel]:
             "Series of all agents' exporters in their last scrape.",
             Query(f"sum(rankwatch_exporter_series{{{CLUSTER}}})"),
             unit="short",
-            size=QUARTER,
         ),
     ]
 
@@ -71,8 +61,6 @@ def _troubles() -> list[Panel]:
                 f"  and on (cluster, instance, exporter) rankwatch_exporter_source_present{{{CLUSTER}}} == 1)"
             ),
             columns=("node", "exporter"),
-            size=THIRD,
-            sort_by="node",
             nothing="none",
         ),
         rows(
@@ -85,9 +73,6 @@ def _troubles() -> list[Panel]:
             columns=("node", "cluster"),
             value="silent",
             unit="s",
-            size=THIRD,
-            sort_by="silent",
-            descending=True,
             nothing="none",
         ),
         rows(
@@ -97,9 +82,6 @@ def _troubles() -> list[Panel]:
             columns=("node", "cluster"),
             value="difference",
             unit="s",
-            size=THIRD,
-            sort_by="difference",
-            descending=True,
         ),
     ]
 
@@ -116,21 +98,18 @@ def _costs() -> list[Panel]:
             f"Share of one core that an agent uses, without its helper processes; the {WORST} highest.",
             Query(_worst(f"max by (node) ({cpu}\n  {OURS})"), "{{node}}"),
             unit="percentunit",
-            size=THIRD,
         ),
         lines(
             "Memory",
             f"Resident memory of an agent, without its helper processes; the {WORST} highest.",
             Query(_worst(f"max by (node) (process_resident_memory_bytes{{{CLUSTER}}}\n  {OURS})"), "{{node}}"),
             unit="bytes",
-            size=THIRD,
         ),
         lines(
             "Event loop",
             f"How late an agent's event loop was at most since the last scrape; the {WORST} worst.",
             Query(_worst(f"max by (node) (rankwatch_event_loop_lag_seconds{{{CLUSTER}}})"), "{{node}}"),
             unit="s",
-            size=THIRD,
         ),
         lines(
             "Time of a look",
@@ -156,7 +135,6 @@ def _losses() -> list[Panel]:
             "Share of operations with a record of Inspector; the plugin lost the others. Mean over all communicators.",
             Query(f"1 / avg(comm_node:rankwatch_operations:per_record{{{CLUSTER}}})", "coverage"),
             unit="percentunit",
-            size=THIRD,
             most=1,
         ),
         lines(
@@ -164,7 +142,6 @@ def _losses() -> list[Panel]:
             "Failed updates per second, by exporter.",
             Query(rate_of("rankwatch_exporter_updates_failed_total", CLUSTER, "exporter"), "{{exporter}}"),
             unit="cps",
-            size=THIRD,
             nothing="none failed",
         ),
         lines(
@@ -172,6 +149,5 @@ def _losses() -> list[Panel]:
             "Series per second that a limit left out, by exporter.",
             Query(rate_of("rankwatch_exporter_series_dropped_total", CLUSTER, "exporter"), "{{exporter}}"),
             unit="cps",
-            size=THIRD,
         ),
     ]

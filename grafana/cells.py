@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from grafana_foundation_sdk.builders import common, dashboard as builders, stat, statetimeline, statushistory
 from grafana_foundation_sdk.models import common as common_models, dashboard as models
 
-from grafana.panels import Query, Size, Steps, dress, mapping, rank_link, targets
+from grafana.panels import OWN_JOB, Query, Size, Steps, board_link, dress, mapping, targets
 from grafana.queries import Value
 from grafana.tables import convert, sort
 
@@ -38,7 +38,7 @@ def grid(
         .justify_mode(common_models.BigValueJustifyMode.CENTER)
         .override_by_name("Value", [models.DynamicConfigValue("mappings", mapping(states))])  # hide the ranks' numbers
         .no_value(nothing)
-        .data_links([link or rank_link("__data.fields.rank")])
+        .data_links([link or board_link("Rank", "rank", "__data.fields.rank", OWN_JOB)])
         .transformations(order)
     )
     dress(panel, title, description, "none", size)
@@ -52,7 +52,6 @@ def timeline(
     *,
     size: Size,
     states: Mapping[str, Value],
-    links_to_rank: bool = False,
 ) -> statetimeline.Panel:
     """Return a panel with a bar for each series, coloured by state."""
     legend = common.VizLegendOptions().show_legend(True).placement(common_models.LegendPlacement.BOTTOM)
@@ -66,8 +65,6 @@ def timeline(
         .line_width(0)
         .legend(legend.display_mode(common_models.LegendDisplayMode.LIST))
     )
-    if links_to_rank:
-        panel = panel.data_links([rank_link("__field.labels.rank")])
     dress(panel, title, description, "none", size)
     return panel.targets(targets([query]))
 

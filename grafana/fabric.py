@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from grafana.node_links import ACTIVE, FLAGGED_SHARE
-from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, lines, stats
+from grafana.node import ACTIVE, FLAGGED_SHARE
+from grafana.panels import BAD_FROM_ONE, HALF, Panel, Query, Steps, lines, stats
 from grafana.queries import CLUSTER, bus_bandwidth
 from grafana.tables import rows
 
-QUARTER = Size(6, 4)
-HALF = Size(12)
 WORST = 12
 LINK_DOWNED = f'rankwatch_rdma_port_counter_total{{{CLUSTER}, counter="link_downed"}}'
 LISTED = 64
@@ -36,16 +34,12 @@ def _summary() -> list[Panel]:
             "Ports of all nodes, and how many are not active: lost, or never cabled.",
             Query(f"count({state})", "in all"),
             Query(f"sum({state} < bool {ACTIVE})", "not active"),
-            unit="none",
-            size=QUARTER,
             overrides={"not active": {"thresholds": Steps("green", {1: "yellow"}).build().build()}},
         ),
         stats(
             "GPUs with a bad NVLink",
             "GPUs whose worst link had errors in at least half of the updates of the last five minutes.",
             Query(f"count(rankwatch_nvlink_flagged_ratio{{{CLUSTER}}} >= {FLAGGED_SHARE}) or vector(0)"),
-            unit="none",
-            size=QUARTER,
             steps=Steps("green", {1: "red"}),
         ),
         stats(
@@ -53,7 +47,6 @@ def _summary() -> list[Panel]:
             "Losses of RDMA links of all nodes: a link that comes and goes is counted each time.",
             Query(f"sum({LINK_DOWNED})"),
             unit="short",
-            size=QUARTER,
         ),
         stats(
             "Open alerts on links",
@@ -63,24 +56,20 @@ def _summary() -> list[Panel]:
                 'alertstate="firing"}) or vector(0)',
                 "alerts",
             ),
-            unit="none",
-            size=QUARTER,
             overrides={"alerts": BAD_FROM_ONE},
         ),
     ]
 
 
 def _tables() -> list[Panel]:
-    device = ("node", "device", "port")
     lost = f"(increase({LINK_DOWNED}[$__range]) > 0)"
     return [
         rows(
             "Ports that are not active",
             "Each with its node: lost, or never cabled.",
             Query(f"max by (node, device, port) (rankwatch_rdma_port_state_id{{{CLUSTER}}} < {ACTIVE})"),
-            columns=device,
+            columns=("node", "device", "port"),
             size=HALF,
-            sort_by="node",
             nothing="none",
         ),
         rows(
@@ -96,8 +85,6 @@ def _tables() -> list[Panel]:
             value="lost",
             unit="short",
             size=HALF,
-            sort_by="lost",
-            descending=True,
             nothing="no link was lost in this time",
         ),
     ]
@@ -181,7 +168,6 @@ def _jobs() -> list[Panel]:
             Query(f'topk({LISTED}, max by ({", ".join(PAIR)}) (ALERTS{{{CLUSTER}, alertname="SlowPair"}}))'),
             columns=PAIR,
             size=HALF,
-            sort_by="job_id",
             nothing="none",
         ),
     ]

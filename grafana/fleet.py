@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from grafana.cells import grid
 from grafana.job_goodput import COLORS, class_hours, class_shares, goodput
-from grafana.node_history import jobs_that_died_first
-from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, lines, stats
-from grafana.queries import CLUSTER, Value, firing
-from grafana.tables import Column, node_link, rows
+from grafana.panels import BAD_FROM_ONE, HALF, WHOLE, Panel, Query, Size, Steps, lines, stats
+from grafana.queries import CLUSTER, Value, firing, jobs_that_died_first
+from grafana.tables import LINKS, Column, rows
 
-QUARTER = Size(6, 4)
-HALF = Size(12)
 LISTED = 64
 CELLS = 1024
 LIVE = f"job:rankwatch_ranks_live:sum{{{CLUSTER}}}"
@@ -46,8 +43,6 @@ def _summary() -> list[Panel]:
             "Firing alerts: pages wake a person, tickets wait for the day.",
             Query(alerts("page"), "pages"),
             Query(alerts("ticket"), "tickets"),
-            unit="none",
-            size=QUARTER,
             overrides={
                 "pages": BAD_FROM_ONE,
                 "tickets": {"thresholds": Steps("green", {1: "yellow"}).build().build()},
@@ -59,8 +54,6 @@ def _summary() -> list[Panel]:
             "Jobs with live ranks, and how many of them have a dead rank.",
             Query(f"count({LIVE} > 0)", "run"),
             Query(f"count(group by (cluster, job_id) ({DEAD}))", "with dead ranks"),
-            unit="none",
-            size=QUARTER,
             overrides={"with dead ranks": BAD_FROM_ONE},
         ),
         stats(
@@ -68,8 +61,6 @@ def _summary() -> list[Panel]:
             "Live ranks of all jobs, and the first that died of each job.",
             Query(f"sum({LIVE})", "live"),
             Query(f"count({DEAD})", "dead"),
-            unit="none",
-            size=QUARTER,
             overrides={"dead": BAD_FROM_ONE},
         ),
         stats(
@@ -77,8 +68,6 @@ def _summary() -> list[Panel]:
             "Nodes whose agent answers, and how many of them have a failed check that counts.",
             Query(f"count(node:rankwatch_heard:time{{{CLUSTER}}})", "answer"),
             Query(f"sum(1 - rankwatch_node_healthy{{{CLUSTER}}})", "unhealthy"),
-            unit="none",
-            size=QUARTER,
             overrides={"unhealthy": BAD_FROM_ONE},
         ),
     ]
@@ -117,8 +106,6 @@ def _trouble() -> list[Panel]:
             columns=("job_id", "cluster", "trouble"),
             value="how many",
             size=HALF,
-            sort_by="how many",
-            descending=True,
             nothing="none",
         ),
     ]
@@ -149,9 +136,7 @@ def _jobs() -> list[Panel]:
                 Column("since", Query(since), "dateTimeAsIso"),
                 Column("goodput", Query(f"{goodput(CLUSTER)}\n  and on (cluster, job_id) {largest}"), "percentunit"),
             ),
-            size=Size(24),
-            sort_by="ranks",
-            descending=True,
+            size=WHOLE,
         ),
     ]
 
@@ -170,7 +155,7 @@ def _nodes() -> list[Panel]:
             size=Size(16, 10),
             states=NODES,
             limit=CELLS,
-            link=node_link("node"),
+            link=LINKS["node"],
             nothing="no node is checked",
         ),
         rows(
@@ -181,8 +166,6 @@ def _nodes() -> list[Panel]:
             columns=("node", "cluster"),
             value="jobs",
             size=Size(8, 10),
-            sort_by="jobs",
-            descending=True,
             nothing="none",
         ),
     ]
@@ -208,7 +191,5 @@ def _time() -> list[Panel]:
             value="hours",
             unit="short",
             size=HALF,
-            sort_by="hours",
-            descending=True,
         ),
     ]

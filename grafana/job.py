@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from itertools import chain
 
-from grafana import job_goodput, job_head, job_members, job_ras, job_speed
+from grafana import job_goodput, job_head, job_speed
 from grafana.cells import grid
-from grafana.panels import Panel, Query, Size, Steps, fixed, stats
+from grafana.panels import HALF, WHOLE, Panel, Query, Size, Steps, fixed, stats
 from grafana.queries import (
     CLUSTER,
     JOB,
@@ -27,18 +27,29 @@ GRID_RANKS = 256
 """Limit of cells with readable numbers."""
 LISTED = 32
 
-HALF = Size(12)
 
 ON_NODES = 'job_id="", node!=""'
 ALERT = ("alertname", "severity", "alertstate", "node", "domain")
+LISTED_RANKS = 256
+MOST_TROUBLES = 12
+"""Limit of rows for each kind of trouble that RAS reports."""
 BEHIND = ("rank", "node", "what", "operation", "description", "process_group")
+
+TROUBLES = (
+    ("missing", f"rankwatch_communicator_rank_missing{{{JOB}}}"),
+    ("waited for", f"rankwatch_communicator_suspect{{{JOB}}}"),
+    ("failed", f'rankwatch_communicator_async_error{{{JOB}, phase="run"}}'),
+    ("failed to start", f'rankwatch_communicator_async_error{{{JOB}, phase="init"}}'),
+    ("aborted", f"rankwatch_communicator_aborted{{{JOB}}}"),
+)
+"""Kinds of trouble that RAS reports, and the series of the ranks."""
 
 
 def panels(late_share: float) -> dict[str, list[Panel]]:
     """Return the panels by row title; ``late_share``: from this share of wall time on a rank counts as late."""
     rows_by_title = {
         "": [
-            *job_head.sentences(),
+            job_head.sentences(),
             *_summary(),
             _ranks_now(),
             job_speed.today(),
@@ -46,11 +57,11 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
             *_events(),
             job_head.owner(),
         ],
-        "Bandwidth and late ranks": [*job_speed.bandwidth(), *job_speed.late(late_share)],
-        "The fabric's own time, and slow pairs": [*job_speed.fabric(), *job_speed.pairs()],
-        "Why it hangs": [*_hang(), job_ras.troubles()],
+        "Bandwidth and late ranks": [job_speed.bandwidth(), *job_speed.late(late_share)],
+        "The fabric's own time, and slow pairs": [job_speed.fabric(), job_speed.pairs()],
+        "Why it hangs": [*_hang(), _ras_troubles()],
         "Where the GPUs' time goes": job_goodput.panels(),
-        "Members": job_members.panels(),
+        "Members": [_members()],
     }
     for panel in chain.from_iterable(rows_by_title.values()):
         panel.interval(RULE_INTERVAL)
@@ -65,7 +76,6 @@ def _summary() -> list[Panel]:
             "Ranks that the job should have (world size, or the communicators' size), and its ranks by state.",
             Query(rank_states_count("state", JOB), "{{state}}"),
             Query(f"job:rankwatch_ranks_expected:max{{{JOB}}}", "expected"),
-            unit="none",
             size=Size(12, 4),
             overrides=colors,
         ),
@@ -75,7 +85,6 @@ def _summary() -> list[Panel]:
             Query(f"time() - min(rankwatch_rank_start_timestamp_seconds{{{JOB}}})", "age"),
             Query(f"job:rankwatch_silence:seconds{{{JOB}}}", "silence"),
             unit="s",
-            size=Size(6, 4),
             overrides={"silence": {"thresholds": Steps("green", {60: "yellow", 300: "red"}).build().build()}},
         ),
         stats(
@@ -85,7 +94,6 @@ def _summary() -> list[Panel]:
             Query(bus_bandwidth("job_id", JOB), "bandwidth"),
             Query(coverage(JOB), "coverage"),
             unit="Bps",
-            size=Size(6, 4),
             overrides={"coverage": {"unit": "percentunit"}},
         ),
     ]
@@ -112,7 +120,6 @@ def _events() -> list[Panel]:
             columns=("rank", "node", "reason", "signal", "code"),
             value="left at",
             unit="dateTimeAsIso",
-            size=Size(8),
             sort_by="left at",
             links_to_rank=True,
         ),
@@ -126,7 +133,6 @@ def _events() -> list[Panel]:
                 f")"
             ),
             columns=ALERT,
-            size=Size(8),
             sort_by="alertstate",
         ),
         rows(
@@ -136,7 +142,6 @@ def _events() -> list[Panel]:
             Query(f"topk({LISTED}, max by (role, category, rank) (rankwatch_job_log_events_total{{{JOB}}}))"),
             columns=("role", "category", "rank"),
             value="lines",
-            size=Size(8),
             sort_by="role",  # roots sort above cascades
             descending=True,
         ),
@@ -167,8 +172,6 @@ def _hang() -> list[Panel]:
             columns=("stack",),
             value="ranks",
             size=HALF,
-            sort_by="ranks",
-            descending=True,
             nothing="the job goes on, or stacks are off",
         ),
         rows(
@@ -177,8 +180,32 @@ def _hang() -> list[Panel]:
             Query(f"topk({LISTED}, max by (rank, node, stack) (rank:rankwatch_stack_elsewhere:info{{{JOB}}}))"),
             columns=("rank", "node", "stack"),
             size=HALF,
-            sort_by="rank",
             links_to_rank=True,
             nothing="none, or stacks are off",
         ),
     ]
+
+
+def _ras_troubles() -> Panel:
+    columns = ("what", "rank", "comm", "comm_rank", "host", "gpu", "reason", "error")
+    either = "\n    or\n".join(f'  label_replace({series}, "what", "{what}", "", "")' for what, series in TROUBLES)
+    return rows(
+        "By RAS: ranks that communicators miss or wait for, or that failed",
+        f"At most {MOST_TROUBLES} of each kind. A rank that was stopped for a minute stays missing until the job ends. "
+        "waited for: it has launched fewer operations than others, or does not answer. A remote_error is a victim's.",
+        Query(f"topk by (what) ({MOST_TROUBLES}, max by ({', '.join(columns)}) (\n{either}\n))"),
+        columns=columns,
+        size=WHOLE,
+    )
+
+
+def _members() -> Panel:
+    members = f"max by (node, nic, gpu, rank) (rankwatch_rank_info{{{JOB}}})"
+    return rows(
+        "Members by node and rail",
+        f"Live ranks, {LISTED_RANKS} at most, with their GPU and the NIC near it: NICs of one name are a rail.",
+        Query(f"topk({LISTED_RANKS}, {members})"),
+        columns=("node", "nic", "gpu", "rank"),
+        size=WHOLE,
+        links_to_rank=True,
+    )

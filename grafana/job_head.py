@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from grafana.cells import heat
-from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, fixed, stats
+from grafana.panels import HALF, NO_RECORDS, Panel, Query, Size, Steps, fixed, stats
 from grafana.queries import JOB, firing, lateness, silence
 from grafana.tables import rows
 
@@ -35,60 +35,57 @@ ORANGE = {"color": fixed("orange")}
 FACTS = ("user", "name", "partition", "nodes", "world_size", "restarts", "scheduler_cluster")
 
 
-def sentences() -> list[Panel]:
+def sentences() -> Panel:
     """Return the top panel: known facts about the job, one sentence each."""
     lost = firing("NodeLost", JOB)
     trouble = " or ".join((f"({ENDED})", lost, LATE, BEHIND, SUSPECT, UNRESPONSIVE, UNHEALTHY))
-    return [
-        stats(
-            "What is known",
-            "One sentence each: the first rank's end, lost nodes, ranks without a completed operation for a minute, "
-            "the rank that the others wait for and why, the scheduler's report, ranks that are unresponsive or on "
-            "failed hardware.",
-            Query(_how_it_ended(), "rank {{rank}} on {{node}} {{how}}"),
-            Query(f"1000 * topk(2, {LOST})", "{{node}} is lost with its ranks"),
-            Query(WAITING, "nothing completed for a minute"),
-            Query(
-                _in_words("what", f"topk(2, max by (rank, what, operation) ({BEHIND}))"),
-                "rank {{rank}} has {{what}} {{operation}}",
-            ),
-            Query(f"topk(2, max by (rank) ({SUSPECT}))", "a stalled communicator waits for rank {{rank}}"),
-            Query(
-                _in_words("why", f"topk(2, max by (rank, node, why) ({LATE}))"),
-                "late: rank {{rank}} on {{node}}, {{why}}",
-            ),
-            Query(f"max by (state) (rankwatch_job_end_timestamp_seconds{{{JOB}}})", "by the scheduler: {{state}}"),
-            Query(
-                f"job:rankwatch_ranks_live:sum{{{JOB}}} > 0 unless on (cluster, job_id) ({trouble})",
-                "no rank is dead, late or waited for",
-            ),
-            Query(f"topk(2, max by (rank, node) ({UNRESPONSIVE}))", "rank {{rank}} on {{node}} does not respond"),
-            Query(
-                _in_words("reason", f"topk(2, max by (rank, node, reason) ({UNHEALTHY}))"),
-                "rank {{rank}} on {{node}} runs on failed hardware: {{reason}}",
-            ),
-            unit="none",
-            size=Size(24, 5),
-            steps=Steps("green", {}),
-            sentences=True,
-            by_query={
-                "A": SINCE,
-                "B": SINCE,
-                "C": ORANGE | {"unit": "suffix: ranks"},
-                "D": ORANGE | {"unit": "prefix:collective no. "},
-                "E": NOW,
-                "F": NOW | {"color": fixed("yellow")},
-                "G": {
-                    "mappings": [{"type": "value", "options": {"1": {"text": "ended", "index": 0}}}],
-                    "color": fixed("blue"),
-                },
-                "H": {"unit": "suffix: live ranks"},
-                "I": NOW,
-                "J": NOW,
+    return stats(
+        "What is known",
+        "One sentence each: the first rank's end, lost nodes, ranks without a completed operation for a minute, "
+        "the rank that the others wait for and why, the scheduler's report, ranks that are unresponsive or on "
+        "failed hardware.",
+        Query(_how_it_ended(), "rank {{rank}} on {{node}} {{how}}"),
+        Query(f"1000 * topk(2, {LOST})", "{{node}} is lost with its ranks"),
+        Query(WAITING, "nothing completed for a minute"),
+        Query(
+            _in_words("what", f"topk(2, max by (rank, what, operation) ({BEHIND}))"),
+            "rank {{rank}} has {{what}} {{operation}}",
+        ),
+        Query(f"topk(2, max by (rank) ({SUSPECT}))", "a stalled communicator waits for rank {{rank}}"),
+        Query(
+            _in_words("why", f"topk(2, max by (rank, node, why) ({LATE}))"),
+            "late: rank {{rank}} on {{node}}, {{why}}",
+        ),
+        Query(f"max by (state) (rankwatch_job_end_timestamp_seconds{{{JOB}}})", "by the scheduler: {{state}}"),
+        Query(
+            f"job:rankwatch_ranks_live:sum{{{JOB}}} > 0 unless on (cluster, job_id) ({trouble})",
+            "no rank is dead, late or waited for",
+        ),
+        Query(f"topk(2, max by (rank, node) ({UNRESPONSIVE}))", "rank {{rank}} on {{node}} does not respond"),
+        Query(
+            _in_words("reason", f"topk(2, max by (rank, node, reason) ({UNHEALTHY}))"),
+            "rank {{rank}} on {{node}} runs on failed hardware: {{reason}}",
+        ),
+        size=Size(24, 5),
+        steps=Steps("green", {}),
+        sentences=True,
+        by_query={
+            "A": SINCE,
+            "B": SINCE,
+            "C": ORANGE | {"unit": "suffix: ranks"},
+            "D": ORANGE | {"unit": "prefix:collective no. "},
+            "E": NOW,
+            "F": NOW | {"color": fixed("yellow")},
+            "G": {
+                "mappings": [{"type": "value", "options": {"1": {"text": "ended", "index": 0}}}],
+                "color": fixed("blue"),
             },
-            nothing="no live rank, and no exit in 15 minutes",
-        )
-    ]
+            "H": {"unit": "suffix: live ranks"},
+            "I": NOW,
+            "J": NOW,
+        },
+        nothing="no live rank, and no exit in 15 minutes",
+    )
 
 
 def _how_it_ended() -> str:
@@ -133,7 +130,7 @@ def over_time(late_share: float) -> list[Panel]:
             f"{SMALL} ranks have a row for each hundred, with the rank that is silent for longest.",
             *_by_place(silence(JOB), "hundred:rankwatch_silence:seconds"),
             unit="s",
-            size=Size(12, 8),
+            size=HALF,
             steps=Steps("green", {20: "light-yellow", SILENT_SECONDS: "yellow", 180: "orange", 600: "red"}),
             nothing=NO_RECORDS,
         ),
@@ -143,7 +140,7 @@ def over_time(late_share: float) -> list[Panel]:
             f"{SMALL} ranks have a row for each hundred, with the latest rank.",
             *_by_place(lateness(JOB), "hundred:rankwatch_lateness:ratio"),
             unit="percentunit",
-            size=Size(12, 8),
+            size=HALF,
             steps=Steps("green", {late_share / 4: "light-yellow", late_share / 2: "yellow", late_share: "red"}),
             nothing=NO_RECORDS,
         ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, lines
+from grafana.panels import HALF, NO_RECORDS, Panel, Query, Size, Steps, lines
 from grafana.queries import JOB, WINDOW, bus_bandwidth, firing, lateness, most, named, over_time, ratio
 from grafana.tables import rows
 
@@ -12,7 +12,6 @@ SHOWN_COMMUNICATORS = 5
 SHOWN_PAIRS = 12
 LISTED = 32
 
-BUS_SECONDS = f"comm_collective:rankwatch_bus_seconds:rate5m{{{JOB}}}"
 MEAN_BANDWIDTH = f"rankwatch_inspector_mean_bus_bandwidth_bytes_per_second{{{JOB}}}"
 MEANS = "operation, message_size, comm_name, comm, ranks"
 COMM_SIZE = "comm, collective, size"
@@ -31,32 +30,28 @@ def today() -> Panel:
         Query(bus_bandwidth("job_id", JOB, "1d"), "a day before"),
         unit="Bps",
         nothing=NO_RECORDS,
-        size=Size(12),
+        size=HALF,
     )
 
 
-def bandwidth() -> list[Panel]:
+def bandwidth() -> Panel:
     """Return the panel on bandwidth."""
     mean = bus_bandwidth("comm, collective", JOB)
     slowest = f"bottomk by (collective) ({SHOWN_COMMUNICATORS}, {mean})"
-    return [
-        lines(
-            "Bus bandwidth by communicator and collective",
-            "Mean over all members and five minutes, weighted by time, waiting for late ranks included. Of each "
-            f"collective the {SHOWN_COMMUNICATORS} slowest communicators at each time. Where Inspector is in "
-            "Prometheus mode: the average over ranks of its own means, by its own sizes.",
-            Query(
-                named(slowest, f"rankwatch_collective_seconds_total{{{JOB}}}"), "{{collective}} {{comm_name}} {{comm}}"
-            ),
-            Query(
-                f"bottomk by (operation) ({SHOWN_COMMUNICATORS}, avg by ({MEANS}) ({MEAN_BANDWIDTH}))",
-                "{{operation}} {{message_size}} {{comm_name}} {{comm}} {{ranks}}",
-            ),
-            unit="Bps",
-            nothing=NO_RECORDS,
-            size=Size(24, 9),
+    return lines(
+        "Bus bandwidth by communicator and collective",
+        "Mean over all members and five minutes, weighted by time, waiting for late ranks included. Of each "
+        f"collective the {SHOWN_COMMUNICATORS} slowest communicators at each time. Where Inspector is in "
+        "Prometheus mode: the average over ranks of its own means, by its own sizes.",
+        Query(named(slowest, f"rankwatch_collective_seconds_total{{{JOB}}}"), "{{collective}} {{comm_name}} {{comm}}"),
+        Query(
+            f"bottomk by (operation) ({SHOWN_COMMUNICATORS}, avg by ({MEANS}) ({MEAN_BANDWIDTH}))",
+            "{{operation}} {{message_size}} {{comm_name}} {{comm}} {{ranks}}",
         ),
-    ]
+        unit="Bps",
+        nothing=NO_RECORDS,
+        size=Size(24, 9),
+    )
 
 
 def late(late_share: float) -> list[Panel]:
@@ -81,34 +76,30 @@ def late(late_share: float) -> list[Panel]:
             "data loader), GPU (clocks, errors, other processes) or network; else the program.",
             Query(f"topk({LISTED}, max by ({', '.join(CAUSE)}) ({alerts}))"),
             columns=CAUSE,
-            size=Size(8),
-            sort_by="rank",
             links_to_rank=True,
         ),
     ]
 
 
-def pairs() -> list[Panel]:
+def pairs() -> Panel:
     """Return the panel on pairs of ranks."""
     better_end = f"max by ({PAIR}) ({PAIRS})"
     slowest = most(
         SHOWN_PAIRS, better_end, PAIR, over=f"max by ({PAIR}) ({over_time('avg_over_time', PAIRS)})", least=True
     )
-    return [
-        lines(
-            "Bandwidth of the slowest pairs of ranks",
-            "For messages above 512 KiB: bandwidth of the fastest tenth at the end that does not wait. Sender and "
-            f"receiver are ranks in the communicator. The {SHOWN_PAIRS} slowest in the time shown.",
-            Query(named(slowest, PAIRS), "{{sender}} to {{receiver}} ≤ {{size}} B {{comm_name}} {{comm}}"),
-            unit="Bps",
-            nothing=NO_RECORDS,
-            size=Size(12, 10),
-        )
-    ]
+    return lines(
+        "Bandwidth of the slowest pairs of ranks",
+        "For messages above 512 KiB: bandwidth of the fastest tenth at the end that does not wait. Sender and "
+        f"receiver are ranks in the communicator. The {SHOWN_PAIRS} slowest in the time shown.",
+        Query(named(slowest, PAIRS), "{{sender}} to {{receiver}} ≤ {{size}} B {{comm_name}} {{comm}}"),
+        unit="Bps",
+        nothing=NO_RECORDS,
+        size=Size(12, 10),
+    )
 
 
-def fabric() -> list[Panel]:
-    """Return the panels on the fabric's own time."""
+def fabric() -> Panel:
+    """Return the panel on the fabric's own time."""
     each = "sum by (comm, collective, size) (rate({}{{{}}}{}))"
     floor, matched = (
         each.format(f"rankwatch_communicator_{name}_total", JOB, WINDOW)
@@ -116,17 +107,15 @@ def fabric() -> list[Panel]:
     )
     over_nodes = f"min by ({COMM_SIZE}) (rankwatch_communicator_transfer_seconds{{{JOB}}})"
     slowest = f"topk by (collective, size) ({SHOWN_COMMUNICATORS}, {over_nodes} or {ratio(floor, matched)})"
-    return [
-        lines(
-            "Floor: time of an operation without waiting",
-            "Time of operations that waited for no rank, on the fastest node. A bad link lengthens it for all ranks. "
-            f"Of each collective and size class the {SHOWN_COMMUNICATORS} slowest communicators.",
-            Query(
-                named(slowest, f"{over_nodes} or rankwatch_communicator_matched_operations_total{{{JOB}}}"),
-                "{{collective}} ≤ {{size}} B {{comm_name}} {{comm}}",
-            ),
-            unit="s",
-            nothing=NO_RECORDS,
-            size=Size(12, 10),
+    return lines(
+        "Floor: time of an operation without waiting",
+        "Time of operations that waited for no rank, on the fastest node. A bad link lengthens it for all ranks. "
+        f"Of each collective and size class the {SHOWN_COMMUNICATORS} slowest communicators.",
+        Query(
+            named(slowest, f"{over_nodes} or rankwatch_communicator_matched_operations_total{{{JOB}}}"),
+            "{{collective}} ≤ {{size}} B {{comm_name}} {{comm}}",
         ),
-    ]
+        unit="s",
+        nothing=NO_RECORDS,
+        size=Size(12, 10),
+    )

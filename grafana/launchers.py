@@ -4,25 +4,38 @@ from __future__ import annotations
 
 from itertools import chain
 
-from grafana import job_members, job_ras
-from grafana.panels import BAD_FROM_ONE, NO_RECORDS, NONE_KNOWN, Panel, Query, Size, lines, stats
-from grafana.queries import JOB, coverage, rate_of
+from grafana.panels import (
+    BAD_FROM_ONE,
+    HALF,
+    NO_RECORDS,
+    NO_REPORT,
+    NONE_KNOWN,
+    THIRD,
+    WHOLE,
+    Panel,
+    Query,
+    Size,
+    Steps,
+    lines,
+    stats,
+)
+from grafana.queries import CLUSTER, JOB, WINDOW, coverage, rate_of
 from grafana.tables import rows
 
 LISTED = 64
+LISTED_RANKS = 256
 SHOWN_RANKS = 8
 RULE_INTERVAL = "60s"
 """Interval of the slower rules."""
-HALF, THIRD = Size(12), Size(8)
 
 
 def panels() -> dict[str, list[Panel]]:
     """Return the panels by row title."""
     rows_by_title = {
-        "NVRx": nvrx(),
-        "Phases of a NIXL-EP run": job_members.phases(),
-        "madengine": madengine(),
-        "How RAS is queried": job_ras.asking(),
+        "NVRx": _nvrx(),
+        "Phases of a NIXL-EP run": _nixl_ep(),
+        "madengine": _madengine(),
+        "How RAS is queried": _ras_queries(),
         "Records": _records(),
     }
     for panel in chain.from_iterable(rows_by_title.values()):
@@ -30,8 +43,7 @@ def panels() -> dict[str, list[Panel]]:
     return rows_by_title
 
 
-def nvrx() -> list[Panel]:
-    """Return the row on NVRx."""
+def _nvrx() -> list[Panel]:
     kills = f"max by (rank, kind) (rankwatch_nvrx_heartbeat_timeouts_total{{{JOB}}})"
     return [
         stats(
@@ -41,7 +53,6 @@ def nvrx() -> list[Panel]:
             Query(f"max(rankwatch_nvrx_cycle{{{JOB}}})", "cycle"),
             Query(f"max by (role) (rankwatch_nvrx_nodes{{{JOB}}})", "{{role}} nodes"),
             Query(f"max by (until) (rankwatch_recovery_seconds{{{JOB}}})", "until {{until}}"),
-            unit="none",
             size=THIRD,
             by_query={"C": {"unit": "s"}},
             nothing="no run under NVRx",
@@ -52,9 +63,6 @@ def nvrx() -> list[Panel]:
             Query(f"max by (event) (rankwatch_nvrx_events_total{{{JOB}}})"),
             columns=("event",),
             value="times",
-            size=THIRD,
-            sort_by="times",
-            descending=True,
         ),
         rows(
             "Ranks that NVRx gave up",
@@ -62,9 +70,6 @@ def nvrx() -> list[Panel]:
             Query(f"topk({LISTED}, {kills})"),
             columns=("rank", "kind"),
             value="times",
-            size=THIRD,
-            sort_by="times",
-            descending=True,
             links_to_rank=True,
         ),
         lines(
@@ -72,23 +77,70 @@ def nvrx() -> list[Panel]:
             "Scores from the reports, which name the three best ranks and the three worst; 100 % is the best.",
             Query(f"min by (rank, kind) (rankwatch_nvrx_gpu_score{{{JOB}}})", "rank {{rank}}, {{kind}}"),
             unit="percentunit",
-            size=Size(24),
+            size=WHOLE,
             nothing="no straggler reports",
             links_to_rank=True,
         ),
     ]
 
 
-def madengine() -> list[Panel]:
-    """Return the row on madengine."""
+def _nixl_ep() -> list[Panel]:
+    ended = f'max by (node, rank) (rankwatch_nixl_ep_phase{{{JOB}, event="ended"}})'
+    expected = f"max(rankwatch_nixl_ep_expected_ranks{{{JOB}}})"
+    begun = f'max by (rank) (rankwatch_nixl_ep_phase{{{JOB}, event="begun"}})'
+    ranks = f"{begun} unless on (rank) rankwatch_planned_exit{{{JOB}}}"
+    measured = f"rankwatch_nixl_ep_bandwidth_bytes_per_second{{{JOB}}}"
+    unmeasured = f'max by (rank) (rankwatch_nixl_ep_phase{{{JOB}, event="ended"}}) unless on (rank) {measured}'
+    return [
+        stats(
+            "NIXL-EP run",
+            "The phase that the launcher last saw completed; ranks in the plan, those that no log mentions, and those "
+            "that ended a phase without a measurement.",
+            Query(f'max(rankwatch_nixl_ep_phase{{{JOB}, event="completed"}})', "phase completed"),
+            Query(expected, "expected"),
+            Query(f"{expected} - count({ranks}) > 0", "in no log"),
+            Query(f"count({unmeasured})", "without a measurement"),
+            size=Size(16, 4),
+            overrides={"in no log": BAD_FROM_ONE, "without a measurement": BAD_FROM_ONE},
+        ),
+        stats(
+            "Why it failed",
+            "From the logs of the NIXL-EP run's launcher and ranks.",
+            Query(f"max by (category) (rankwatch_nixl_ep_failure_info{{{JOB}}})", "{{category}}"),
+            size=Size(8, 4),
+            steps=Steps("red", {}),
+            names_only=True,
+            nothing=NONE_KNOWN,
+        ),
+        rows(
+            "Phases by node and rank",
+            f"The phase that each rank ended last, the {LISTED_RANKS} that are least far.",
+            Query(f"bottomk({LISTED_RANKS}, {ended})"),
+            columns=("node", "rank"),
+            value="ended phase",
+            size=HALF,
+            sort_by="ended phase",
+            links_to_rank=True,
+        ),
+        lines(
+            "Dispatch and combine bandwidth of a rank",
+            "The ranks' last measurements: mean and slowest, by stage (combined: both stages together).",
+            Query(f"avg by (stage) ({measured})", "mean, {{stage}}"),
+            Query(f"min by (stage) ({measured})", "slowest, {{stage}}"),
+            unit="Bps",
+            nothing="no NIXL-EP run",
+            size=HALF,
+        ),
+    ]
+
+
+def _madengine() -> list[Panel]:
     return [
         rows(
             "madengine's tasks",
             "Progress of each node's task, from its log and its processes.",
             Query(f"max by (node_rank, state) (rankwatch_madengine_task_state{{{JOB}}})"),
             columns=("node_rank", "state"),
-            size=THIRD,
-            sort_by="node_rank",
             nothing="no run of madengine",
         ),
         rows(
@@ -98,17 +150,61 @@ def madengine() -> list[Panel]:
             columns=("model", "metric"),
             value="result",
             unit="short",
-            size=THIRD,
             sort_by="model",
         ),
         stats(
             "Where its verdict is wrong",
             "Tasks that madengine counts as a success, though they were lost, failed, or had a dead rank.",
             Query(f"count by (reason) (rankwatch_madengine_contradicted{{{JOB}}} == 1)", "{{reason}}"),
-            unit="none",
             size=THIRD,
             by_query={"A": BAD_FROM_ONE},
             nothing=NONE_KNOWN,
+        ),
+    ]
+
+
+def _ras_queries() -> list[Panel]:
+    of_its_nodes = f"and on (cluster, node) rankwatch_ras_reporter{{{JOB}}}"
+    return [
+        rows(
+            "Nodes that query",
+            "The node of rank 0 reports. The node of the last rank stands by, and queries a quarter as often.",
+            Query(f'max by (node, role) (rankwatch_ras_reporter{{{JOB}, role!="none"}})'),
+            columns=("node", "role"),
+            size=Size(6),
+            sort_by="role",
+        ),
+        lines(
+            "Nodes that do not query",
+            "By reason. not_elected is normal for all nodes but two. Any other reason: no node queries, or none "
+            "stands by.",
+            Query(f"count by (reason) (rankwatch_ras_not_asked{{{JOB}}})", "{{reason}}"),
+            unit="short",
+            nothing=NO_REPORT,
+            size=Size(6),
+        ),
+        lines(
+            "Age of the last report",
+            "By the node that queries. interval: the time from one query to the next; large jobs are queried rarely.",
+            Query(
+                f"time() - max by (cluster, node) (rankwatch_ras_report_timestamp_seconds{{{JOB}}})", "age, {{node}}"
+            ),
+            Query(f"max by (node) (rankwatch_ras_interval_seconds{{{JOB}}})", "interval, {{node}}"),
+            unit="s",
+            nothing=NO_REPORT,
+            size=Size(6),
+        ),
+        lines(
+            "Events",
+            "Messages of RAS by kind, on the node that received most. Queries without a report since the last report.",
+            Query(
+                f"max by (event) (increase(rankwatch_ras_events_total{{{CLUSTER}}}{WINDOW}) {of_its_nodes})",
+                "{{event}}",
+            ),
+            Query(f"max(rankwatch_ras_failures{{{JOB}}})", "queries without a report"),
+            unit="short",
+            nothing=NO_REPORT,
+            size=Size(6),
         ),
     ]
 
@@ -123,7 +219,6 @@ def _records() -> list[Panel]:
             Query(rate_of("rankwatch_inspector_missing_records_total", JOB, "cause"), "{{cause}}"),
             unit="ops",
             nothing=NO_RECORDS,
-            size=THIRD,
         ),
         lines(
             "Coverage",
@@ -132,7 +227,6 @@ def _records() -> list[Panel]:
             Query(coverage(JOB), "coverage"),
             unit="percentunit",
             nothing=NO_RECORDS,
-            size=THIRD,
             most=1,
         ),
         rows(
@@ -142,9 +236,6 @@ def _records() -> list[Panel]:
             columns=("rank",),
             value="without a record",
             unit="short",
-            size=THIRD,
-            sort_by="without a record",
-            descending=True,
             links_to_rank=True,
         ),
     ]

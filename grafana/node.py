@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from grafana import node_history, node_links
-from grafana.node_links import ACTIVE
-from grafana.panels import BAD_FROM_ONE, Panel, Query, Size, Steps, lines, stats
-from grafana.queries import CLUSTER, NODE, Value
+from grafana.panels import BAD_FROM_ONE, HALF, WHOLE, Panel, Query, Steps, lines, stats
+from grafana.queries import CLUSTER, NODE, Value, latest, rate_of
 from grafana.tables import rows
 
-THIRD = Size(8)
-HALF = Size(12)
-QUARTER = Size(6, 4)
 LISTED = 32
+SHOWN_COUNTERS = 8
+ACTIVE = 4
+"""State of an active port (ib_verbs.h)."""
+TRANSPORT_ERRORS = ".*err.*|.*retrans.*|.*retx.*|.*nak.*|.*timeout.*|.*_events"
+"""Error counters of mlx5, bnxt_re, efa and ionic, as a pattern."""
+
+FLAGGED_SHARE = 0.5
+"""Share of updates with errors at which the agent calls an NVLink bad."""
 
 ALERT = ("alertname", "severity", "alertstate", "job_id", "check", "name", "device", "path")
 HUNG = f"node_path:rankwatch_storage_failed:bool{{{NODE}}}"
@@ -28,21 +31,20 @@ FOLDED = frozenset({"NVLink, XGMI and NICs", "Kernel's log, storage and jobs bef
 def panels() -> dict[str, list[Panel]]:
     """Return the panels by row title."""
     return {
-        "": [*_summary(), *_ranks()],
+        "": [*_summary(), _ranks()],
         "GPUs": [*_gpus(), *_gpu_errors()],
-        "NVLink, XGMI and NICs": node_links.panels(),
-        "Kernel's log, storage and jobs before": [*_kernel_and_storage(), node_history.died_first()],
+        "NVLink, XGMI and NICs": _links(),
+        "Kernel's log, storage and jobs before": [*_kernel_and_storage(), _died_first()],
     }
 
 
 def _summary() -> list[Panel]:
+    live = f"(rankwatch_rank_up{{{NODE}}} == 1)"
     return [
         stats(
             "Health",
             "Unhealthy while a check that counts has failed anywhere on the node; empty if the node has no checks.",
             Query(f"min(rankwatch_node_healthy{{{NODE}}})"),
-            unit="none",
-            size=QUARTER,
             states=HEALTH,
         ),
         stats(
@@ -50,11 +52,8 @@ def _summary() -> list[Panel]:
             "Ranks that live here, and how many of them are on failed hardware.",
             Query(f"sum(rankwatch_rank_up{{{NODE}}})", "live"),
             Query(
-                f"sum(1 - rankwatch_rank_healthy{{{NODE}}} and on (cluster, job_id, rank) {_live()})",
-                "on failed hardware",
+                f"sum(1 - rankwatch_rank_healthy{{{NODE}}} and on (cluster, job_id, rank) {live})", "on failed hardware"
             ),
-            unit="none",
-            size=QUARTER,
             overrides={"on failed hardware": BAD_FROM_ONE},
         ),
         stats(
@@ -62,8 +61,6 @@ def _summary() -> list[Panel]:
             "GPUs present since the boot, and how many of them the driver does not reach.",
             Query(f"count(rankwatch_gpu_present{{{NODE}}})", "in all"),
             Query(f"sum(1 - rankwatch_gpu_present{{{NODE}}})", "lost"),
-            unit="none",
-            size=QUARTER,
             overrides={"lost": BAD_FROM_ONE},
         ),
         stats(
@@ -71,8 +68,6 @@ def _summary() -> list[Panel]:
             "Ports of RDMA devices, and how many are not active: lost, or never cabled.",
             Query(f"count(rankwatch_rdma_port_state_id{{{NODE}}})", "in all"),
             Query(f"sum(rankwatch_rdma_port_state_id{{{NODE}}} < bool {ACTIVE})", "not active"),
-            unit="none",
-            size=QUARTER,
             overrides={"not active": {"thresholds": Steps("green", {1: "yellow"}).build().build()}},
         ),
         rows(
@@ -84,8 +79,6 @@ def _summary() -> list[Panel]:
             value="since",
             unit="dateTimeAsIso",
             size=HALF,
-            sort_by="since",
-            descending=True,
         ),
         rows(
             "Alerts",
@@ -104,28 +97,22 @@ def _summary() -> list[Panel]:
     ]
 
 
-def _live() -> str:
-    return f"(rankwatch_rank_up{{{NODE}}} == 1)"
-
-
-def _ranks() -> list[Panel]:
+def _ranks() -> Panel:
     facts = ("job_id", "rank", "gpu", "gpu_uuid", "nic", "pid", "user")
-    return [
-        rows(
-            "Ranks here",
-            f"Live ranks, their GPUs and the NICs near them, {LISTED} at most. What is empty is not known.",
-            Query(f"topk({LISTED}, max by ({', '.join(facts)}) (rankwatch_rank_info{{{NODE}}}))"),
-            columns=facts,
-            size=Size(24),
-            sort_by="rank",
-            links_to_rank=True,
-        ),
-    ]
+    return rows(
+        "Ranks here",
+        f"Live ranks, their GPUs and the NICs near them, {LISTED} at most. What is empty is not known.",
+        Query(f"topk({LISTED}, max by ({', '.join(facts)}) (rankwatch_rank_info{{{NODE}}}))"),
+        columns=facts,
+        size=WHOLE,
+        sort_by="rank",
+        links_to_rank=True,
+    )
 
 
 def _per_gpu(title: str, description: str, metric: str, unit: str) -> Panel:
     query = Query(f"max by (gpu) ({metric}{{{NODE}}})", "{{gpu}}")
-    return lines(title, description, query, unit=unit, size=THIRD)
+    return lines(title, description, query, unit=unit)
 
 
 def _gpus() -> list[Panel]:
@@ -142,7 +129,6 @@ def _gpus() -> list[Panel]:
             "Share of the GPU's memory that is allocated.",
             Query(f"{used}\n  / max by (gpu) (rankwatch_gpu_memory_bytes{{{NODE}}})", "{{gpu}}"),
             unit="percentunit",
-            size=THIRD,
             most=1,
         ),
         _per_gpu(
@@ -156,7 +142,6 @@ def _gpus() -> list[Panel]:
             "Core and memory. For AMD GPUs the hottest spot of the core.",
             Query(f"max by (gpu, part) (rankwatch_gpu_temperature_celsius{{{NODE}}})", "{{gpu}} {{part}}"),
             unit="celsius",
-            size=THIRD,
         ),
         _per_gpu(
             "Clock",
@@ -175,7 +160,6 @@ def _gpu_errors() -> list[Panel]:
             "Share of time on the GPU with the largest share. hw_: heat or the power brake. Only NVIDIA GPUs.",
             Query(f"max by (reason) ({lowered})", "{{reason}}"),
             unit="percentunit",
-            size=THIRD,
         ),
         rows(
             "Errors that the drivers logged",
@@ -185,9 +169,7 @@ def _gpu_errors() -> list[Panel]:
             columns=ERROR,
             value="last at",
             unit="dateTimeAsIso",
-            size=Size(24),
-            sort_by="last at",
-            descending=True,
+            size=WHOLE,
         ),
     ]
 
@@ -202,15 +184,59 @@ def _kernel_and_storage() -> list[Panel]:
             columns=("category", "code"),
             value="last at",
             unit="dateTimeAsIso",
-            size=THIRD,
-            sort_by="last at",
-            descending=True,
         ),
         lines(
             "Duration of storage probes",
             "Of the last probe, or of the one that hangs.",
             Query(f"max by (path) (rankwatch_storage_probe_duration_seconds{{{NODE}}})", "{{path}}"),
             unit="s",
-            size=THIRD,
+        ),
+    ]
+
+
+def _died_first() -> Panel:
+    deaths = ("job_id", "user", "class", "cause")
+    return rows(
+        "Jobs that died here first",
+        "In the time shown, with the class of the exit, and its cause where checks or the job's log show one.",
+        Query(f"group by ({', '.join(deaths)}) ({latest(f'rank:rankwatch_dead:time{{{NODE}}}')})"),
+        columns=deaths,
+    )
+
+
+def _links() -> list[Panel]:
+    xgmi = f'rankwatch_gpu_ras_errors_total{{{NODE}, block="xgmi_wafl"}}'
+    counters = [
+        rate_of(
+            f"rankwatch_rdma_{kind}_counter_total",
+            f'{NODE}, counter=~"{names}", counter!~".*_bytes"',  # retransmitted bytes would dwarf the counts
+            "device, counter",
+        )
+        for kind, names in (("port", ".*err.*|.*discards"), ("hardware", TRANSPORT_ERRORS))
+    ]
+    pauses = rate_of("rankwatch_netdev_pause_frames_total", NODE, "device, direction, priority")
+    return [
+        lines(
+            "Errors of PCIe, NVLink and XGMI",
+            "PCIe packets sent again and errors of NVLinks, per second. XGMI: since the driver was loaded.",
+            Query(rate_of("rankwatch_gpu_pcie_replays_total", NODE, "gpu"), "PCIe {{gpu}}"),
+            Query(rate_of("rankwatch_nvlink_errors_total", NODE, "gpu, kind"), "NVLink {{gpu}} {{kind}}"),
+            Query(f"max by (gpu, type) ({xgmi})", "XGMI {{gpu}} {{type}}"),
+            unit="short",
+        ),
+        lines(
+            "RDMA traffic",
+            "Data that the ports received and sent.",
+            Query(rate_of("rankwatch_rdma_data_bytes_total", NODE, "device, direction"), "{{device}} {{direction}}"),
+            unit="Bps",
+        ),
+        lines(
+            "Errors of NICs per second",
+            f"The {SHOWN_COUNTERS} fastest of each kind: errors of RDMA links and transport, packets dropped, pause "
+            "frames (by priority, or of the whole link).",
+            *(Query(f"topk({SHOWN_COUNTERS}, {each})", "{{device}} {{counter}}") for each in counters),
+            Query(rate_of("rankwatch_netdev_receive_losses_total", NODE, "device, reason"), "{{device}} {{reason}}"),
+            Query(f"topk({SHOWN_COUNTERS}, {pauses})", "{{device}} pause {{direction}} {{priority}}"),
+            unit="cps",
         ),
     ]

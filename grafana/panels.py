@@ -22,7 +22,6 @@ from grafana_foundation_sdk.models import common as common_models, dashboard as 
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
 from grafana.queries import Value
-from grafana.sizes import SIZE, readable_sizes
 
 DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TABLE_LEGEND_FROM = 12
@@ -55,6 +54,9 @@ class Size(NamedTuple):
     height: int = 8
 
 
+QUARTER, THIRD, HALF, WHOLE = Size(6, 4), Size(8), Size(12), Size(24)
+
+
 class Steps(NamedTuple):
     """Colours by lower bounds of values; the first colour is that of all lower values."""
 
@@ -68,6 +70,15 @@ class Steps(NamedTuple):
 
 
 SENTENCE_PIXELS = 18
+SIZE = "≤ {{size}} B"
+"""Part of a legend that names a size class by its limit in bytes; people read KiB, MiB and GiB."""
+SMALLEST = 8192
+NAMES = (
+    *(f"{count} KiB" for count in (8, 32, 128, 512)),
+    *(f"{count} MiB" for count in (2, 8, 32, 128, 512)),
+    *(f"{count} GiB" for count in (2, 8, 32)),
+)
+"""Limits of the size classes: powers of four from ``SMALLEST`` bytes on."""
 PLAIN = Steps("text", {})
 """Steps of a number that is neither good nor bad."""
 BAD_FROM_ONE = {"thresholds": Steps("green", {1: "red"}).build().build()}  # for a number that should be 0
@@ -84,13 +95,19 @@ def mapping(states: Mapping[str, Value]) -> list[models.ValueMapping]:
     return [models.ValueMap(options=options)]
 
 
-def rank_link(rank: str, job: str = "${job_id:queryparam}") -> builders.DashboardLink:
-    """Return a link to the Rank dashboard for the variable ``rank`` of the panel's data.
+OWN_JOB = "${job_id:queryparam}"
+"""The dashboard's own job, as a link's parameter."""
 
-    ``job``: the link's parameter for the job; by default the dashboard's own job.
+
+def board_link(board: str, variable: str, value: str, job: str = "") -> builders.DashboardLink:
+    """Return a link to a dashboard that keeps cluster and time, with ``variable`` from ``value`` of the panel's data.
+
+    ``job``: the link's parameter for the job, if any.
     """
-    keep = f"${{datasource:queryparam}}&${{cluster:queryparam}}&{job}&${{__url_time_range}}"
-    return builders.DashboardLink("Rank").url(f"/d/rankwatch-rank?{keep}&var-rank=${{{rank}}}")
+    kept = filter(None, ("${datasource:queryparam}", "${cluster:queryparam}", job, "${__url_time_range}"))
+    return builders.DashboardLink(board).url(
+        f"/d/rankwatch-{board.lower()}?{'&'.join(kept)}&var-{variable}=${{{value}}}"
+    )
 
 
 def fixed(color: str) -> dict[str, str]:
@@ -102,8 +119,8 @@ def stats(
     title: str,
     description: str,
     *queries: Query,
-    unit: str,
-    size: Size,
+    unit: str = "none",
+    size: Size = QUARTER,
     steps: Steps = PLAIN,
     names_only: bool = False,
     states: Mapping[str, Value] | None = None,
@@ -146,8 +163,7 @@ def lines(
     description: str,
     *queries: Query,
     unit: str,
-    size: Size,
-    least: float | None = 0,
+    size: Size = THIRD,
     most: float | None = None,
     steps: Steps | None = None,
     links_to_rank: bool = False,
@@ -177,13 +193,12 @@ def lines(
         .show_points(common_models.VisibilityMode.AUTO)
         .color_scheme(builders.FieldColor().mode(models.FieldColorModeId.PALETTE_CLASSIC))
         .no_value(nothing)
+        .min(0)
     )
     for name, color in (colors or {}).items():
         panel = panel.override_by_name(name, [models.DynamicConfigValue("color", fixed(color))])
     if stacked:
         panel = panel.stacking(common.StackingConfig().mode(common_models.StackingMode.NORMAL))
-    if least is not None:
-        panel = panel.min(least)
     if most is not None:
         panel = panel.max(most)
     elif unit in COUNTED:
@@ -192,9 +207,15 @@ def lines(
         style = common.GraphThresholdsStyleConfig().mode(common_models.GraphThresholdsStyleMode.DASHED)
         panel = panel.thresholds(steps.build()).thresholds_style(style)
     if links_to_rank:
-        panel = panel.data_links([rank_link("__field.labels.rank")])
+        panel = panel.data_links([board_link("Rank", "rank", "__field.labels.rank", OWN_JOB)])
     if any(SIZE in query.legend for query in queries):
-        panel = panel.transformations(readable_sizes())
+        patterns = ((f"/≤ {SMALLEST * 4**step} B/", f"≤ {name}") for step, name in enumerate(NAMES))
+        panel = panel.transformations(
+            [
+                models.DataTransformerConfig(id_val="renameByRegex", options={"regex": regex, "renamePattern": name})
+                for regex, name in patterns
+            ]
+        )
     dress(panel, title, description, unit, size)
     return panel.targets(targets(queries))
 

@@ -57,13 +57,9 @@ def code_by(label: str, states: Mapping[str, Value], series: Callable[[str], str
 
 
 def rank_state_code() -> str:
-    """Return a query for the state of each rank of the job; a rank that lives on another node is not gone."""
-    return _worst_of(_rank_state)
-
-
-def _worst_of(series: Callable[[str], str]) -> str:
-    """Return a query for the worst state of each rank over nodes; a live rank's states elsewhere do not count."""
-    terms = {state: f"{value.code} * ({series(state)} == 1)" for state, value in STATES.items()}
+    """Return a query for the worst state of each rank of the job over nodes; a live rank is not gone elsewhere."""
+    series = f"rankwatch_rank_state{{{JOB}, state="
+    terms = {state: f'{value.code} * ({series}"{state}"}} == 1)' for state, value in STATES.items()}
     live = [terms.pop(state) for state in LIVE_STATES]
     gone = "\n    or on (cluster, job_id, rank)\n  ("
     return "max by (rank) (\n  " + "\n    or\n  ".join(live) + gone + "\n    or\n  ".join(terms.values()) + ")\n)"
@@ -74,10 +70,6 @@ def rank_states_count(by: str, selector: str) -> str:
     live = f'rankwatch_rank_state{{{selector}, state=~"{"|".join(LIVE_STATES)}"}} == 1'
     either = f"{live}\n    or on (cluster, job_id, rank)\n  rankwatch_rank_state{{{selector}}} == 1"
     return f"count by ({by}) (max by (cluster, job_id, rank, state) (\n  {either}\n))"
-
-
-def _rank_state(state: str) -> str:
-    return f'rankwatch_rank_state{{{JOB}, state="{state}"}}'
 
 
 def bus_bandwidth(by: str, selector: str, before: str = "") -> str:
@@ -143,15 +135,10 @@ def over_time(function: str, selector: str) -> str:
     return f"{function}({selector}[$__range] @ end())"
 
 
-def coverage(selector: str, by: str = "") -> str:
+def coverage(selector: str) -> str:
     """Return a query for the share of operations with a record."""
-    seen = rate_of("rankwatch_inspector_seen_records_total", selector, by)
-    return ratio(seen, f"{seen} + {rate_of('rankwatch_inspector_missing_records_total', selector, by)}")
-
-
-def as_it_is(series: str) -> str:
-    """Return a query for the current values of series."""
-    return series
+    seen = rate_of("rankwatch_inspector_seen_records_total", selector)
+    return ratio(seen, f"{seen} + {rate_of('rankwatch_inspector_missing_records_total', selector)}")
 
 
 def latest(series: str) -> str:
@@ -159,7 +146,7 @@ def latest(series: str) -> str:
     return f"last_over_time({series}[$__range])"
 
 
-def endings(selector: str, by: str, when: Callable[[str], str] = as_it_is) -> str:
+def endings(selector: str, by: str, when: Callable[[str], str] = str) -> str:
     """Return a query for ranks' ends (epoch ms), by labels of the rank and of its exit.
 
     ``when``: exits still exported (15 minutes), or all exits in the shown time (``latest``).
@@ -167,3 +154,10 @@ def endings(selector: str, by: str, when: Callable[[str], str] = as_it_is) -> st
     info = when(f"rankwatch_rank_exit_info{{{selector}}}")
     at = when(f"rankwatch_rank_exit_timestamp_seconds{{{selector}}}")
     return f"max by ({by}) (\n  {info} * on (cluster, instance, job_id, rank) group_left ()\n    (1000 * {at})\n)"
+
+
+def jobs_that_died_first(selector: str) -> str:
+    """Return a query, by node, for the jobs of seven days in which a rank there died first or ran at a reboot."""
+    rebooted = f'rank:rankwatch_exit:time{{{selector}, class="reboot"}}'
+    first = f"present_over_time(rank:rankwatch_dead:time{{{selector}}}[7d]) or present_over_time({rebooted}[7d])"
+    return f"count by (node, cluster) (group by (node, cluster, job_id) ({first}))"

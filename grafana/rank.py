@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from grafana import rank_node, rank_speed
+from grafana import rank_speed
 from grafana.cells import timeline
-from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, lines, stats
+from grafana.panels import HALF, NO_RECORDS, NONE_KNOWN, WHOLE, Panel, Query, Size, Steps, lines, stats
 from grafana.queries import (
+    CLUSTER,
     JOB,
     PROCESS_STATES,
     RANK,
@@ -21,15 +22,17 @@ from grafana.queries import (
 )
 from grafana.tables import rows
 
-TOP = Size(6, 4)
 STATES_INTERVAL = "15s"
 """Interval of scrapes of ranks' states."""
 
-COLLECTIVE = "comm, collective"
 LAST_PROGRESS = f"max(rankwatch_rank_last_progress_timestamp_seconds{{{RANK}}})"
 STARTED = f"max({latest(f'rankwatch_rank_start_timestamp_seconds{{{RANK}}}')})"
 LEFT = f"max({latest(f'rankwatch_rank_exit_timestamp_seconds{{{RANK}}}')})"
 SEEN = f"max(max_over_time(timestamp(rankwatch_rank_up{{{RANK}}} == 1)[$__range:15s]))"
+
+
+ITS_NODE = f"and on (cluster, node) rankwatch_rank_up{{{RANK}}}"
+ITS_GPU = f"and on (cluster, node, gpu_uuid) rankwatch_rank_info{{{RANK}}}"
 
 
 FOLDED = frozenset({"Identity", "Process, GPU and node", "Point to point, and records"})
@@ -42,8 +45,8 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
         "": [*_summary(late_share), *_states(), _where()],
         "Identity": _identity(),
         "Collectives": [*rank_speed.collectives(), rank_speed.lateness(late_share)],
-        "Process, GPU and node": rank_node.panels(),
-        "Point to point, and records": [rank_speed.p2p(), *_records()],
+        "Process, GPU and node": _on_its_node(),
+        "Point to point, and records": [rank_speed.p2p(), _records()],
     }
 
 
@@ -58,8 +61,6 @@ def _summary(late_share: float) -> list[Panel]:
             "State",
             "As the agent of each node sees it that runs or ran the rank.",
             Query(_state("node", "rankwatch_rank_state", STATES), "{{node}}"),
-            unit="none",
-            size=TOP,
             states=STATES,
         ),
         stats(
@@ -68,7 +69,6 @@ def _summary(late_share: float) -> list[Panel]:
             Query(f"(({LEFT} >= {STARTED}) or {SEEN}) - {STARTED}", "age"),
             Query(f"time() - {LAST_PROGRESS}", "silence"),
             unit="s",
-            size=TOP,
             overrides={"silence": {"thresholds": Steps("green", {60: "yellow", 300: "red"}).build().build()}},
         ),
         stats(
@@ -78,7 +78,6 @@ def _summary(late_share: float) -> list[Panel]:
             Query(ratio(rate_of("rankwatch_collective_bus_bytes_total", RANK), seconds), "bandwidth"),
             Query(coverage(RANK), "coverage"),
             unit="Bps",
-            size=TOP,
             overrides={"coverage": {"unit": "percentunit"}},
         ),
         stats(
@@ -86,7 +85,6 @@ def _summary(late_share: float) -> list[Panel]:
             "Share of wall time that a communicator waited for this rank (the greatest over communicators).",
             Query(f"max({lateness(RANK)})"),
             unit="percentunit",
-            size=TOP,
             steps=Steps("green", {late_share: "red"}),
         ),
     ]
@@ -125,8 +123,6 @@ def _where() -> Panel:
         value="last seen",
         unit="dateTimeAsIso",
         size=Size(24, 4),
-        sort_by="last seen",
-        descending=True,
     )
 
 
@@ -145,33 +141,75 @@ def _identity() -> list[Panel]:
             columns=("node", "reason", "signal", "code"),
             value="left at",
             unit="dateTimeAsIso",
-            size=Size(12),
-            sort_by="left at",
-            descending=True,
+            size=HALF,
         ),
         rows(
             "Communicators it is in",
             "Its rank in each communicator, and the communicator's name and size if known. nodes: NVLink domains.",
             Query(f"{members}\n  * on (comm) group_left (comm_name, ranks, nodes) (\n    {names}\n  )"),
             columns=("comm", "comm_name", "comm_rank", "ranks", "nodes"),
-            size=Size(12),
+            size=HALF,
             sort_by="comm_name",
         ),
     ]
 
 
-def _records() -> list[Panel]:
+def _records() -> Panel:
+    return lines(
+        "Operations with a record, and without one by cause",
+        "overflow: Inspector's ring was full, dump more often. one_slot: NCCL 2.28 and 2.29 keep one "
+        "operation between two dumps. filtered_or_lost: mostly operations below 8 KiB. timed by: a record "
+        "without the GPU's own time, which counts in no bandwidth.",
+        Query(rate_of("rankwatch_inspector_seen_records_total", RANK), "with a record"),
+        Query(rate_of("rankwatch_inspector_missing_records_total", RANK, "cause"), "{{cause}}"),
+        Query(rate_of("rankwatch_inspector_untimed_operations_total", RANK, "timing"), "timed by {{timing}}"),
+        unit="ops",
+        nothing=NO_RECORDS,
+        size=WHOLE,
+    )
+
+
+def _on_its_node() -> list[Panel]:
+    groups = f"rankwatch_job_pressure_waiting_seconds_total{{{JOB}}}"
+    throttled = f"rankwatch_job_cpu_throttled_seconds_total{{{JOB}}}"
     return [
         lines(
-            "Operations with a record, and without one by cause",
-            "overflow: Inspector's ring was full, dump more often. one_slot: NCCL 2.28 and 2.29 keep one "
-            "operation between two dumps. filtered_or_lost: mostly operations below 8 KiB. timed by: a record "
-            "without the GPU's own time, which counts in no bandwidth.",
-            Query(rate_of("rankwatch_inspector_seen_records_total", RANK), "with a record"),
-            Query(rate_of("rankwatch_inspector_missing_records_total", RANK, "cause"), "{{cause}}"),
-            Query(rate_of("rankwatch_inspector_untimed_operations_total", RANK, "timing"), "timed by {{timing}}"),
-            unit="ops",
-            nothing=NO_RECORDS,
-            size=Size(24),
+            "CPUs that it uses",
+            "CPU time per second, of its process and of its children (data loaders).",
+            Query(rate_of("rankwatch_rank_cpu_seconds_total", RANK, "part"), "{{part}}"),
+            unit="short",
+        ),
+        lines(
+            "Time that it waits",
+            "Share of wall time over all threads: ready but waiting for a CPU, or waiting for disks. For its job's "
+            "control groups on the node: a task waited for CPU, memory or I/O, or the CPU limit stopped all tasks.",
+            Query(rate_of("rankwatch_rank_wait_seconds_total", RANK, "resource"), "for {{resource}}"),
+            Query(f"max by (resource) (rate({groups}[$__rate_interval]) {ITS_NODE})", "group: {{resource}}"),
+            Query(f"max(rate({throttled}[$__rate_interval]) {ITS_NODE})", "group: CPU limit"),
+            unit="percentunit",
+        ),
+        lines(
+            "Threads that hang, children that are stopped",
+            "Threads of the process and its children in uninterruptible sleep, by their wait; stopped children.",
+            Query(f"max by (wait) (rankwatch_rank_blocked_threads{{{RANK}}})", "{{wait}}"),
+            Query(f"max(rankwatch_rank_children_stopped{{{RANK}}})", "stopped"),
+            unit="short",
+            nothing=NONE_KNOWN,
+        ),
+        lines(
+            "Memory",
+            "Of its process: resident, and swapped out.",
+            Query(f"max by (state) (rankwatch_rank_memory_bytes{{{RANK}}})", "{{state}}"),
+            unit="bytes",
+            size=HALF,
+        ),
+        lines(
+            "What its GPU is busy with",
+            "Shares of compute units that were busy, that did tensor operations, and of the memory's bandwidth; only "
+            "GPUs that report it (from Hopper and MI300 on). A waiting collective keeps only a few units busy.",
+            Query(f"max by (unit) (rankwatch_gpu_active_ratio{{{CLUSTER}}} {ITS_GPU})", "{{unit}}"),
+            unit="percentunit",
+            size=HALF,
+            most=1,
         ),
     ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from grafana.panels import NO_RECORDS, Panel, Query, Size, Steps, lines
+from grafana.panels import NO_RECORDS, WHOLE, Panel, Query, Size, Steps, lines
 from grafana.queries import RANK, named, rate_of, ratio
 
-HALF = Size(12, 10)
+TALL = Size(12, 10)
 """A height with room for the six curves that a rank usually has."""
 COLLECTIVE = "comm, collective"
 DIRECTION = "comm, direction"
@@ -33,7 +33,7 @@ def collectives() -> list[Panel]:
             ),
             unit="Bps",
             nothing=NO_RECORDS,
-            size=HALF,
+            size=TALL,
         ),
         lines(
             "Bus bandwidth by collective and message size",
@@ -46,7 +46,7 @@ def collectives() -> list[Panel]:
             ),
             unit="Bps",
             nothing=NO_RECORDS,
-            size=HALF,
+            size=TALL,
         ),
         lines(
             "Time in collectives",
@@ -57,7 +57,7 @@ def collectives() -> list[Panel]:
             ),
             unit="percentunit",
             nothing=NO_RECORDS,
-            size=HALF,
+            size=TALL,
         ),
     ]
 
@@ -71,7 +71,7 @@ def lateness(late_share: float) -> Panel:
         Query(named(f"max by (comm) ({LATE})", LATE), "late in {{comm_name}} {{comm}}"),
         unit="percentunit",
         nothing=NO_RECORDS,
-        size=HALF,
+        size=TALL,
         steps=Steps("green", {late_share: "red"}),
     )
 
@@ -86,5 +86,5 @@ def p2p() -> Panel:
         Query(named(bandwidth, P2P_OPERATIONS), "{{direction}} {{comm_name}} {{comm}}"),
         unit="Bps",
         nothing=NO_RECORDS,
-        size=Size(24),
+        size=WHOLE,
     )

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from grafana_foundation_sdk.builders import common, dashboard as builders, table
 from grafana_foundation_sdk.models import common as common_models, dashboard as models
 
-from grafana.panels import NONE_KNOWN, RUNBOOKS, Query, Size, dress, rank_link, targets
+from grafana.panels import NONE_KNOWN, OWN_JOB, RUNBOOKS, THIRD, Query, Size, board_link, dress, targets
 
 WIDTHS = {"comm": 150, "comm_name": 260, "comm_rank": 100, "description": 320, "gpu": 70, "rank": 80}
 """Widths in pixels of columns with short or long names; the others share the rest."""
@@ -25,24 +25,11 @@ class Column(NamedTuple):
     unit: str = "none"
 
 
-def job_link(job: str) -> builders.DashboardLink:
-    """Return a link to the Job dashboard for the column ``job`` of the panel's data."""
-    keep = "${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}"
-    return builders.DashboardLink("Job").url(f"/d/rankwatch-job?{keep}&var-job_id=${{__data.fields.{job}}}")
-
-
-def node_link(node: str) -> builders.DashboardLink:
-    """Return a link to the Node dashboard for the column ``node`` of the panel's data."""
-    keep = "${datasource:queryparam}&${cluster:queryparam}&${__url_time_range}"
-    return builders.DashboardLink("Node").url(f"/d/rankwatch-node?{keep}&var-node=${{__data.fields.{node}}}")
-
-
-def runbook_link(alert: str) -> builders.DashboardLink:
-    """Return a link to the runbook of the alert in the column ``alert`` of the panel's data."""
-    return builders.DashboardLink("Runbook").url(f"{RUNBOOKS}#${{__data.fields.{alert}}}").target_blank(True)
-
-
-LINKS = {"alertname": runbook_link, "job_id": job_link, "node": node_link}
+LINKS = {
+    "alertname": builders.DashboardLink("Runbook").url(f"{RUNBOOKS}#${{__data.fields.alertname}}").target_blank(True),
+    "job_id": board_link("Job", "job_id", "__data.fields.job_id"),
+    "node": board_link("Node", "node", "__data.fields.node"),
+}
 """Link of a table's cells, by column."""
 
 
@@ -55,16 +42,17 @@ def rows(
     value: str = "",
     unit: str = "none",
     more: Sequence[Column] = (),
-    size: Size,
-    sort_by: str,
+    size: Size = THIRD,
+    sort_by: str = "",
     descending: bool = False,
     links_to_rank: bool = False,
     nothing: str = NONE_KNOWN,
 ) -> table.Panel:
     """Return a table of the labels ``columns``, then of the value under the name ``value`` (empty: hidden).
 
-    ``more``: values of other queries, joined by their labels. Jobs, nodes and alerts are links. ``nothing``: the text
-    of an empty table.
+    ``more``: values of other queries, joined by their labels. Jobs, nodes and alerts are links. ``sort_by``: the column
+    that sorts the rows; by default the value, the greatest first, else the first column. ``nothing``: the text of an
+    empty table.
     """
     values = {
         f"Value #{letter}" if more else "Value": name
@@ -79,10 +67,11 @@ def rows(
     # Convert only labels that every row has: a missing one would become 0.
     numeric = {"comm_rank", "rank"} if links_to_rank else {"comm_rank"}
     numbers = [convert(name, "number") for name in columns if name in numeric]
+    order_by, is_falling = (sort_by, descending) if sort_by else (value or columns[0], bool(value))
     panel = (
         table.Panel()
         .transformations([*merge, *numbers, organize])
-        .sort_by([common.TableSortByFieldState().display_name(sort_by).desc(descending)])
+        .sort_by([common.TableSortByFieldState().display_name(order_by).desc(is_falling)])
         .show_header(True)
         .align(common_models.FieldTextAlignment.LEFT)
         .no_value(nothing)
@@ -98,12 +87,12 @@ def rows(
         if name:
             panel = panel.override_by_name(name, properties)
     if links_to_rank:
-        of_row = ("var-job_id=${__data.fields.job_id}",) if "job_id" in columns else ()
-        link = rank_link("__data.fields.rank", *of_row).build()
-        panel = panel.override_by_name("rank", [models.DynamicConfigValue("links", [link])])
-    for name, leads in LINKS.items():
+        of_row = "var-job_id=${__data.fields.job_id}" if "job_id" in columns else OWN_JOB
+        link = board_link("Rank", "rank", "__data.fields.rank", of_row)
+        panel = panel.override_by_name("rank", [models.DynamicConfigValue("links", [link.build()])])
+    for name, link in LINKS.items():
         if name in columns:
-            panel = panel.override_by_name(name, [models.DynamicConfigValue("links", [leads(name).build()])])
+            panel = panel.override_by_name(name, [models.DynamicConfigValue("links", [link.build()])])
     dress(panel, title, description, "none", size)
     return panel.targets(targets([query, *(column.query for column in more)], instant=True, as_table=True))
 

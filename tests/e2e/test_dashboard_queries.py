@@ -38,7 +38,7 @@ from pages import (
 from prometheus import ROOT, Prometheus, prometheus_binaries, why_no_prometheus
 from rules import DEPLOY, RULES, promtools, run_promtool, why_no_promtool
 
-from grafana.job_ras import TROUBLES
+from grafana.job import TROUBLES
 
 DASHBOARDS = sorted((ROOT / "grafana" / "dashboards").glob("*.json"))
 STRAGGLER, VICTIM = "2", "5"
