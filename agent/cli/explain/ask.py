@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from agent.cli.explain import incident
-from agent.cli.explain.model import Course, Happened, HeldGpus, Kind, KnownJob, Span
+from agent.cli.explain.model import Course, Happened, Kind, KnownJob, Span
 from agent.cli.job.facts import quoted, rank_end
 from agent.core import prometheus
 from agent.core.prometheus import Line, Sample
@@ -160,11 +160,10 @@ def course(ask: Ask, labels: str, start: float, end: float) -> Course:
         step,
         tuple(spans),
         (*(happened for _, happened in (*deaths, *lines)), *_started(running, step)),
-        tuple(span.start for span, _ in deaths),
         _timestamps(points(f"max(timestamp({age}) - {age})")),
         running,
         late,
-        tuple(HeldGpus(at, step, count) for at, count in points(f"max(job:rankwatch_gpus:count{{{labels}}})")),
+        points(f"max(job:rankwatch_gpus:count{{{labels}}})"),
         tuple(sorted({value for _, value in _timestamps(saved)})),
     )
 

@@ -18,20 +18,15 @@ IN_A_HANG: tuple[Witness, ...] = (
 MAX_CULPRITS = 64
 
 
-class Blame(NamedTuple):
-    """Ranks (lowest number first) blamed by the same ``witnesses``, the most trusted first."""
-
-    ranks: tuple[str, ...]
-    witnesses: tuple[Witness, ...]
-
-
 class WeighedWords(NamedTuple):
-    """The culprits, None if no rank is blamed; ``for_them``, ``against``, ``other``: distinct words in order.
+    """The culprits, lowest number first, and how many witnesses blame each; no ranks if none is blamed.
 
-    ``against``: of witnesses that blame other ranks and none of the culprits. ``other``: all remaining words.
+    ``for_them``, ``against``, ``other``: distinct words in order. ``against``: of witnesses that blame other ranks and
+    none of the culprits. ``other``: all remaining words.
     """
 
-    culprit: Blame | None
+    ranks: tuple[str, ...] = ()
+    witnesses: int = 0
     for_them: tuple[Said, ...] = ()
     against: tuple[Said, ...] = ()
     other: tuple[Said, ...] = ()
@@ -51,19 +46,15 @@ def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
         if word.blames and word.rank:
             by_rank.setdefault(word.rank, set()).add(word.witness)
     if not by_rank:
-        return WeighedWords(None, other=tuple(words))
+        return WeighedWords(other=tuple(words))
 
-    def weight(witnesses: set[Witness]) -> tuple[int, tuple[int, ...]]:
-        return (-len(witnesses), tuple(sorted(map(trust.index, witnesses))))
-
-    best = min(by_rank.values(), key=weight)
+    best = min(by_rank.values(), key=lambda witnesses: (-len(witnesses), sorted(map(trust.index, witnesses))))
     ranks = sorted((rank for rank, witnesses in by_rank.items() if witnesses == best), key=rank_order)[:MAX_CULPRITS]
-    blame = Blame(tuple(ranks), tuple(sorted(best, key=trust.index)))
     mine = tuple(word for word in words if word.blames and word.rank in ranks)
     against = tuple(word for word in words if word.blames and word.rank not in ranks and word.witness not in best)
     # A witness of the culprits that blames more ranks does not disagree: it is shown last.
     more = tuple(word for word in words if word.blames and word.rank not in ranks and word.witness in best)
-    return WeighedWords(blame, mine, against, (*more, *(word for word in words if not word.blames)))
+    return WeighedWords(tuple(ranks), len(best), mine, against, (*more, *(word for word in words if not word.blames)))
 
 
 def _of_the_whole(said: Sequence[Said]) -> list[Said]:

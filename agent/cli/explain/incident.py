@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from agent.cli.explain.model import SYMPTOMS, Course, HeldGpus, Incident, Span, What
+from agent.cli.explain.model import SYMPTOMS, Course, Incident, Span, What
 
 APART_SECONDS = 900.0
 """Symptoms further apart belong to two incidents, whether or not the job worked in between."""
@@ -48,7 +48,7 @@ def _incident(course: Course, group: Sequence[Span]) -> Incident:
         back = None if end >= course.end - 2 * course.step else end
         return Incident(start, end, start, back, "went_on")
     stopped = min(stop.start for stop in stops)
-    deaths = [at for at in course.deaths if start - 1 <= at <= end]
+    deaths = [span.start for span in group if span.kind == "died"]
     before = [value for _, value in course.progress if value <= stopped]
     # The symptom of a hang appears late: work stopped at the last progress.
     since = max(before) if before else stopped
@@ -100,34 +100,30 @@ class Cost(NamedTuple):
 
 def cost(course: Course, incident: Incident, ranks: int | None) -> Cost:
     """Return the cost of ``incident`` until the job worked again, or until the end of the range."""
-    gpus: Sequence[HeldGpus] = course.gpus
+    gpus, each_seconds, last = course.gpus, course.step, incident.end
     is_guess = not gpus
-    last = incident.end
     if gpus:  # a holding ends when the job releases its GPUs
-        last = max(holding.start + holding.seconds for holding in gpus)
+        last = max(at for at, _ in gpus) + each_seconds
     else:
-        gpus = [HeldGpus(course.start, course.end - course.start, float(ranks or 0))]
+        gpus, each_seconds = ((course.start, float(ranks or 0)),), course.end - course.start
+
+    def held(start: float, end: float) -> float:
+        """Return the GPU-hours that the job held between two times."""
+        shares = (max(min(end, at + each_seconds) - max(start, at), 0.0) * count for at, count in gpus)
+        return sum(shares) / _HOUR
+
     until = min(last if incident.back is None else incident.back, course.end)
     goes_on = incident.back is None and last >= course.end - 2 * course.step
     seconds = max(until - incident.since, 0.0) if incident.stopped else 0.0
-    stopped = held(gpus, incident.since, until) if incident.stopped else 0.0
+    stopped = held(incident.since, until) if incident.stopped else 0.0
     saved = [at for at in course.checkpoints if at <= incident.since]
     again = None
     if saved and incident.stopped:
-        again = held(gpus, max(saved), incident.since)
+        again = held(max(saved), incident.since)
     late_until = incident.since if incident.stopped else until
     late = sum(
-        min(max(share, 0.0), 1.0) * held(gpus, at, min(at + course.step, late_until))
+        min(max(share, 0.0), 1.0) * held(at, min(at + course.step, late_until))
         for at, share in course.late
         if incident.start <= at < late_until
     )
     return Cost(seconds, stopped, again, late, is_guess, goes_on)
-
-
-def held(gpus: Sequence[HeldGpus], start: float, end: float) -> float:
-    """Return the GPU-hours that the job held between two times."""
-    total = 0.0
-    for holding in gpus:
-        overlap = min(end, holding.start + holding.seconds) - max(start, holding.start)
-        total += max(overlap, 0.0) * holding.number
-    return total / _HOUR

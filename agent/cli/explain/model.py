@@ -64,20 +64,12 @@ class Incident(NamedTuple):
         return self.what != "went_on"
 
 
-class HeldGpus(NamedTuple):
-    """A number of GPUs that the job held from ``start`` for ``seconds``."""
-
-    start: float
-    seconds: float
-    number: float
-
-
 @dataclass(frozen=True, slots=True)
 class Course:
     """The course of the job over the whole range, from few series.
 
-    ``deaths``: times of deaths that the rules call the first of their job. ``progress``, ``running_since``: (time of
-    the point, its value). ``late``: share of the time that the job waited for its latest rank, at each step.
+    ``progress``, ``running_since``, ``late``, ``gpus``: (time of the point, its value). ``late``: share of time that
+    the job waited for its latest rank. ``gpus``: number of GPUs that it held for the step.
     """
 
     start: float
@@ -85,11 +77,10 @@ class Course:
     step: float
     spans: tuple[Span, ...] = ()
     happened: tuple[Happened, ...] = ()
-    deaths: tuple[float, ...] = ()
     progress: tuple[tuple[float, float], ...] = ()
     running_since: tuple[tuple[float, float], ...] = ()
     late: tuple[tuple[float, float], ...] = ()
-    gpus: tuple[HeldGpus, ...] = ()
+    gpus: tuple[tuple[float, float], ...] = ()
     checkpoints: tuple[float, ...] = ()
 
 

@@ -67,14 +67,13 @@ def page_of(
     incident = incidents[-1]
     sections = [
         PageSection("Who", _who(details, judgement)),
-        *_words("Disagrees", judgement.against),
-        *_words("Also said", judgement.other),
+        PageSection("Disagrees", _rows(judgement.against)),
+        PageSection("Also said", _rows(judgement.other)),
         PageSection("What happened when (UTC)", timeline(_with_recovery(details.happened, incident))),
         PageSection("Cost", _cost(spent)),
         PageSection("What to do", _to_do(details, judgement, runbooks)),
+        PageSection("Not used", tuple((reason,) for reason in details.left_out)),
     ]
-    if details.left_out:
-        sections.append(PageSection("Not used", tuple((reason,) for reason in details.left_out)))
     return StoryPage(
         _title(job),
         (*_sentences(job, incident, incidents), *_hint_of_rules(job)),
@@ -145,21 +144,17 @@ def _sentences(job: KnownJob, incident: Incident, incidents: Sequence[Incident])
 
 
 def _who(details: Details, judgement: WeighedWords) -> tuple[tuple[str, ...], ...]:
-    if judgement.culprit is None:
+    ranks = judgement.ranks
+    if not ranks:
         return (("no witness blames a rank", "", ""),)
-    ranks, witnesses = judgement.culprit
     of = "" if len(ranks) > 1 else details.places.get(ranks[0], "")
     nodes = sorted({word.node for word in judgement.for_them if word.node})
     position = of or ", ".join(nodes[:4])
     against = len({word.witness for word in judgement.against})
-    all_of = len(witnesses) + against
-    votes = f"{len(witnesses)} of {all_of} witnesses agree" if all_of > 1 else "one witness says so"
+    all_of = judgement.witnesses + against
+    votes = f"{judgement.witnesses} of {all_of} witnesses agree" if all_of > 1 else "one witness says so"
     head = f"rank{'' if len(ranks) == 1 else 's'} {rank_set(ranks)}{f' ({position})' if position else ''}: {votes}"
     return ((head, "", ""), *_rows(judgement.for_them))
-
-
-def _words(heading: str, said: Sequence[Said]) -> list[PageSection]:
-    return [PageSection(heading, _rows(said))] if said else []
 
 
 def _rows(said: Sequence[Said]) -> tuple[tuple[str, ...], ...]:
@@ -206,7 +201,7 @@ def _cost(spent: Cost) -> tuple[tuple[str, ...], ...]:
 def _to_do(details: Details, judgement: WeighedWords, runbooks: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
     rows = [(advice, "") for advice in details.advice]
     rows += [(name, runbooks.get(name, "docs/runbooks.md")) for name in details.alerts]
-    if not rows and judgement.culprit is not None:
+    if not rows and judgement.ranks:
         rows.append(("no alert has fired yet: docs/runbooks.md has what each witness means", ""))
     return tuple(rows)
 
