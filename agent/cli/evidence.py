@@ -12,7 +12,7 @@ from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.cli.terminal import plain, refuse, say
 from agent.evidence import folder
-from agent.evidence.summary import Summary, Word
+from agent.evidence.summary import Summary
 
 SHOWN_EVENTS = 40
 """Limit of printed events of the time line: the first half and the last half."""
@@ -61,14 +61,11 @@ def shown(name: str, summary: Summary) -> str:
 
 
 def _suspects(summary: Summary) -> list[str]:
-    return [
-        f"  rank {rank}: {_words([word for word in summary.words if word.rank == rank and word.blames])}"
-        for rank in summary.suspects[:SHOWN_RANKS]
-    ]
-
-
-def _words(words: Sequence[Word]) -> str:
-    return "; ".join(f"{word.says} ({word.witness.replace('_', ' ')})" for word in words)
+    blames: dict[str, list[str]] = {}
+    for word in summary.words:
+        if word.blames:
+            blames.setdefault(word.rank, []).append(f"{word.says} ({word.witness.replace('_', ' ')})")
+    return [f"  rank {rank}: {'; '.join(blames.get(rank, ()))}" for rank in summary.suspects[:SHOWN_RANKS]]
 
 
 def _events(summary: Summary) -> list[str]:

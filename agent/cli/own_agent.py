@@ -91,7 +91,8 @@ def read(agent: AgentPlace, path: str, seconds: float) -> bytes:
         answer = connection.getresponse()
         body = answer.read(MAX_BYTES)
         if answer.status != http.HTTPStatus.OK:
-            raise OSError(_refusal(answer.status, answer.reason))
+            hints = {401: "; as root no password is needed", 404: "; is it an agent of rankwatch?"}
+            raise OSError(f"HTTP status {answer.status} ({answer.reason}){hints.get(answer.status, '')}")
     except ConnectionRefusedError as error:
         raise OSError("no agent listens there: systemctl start rankwatch, or rankwatch --config.file FILE") from error
     except http.client.HTTPException as error:  # not an OSError
@@ -116,12 +117,6 @@ def is_text(path: Path) -> bool:
     except (OSError, ValueError):
         return False
     return stat.S_ISREG(status.st_mode) and status.st_size > 0
-
-
-def _refusal(status: int, reason: str) -> str:
-    hints = {401: "; as root no password is needed", 404: "; is it an agent of rankwatch?"}
-    hint = hints.get(status, "")
-    return f"HTTP status {status} ({reason}){hint}"
 
 
 class _LocalConnection(http.client.HTTPConnection):

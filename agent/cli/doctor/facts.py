@@ -177,7 +177,9 @@ def ask_prometheus(url: str) -> Watcher:
         targets = prometheus.get(url, "/api/v1/targets", {"state": "active"})["activeTargets"]
         agents = [target for target in targets if str(target["labels"].get("job", "")).startswith("rankwatch")]
         ours = [target for target in agents if _is_here(target, node)]
-        clock = prometheus.samples(url, _AHEAD)
+        instances = {str(target["labels"]["instance"]) for target in ours}
+        clocks = prometheus.samples(url, _AHEAD)
+        ahead = [sample.value for sample in clocks if sample.labels.get("instance") in instances]
         rules = [rule for group in groups for rule in group["rules"]]
         return Watcher(
             prometheus.shown(url),
@@ -185,7 +187,7 @@ def ask_prometheus(url: str) -> Watcher:
             rule_groups=sum(str(group["name"]).startswith("rankwatch") for group in groups),
             alertmanagers=len(managers),
             unsent=sum(sample.value for sample in prometheus.samples(url, _UNSENT)),
-            clock_ahead_seconds=_of_node(clock, {str(target["labels"]["instance"]) for target in ours}),
+            clock_ahead_seconds=max(ahead, key=abs, default=None),
             rules_missing=tuple(sorted(_shipped_rules() - {str(rule["name"]) for rule in rules})),
             verdict=_numbers_of(rules),
             shows_password=prometheus.shows_password(url),
@@ -219,16 +221,8 @@ def _shipped_rules() -> set[str]:
 
 def _is_here(target: Mapping[str, Any], node: str) -> bool:
     """Return True if a target is this node's agent: by host name, or by an address of this machine."""
-    host = str(urllib.parse.urlsplit(str(target["scrapeUrl"])).hostname or "")
-    return host.partition(".")[0] == node.partition(".")[0] or host in _own_addresses()
-
-
-def _own_addresses() -> set[str]:
     import psutil  # noqa: PLC0415  # only --prometheus needs it
 
-    return {"localhost"} | {address.address for interface in psutil.net_if_addrs().values() for address in interface}
-
-
-def _of_node(result: Iterable[prometheus.Sample], instances: set[str]) -> float | None:
-    ours = [sample.value for sample in result if sample.labels.get("instance") in instances]
-    return max(ours, key=abs, default=None)
+    host = str(urllib.parse.urlsplit(str(target["scrapeUrl"])).hostname or "")
+    own_addresses = {address.address for interface in psutil.net_if_addrs().values() for address in interface}
+    return host.partition(".")[0] == node.partition(".")[0] or host in own_addresses | {"localhost"}

@@ -3,7 +3,7 @@
 import argparse
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from agent.cli.job.facts import UNSEEN, JobFacts, JobRank, gather
@@ -61,26 +61,22 @@ def _title(facts: JobFacts) -> str:
 
 
 def _states(facts: JobFacts) -> list[str]:
-    counts = Counter(rank.state for rank in facts.ranks)
-    said = [f"{counts[state]} {'not seen any more' if state == UNSEEN else state}" for state in _known(counts)]
+    counts = Counter(plain(rank.state) for rank in facts.ranks)
+    by_severity = sorted(counts, key=lambda state: (_severity(state), state))
+    said = [f"{counts[state]} {'not seen any more' if state == UNSEEN else state}" for state in by_severity]
     late = sum(rank.late_share is not None for rank in facts.ranks)
     return ["now: " + ", ".join([*said, *([f"{late} late"] if late else [])])]
 
 
-def _known(counts: Iterable[str]) -> list[str]:
-    return sorted(map(plain, counts), key=lambda state: (_severity(state), state))
-
-
 def _first(facts: JobFacts) -> list[str]:
-    dead = [rank for rank in facts.ranks if rank.state == "dead" and rank.ended is not None]
+    dead = [(rank.ended, rank) for rank in facts.ranks if rank.state == "dead" and rank.ended is not None]
     if not dead:
         return []
-    first = min(dead, key=lambda rank: rank.ended.at_seconds if rank.ended else 0.0)
-    assert first.ended is not None  # noqa: S101  # for mypy: chosen above
-    clock = time.strftime("%H:%M:%S", time.localtime(first.ended.at_seconds))
+    ended, first = min(dead, key=lambda death: death[0].at_seconds)
+    clock = time.strftime("%H:%M:%S", time.localtime(ended.at_seconds))
     return [
-        f"first to go: rank {plain(first.rank)} on {plain(first.node)} {how_ended(first.ended)} at {clock}, "
-        f"{age(facts.now_seconds - first.ended.at_seconds)} ago"
+        f"first to go: rank {plain(first.rank)} on {plain(first.node)} {how_ended(ended)} at {clock}, "
+        f"{age(facts.now_seconds - ended.at_seconds)} ago"
     ]
 
 
