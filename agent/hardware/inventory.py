@@ -7,7 +7,7 @@ The rank table reads its GPU labels here.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -42,24 +42,6 @@ class Nic(msgspec.Struct, frozen=True, order=True):
     numa: int = -1
 
 
-Path = Literal["PIX", "PXB", "PHB", "NODE"]
-"""The connection between two devices, with the names of nvidia-smi topo.
-
-PIX: one PCIe switch. PXB: several switches. PHB: the host bridge. NODE: two host bridges of one NUMA node.
-"""
-_PATHS: tuple[Path, ...] = ("PIX", "PXB", "PHB", "NODE")
-_STEPS_OF_ONE_SWITCH = 4
-"""Two steps up, to the switch's port for the device and its port towards the host, and two steps down again."""
-
-
-class Affinity(msgspec.Struct, frozen=True):
-    """The NIC nearest to a GPU, and the connection between them."""
-
-    gpu: Gpu
-    nic: str
-    path: Path
-
-
 class _Observed(msgspec.Struct, frozen=True):
     """The observations of one source: see ``HardwareSource``."""
 
@@ -76,7 +58,7 @@ class Hardware:
 
     def __init__(self) -> None:
         self._of: dict[str, _Observed] = {}
-        self._affinities: tuple[Affinity, ...] = ()
+        self._nearest: Mapping[str, str] = {}
 
     def of(self, source: str) -> HardwareSource:
         """Return the writer for the exporter named ``source``."""
@@ -86,12 +68,12 @@ class Hardware:
         """Replace these fields of the observations of ``source``."""
         self._of[source] = msgspec.structs.replace(self._of.get(source, _Observed()), **observed)
         if observed.keys() & {"gpus", "nics"}:
-            self._affinities = nearest_nics(self.gpus(), self.nics())
+            self._nearest = nearest_nics(self.gpus(), self.nics())
 
     def withdraw(self, kept: Collection[str]) -> None:
         """Drop the observations of sources outside ``kept``: those are disabled, or did not start again."""
         self._of = {source: observed for source, observed in self._of.items() if source in kept}
-        self._affinities = nearest_nics(self.gpus(), self.nics())
+        self._nearest = nearest_nics(self.gpus(), self.nics())
 
     def faults(self) -> tuple[GpuFault, ...]:
         """Return the last errors of all GPUs, in the order of their PCI addresses."""
@@ -129,7 +111,7 @@ class Hardware:
 
     def nic_of(self, gpu: Gpu) -> str:
         """Return the name of the NIC near a GPU; empty if none is known."""
-        return next((affinity.nic for affinity in self._affinities if affinity.gpu.uuid == gpu.uuid), "")
+        return self._nearest.get(gpu.uuid, "")
 
 
 class HardwareSource(Leased[Hardware]):
@@ -169,8 +151,8 @@ class HardwareSource(Leased[Hardware]):
         self._lent.put(self._source, **observed)
 
 
-def nearest_nics(gpus: Iterable[Gpu], nics: Iterable[Nic]) -> tuple[Affinity, ...]:
-    """Return the nearest NIC of each GPU: first one that no other GPU has, else the nearest one.
+def nearest_nics(gpus: Iterable[Gpu], nics: Iterable[Nic]) -> dict[str, str]:
+    """Return the nearest NIC of each GPU by UUID: first one that no other GPU has, else the nearest one.
 
     A NIC without a common PCI bridge must be on the GPU's NUMA node.
     """
@@ -178,27 +160,26 @@ def nearest_nics(gpus: Iterable[Gpu], nics: Iterable[Nic]) -> tuple[Affinity, ..
     pairs = sorted(
         (*near, gpu, nic.device) for gpu in gpus for nic in all_nics if (near := _distance(gpu, nic)) is not None
     )
-    chosen: dict[Gpu, Affinity] = {}
-    taken: set[str] = set()
-    for level, _, gpu, device in pairs:
-        if gpu not in chosen and device not in taken:
-            chosen[gpu] = Affinity(gpu, device, _PATHS[level])
-            taken.add(device)
-    for level, _, gpu, device in pairs:
-        chosen.setdefault(gpu, Affinity(gpu, device, _PATHS[level]))
-    return tuple(chosen[gpu] for gpu in sorted(chosen))
+    chosen: dict[str, str] = {}
+    for _, _, gpu, device in pairs:
+        if gpu.uuid not in chosen and device not in chosen.values():
+            chosen[gpu.uuid] = device
+    for _, _, gpu, device in pairs:
+        chosen.setdefault(gpu.uuid, device)
+    return chosen
 
 
 def _distance(gpu: Gpu, nic: Nic) -> tuple[int, int] | None:
-    """Return the connection (an index of _PATHS) and the steps up to the common bridge and down; None if far apart."""
+    """Return the connection and the steps up to the common bridge and down; None if far apart.
+
+    Connection 0: a PCIe switch, 1: the host bridge, 2: two host bridges of one NUMA node.
+    """
     shared = 0
     for gpu_bridge, nic_bridge in zip(gpu.pci_path, nic.pci_path, strict=False):
         if gpu_bridge != nic_bridge:
             break
         shared += 1
     steps = len(gpu.pci_path) + len(nic.pci_path) - 2 * shared
-    if shared > 1:
-        return (0 if steps <= _STEPS_OF_ONE_SWITCH else 1), steps
-    if shared == 1:
-        return 2, steps
-    return (3, steps) if gpu.numa == nic.numa >= 0 else None
+    if shared:
+        return (0 if shared > 1 else 1), steps
+    return (2, steps) if gpu.numa == nic.numa >= 0 else None

@@ -22,31 +22,26 @@ def nic(number: int, *path: str, numa: int = -1) -> Nic:
     return Nic(f"mlx5_{number}", address, (*path, address) if path else (), numa)
 
 
-def near(gpus: list[Gpu], nics: list[Nic]) -> dict[int, tuple[str, str]]:
-    """By GPU: its NIC and the way there."""
-    return {nearest_nic.gpu.index: (nearest_nic.nic, nearest_nic.path) for nearest_nic in nearest_nics(gpus, nics)}
-
-
 @pytest.mark.parametrize(
     ("gpus", "nics", "expected"),
     [([], [], {}), ([gpu(0, ROOT)], [], {}),
      ([gpu(0, ROOT, SWITCH, "0000:02:00.0"), gpu(1, ROOT, OTHER_SWITCH, "0000:03:00.0")],
      [nic(0, ROOT, OTHER_SWITCH, "0000:03:01.0"), nic(1, ROOT, SWITCH, "0000:02:01.0")],
-     {0: ("mlx5_1", "PIX"), 1: ("mlx5_0", "PIX")}),
+     {"GPU-0": "mlx5_1", "GPU-1": "mlx5_0"}),
      ([gpu(0, ROOT, SWITCH, "0000:02:00.0", "0000:03:00.0", "0000:04:00.0")], [nic(0, ROOT, SWITCH, "0000:02:01.0")],
-     {0: ("mlx5_0", "PXB")}), ([gpu(0, ROOT, SWITCH)], [nic(0, ROOT, OTHER_SWITCH)], {0: ("mlx5_0", "PHB")}),
-     ([gpu(0, "pci0000:40", numa=1)], [nic(0, "pci0000:60", numa=1)], {0: ("mlx5_0", "NODE")}),
+     {"GPU-0": "mlx5_0"}), ([gpu(0, ROOT, SWITCH)], [nic(0, ROOT, OTHER_SWITCH)], {"GPU-0": "mlx5_0"}),
+     ([gpu(0, "pci0000:40", numa=1)], [nic(0, "pci0000:60", numa=1)], {"GPU-0": "mlx5_0"}),
      ([gpu(0, "pci0000:40", numa=0)], [nic(0, "pci0000:60", numa=1)], {}),
      ([gpu(0, "pci0000:40")], [nic(0, "pci0000:60")], {}), ([gpu(0)], [nic(0)], {}),
      ([gpu(0, ROOT, SWITCH), gpu(1, ROOT, SWITCH), gpu(2, ROOT, SWITCH)],
      [nic(0, ROOT, SWITCH), nic(1, ROOT, OTHER_SWITCH)],
-     {0: ("mlx5_0", "PIX"), 1: ("mlx5_1", "PHB"), 2: ("mlx5_0", "PIX")})],
+     {"GPU-0": "mlx5_0", "GPU-1": "mlx5_1", "GPU-2": "mlx5_0"})],
     ids=["nothing", "no NIC", "each its own switch", "switch below switch", "over the host bridge",
      "two roots of one NUMA node", "two NUMA nodes", "two roots, NUMA not told", "no tree", "more GPUs than NICs"],
 )  # fmt: skip
-def test_the_nearest_nic(gpus: list[Gpu], nics: list[Nic], expected: dict[int, tuple[str, str]]) -> None:
+def test_the_nearest_nic(gpus: list[Gpu], nics: list[Nic], expected: dict[str, str]) -> None:
     """Each GPU has the nearest NIC that no other has yet, or shares the nearest; across NUMA nodes it has none."""
-    assert near(gpus, nics) == expected
+    assert nearest_nics(gpus, nics) == expected
 
 
 def test_a_process_stands_on_the_gpus_it_uses() -> None:
