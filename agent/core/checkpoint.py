@@ -65,7 +65,6 @@ class StateSection(Leased[None]):
         self.restored = restored
         self.published: bytes | None = restored
         self.durable: bytes | None = restored
-        self.changes = 0
         self.refused = 0
         self._too_large = False
 
@@ -94,15 +93,13 @@ class StateSection(Leased[None]):
         self._too_large = too_large
         if not too_large and section != self.published:
             self.published = section
-            self.changes += 1
 
 
 class Draft(NamedTuple):
-    """The file's next content: the owners' sections in it, and the number of changes that they include."""
+    """The file's next content, and the owners' sections in it."""
 
     content: bytes
     sections: dict[str, bytes]
-    changes: int
 
 
 class StateFile:
@@ -114,7 +111,6 @@ class StateFile:
         self._log = log
         self._sections: dict[str, StateSection] = {}
         self._restored: dict[str, bytes] = {}
-        self._saved_changes = 0
         self._write_errors = 0
         self._failed_by: int | None = None
 
@@ -148,7 +144,7 @@ class StateFile:
         restored = self._restored.pop(name, None) if before is None else before.published
         section = StateSection(name, restored, max_bytes)
         if before is not None:
-            section.durable, section.changes, section.refused = before.durable, before.changes, before.refused
+            section.durable, section.refused = before.durable, before.refused
             before.close()
         self._sections[name] = section
         return section
@@ -165,7 +161,8 @@ class StateFile:
 
     def changed(self) -> bool:
         """Return True if a publication is not saved yet."""
-        return self._path is not None and self._changes() != self._saved_changes
+        sections = self._sections.values()
+        return self._path is not None and any(section.published is not section.durable for section in sections)
 
     def encode(self) -> Draft:
         """Return the file's next content: publications, and restored sections without an owner as far as they fit."""
@@ -178,7 +175,7 @@ class StateFile:
                 continue
             sections[name] = section
             room -= len(section)
-        return Draft(msgspec.msgpack.encode(_Checkpoint(FORMAT, self.boot_id, sections)), owned, self._changes())
+        return Draft(msgspec.msgpack.encode(_Checkpoint(FORMAT, self.boot_id, sections)), owned)
 
     def write(self, draft: Draft) -> bool:
         """Replace the file (blocking, in any thread); return False if that fails. Log the first of equal errors."""
@@ -206,12 +203,8 @@ class StateFile:
         if not written:
             self._write_errors += self._path is not None
             return
-        self._saved_changes = draft.changes
         for name, section in draft.sections.items():
             self._sections[name].durable = section
-
-    def _changes(self) -> int:
-        return sum(section.changes for section in self._sections.values())
 
 
 def write_own_file(path: Path, content: bytes, *, sync: bool) -> None:

@@ -129,7 +129,7 @@ def test_checkpoint_over_the_bound_is_not_written(path: Path) -> None:
     """Content of one byte over the bound leaves the older file in place and is counted."""
     state = opened(path)
     for size_bytes in (MAX_BYTES, MAX_BYTES + 1):
-        draft = Draft(b"x" * size_bytes, {}, 0)
+        draft = Draft(b"x" * size_bytes, {})
         state.note(draft, written=state.write(draft))
     assert (path.stat().st_size, state.save_errors) == (MAX_BYTES, 1)
 
