@@ -12,7 +12,7 @@ import msgspec
 
 from agent.app.yaml_document import ConfigError, Document
 from agent.export.exporter import ExporterConfig, Roots
-from agent.ranks.health import CHECKS, counted_checks
+from agent.ranks.health import CHECKS
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.web.listen import parse_listen_address
 
@@ -75,10 +75,6 @@ class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name in (*self.count, *self.ignore):
             if name not in CHECKS:
                 raise ValueError(f"{name!r} is not one of the checks: {', '.join(sorted(CHECKS))}")
-
-    def counted(self) -> frozenset[str]:
-        """Return the checks that count."""
-        return counted_checks(self.count, self.ignore)
 
 
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -24,7 +24,6 @@ from agent.core.log import Logger
 from agent.core.systemd import Notifier, WatchdogGate, watchdog_interval_seconds
 from agent.core.threads import OwnThread
 from agent.export.agent_families import ExporterStatus, HelperStatus, SelfSnapshot, self_source
-from agent.export.exporter import Roots
 from agent.export.exposition import Selection
 from agent.export.registry import Registry, Source
 from agent.page.document import Configuration, NodeDocument, write
@@ -59,7 +58,9 @@ class Daemon:
         self._clock = clock or Clock()
         self._log = Logger("daemon")
         self._started_at = self._clock.monotonic()
-        self._state = _state_file(loaded, options.roots)
+        path = loaded.config.state.path
+        boot_id = ProcFS(options.roots.proc).boot_id()
+        self._state = StateFile(Path(path) if path else None, boot_id, Logger("checkpoint"))
         self._state.load()
         self._hostname = os.uname().nodename
         self._supervisor = Supervisor(self._clock, self._hostname, options.roots, self._state)
@@ -103,7 +104,11 @@ class Daemon:
         gc.set_threshold(*GC_THRESHOLDS)
         gc.freeze()  # the start's objects live as long as the daemon: collections skip them
         status = await self._serve()
-        await self._stop()
+        self._log.info("stopping")
+        self._notifier.send("STOPPING=1")
+        await self._web.stop()
+        await self._supervisor.stop()
+        self._notifier.close()
         return status
 
     async def _serve(self) -> int:
@@ -132,13 +137,6 @@ class Daemon:
         for error in failed:  # a task that ends by itself is a bug: exit, and systemd restarts the agent
             self._log.error("a task of the agent failed, the agent ends", error=error)
         return 1 if failed else 0
-
-    async def _stop(self) -> None:
-        self._log.info("stopping")
-        self._notifier.send("STOPPING=1")
-        await self._web.stop()
-        await self._supervisor.stop()
-        self._notifier.close()
 
     # -- reload ----------------------------------------------------------------------------------------------------
 
@@ -266,8 +264,3 @@ class Daemon:
                 "" if path is None else str(path.absolute()), self._refused or self._terms.refused
             ),
         )
-
-
-def _state_file(loaded: Loaded, roots: Roots) -> StateFile:
-    path = loaded.config.state.path
-    return StateFile(Path(path) if path else None, ProcFS(roots.proc).boot_id(), Logger("checkpoint"))

@@ -12,6 +12,7 @@ from agent.app.yaml_document import nearest
 from agent.core.log import Logger
 from agent.export.collector_exporter import collector_spec
 from agent.export.exporter import ExporterConfig, Spec
+from agent.ranks.health import counted_checks
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 GROUP = "rankwatch.exporters"
@@ -120,5 +121,6 @@ def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:
         if section.enabled is not False:
             enabled[name] = Prepared(spec, section)
     config = loaded.config
+    counted = counted_checks(config.health.count, config.health.ignore)
     variables = tuple(config.identity.job_id_variables)
-    return ExporterPlan(enabled, tuple(broken), config.health.counted(), variables, config.verdict)
+    return ExporterPlan(enabled, tuple(broken), counted, variables, config.verdict)

@@ -55,15 +55,11 @@ class Running:
         """Return why the last update failed or found no source, else what the exporter cannot read; may be empty."""
         return self._failure or self._lease.context.note.text
 
-    @property
-    def stale_after_seconds(self) -> float:
-        """Return the age of the last success beyond which the series are withheld, without one update's deadline."""
-        return max(STALE_INTERVALS * self.spec.interval_seconds, STALE_FLOOR_SECONDS)
-
     def shown(self) -> bool:
         """Return True while the series are recent enough to be exported."""
-        at = self._last_success_at
-        return at is not None and self._clock.monotonic() - at <= self.stale_after_seconds + self.spec.deadline_seconds
+        at, spec = self._last_success_at, self.spec
+        seconds = max(STALE_INTERVALS * spec.interval_seconds, STALE_FLOOR_SECONDS) + spec.deadline_seconds
+        return at is not None and self._clock.monotonic() - at <= seconds
 
     def begin(self) -> None:
         """Start the schedule."""

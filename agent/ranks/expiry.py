@@ -49,16 +49,12 @@ def surplus(processes: Mapping[ProcessKey, RankProcess]) -> Iterator[ProcessKey]
                 break
             count -= len(jobs[job])
             yield from (key for key, _ in jobs[job])
-        last_job = sorted(jobs[ranked[-1]], key=_death_and_end)
+        last_job = sorted(jobs[ranked[-1]], key=lambda ended: (not is_dead(ended[1]), ended[1].exited_at or 0.0))
         yield from (key for key, _ in last_job[MAX_ENDED_OF_JOB:])
 
 
 def _has_dead_and_end(job: list[_Ended]) -> tuple[bool, float]:
     return any(is_dead(process) for _, process in job), max(process.exited_at or 0.0 for _, process in job)
-
-
-def _death_and_end(ended: _Ended) -> tuple[bool, float]:
-    return not is_dead(ended[1]), ended[1].exited_at or 0.0
 
 
 def eviction_candidate(processes: Mapping[ProcessKey, RankProcess], newcomer: str) -> ProcessKey | None:

@@ -65,12 +65,6 @@ def request_of(
     return HttpRequest(path, fields, headers, client, scheme)
 
 
-def server_side(header_bytes: int) -> h11.Connection:
-    """Return the HTTP state of a new connection whose headers may have at most ``header_bytes``."""
-    # h11 limits only incomplete headers: one byte less admits a complete header of exactly the limit.
-    return h11.Connection(h11.SERVER, max_incomplete_event_size=header_bytes - 1)
-
-
 def head_of(response: HttpResponse, connection: str) -> h11.Response:
     """Return the status line and headers of ``response``. ``connection``: value of that header, empty for none."""
     headers = [

@@ -12,7 +12,7 @@ import h11
 from agent.core.log import Logger
 from agent.web.connection import Closed, CloseReason, Connection, ServerLimits, TlsTerms, end, shake_hands, write_pieces
 from agent.web.listen import BACKLOG
-from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of, request_of, server_side
+from agent.web.messages import TEXT, HttpRequest, HttpResponse, head_of, request_of
 from agent.web.peers import Peers
 
 LINGER_SECONDS = 1.0
@@ -78,7 +78,9 @@ class WebServer:
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         peer = self._peers.of(writer.get_extra_info("peername"), writer.get_extra_info("sockname"))
-        connection = Connection(reader, writer, server_side(self._limits.header_bytes), peer, tls=self._tls())
+        # h11 limits only incomplete headers: one byte less admits a complete header of exactly the limit.
+        http = h11.Connection(h11.SERVER, max_incomplete_event_size=self._limits.header_bytes - 1)
+        connection = Connection(reader, writer, http, peer, tls=self._tls())
         self._connections[connection] = None
         most = self._limits.connections if connection.tls is None else self._limits.tls_connections
         if len(self._connections) > most:

@@ -6,7 +6,7 @@ from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, writer_
 
 from agent.core.identity import Membership, RankLabel
 from agent.ranks.naming.binding import BINDING_SECONDS
-from agent.ranks.rank.environment import communicator_job_id, group_job_id
+from agent.ranks.rank.environment import group_job_id, job_hash
 
 
 def test_environment_names_the_rank(table: Table) -> None:
@@ -34,7 +34,7 @@ def test_without_environment_the_largest_communicator_names_the_rank(table: Tabl
     table.tick(BINDING_SECONDS - 0.1)
     assert table.labels() == {}
     table.tick(0.1)
-    assert table.labels() == {RankLabel(communicator_job_id(WORLD), "5"): 1}
+    assert table.labels() == {RankLabel(job_hash(WORLD), "5"): 1}
 
 
 def test_binding_is_frozen(table: Table, caplog: pytest.LogCaptureFixture) -> None:
@@ -126,7 +126,7 @@ def test_unseen_writer_gives_way(table: Table, caplog: pytest.LogCaptureFixture)
     table.ranks.observe_records(writer_key(1), [Membership(WORLD, 5, 8)], None)
     table.tick(BINDING_SECONDS)
     label = table.ranks.label(writer_key(1), WORLD, 5)
-    assert label == RankLabel(communicator_job_id(WORLD), "5")
+    assert label == RankLabel(job_hash(WORLD), "5")
     assert table.labels() == {}  # no process was seen: nothing is said of its life
     key = table.add(1, None)
     table.ranks.link(writer_key(1), key)

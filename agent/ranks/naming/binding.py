@@ -193,11 +193,11 @@ class RankBinder:
         """Return an id for a job without one: from its world communicator, else its owner, or a user's session."""
         world, facts = process.world(), process.facts
         if world is not None:
-            return environment.communicator_job_id(world.comm)
+            return environment.job_hash(world.comm)
         if facts is None or process.claim.rank is not None:
-            return environment.short_hash("job", self._hostname)
+            return environment.job_hash(self._hostname)
         session = facts.session if process.owner.kind == "user" else 0
-        return environment.short_hash("job", f"{self._hostname}/{process.owner.key}/{session}")
+        return environment.job_hash(f"{self._hostname}/{process.owner.key}/{session}")
 
     def _log_owner(self, process: RankProcess) -> None:
         claim, user = process.plain_job_id, process.user
@@ -207,13 +207,15 @@ class RankBinder:
     def _rename_others(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> None:
         if len(self.renamed) < MAX_RENAMED:
             self.renamed.append(process.plain_job_id)
+        plain = process.plain_job_id
         for other in processes.values():
-            is_theirs = other.plain_job_id == process.plain_job_id and other is not process
-            if not is_theirs or job_owners.party(other) == job_owners.party(process) or not job_owners.has_plain(other):
+            has_plain = other.plain_job_id == other.shown_job_id == plain and other is not process
+            if not has_plain or job_owners.party(other) == job_owners.party(process):
                 continue
             self.labels.release(other)
-            shown, _ = self.owners.assign(other.plain_job_id, other, ())
-            named = [label and job_owners.renamed(label, shown, other) for label in other.slots or ()]
+            shown, _ = self.owners.assign(plain, other, ())
+            old = other.slots or ()  # a group's hash stays at the end of the job's id
+            named = [label and RankLabel(shown + label.job_id.removeprefix(plain), label.rank) for label in old]
             other.slots = [label and self.labels.take(label, other, may_regroup=False) for label in named]
             other.shown_job_id = shown
             self._log_owner(other)

@@ -9,7 +9,6 @@ from collections.abc import Iterable
 
 import msgspec
 
-from agent.core.identity import RankLabel
 from agent.ranks.rank import environment
 from agent.ranks.rank.process import RankProcess
 
@@ -150,16 +149,6 @@ def suffixed(plain: str, process: RankProcess) -> list[str]:
     short = plain[: environment.MAX_LABEL_CHARACTERS]
     digest = hashlib.blake2s(process.owner.key.encode(), digest_size=_HASH_BYTES).hexdigest()
     return [f"{short}-{process.owner.suffix(process.seen.uid)}", f"{short}-{digest}"]
-
-
-def has_plain(process: RankProcess) -> bool:
-    """Return True if the process is shown under its job's id without a suffix."""
-    return bool(process.plain_job_id) and process.shown_job_id == process.plain_job_id
-
-
-def renamed(label: RankLabel, shown: str, process: RankProcess) -> RankLabel:
-    """Return the process' label under its new id ``shown``; the group's hash stays at the end."""
-    return RankLabel(shown + label.job_id.removeprefix(process.shown_job_id), label.rank)
 
 
 def _holder(process: RankProcess) -> Holder:

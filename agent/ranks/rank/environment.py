@@ -102,7 +102,7 @@ def read_claim(
         rank=rank,
         local_rank="" if local is None else str(local),
         world_size=world_size,
-        job_id=job_id or (short_hash("job", rendezvous) if rendezvous else ""),
+        job_id=job_id or (job_hash(rendezvous) if rendezvous else ""),
         job_name=clean_label(name),
         group=rendezvous or ("" if step is None else f"{STEP}{step}"),
         scheduler=scheduler,
@@ -124,19 +124,14 @@ def kept_settings(environment: Mapping[str, str], names: frozenset[str]) -> dict
     return {name: environment[name][:MAX_SETTING_CHARACTERS] for name in names & environment.keys()}
 
 
-def communicator_job_id(comm: str) -> str:
-    """Return a job id from the hash of the world communicator, for a job without a name."""
-    return short_hash("job", comm)
-
-
 def group_job_id(job_id: str, group: str) -> str:
     """Return the id of one group among several under one job id."""
     return f"{job_id}-{hashlib.blake2s(group.encode()).hexdigest()[:_GROUP_HASH_DIGITS]}"
 
 
-def short_hash(prefix: str, text: str) -> str:
-    """Return ``prefix-`` and twelve hexadecimal digits of a hash of ``text``."""
-    return f"{prefix}-{hashlib.blake2s(text.encode('utf-8', 'replace')).hexdigest()[:_JOB_HASH_DIGITS]}"
+def job_hash(text: str) -> str:
+    """Return an id for a job without a name: ``job-`` and twelve hexadecimal digits of a hash of ``text``."""
+    return f"job-{hashlib.blake2s(text.encode('utf-8', 'replace')).hexdigest()[:_JOB_HASH_DIGITS]}"
 
 
 def clean_label(text: str) -> str:
