@@ -12,7 +12,7 @@ import msgspec
 
 from agent.app.yaml_document import ConfigError, Document
 from agent.export.exporter import ExporterConfig, Roots
-from agent.ranks.health import CHECKS
+from agent.hardware.ledger import CHECKS
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.web.listen import parse_listen_address
 

@@ -16,7 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.cli.terminal import plain, say
-from agent.ranks.health import CHECK_FAILED, CHECKS, NODE_HEALTHY, RANK_HEALTHY, RANK_UNHEALTHY
+from agent.hardware.ledger import CHECKS
+from agent.ranks.health import CHECK_FAILED, NODE_HEALTHY, RANK_HEALTHY, RANK_UNHEALTHY
 
 HEALTHY, NOT_HEALTHY, CANNOT_TELL = 0, 1, 2
 """Exit statuses, the same as node-problem-detector expects."""

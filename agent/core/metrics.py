@@ -48,6 +48,11 @@ class Family:
         return f"_{values[-1]}" if values[-1] in (COUNT, SUM) else "_bucket"
 
 
+def declared(module: Mapping[str, object]) -> tuple[Family, ...]:
+    """Return the families in a module's ``globals()``, in the order of their declaration."""
+    return tuple(value for value in module.values() if isinstance(value, Family))
+
+
 @dataclass(slots=True)
 class Metric:
     """A family's series at one moment: ``labels`` and ``values`` have one entry per series, in the same order."""

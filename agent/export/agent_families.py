@@ -9,7 +9,7 @@ import msgspec
 import psutil
 
 from agent import __version__
-from agent.core.metrics import Family, Metric
+from agent.core.metrics import Family, Metric, declared
 from agent.export.registry import Source, SourceCounts
 from agent.helper.client import CALL_RESULTS, CallResult
 
@@ -43,17 +43,8 @@ EXPORTER_DROPPED = Family("rankwatch_exporter_series_dropped_total", "counter",
     "Series left out because the exporter was over its limit or had the same series twice (the log says which), "
     "counted at each scrape.",
     ("exporter",), "1 per exporter with series")
-START_AGE = Family("rankwatch_start_age_seconds", "gauge",
-    "How long ago the agent started, also counting while the machine sleeps. Independent of the wall clock.")
 SERIES_REFUSED = Family("rankwatch_series_refused_total", "counter",
     "Counters without a series of their own because their rank reached its limit; they are summed under `other`.")
-LOOP_LAG = Family("rankwatch_event_loop_lag_seconds", "gauge",
-    "The greatest lateness of an event loop timer in the last minute.",
-    aggregate="max")
-RELOAD_OK = Family("rankwatch_config_last_reload_successful", "gauge",
-    "1 if the configuration last read is in use, 0 if it was refused.")
-CHECKPOINT_ERRORS = Family("rankwatch_checkpoint_save_errors_total", "counter",
-    "Times the checkpoint could not be written.")
 CPU = Family("process_cpu_seconds_total", "counter",
     "CPU time of the agent's process, user and system, without its helpers.")
 MEMORY = Family("process_resident_memory_bytes", "gauge", "Resident memory of the agent's process.")
@@ -66,29 +57,17 @@ HELPER_CALLS = Family("rankwatch_helper_calls_total", "counter",
     "Calls by result: ok, failed (the process crashed, ran out of memory, or waits for its next start) or hung (no "
     "answer in time, or an earlier process still exists); absent before the first of its kind.",
     ("helper", "result"), "1 per helper and result seen, at most 3")
+LOOP_LAG = Family("rankwatch_event_loop_lag_seconds", "gauge",
+    "The greatest lateness of an event loop timer in the last minute.",
+    aggregate="max")
+START_AGE = Family("rankwatch_start_age_seconds", "gauge",
+    "How long ago the agent started, also counting while the machine sleeps. Independent of the wall clock.")
+RELOAD_OK = Family("rankwatch_config_last_reload_successful", "gauge",
+    "1 if the configuration last read is in use, 0 if it was refused.")
+CHECKPOINT_ERRORS = Family("rankwatch_checkpoint_save_errors_total", "counter",
+    "Times the checkpoint could not be written.")
 # fmt: on
-FAMILIES: tuple[Family, ...] = (
-    BUILD_INFO,
-    EXPORTER_UP,
-    EXPORTER_PRESENT,
-    EXPORTER_DURATION,
-    EXPORTER_LATE,
-    EXPORTER_FAILED,
-    EXPORTER_SKIPPED,
-    EXPORTER_SERIES,
-    EXPORTER_DROPPED,
-    SERIES_REFUSED,
-    CPU,
-    MEMORY,
-    OPEN_FDS,
-    START,
-    HELPER_UP,
-    HELPER_CALLS,
-    LOOP_LAG,
-    START_AGE,
-    RELOAD_OK,
-    CHECKPOINT_ERRORS,
-)  # fmt: skip
+FAMILIES = declared(globals())
 _READS: tuple[tuple[Family, Callable[[psutil.Process], float]], ...] = (
     (CPU, lambda process: sum(process.cpu_times()[:2])),
     (MEMORY, lambda process: process.memory_info().rss),

@@ -21,6 +21,16 @@ from agent.core.log import Logger
 
 MAX_FINDINGS = 4096  # Findings of one node. Findings beyond this limit are dropped, and the log says so.
 
+CHECKS: Mapping[str, bool] = {
+    "gpu_lost": True, "gpu_driver_hung": True, "gpu_xid": True, "gpu_xid_warning": False,
+    "gpu_ecc_uncorrectable": True, "gpu_row_remap_failed": True, "gpu_row_remap_pending": False,
+    "gpu_recovery_action": True, "gpu_slowdown": False, "gpu_hot": False, "gpu_reset": True, "gpu_fabric": True,
+    "pcie_degraded": False, "pcie_errors": False, "nvlink_down": True, "nvlink_errors": False, "nvswitch_fatal": True,
+    "xgmi_down": False, "xgmi_errors": False, "rdma_device_missing": True, "rdma_port_down": True,
+    "rdma_rate_degraded": False, "nic_fatal": True, "machine_check": True, "filesystem_read_only": False,
+    "nfs_not_responding": False, "storage_failed": False, "lustre_unhealthy": False, "dump_disk_full": False,
+}  # fmt: skip
+"""All checks, and whether a failure makes the hardware unhealthy by default; the configuration can override it."""
 
 _LOG = Logger("health")
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from agent.core.identity import Membership
-from agent.core.metrics import Family, Metric
+from agent.core.metrics import Family, Metric, declared
 from agent.ranks.liveness_page import by_job, expected_ranks
 from agent.ranks.rank.exit_status import ending
 from agent.ranks.rank.process import RankProcess
@@ -67,11 +67,7 @@ COMMUNICATOR_MEMBER = Family("rankwatch_communicator_member_info", "gauge",
     ("job_id", "comm", "comm_rank", "rank"), "1 per rank and communicator", "max")
 # fmt: on
 
-FAMILIES: tuple[Family, ...] = (
-    RANK_UP, RANK_STATE, RANK_INFO, RANK_START, RANK_EXIT, RANK_EXIT_INFO, RANK_PROGRESS,
-    IDENTITY_PROBLEMS, RANKS_REFUSED, NODE_TIME,
-    JOB_RANKS, JOB_INFO, COMMUNICATOR_INFO, COMMUNICATOR_MEMBER,
-)  # fmt: skip
+FAMILIES = declared(globals())
 
 
 def families(snapshot: RankSnapshot) -> Iterable[Metric]:

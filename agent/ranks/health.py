@@ -4,26 +4,15 @@ A rank is unhealthy when a counted check has failed on one of its GPUs, on the N
 Checks that do not count by default report wear or possible trouble; the configuration can count them.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 import msgspec
 
 from agent.core.metrics import Family, Metric
 from agent.hardware import fault_table
 from agent.hardware.fault_table import GpuFault
-from agent.hardware.ledger import NODE, CheckState, Entry, Subject
+from agent.hardware.ledger import CHECKS, NODE, CheckState, Entry, Subject
 from agent.ranks.snapshot import RankSnapshot, RankView
-
-CHECKS: Mapping[str, bool] = {
-    "gpu_lost": True, "gpu_driver_hung": True, "gpu_xid": True, "gpu_xid_warning": False,
-    "gpu_ecc_uncorrectable": True, "gpu_row_remap_failed": True, "gpu_row_remap_pending": False,
-    "gpu_recovery_action": True, "gpu_slowdown": False, "gpu_hot": False, "gpu_reset": True, "gpu_fabric": True,
-    "pcie_degraded": False, "pcie_errors": False, "nvlink_down": True, "nvlink_errors": False, "nvswitch_fatal": True,
-    "xgmi_down": False, "xgmi_errors": False, "rdma_device_missing": True, "rdma_port_down": True,
-    "rdma_rate_degraded": False, "nic_fatal": True, "machine_check": True, "filesystem_read_only": False,
-    "nfs_not_responding": False, "storage_failed": False, "lustre_unhealthy": False, "dump_disk_full": False,
-}  # fmt: skip
-"""All checks, and whether a failure makes the hardware unhealthy by default; the configuration can override it."""
 
 # fmt: off
 RANK_HEALTHY = Family("rankwatch_rank_healthy", "gauge",

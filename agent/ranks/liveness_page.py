@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from agent.core.metrics import Family, Metric
+from agent.core.metrics import Family, Metric, declared
 from agent.ranks.liveness.job_line import ENDED_SECONDS, JobLine
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.snapshot import RankSnapshot, RankView
@@ -48,17 +48,7 @@ EXIT_AGE = Family("rankwatch_exit_age_seconds", "gauge",
     ("job_id", "rank", "reason", "signal", "code", "class", "lived", "cause", "user"),
     "3 per job with exits, 64 per node, and retracted ones")
 # fmt: on
-FAMILIES: tuple[Family, ...] = (
-    JOB_EXPECTED,
-    JOB_RESTARTS_LEFT,
-    RANKS_LIVE,
-    START_AGE,
-    PROGRESS_AGE,
-    LONGEST_PAUSE,
-    ENDED_AGE,
-    PROVEN,
-    EXIT_AGE,
-)  # fmt: skip
+FAMILIES = declared(globals())
 RETRACTED = -1.0
 
 

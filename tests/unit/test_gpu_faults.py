@@ -8,7 +8,7 @@ from agent.hardware import fault_table
 from agent.hardware.fault_table import MAX_AGE_SECONDS, MAX_FAULTS, SAME_SECONDS, FaultSeen, add, merged, recent
 from agent.hardware.gpu_faults import MAX_WORD, Fault, Told, judge, read_table
 from agent.hardware.inventory import MAX_GPUS, Hardware
-from agent.ranks.health import CHECKS
+from agent.hardware.ledger import CHECKS
 from agent.sdk.hardware import Gpu
 
 CATALOG = Path(__file__).parents[1] / "data/xid/catalog.tsv"

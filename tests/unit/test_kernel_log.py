@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, strategies as st
 
-from agent.ranks.health import CHECKS
+from agent.hardware.ledger import CHECKS
 from agent.sdk.exporter import Roots
 from agent.sdk.hardware import Told
 from exporters.kernel_log import follower as follower_module, mounts as module

@@ -7,15 +7,10 @@ from collections.abc import Callable, Collection, Mapping
 
 from agent.core.identity import RankLabel
 from agent.core.leased import Leased
+from agent.hardware.ledger import CHECKS
 
 OOM = "oom"
-HARDWARE = frozenset(
-    {
-        "gpu_lost", "gpu_driver_hung", "gpu_xid", "gpu_ecc_uncorrectable", "gpu_row_remap_failed", "gpu_reset",
-        "gpu_recovery_action", "gpu_fabric", "nvlink_down", "nvswitch_fatal", "rdma_device_missing", "rdma_port_down",
-        "nic_fatal", "machine_check",
-    }
-)  # fmt: skip
+HARDWARE = frozenset(name for name, counts in CHECKS.items() if counts)
 """Checks of the health ledger that count by default."""
 LOG = frozenset(
     {
@@ -27,7 +22,6 @@ LOG = frozenset(
 )  # fmt: skip
 """Root categories of exporter job_log. _SHORTER merges related categories into one."""
 CAUSES = HARDWARE | LOG | {OOM}
-MAX_CAUSES, MAX_CAUSE_BYTES = 40, 32
 _XID = re.compile(r"xid_[0-9]{1,3}")
 _SHORTER = {
     "ib_retry_exceeded": "ib_error", "ib_local_protection": "ib_error", "ib_remote_invalid_request": "ib_error",
