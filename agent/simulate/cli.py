@@ -37,16 +37,7 @@ def make_parser() -> Parser:
     parser = Parser(
         prog="rankwatch simulate", description=DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    _add_job(parser.add_argument_group("the job"))
-    _add_files(parser.add_argument_group("the files"))
-    _add_looks(parser.add_argument_group("the appearance of the processes"))
-    _add_slowness(parser.add_argument_group("slowness"))
-    _add_accidents(parser.add_argument_group("accidents and ends"))
-    return parser
-
-
-def _add_job(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
+    add = parser.add_argument_group("the job").add_argument
     add("--ranks", type=whole(2), default=DEFAULT.ranks, metavar="N", help="ranks of the whole job (8)")
     add("--hosts", type=whole(1), default=1, metavar="H", help="hosts of the ranks (1)")
     add("--host-index", type=whole(0), default=0, metavar="I", help="index of this launcher's host (0)")
@@ -58,19 +49,13 @@ def _add_job(group: argparse._ArgumentGroup) -> None:
     add("--steps", type=whole(0), default=0, metavar="N", help="end in order after N steps (0: never)")
     add("--duration", dest="duration_seconds", type=amount, default=0.0, metavar="SECONDS",
         help="end in order after this time, and cancel ranks that do not end within the grace (0: never)")  # fmt: skip
-
-
-def _add_files(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
+    add = parser.add_argument_group("the files").add_argument
     add("--job-dir", default="", metavar="DIR", help="the job's own directory, shared by its hosts (a temporary one)")
     add("--dump-dir", default="", metavar="DIR", help="directory of Inspector files (JOB_DIR/inspector)")
     add("--dump-interval-us", type=whole(1), default=DEFAULT.dump_interval_us, metavar="US",
         help=f"interval of dump passes ({DEFAULT.dump_interval_us})")  # fmt: skip
     add("--flush-at-end", action="store_true", help="make a last dump pass at an orderly end (RCCL does, NCCL not)")
-
-
-def _add_looks(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
+    add = parser.add_argument_group("the appearance of the processes").add_argument
     add("--scheduler", choices=[*JOB_ID_VARIABLE, "none"], help="the ranks have its job id variable "
         "(torchrun, or none without --job-id)")  # fmt: skip
     add("--no-rank-environment", dest="rank_environment", action="store_false",
@@ -79,19 +64,13 @@ def _add_looks(group: argparse._ArgumentGroup) -> None:
     add("--master-port", type=whole(0), default=DEFAULT.master_port, metavar="PORT", help=f"({DEFAULT.master_port})")
     add("--dataloaders", type=whole(0), default=1, metavar="K", help="workers forked by each process (1)")
     add("--ranks-per-process", type=whole(1), default=1, metavar="M", help="ranks in one process and file (1)")
-
-
-def _add_slowness(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
+    add = parser.add_argument_group("slowness").add_argument
     add("--straggler", type=whole(0), metavar="RANK", help="a rank that computes longer before each operation")
     add("--straggler-delay-us", type=amount, default=DEFAULT.straggler_delay_us, metavar="US", help="how much longer")
     add("--slow-link", type=whole(0), metavar="RANK", help="a rank whose network link is slow")
     add("--slow-link-factor", type=positive, default=DEFAULT.slow_link_factor, metavar="F",
         help="factor of the duration of transfers over the link")  # fmt: skip
-
-
-def _add_accidents(group: argparse._ArgumentGroup) -> None:
-    add = group.add_argument
+    add = parser.add_argument_group("accidents and ends").add_argument
     add("--kill", dest="kill_ranks", type=ranks, default=(), metavar="RANKS", help="ranks (1 or 1,2,5) to signal")
     add("--kill-at", dest="kill_at_seconds", type=amount, default=0.0, metavar="SECONDS", help="when")
     add("--kill-signal", default="KILL", metavar="NAME", help="KILL, SEGV, ABRT, TERM, STOP ... (KILL)")
@@ -110,6 +89,7 @@ def _add_accidents(group: argparse._ArgumentGroup) -> None:
         help=f"from SIGTERM to SIGKILL ({DEFAULT.grace_seconds:g})")  # fmt: skip
     add("--slow-sigterm-ranks", type=ranks, default=(), metavar="RANKS", help="ranks that exit late after SIGTERM")
     add("--slow-sigterm-seconds", type=amount, default=DEFAULT.slow_sigterm_seconds, metavar="SECONDS", help="how long")
+    return parser
 
 
 def whole(least: int) -> Callable[[str], int]:

@@ -6,8 +6,10 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-SHARED = ("ranks", "hosts", "tp", "seed", "job_id", "records_per_second", "steps", "recreate_every_steps")
-SHARED_ACCIDENTS = ("straggler", "straggler_delay_us", "slow_link", "slow_link_factor")
+SHARED = (
+    "ranks", "hosts", "tp", "seed", "job_id", "records_per_second", "steps", "recreate_every_steps",
+    "straggler", "straggler_delay_us", "slow_link", "slow_link_factor",
+)  # fmt: skip
 """Fields that must be equal on every host; otherwise its ranks would belong to another job."""
 
 
@@ -79,7 +81,7 @@ class Job(NamedTuple):
 
     def difference(self, other: Job) -> str | None:
         """Return a field in which this host's job contradicts ``other``'s, or None."""
-        return next((name for name in SHARED + SHARED_ACCIDENTS if getattr(self, name) != getattr(other, name)), None)
+        return next((name for name in SHARED if getattr(self, name) != getattr(other, name)), None)
 
     def encode(self) -> str:
         """Return the job as JSON text."""

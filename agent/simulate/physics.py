@@ -7,7 +7,8 @@ measures each GPU's own kernel from its own start to its own stop).
 import random
 from typing import NamedTuple
 
-from agent.simulate.layout import Collective, Layout, Operation, SimulatedCommunicator
+from agent.simulate.job import Job
+from agent.simulate.layout import Collective, Layout, Operation, SimulatedCommunicator, make_layout
 
 NVLINK_GIGABYTES_PER_SECOND = 350.0
 NETWORK_GIGABYTES_PER_SECOND = 45.0
@@ -17,15 +18,6 @@ TRANSFER_JITTER = 0.05
 COMPUTE_JITTER_US = 150.0
 LEAST_COMPUTE_US = 20.0
 CALIBRATION_STEPS = 32
-
-
-class Accidents(NamedTuple):
-    """Accidents: a rank that computes longer, a rank behind a slow link."""
-
-    straggler: int | None = None
-    straggler_delay_us: float = 0.0
-    slow_link: int | None = None
-    slow_link_factor: float = 1.0
 
 
 class OperationTimes(NamedTuple):
@@ -46,10 +38,9 @@ class TimingPlan(NamedTuple):
     """Inputs of all times. ``pace``: real seconds per simulated second, which keeps the requested rate."""
 
     layout: Layout
-    seed: int
+    job: Job
     compute_us: float
     jitter_us: float
-    accidents: Accidents
     pace: float
 
 
@@ -72,38 +63,39 @@ def transfer_us(operation: Operation, communicator: SimulatedCommunicator) -> fl
     return NVLINK_LATENCY_US + bus_bytes / (NVLINK_GIGABYTES_PER_SECOND * 1e3)
 
 
-def make_plan(layout: Layout, seed: int, records_per_second: float, accidents: Accidents) -> TimingPlan:
-    """Return a plan whose compute times let a healthy rank complete ``records_per_second``.
+def make_plan(job: Job) -> TimingPlan:
+    """Return the job's plan, equal in all its processes: a healthy rank completes ``records_per_second``.
 
     If the transfers alone take longer, ``pace`` compresses simulated time into real time.
     """
+    layout = make_layout(job.ranks, job.hosts, job.tp, job.job_id, job.seed)
     operations = len(layout.step)
-    wanted_us = 1e6 / records_per_second
+    wanted_us = 1e6 / job.records_per_second
     transfers_us = (
         sum(transfer_us(planned, layout.communicators[planned.kind][0]) for planned in layout.step) / operations
     )
     compute_us = max(LEAST_COMPUTE_US, wanted_us - transfers_us - COMPUTE_JITTER_US)
     jitter_us = min(COMPUTE_JITTER_US, compute_us)
-    healthy = TimingPlan(layout, seed, compute_us, jitter_us, Accidents(), 1.0)
+    healthy = TimingPlan(layout, job._replace(straggler=None, slow_link=None), compute_us, jitter_us, 1.0)
     mean_us = sum(step_times(healthy, step).duration_us for step in range(CALIBRATION_STEPS)) / CALIBRATION_STEPS
-    return healthy._replace(accidents=accidents, pace=wanted_us * operations / mean_us)
+    return healthy._replace(job=job, pace=wanted_us * operations / mean_us)
 
 
 def step_times(plan: TimingPlan, step: int) -> StepTimes:
     """Return the times of step number ``step``; steps do not depend on each other."""
-    dice = random.Random(f"{plan.seed}/{step}").random  # noqa: S311  # simulated, no secret
-    accidents = plan.accidents
+    job = plan.job
+    dice = random.Random(f"{job.seed}/{step}").random  # noqa: S311  # simulated, no secret
     clock_us = [0.0] * plan.layout.ranks
     operations = []
     for operation in plan.layout.step:
         arrival_us = [start + plan.compute_us + plan.jitter_us * dice() for start in clock_us]
-        if accidents.straggler is not None:
-            arrival_us[accidents.straggler] += accidents.straggler_delay_us
+        if job.straggler is not None:
+            arrival_us[job.straggler] += job.straggler_delay_us
         kernel_us = [0.0] * plan.layout.ranks
         for communicator in plan.layout.communicators[operation.kind]:
             took_us = transfer_us(operation, communicator) * (1.0 + TRANSFER_JITTER * dice())
-            if communicator.network and accidents.slow_link in communicator.members:
-                took_us *= accidents.slow_link_factor
+            if communicator.network and job.slow_link in communicator.members:
+                took_us *= job.slow_link_factor
             end_us = max([arrival_us[rank] for rank in communicator.members]) + took_us
             for rank in communicator.members:
                 kernel_us[rank] = end_us - arrival_us[rank]

@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 
 from agent.simulate.job import Job, decode
-from agent.simulate.layout import make_layout
-from agent.simulate.physics import Accidents, TimingPlan, make_plan
+from agent.simulate.physics import make_plan
 from agent.simulate.progress import (
     END_OPERATION,
     END_REQUESTED,
@@ -41,12 +40,16 @@ class SimulatedRank:
         self._launcher = os.getppid()
         self._terminated_at: float | None = None
         signal.signal(signal.SIGTERM, self._note_sigterm)
-        plan = plan_of(job)
+        plan = make_plan(job)
         self._step_operations = len(plan.layout.step)
         self._run_ahead = run_ahead_operations(plan)
         self._board = ProgressBoard(f"{job.job_dir}/board", job.ranks)
         self._timeline = Timeline(plan)
-        self._ranks = [self._progress(rank, plan) for rank in ranks]
+        stuck_at = job.stuck_at_step * self._step_operations
+        self._ranks = [
+            RankProgress(rank, plan, self._timeline, self._board, stuck_at if rank == job.stuck else None)
+            for rank in ranks
+        ]
         self._recreate_at = job.recreate_every_steps * self._step_operations or None
         self._file = self._open_file()
         fork_data_loaders(job.dataloaders, job.end_marker(), self._launcher)
@@ -90,7 +93,9 @@ class SimulatedRank:
                     return 0
                 self._recreate()
             time.sleep(POLL_SECONDS)
-        self._linger()
+        if self._terminated_at is not None and {rank.rank for rank in self._ranks} & {*job.slow_sigterm_ranks}:
+            # As long as the slow SIGTERM handler of a rank here would take.
+            time.sleep(max(0.0, self._terminated_at + job.slow_sigterm_seconds - time.monotonic()))
         return 1
 
     def _destroy(self) -> None:
@@ -131,18 +136,9 @@ class SimulatedRank:
     def _must_leave(self) -> bool:
         return self._terminated_at is not None or os.getppid() != self._launcher
 
-    def _linger(self) -> None:
-        """After SIGTERM keep running for as long as the slow SIGTERM handler of a rank here would take."""
-        if self._terminated_at is not None and {rank.rank for rank in self._ranks} & {*self._job.slow_sigterm_ranks}:
-            time.sleep(max(0.0, self._terminated_at + self._job.slow_sigterm_seconds - time.monotonic()))
-
     def _note_sigterm(self, _signal: int, _frame: object) -> None:
         if self._terminated_at is None:
             self._terminated_at = time.monotonic()
-
-    def _progress(self, rank: int, plan: TimingPlan) -> RankProgress:
-        stuck_at = self._job.stuck_at_step * self._step_operations if rank == self._job.stuck else None
-        return RankProgress(rank, plan, self._timeline, self._board, stuck_at)
 
     def _write_summary(self) -> None:
         for rank in self._ranks:
@@ -161,13 +157,6 @@ class SimulatedRank:
                 "records": records,
             }
             Path(self._job.job_dir, f"written-{rank.rank}.json").write_text(json.dumps(summary))
-
-
-def plan_of(job: Job) -> TimingPlan:
-    """Return the timing plan of the job, equal in all its processes."""
-    layout = make_layout(job.ranks, job.hosts, job.tp, job.job_id, job.seed)
-    accidents = Accidents(job.straggler, job.straggler_delay_us, job.slow_link, job.slow_link_factor)
-    return make_plan(layout, job.seed, job.records_per_second, accidents)
 
 
 def start_library_thread() -> None:

@@ -4,11 +4,13 @@ import json
 import os
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
 import pytest
 
-from agent.simulate.layout import SimulatedCommunicator, make_layout
-from agent.simulate.physics import Accidents, TimingPlan, make_plan, step_times
+from agent.simulate.job import Job
+from agent.simulate.layout import SimulatedCommunicator
+from agent.simulate.physics import TimingPlan, make_plan, step_times
 from agent.simulate.writer import (
     PIECE_BYTES,
     RING_RECORDS,
@@ -84,9 +86,12 @@ TP_OPERATIONS = range(5)
 DP_OPERATIONS = (5, 6)
 
 
-def plan(accidents: Accidents = Accidents(), records_per_second: float = 100.0) -> TimingPlan:  # noqa: B008  # immutable
+JOB = Job("", "", ranks=8, hosts=2, tp=4, job_id="7", seed=1, records_per_second=100.0)
+
+
+def plan(**more: Any) -> TimingPlan:
     """Eight ranks on two hosts, TP 4."""
-    return make_plan(make_layout(8, 2, 4, "7", 1), 1, records_per_second, accidents)
+    return make_plan(JOB._replace(**more))
 
 
 def means_us(of: TimingPlan, position: int, first: int = 0) -> list[float]:
@@ -97,7 +102,7 @@ def means_us(of: TimingPlan, position: int, first: int = 0) -> list[float]:
 
 def test_the_straggler_has_the_shortest_time() -> None:
     """In its TP group the late rank's kernels are shortest, and its peers wait the whole delay."""
-    late = plan(Accidents(straggler=2, straggler_delay_us=2000))
+    late = plan(straggler=2, straggler_delay_us=2000.0)
     for position in TP_OPERATIONS:
         means = means_us(late, position)
         assert min(means) == means[2]
@@ -107,7 +112,7 @@ def test_the_straggler_has_the_shortest_time() -> None:
 
 def test_a_slow_link_raises_the_floor_of_all_who_use_it() -> None:
     """The DP group of the slow link gets three times the floor, the other groups and all spreads stay."""
-    healthy, slow = plan(), plan(Accidents(slow_link=6, slow_link_factor=3.0))
+    healthy, slow = plan(), plan(slow_link=6, slow_link_factor=3.0)
     for position in DP_OPERATIONS:
         before, after = means_us(healthy, position), means_us(slow, position)
         assert [after[rank] / before[rank] > 2 for rank in range(8)] == [False, False, True, False] * 2
