@@ -86,9 +86,7 @@ def _series(families: Iterable[Metric]) -> Iterable[tuple[str, str]]:
 
 def _text(columns: Sequence[str], rows: dict[str, list[str]]) -> bytes:
     lines = ["\t".join(("series", *columns))]
-    lines += ["\t".join((_one_line(series), *values)) for series, values in sorted(rows.items())]
+    for series, values in sorted(rows.items()):
+        one_line = "".join(letter if letter.isprintable() else "?" for letter in series)
+        lines.append("\t".join((one_line, *values)))
     return "\n".join((*lines, "")).encode(errors="replace")
-
-
-def _one_line(text: str) -> str:
-    return "".join(letter if letter.isprintable() else "?" for letter in text)

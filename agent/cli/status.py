@@ -1,7 +1,6 @@
 """`rankwatch status`: print the ranks of a running agent as a table."""
 
 import argparse
-import os
 import shutil
 import sys
 import time
@@ -107,9 +106,6 @@ def _watch(agent: own_agent.AgentPlace, job_id: str | None) -> int:
             sys.stdout.flush()
             time.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:
-        return 0
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter's last flush must not fail
         return 0
     finally:
         if terminal:

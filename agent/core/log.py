@@ -32,6 +32,8 @@ FLUSH_SECONDS = 1.0
 
 _PREFIX = "rankwatch."
 _NAMED_FIELD = re.compile(r"\{(\w+)\}")
+_ESCAPES = {"\\": "\\\\", '"': '\\"'}
+_NEEDS_QUOTES = frozenset(" =")
 _NUMBERS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNING, "error": logging.ERROR}
 
 
@@ -236,14 +238,7 @@ def _error_text(error: BaseException) -> str:
 def _logfmt_value(value: str | float | bool | None) -> str:
     if not isinstance(value, str):
         return json.dumps(value)
-    escaped = "".join(_ESCAPES.get(c) or (c if c.isprintable() else _escape(c)) for c in value)
+    # A control, format or separator character could forge a line or control a terminal.
+    shown = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in value)
+    escaped = "".join(_ESCAPES.get(c, c) for c in shown)
     return escaped if escaped == value and value and not _NEEDS_QUOTES.intersection(value) else f'"{escaped}"'
-
-
-_ESCAPES = {"\\": "\\\\", '"': '\\"'}
-_NEEDS_QUOTES = frozenset(" =")
-
-
-def _escape(character: str) -> str:
-    """Return a control, format or separator character as an escape: it could forge a line or control a terminal."""
-    return character.encode("unicode_escape").decode()

@@ -73,7 +73,11 @@ def get(url: str, path: str, query: Mapping[str, str]) -> Any:
     Raises OSError if it does not answer with status 200; ValueError if ``url`` is invalid or the answer is not JSON.
     """
     parts = _parts(url)
-    connection = _connection(parts, parts.hostname or "")
+    host = parts.hostname or ""
+    connection = http.client.HTTPConnection(host, parts.port, timeout=ASK_SECONDS)
+    if parts.scheme == "https":
+        tls = ssl.create_default_context()
+        connection = http.client.HTTPSConnection(host, parts.port, timeout=ASK_SECONDS, context=tls)
     try:
         target = f"{parts.path.rstrip('/')}{path}?{urllib.parse.urlencode(query)}"
         connection.request("GET", target, headers=_headers(parts))
@@ -116,12 +120,6 @@ def _parts(url: str) -> urllib.parse.SplitResult:
     if not is_address:
         raise ValueError(f"{shown(url)!r} is no address such as http://prometheus:9090") from None
     return parts
-
-
-def _connection(parts: urllib.parse.SplitResult, host: str) -> http.client.HTTPConnection:
-    if parts.scheme == "http":
-        return http.client.HTTPConnection(host, parts.port, timeout=ASK_SECONDS)
-    return http.client.HTTPSConnection(host, parts.port, timeout=ASK_SECONDS, context=ssl.create_default_context())
 
 
 def _headers(parts: urllib.parse.SplitResult) -> dict[str, str]:

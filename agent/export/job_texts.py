@@ -47,7 +47,6 @@ class JobLines(NamedTuple):
 
     job_id: str
     path: str
-    identity: tuple[int, int]
     generation: int
     seconds: float
     lines: list[str]
@@ -89,7 +88,7 @@ class JobTexts:
             job_id = self._job(read.file, ranks)
             written = min(now, read.file.modified_ns / 1e9) if read.file.modified_ns >= 0 else now
             lines = [line.decode("utf-8", "replace") for line in read.lines()]
-            results.append(JobLines(job_id, read.file.path, read.file.identity, read.generation, written, lines))
+            results.append(JobLines(job_id, read.file.path, read.generation, written, lines))
         return results
 
     def positions(self) -> list[Position]:

@@ -100,7 +100,7 @@ def _best_known(seen: Sequence[FaultSeen]) -> list[FaultSeen]:
     }
     lines = {
         fault_seen.fault.code: fault_seen.last_seconds
-        for fault_seen in sorted(seen, key=_age)
+        for fault_seen in sorted(seen, key=lambda fault_seen: fault_seen.last_seconds)
         if fault_seen.fault not in by_number
     }
     return [
@@ -109,10 +109,6 @@ def _best_known(seen: Sequence[FaultSeen]) -> list[FaultSeen]:
         if fault_seen.fault not in by_number
         or fault_seen.last_seconds - lines.get(fault_seen.fault.code, float("-inf")) > SAME_SECONDS
     ]
-
-
-def _age(seen: FaultSeen) -> float:
-    return seen.last_seconds
 
 
 def _worth(seen: FaultSeen) -> tuple[bool, bool, bool, float]:

@@ -6,7 +6,7 @@ import msgspec
 
 from agent.core.identity import Membership, ProcessKey, RankLabel, WriterKey
 from agent.core.leased import Leased
-from agent.ranks.rank.environment import kept_settings, read_claim
+from agent.ranks.rank.environment import MAX_SETTING_CHARACTERS, read_claim
 from agent.ranks.rank.evidence import RasSilence
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import ProcessFacts
@@ -78,11 +78,15 @@ class RankWriter(Leased[RankTable]):
         if len(table.processes) >= MAX_PROCESSES and not table.make_room(facts.owner.key):
             table.refused += 1
             return False
-        proven, host = (facts.owner.job_id, facts.owner.scheduler), facts.loopback_host(table.hostname)
-        claim = read_claim(facts.environment or {}, host, table.job_id_variables, proven)
+        host, environment = table.hostname, facts.environment or {}
+        if facts.network_namespace:  # each pod has its own loopback
+            host = f"{host}/{facts.network_namespace}"
+        proven = (facts.owner.job_id, facts.owner.scheduler)
+        claim = read_claim(environment, host, table.job_id_variables, proven)
         if facts.environment is not None:
-            names = frozenset[str]().union(*table.variables.values())
-            facts = msgspec.structs.replace(facts, environment=kept_settings(facts.environment, names))
+            names = frozenset[str]().union(*table.variables.values()) & environment.keys()
+            kept = {name: environment[name][:MAX_SETTING_CHARACTERS] for name in names}
+            facts = msgspec.structs.replace(facts, environment=kept)
         table.processes[facts.key] = RankProcess(found_at=now, facts=facts, claim=claim)
         return True
 

@@ -102,6 +102,7 @@ def parse_status(text: str) -> Status | None:
     """Parse /proc/PID/status (or a thread's); None if it is invalid."""
     fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     try:
+        cpus = fields.get("Cpus_allowed_list", "").strip()
         pending = int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)
         status = Status(
             uid=int(fields["Uid"].split()[0]),
@@ -110,18 +111,13 @@ def parse_status(text: str) -> Status | None:
             context_switches=sum(int(fields[f"{kind}voluntary_ctxt_switches"]) for kind in ("", "non")),
             root=fields["Uid"].split() == ["0"] * 4,
             swap_bytes=1024 * int(fields.get("VmSwap", "0").split()[0]),  # a zombie has none
-            cpus=_cpu_list(fields.get("Cpus_allowed_list", "")),
+            cpus=cpus if len(cpus) <= MAX_CPU_LIST else "",
         )
     except (KeyError, ValueError, IndexError):
         return None
     numbers = (status.uid, *status.namespace_pids, status.context_switches, status.swap_bytes)
     is_one = status.namespace_pids and min(numbers) >= 0 and max(numbers) <= _MAX_NUMBER
     return status if is_one else None
-
-
-def _cpu_list(text: str) -> str:
-    cpus = text.strip()
-    return cpus if len(cpus) <= MAX_CPU_LIST else ""
 
 
 def parse_schedstat(text: str) -> int | None:

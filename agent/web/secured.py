@@ -36,12 +36,13 @@ _REALM = (("WWW-Authenticate", 'Basic realm="rankwatch", charset="UTF-8"'),)
 class _Bucket:
     """A token bucket: at most ``most`` tokens, refilled at ``per_second``."""
 
-    def __init__(self, most: int, per_second: float, now: float) -> None:
-        self._most, self._per_second = most, per_second
-        self._tokens, self._at = float(most), now
+    def __init__(self, most: int, per_second: float, monotonic: Callable[[], float]) -> None:
+        self._most, self._per_second, self._monotonic = most, per_second, monotonic
+        self._tokens, self._at = float(most), monotonic()
 
-    def take(self, now: float) -> bool:
+    def take(self) -> bool:
         """Take one token; return False if there is none."""
+        now = self._monotonic()
         self._tokens = min(self._most, self._tokens + (now - self._at) * self._per_second)
         self._at = now
         has_one = self._tokens >= 1
@@ -105,12 +106,11 @@ class Passwords:
 
     def _may_check(self, client: str) -> bool:
         """Take one of the peer's checks; return False if there is none."""
-        now = self._monotonic()
-        bucket = self._buckets.pop(client, None) or _Bucket(CHECKS_AT_ONCE, CHECKS_PER_SECOND, now)
+        bucket = self._buckets.pop(client, None) or _Bucket(CHECKS_AT_ONCE, CHECKS_PER_SECOND, self._monotonic)
         self._buckets[client] = bucket
         while len(self._buckets) > MAX_CLIENTS:
             self._buckets.popitem(last=False)
-        return bucket.take(now)
+        return bucket.take()
 
 
 def _pair(authorization: str) -> tuple[bytes, bytes] | None:
@@ -142,14 +142,13 @@ class Secured:
         self.tls = tls
         self.passwords = passwords
         self._headers = dict(headers or {})
-        self._monotonic = monotonic
         self._bucket: _Bucket | None = None
         if rate is not None and rate.seconds and monotonic is not None:
-            self._bucket = _Bucket(max(rate.burst, 1), 1 / rate.seconds, monotonic())
+            self._bucket = _Bucket(max(rate.burst, 1), 1 / rate.seconds, monotonic)
 
     async def refuse(self, request: HttpRequest) -> HttpResponse | None:
         """Return the refusal of a request; None if it may proceed."""
-        if self._bucket is not None and self._monotonic is not None and not self._bucket.take(self._monotonic()):
+        if self._bucket is not None and not self._bucket.take():
             return self.finish(HttpResponse(429, TEXT, b"Too many requests\n"))
         if self.passwords is None or request.path in OPEN_PATHS:
             return None

@@ -98,10 +98,6 @@ def main() -> None:
         write(options.output, options.thresholds, options.agent)
     except (OSError, ValueError) as error:
         sys.exit(f"{error}")
-    except Exception as error:
-        if type(error).__name__ != "RulesError":
-            raise
-        sys.exit(f"{error}")
 
 
 if __name__ == "__main__":

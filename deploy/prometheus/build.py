@@ -45,7 +45,7 @@ ABOUT = {"job_dashboard": "$labels.job_id", "node_dashboard": "$labels.node", "n
 """Dashboard that an alert links to: the job's if its text names a job, else the node's if it names one, else Fleet."""
 
 
-class RulesError(Exception):
+class RulesError(ValueError):
     """An error in the thresholds or the sources; the message has one line."""
 
 

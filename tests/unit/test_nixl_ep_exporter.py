@@ -47,7 +47,7 @@ def plan_of(phases: list[list[int]]) -> Plan:
 
 def lines(*texts: str, path: str = "/o/nixl-ep-node-0.log", seconds: float = 100.0, generation: int = 0) -> JobLines:
     """What a file was read to say."""
-    return JobLines("4711", path, (1, 1), generation, seconds, list(texts))
+    return JobLines("4711", path, generation, seconds, list(texts))
 
 
 def run_of(*read: JobLines) -> JobRun:

@@ -119,11 +119,6 @@ def read_claim(
     )
 
 
-def kept_settings(environment: Mapping[str, str], names: frozenset[str]) -> dict[str, str]:
-    """Return the variables of ``environment`` that are in ``names``, each cut to MAX_SETTING_CHARACTERS."""
-    return {name: environment[name][:MAX_SETTING_CHARACTERS] for name in names & environment.keys()}
-
-
 def group_job_id(job_id: str, group: str) -> str:
     """Return the id of one group among several under one job id."""
     return f"{job_id}-{hashlib.blake2s(group.encode()).hexdigest()[:_GROUP_HASH_DIGITS]}"

@@ -68,10 +68,6 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     session: int = 0
     title: str = ""
 
-    def loopback_host(self, hostname: str) -> str:
-        """Return a name for its loopback host: this node and its network namespace (each pod has its own)."""
-        return f"{hostname}/{self.network_namespace}" if self.network_namespace else hostname
-
 
 UNSEEN = ProcessFacts(ProcessKey(0, 0), 0.0, 0, "", "")
 """Facts that stand for a process that was never seen."""
