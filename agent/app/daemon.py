@@ -255,7 +255,7 @@ class Daemon:
         running, broken = self._supervisor.running.values(), self._supervisor.broken
         return node_document(
             self._supervisor.health_snapshot(),
-            self._supervisor.ranks.speeds.view,
+            self._supervisor.ranks.speeds,
             exporter_views(running, broken, self._registry.counts),
             self._hostname,
             up_seconds=self._clock.monotonic() - self._started_at,

@@ -9,13 +9,12 @@ from typing import Generic, TypeVar
 from agent import __version__
 from agent.app.running import Running
 from agent.core.clock import Clock
-from agent.core.identity import RankLabel
 from agent.export.registry import SourceCounts
 from agent.page import describe
 from agent.page.document import MAX_RANKS, Configuration, ExporterView, NodeDocument
 from agent.page.static import SCRIPT, STYLE
 from agent.ranks.health import HealthSnapshot
-from agent.ranks.speeds import SpeedView
+from agent.ranks.speeds import SpeedBook
 from agent.web.handlers import STATIC_HEADERS
 from agent.web.messages import HttpResponse
 
@@ -46,7 +45,7 @@ class HeldAnswer(Generic[T]):
 
 def node_document(
     health: HealthSnapshot,
-    speed_of: Callable[[RankLabel], SpeedView],
+    speeds: SpeedBook,
     exporters: Iterable[ExporterView],
     hostname: str,
     *,
@@ -56,7 +55,7 @@ def node_document(
 ) -> NodeDocument:
     """Return the node's document as of the time of ``health``."""
     table = health.ranks
-    ranks = describe.ranks(table.ranks, health.entries, health.counted, speed_of)
+    ranks = describe.ranks(table.ranks, health.entries, health.counted, speeds)
     return NodeDocument(
         rankwatch=__version__,
         hostname=hostname,

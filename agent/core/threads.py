@@ -28,7 +28,6 @@ class OwnThread(Executor):
         self.name = name
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._started = False
         self._stopped = False
 
     async def call(self, function: Callable[[], T]) -> T:
@@ -55,8 +54,7 @@ class OwnThread(Executor):
     def _put(self, function: Callable[[], object], settle: _Settle) -> None:
         if self._stopped:
             raise LeaseEnded(f"thread {self.name} was stopped")
-        if not self._started:
-            self._started = True
+        if self._thread.ident is None:  # not started yet
             self._thread.start()
         self._jobs.put((function, settle))
 

@@ -1,16 +1,16 @@
 """Make the node's document from the agent's tables. Pure."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
-from agent.core.identity import RankLabel, rank_order
+from agent.core.identity import rank_order
 from agent.hardware.ledger import CheckState, Entry
 from agent.page.document import JobView, Rank, RankEnd
 from agent.ranks import health
 from agent.ranks.families import state_of
 from agent.ranks.rank.exit_status import ending, in_words
 from agent.ranks.snapshot import RankSnapshot, RankView
-from agent.ranks.speeds import SpeedView
+from agent.ranks.speeds import SpeedBook
 
 TROUBLE_FIRST = ("dead", "unresponsive", "unknown", "exited", "alive", "finished")
 STALE_SECONDS = 10.0
@@ -23,11 +23,11 @@ def ranks(
     views: Iterable[RankView],
     entries: Collection[Entry],
     counted: frozenset[str],
-    speed_of: Callable[[RankLabel], SpeedView],
+    speeds: SpeedBook,
 ) -> list[Rank]:
     """Return the ranks: in trouble first, then by job and number. ``counted``: checks that make a rank unhealthy."""
     failed = [entry for entry in entries if entry.finding.state is CheckState.FAILED and entry.check in counted]
-    return sorted((_rank(view, failed, speed_of(view.label)) for view in views), key=_order)
+    return sorted((_rank(view, failed, speeds) for view in views), key=_order)
 
 
 def jobs(views: Iterable[RankView], judged: Iterable[Rank], now_seconds: float) -> list[JobView]:
@@ -124,7 +124,7 @@ def _job(job_id: str, members: Sequence[Rank], view: RankView, now_seconds: floa
     )
 
 
-def _rank(view: RankView, failed: Collection[Entry], speed: SpeedView) -> Rank:
+def _rank(view: RankView, failed: Collection[Entry], speeds: SpeedBook) -> Rank:
     process, facts = view.process, view.process.facts
     subjects = health.subjects_of(view)
     has_exited = process.exited_at is not None
@@ -134,16 +134,16 @@ def _rank(view: RankView, failed: Collection[Entry], speed: SpeedView) -> Rank:
         rank=view.label.rank,
         state=state_of(process),
         state_reason=process.verdict.reason if process.verdict else "",
-        pid=facts.key.pid if facts else None,
-        user=facts.user if facts else "",
-        pod=facts.pod if facts else "",
-        container=facts.container if facts else "",
+        pid=facts.key.pid,
+        user=facts.user,
+        pod=facts.pod,
+        container=facts.container,
         local_rank=process.local_rank if len(process.slots or ()) == 1 else str(view.slot),
         gpus=view.gpus(),
-        started_at_seconds=facts.start_seconds if facts else None,
+        started_at_seconds=facts.start_seconds,
         last_progress_seconds=process.progress_seconds,
-        bus_bandwidth_bytes_per_second=None if has_exited else speed.bus_bandwidth_bytes_per_second,
-        late_share=None if has_exited else speed.late_share,
+        bus_bandwidth_bytes_per_second=None if has_exited else speeds.bandwidth(view.label),
+        late_share=None if has_exited else speeds.late_share(view.label),
         ended=RankEnd(process.exited_seconds, reason, signal, int(code) if code else None, process.exception)
         if has_exited
         else None,

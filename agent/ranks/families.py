@@ -154,7 +154,7 @@ def _communicators(ranks: Sequence[RankView]) -> Iterable[Metric]:
         if view.process.exited_at is not None:
             continue
         for (comm, comm_rank), membership in view.process.members.items():
-            if _is_own_comm_rank(view, comm, comm_rank):
+            if view.process.slot_of(comm, comm_rank) == view.slot:
                 seen.setdefault((view.label.job_id, comm), membership)
                 placed.setdefault((view.label.job_id, comm, str(comm_rank)), view.label.rank)
     for (job_id, comm), m in seen.items():
@@ -162,12 +162,3 @@ def _communicators(ranks: Sequence[RankView]) -> Iterable[Metric]:
     for place, rank in placed.items():
         members.add((*place, rank), 1.0)
     return [info.metric, members.metric]
-
-
-def _is_own_comm_rank(view: RankView, comm: str, comm_rank: int) -> bool:
-    """Return True if rank ``comm_rank`` of ``comm`` is this rank; a process maps its ranks in ascending order."""
-    slots = view.process.slots or []
-    if len(slots) == 1:
-        return True
-    local = view.process.local_ranks(comm)
-    return len(local) == len(slots) and local[view.slot] == comm_rank

@@ -25,13 +25,6 @@ class RankSpeed(msgspec.Struct, frozen=True):
     lateness_seconds: float | None = None
 
 
-class SpeedView(msgspec.Struct, frozen=True):
-    """Speed of a rank as shown. ``late_share``: share of the last minute that it was late, 0 to 1; None if unknown."""
-
-    bus_bandwidth_bytes_per_second: float | None = None
-    late_share: float | None = None
-
-
 class SpeedBook:
     """Current speeds of the node's ranks, and their lateness over the last LATE_SECONDS."""
 
@@ -60,10 +53,13 @@ class SpeedBook:
                 track.popleft()
         self._lateness = known
 
-    def view(self, label: RankLabel) -> SpeedView:
-        """Return the current speed of a rank and its lateness in the last minute."""
-        speed, track = self._speeds.get(label, RankSpeed()), self._lateness.get(label)
-        late = None
-        if track and track[-1][0] - track[0][0] >= LATE_SECONDS:
-            late = min(1.0, (track[-1][1] - track[0][1]) / (track[-1][0] - track[0][0]))
-        return SpeedView(speed.bus_bandwidth_bytes_per_second, late)
+    def bandwidth(self, label: RankLabel) -> float | None:
+        """Return a rank's current bus bandwidth in bytes per second; None without data."""
+        return self._speeds.get(label, RankSpeed()).bus_bandwidth_bytes_per_second
+
+    def late_share(self, label: RankLabel) -> float | None:
+        """Return the share of the last minute that a rank was late, 0 to 1; None if unknown."""
+        track = self._lateness.get(label)
+        if not track or track[-1][0] - track[0][0] < LATE_SECONDS:
+            return None
+        return min(1.0, (track[-1][1] - track[0][1]) / (track[-1][0] - track[0][0]))

@@ -253,7 +253,7 @@ class RankWriter(Leased[RankTable]):
 
     def late_share(self, label: RankLabel) -> float | None:
         """Return the share of the last minute that the rank was late (0 to 1); None if unknown."""
-        return self._table.speeds.view(label).late_share
+        return self._table.speeds.late_share(label)
 
     def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
         """Link a process that truncated its file just before it exited: no process holds the file now.

@@ -19,7 +19,6 @@ from agent.app.lease import Lease, Lender, end_writers
 from agent.core.checkpoint import StateFile
 from agent.core.log import Logger
 from agent.hardware.ledger import CheckState
-from agent.ranks.speeds import SpeedView
 from agent.ranks.table import RankTable
 from agent.sdk.exporter import Context, LeaseEnded, NoData, Roots
 from agent.sdk.hardware import NODE
@@ -151,9 +150,9 @@ async def test_what_holds_only_while_the_exporter_runs_ends_with_it(agent: Lende
     lent.checks.report(NODE, "gpu_hot", CheckState.FAILED)
     lent.exits.set_causes({RANK: "cuda_oom"})
     lent.evidence.offer(None)  # type: ignore[arg-type]
-    assert (tables(agent) == before, agent.ranks.speeds.view(RANK) == SpeedView()) == (False, False)
+    assert (tables(agent) == before, agent.ranks.speeds.bandwidth(RANK) is None) == (False, False)
     await lease.close()
-    assert (tables(agent) == before, agent.ranks.speeds.view(RANK) == SpeedView()) == (True, True)
+    assert (tables(agent) == before, agent.ranks.speeds.bandwidth(RANK) is None) == (True, True)
 
 
 @pytest.mark.parametrize("name", exporter_names())

@@ -21,7 +21,7 @@ def document(table: Table, ledger: HealthLedger | None = None, counted: frozense
     """Make the document of a node with this rank table and ledger."""
     entries = () if ledger is None else ledger.entries()
     return node_document(
-        HealthSnapshot(table.ranks.timed_snapshot(), entries, counted), table.ranks.speeds.view, (), "here",
+        HealthSnapshot(table.ranks.timed_snapshot(), entries, counted), table.ranks.speeds, (), "here",
         up_seconds=60.0, ready=True, configuration=Configuration("/etc/rankwatch.yml"),
     )  # fmt: skip
 

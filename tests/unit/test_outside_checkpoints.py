@@ -162,7 +162,7 @@ def live_on(ranks: RankTable) -> bytes:
         shown(liveness_page.families(result))
         health = HealthSnapshot(result, (), frozenset())
         state = {"up_seconds": 1.0, "ready": True, "configuration": Configuration()}
-        document = node_document(health, ranks.speeds.view, (), "here", **state)
+        document = node_document(health, ranks.speeds, (), "here", **state)
         front_page(read(write(document)), SiteLinks())
     return ranks.dump()
 

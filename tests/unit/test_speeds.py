@@ -5,7 +5,7 @@ from fake_clock import FakeClock
 
 from agent.core.identity import RankLabel
 from agent.ranks import speeds
-from agent.ranks.speeds import STEP_SECONDS, RankSpeed, SpeedBook, SpeedView
+from agent.ranks.speeds import STEP_SECONDS, RankSpeed, SpeedBook
 
 RANK = RankLabel("1", "0")
 
@@ -15,23 +15,23 @@ def test_late_share_of_the_last_minute() -> None:
     clock = FakeClock()
     book = SpeedBook(clock)
 
-    def speed_of(steps: int, by: float, start: float = 0.0) -> SpeedView:
+    def share_of(steps: int, by: float, start: float = 0.0) -> float | None:
         for number in range(steps):
             clock.advance(STEP_SECONDS)
             book.observe({RANK: RankSpeed(2e9, start + number * by)})
-        return book.view(RANK)
+        return book.late_share(RANK)
 
-    assert book.view(RANK) == SpeedView()
-    assert speed_of(12, 1.5) == SpeedView(2e9, None)
-    assert speed_of(5, 1.5, 18.0).late_share == pytest.approx(0.3)
-    assert speed_of(14, 0.0, 24.0).late_share == 0.0
-    assert speed_of(12, 1.5).late_share is None, "a counter that fell began anew"
-    assert speed_of(3, 9.0, 18.0).late_share == pytest.approx((36.0 - 3.0) / 60)
-    assert speed_of(13, 9.0, 36.0).late_share == 1.0
+    assert (book.bandwidth(RANK), book.late_share(RANK)) == (None, None)
+    assert (share_of(12, 1.5), book.bandwidth(RANK)) == (None, 2e9)
+    assert share_of(5, 1.5, 18.0) == pytest.approx(0.3)
+    assert share_of(14, 0.0, 24.0) == 0.0
+    assert share_of(12, 1.5) is None, "a counter that fell began anew"
+    assert share_of(3, 9.0, 18.0) == pytest.approx((36.0 - 3.0) / 60)
+    assert share_of(13, 9.0, 36.0) == 1.0
     book.observe({RANK: RankSpeed(2e9, None)})
-    assert book.view(RANK) == SpeedView(2e9, None)
+    assert (book.bandwidth(RANK), book.late_share(RANK)) == (2e9, None)
     book.observe({})
-    assert book.view(RANK) == SpeedView()
+    assert (book.bandwidth(RANK), book.late_share(RANK)) == (None, None)
 
 
 def test_tracks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,8 +45,8 @@ def test_tracks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         for value in range(14):
             book.observe({label: RankSpeed(1e9, float(value)) for label in shown})
             clock.advance(STEP_SECONDS)
-        return [book.view(label).late_share for label in labels]
+        return [book.late_share(label) for label in labels]
 
     assert late_shares(labels) == [0.2, 0.2, None]
-    assert book.view(labels[2]).bus_bandwidth_bytes_per_second == 1e9
+    assert book.bandwidth(labels[2]) == 1e9
     assert late_shares(labels[1:]) == [None, 0.2, 0.2]

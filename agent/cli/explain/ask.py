@@ -8,10 +8,10 @@ import msgspec
 
 from agent.cli.explain import incident
 from agent.cli.explain.model import Course, Happened, Kind, KnownJob, Span
-from agent.cli.job.facts import quoted, rank_end
+from agent.cli.job.facts import quoted
 from agent.core import prometheus
 from agent.core.prometheus import Line, Sample
-from agent.page.describe import how_ended
+from agent.ranks.rank.exit_status import in_words
 
 MAX_HOURS = 24 * 7
 DEFAULT_HOURS = 24
@@ -228,7 +228,7 @@ def lost_nodes(labels: str) -> str:
 
 def ended(labels: Mapping[str, str]) -> str:
     """Return the end of a rank as a phrase, from the labels reason, signal and code."""
-    return how_ended(rank_end(labels, 0.0))
+    return in_words(labels.get("reason", "unknown"), labels.get("signal", ""), labels.get("code", ""))
 
 
 def believed(stamp: float, seen: float) -> float:

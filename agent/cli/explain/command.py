@@ -43,12 +43,6 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _recent_jobs(asker: ask.Ask, end: float, seconds: float) -> list[str]:
-    """Return at most MAX_LISTED ids of jobs in the range."""
-    jobs = f"group by (job_id) (last_over_time(rankwatch_job_ranks[{math.ceil(seconds)}s]))"
-    return sorted(sample.labels.get("job_id", "") for sample in asker.at(f"topk({MAX_LISTED}, {jobs})", end))
-
-
 def explain(
     asker: ask.Ask, job_id: str, cluster: str | None, since: float | None, end: float, read: bundles.Read
 ) -> tuple[story.StoryPage | None, str]:
@@ -60,7 +54,9 @@ def explain(
         return None, f"clusters {names} each have a job {job_id}: choose one by --cluster"
     if not job.clusters and not read.summaries:
         none = "none (rankwatch doctor --prometheus URL checks the scrapes)"
-        listed = ", ".join(_recent_jobs(asker, end, seconds)) or none
+        jobs = f"group by (job_id) (last_over_time(rankwatch_job_ranks[{math.ceil(seconds)}s]))"
+        recent = asker.at(f"topk({MAX_LISTED}, {jobs})", end)
+        listed = ", ".join(sorted(sample.labels.get("job_id", "") for sample in recent)) or none
         return None, f"job {job_id}: no data in the range (--since, --until); known jobs: {listed}"
     start = end - seconds
     if since is None and job.started is not None:

@@ -60,45 +60,42 @@ class RankBinder:
             if self._is_due(process, now):
                 self.bind(process, name, processes)
 
-    def bind(self, process: RankProcess, name: ProcessName, processes: Mapping[ProcessKey, RankProcess]) -> bool:
-        """Fix the labels of a process; return False when they are fixed already, or if nothing names its rank.
+    def bind(self, process: RankProcess, name: ProcessName, processes: Mapping[ProcessKey, RankProcess]) -> None:
+        """Fix the labels of a process, unless they are fixed already, or if nothing names its rank.
 
         ``processes``: all processes. If ``process`` proves its job id, processes of other owners lose that id.
         """
         if process.labels:
-            return False
+            return
         claimants = self._rivals(process)
         waited = self._clock.monotonic() - process.found_at >= BINDING_SECONDS
         siblings = [claimant for claimant in claimants if are_siblings(process, claimant)]
         ranks, source = process.ranks(unique=len(claimants) <= 1)
         if 1 < len(siblings) <= MAX_SIBLINGS and source == "environment":
-            settled = waited or self._settle_at_once or process.exited_at is not None
-            return settled and self._bind_sibling(process, name, siblings, processes)
+            if waited or self._settle_at_once or process.exited_at is not None:
+                self._bind_sibling(process, name, siblings, processes)
+            return
         if not ranks and (waited or process.exited_at is not None):
             ranks, source = process.pid_rank(), "pid"
         if not ranks:
-            return False
+            return
         job_id = self._job_id(process, processes)
         slots = [self.labels.take(RankLabel(job_id, rank), process, may_regroup=waited) for rank in ranks]
         if None in slots:
             if not waited and process.exited_at is None and not self._settle_at_once:
                 self.labels.release(process, slots)
-                return False
+                return
             self.duplicates.add(name)
         else:
             self.duplicates.discard(name)
         process.slots, process.source = slots, source
-        return True
 
     def label(self, process: RankProcess, comm: str, comm_rank: int) -> RankLabel | None:
         """Return the label of the rank of ``process`` that is rank ``comm_rank`` of ``comm``; None while unknown."""
         if not process.slots:
             return None
-        if len(process.slots) == 1:
-            return process.slots[0]
-        local = process.local_ranks(comm)
-        if len(local) == len(process.slots) and comm_rank in local:
-            return process.slots[local.index(comm_rank)]
+        if (slot := process.slot_of(comm, comm_rank)) is not None:
+            return process.slots[slot]
         waited = self._clock.monotonic() - process.seen_at.get(comm, process.found_at)
         first = process.slots[0]
         if first is None or (waited < BINDING_SECONDS and process.exited_at is None and not self._settle_at_once):
@@ -153,7 +150,7 @@ class RankBinder:
         name: ProcessName,
         siblings: Sequence[RankProcess],
         processes: Mapping[ProcessKey, RankProcess],
-    ) -> bool:
+    ) -> None:
         """Bind a process that shares its task's environment to the first of its candidate ranks that is free."""
         job_id = self._job_id(process, processes)
         others = {id(sibling) for sibling in siblings if sibling is not process}
@@ -162,8 +159,7 @@ class RankBinder:
             if id(self.labels.holder(label)) not in others and self.labels.take(label, process, may_regroup=False):
                 process.slots, process.source = [label], source
                 self.duplicates.discard(name)
-                return True
-        return False
+                return
 
     def _job_id(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> str:
         """Return the job id shown for this process; processes of another owner lose that id to a proven owner."""

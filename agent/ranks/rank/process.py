@@ -256,6 +256,13 @@ class RankProcess(msgspec.Struct):
         """Return this process' ranks in ``comm``, in ascending order."""
         return sorted(rank for name, rank in self.members if name == comm)
 
+    def slot_of(self, comm: str, comm_rank: int) -> int | None:
+        """Return the slot of its rank ``comm_rank`` of ``comm`` (slots are in ascending order); None if unknown."""
+        if len(self.slots or ()) == 1:
+            return 0
+        local = self.local_ranks(comm)
+        return local.index(comm_rank) if len(local) == len(self.slots or ()) and comm_rank in local else None
+
     def world(self) -> Membership | None:
         """Return its membership of its largest communicator (the smallest hash among equals); None without any."""
         return min(self.members.values(), key=lambda m: (-m.size, m.comm, m.comm_rank), default=None)
