@@ -112,13 +112,11 @@ class Daemon:
         return status
 
     async def _serve(self) -> int:
-        ticked = asyncio.Event()
         parts: list[Coroutine[Any, Any, object]] = [
-            self._supervisor.run(ticked),
+            self._supervisor.run(lambda: self._gate.beat("supervisor")),
             self._reloads(),
             self._watch_config(),
             self._terms.watch(),
-            self._beat(ticked),
             self._stop_requested.wait(),
         ]
         self._lag.begin()
@@ -195,12 +193,6 @@ class Daemon:
             known = text
 
     # -- watchdog --------------------------------------------------------------------------------------------------
-
-    async def _beat(self, ticked: asyncio.Event) -> None:
-        while True:
-            await ticked.wait()
-            ticked.clear()
-            self._gate.beat("supervisor")
 
     async def _self_render(self, interval: float) -> None:
         while True:

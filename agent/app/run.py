@@ -43,16 +43,13 @@ def run(flags: argparse.Namespace) -> int:
         print(f"rankwatch: {error}", file=sys.stderr)  # noqa: T201  # a command's answer
         return 2
 
-    async def serve() -> int:
-        return await Daemon(options, loaded, os.environ, terms=terms, inherited=inherited).run(plan)
-
     if flags.check_config:
         print(f"rankwatch: the configuration is valid; exporters: {', '.join(plan.enabled)}")  # noqa: T201  # a command's answer
         return 0
     if flags.once:
         sys.stdout.buffer.write(asyncio.run(run_once(options, plan)))
         return 0
-    return asyncio.run(serve())
+    return asyncio.run(Daemon(options, loaded, os.environ, terms=terms, inherited=inherited).run(plan))
 
 
 async def run_once(options: Options, plan: ExporterPlan) -> bytes:

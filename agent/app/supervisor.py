@@ -169,8 +169,8 @@ class Supervisor:
 
     # -- the tick --------------------------------------------------------------------------------------------------
 
-    async def run(self, beat: asyncio.Event) -> None:
-        """Tick at 1 Hz for ever and set ``beat`` after each tick. A checkpoint that hangs delays no tick."""
+    async def run(self, beat: Callable[[], object]) -> None:
+        """Tick at 1 Hz for ever and call ``beat`` after each tick. A checkpoint that hangs delays no tick."""
         saving: asyncio.Task[None] | None = None
         while True:
             self.ranks.observe_gpus(self.hardware)
@@ -184,7 +184,7 @@ class Supervisor:
                 if self._state.changed():
                     saving = asyncio.get_running_loop().create_task(self._save())
             self._boot_file.keep(self.ranks.liveness.running(self.ranks.processes.values()), self._clock.time())
-            beat.set()
+            beat()
             await asyncio.sleep(TICK_SECONDS)
 
     def _publish(self, what: str, section: StateSection, dump: Callable[[], bytes]) -> None:

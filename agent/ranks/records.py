@@ -110,17 +110,3 @@ class SavedTable(msgspec.Struct):
     saved_at: SavedSeconds = 0.0
     schedulers: list[str] = []
     jobs: dict[str, JobLine] = {}
-
-
-def decode(section: bytes) -> SavedTable:
-    """Decode a section that ``RankTable.dump`` encoded in this boot; raises ValueError if it is damaged.
-
-    Processes that ran are unconfirmed: whether they still run is unknown.
-    """
-    saved = msgspec.msgpack.decode(section, type=SavedTable)
-    for process in saved.processes:
-        process.confirmed = process.exited_at is not None
-        process.silence = None
-        if process.exited_at is None and process.unproven_since is None:
-            process.unproven_since = saved.saved_at
-    return saved

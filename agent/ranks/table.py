@@ -17,7 +17,7 @@ from agent.ranks.liveness.book import LivenessBook
 from agent.ranks.rank.environment import KEPT_VARIABLES
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.rank.verdict import judge_job
-from agent.ranks.records import SavedTable, WrittenRanks, decode
+from agent.ranks.records import SavedTable, WrittenRanks
 from agent.ranks.snapshot import RankSnapshot, views_of
 from agent.ranks.speeds import SpeedBook
 
@@ -168,7 +168,12 @@ class RankTable(WrittenRanks):
 
         Processes stay unconfirmed, and are not shown, until an exporter observes them or their exit.
         """
-        saved = decode(section)
+        saved = msgspec.msgpack.decode(section, type=SavedTable)
+        for process in saved.processes:
+            process.confirmed = process.exited_at is not None
+            process.silence = None
+            if process.exited_at is None and process.unproven_since is None:
+                process.unproven_since = saved.saved_at
         self.binder.owners.schedulers.update(saved.schedulers)
         self.processes.update((process.facts.key, process) for process in saved.processes if process.facts is not None)
         self.writers.update(saved.writer_keys)

@@ -159,7 +159,7 @@ async def test_a_working_directory_that_is_no_text_ends_no_tick(directory: str) 
     odd = msgspec.structs.replace(facts(10, environment(0)), directory=directory)
     RankWriter(own.ranks, "process").observe_process(odd)
     beat = asyncio.Event()
-    run = asyncio.create_task(own.run(beat))
+    run = asyncio.create_task(own.run(beat.set))
     await asyncio.wait({run}, timeout=0.3)
     assert not run.done(), run.exception()
     run.cancel()
@@ -173,7 +173,7 @@ async def test_an_idle_agent_encodes_its_tables_when_a_save_is_due(
     clock, state, beat, encoded = FakeClock(), state_file(tmp_path), asyncio.Event(), []
     own, began = supervisor(state, clock), clock.now
     monkeypatch.setattr(RankTable, "dump", lambda _table: encoded.append(clock.now - began) or b"same")
-    run = asyncio.create_task(own.run(beat))
+    run = asyncio.create_task(own.run(beat.set))
     while clock.now < began + 4 * SAVE_INTERVAL_SECONDS:
         await beat.wait()
         beat.clear()

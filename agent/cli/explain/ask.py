@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
-from agent.cli.explain import incident
 from agent.cli.explain.model import Course, Happened, Kind, KnownJob, Span
 from agent.cli.job.facts import quoted
 from agent.core import prometheus
@@ -288,6 +287,14 @@ def _spans(
     step: float,
     start_of: Callable[[float, float], float] = lambda first, _value: first,
 ) -> list[Span]:
-    """Return the spans of these points; ``start_of(first, value)`` returns a span's start from its first point."""
-    value_at = dict(points)
-    return [Span(kind, start_of(first, value_at[first]), last) for first, last in incident.spans(points, step)]
+    """Return the spans of points ``step`` seconds apart; one missing point ends no span.
+
+    ``start_of(first, value)`` returns a span's start from its first point.
+    """
+    spans: list[Span] = []
+    for at, value in points:
+        if spans and at - spans[-1].end <= 2.5 * step:
+            spans[-1] = spans[-1]._replace(end=at)
+        else:
+            spans.append(Span(kind, start_of(at, value), at))
+    return spans

@@ -15,17 +15,6 @@ NODE_SECONDS = 120.0
 _HOUR = 3600.0
 
 
-def spans(points: Sequence[tuple[float, float]], step: float) -> list[tuple[float, float]]:
-    """Return the (start, end) spans of points ``step`` seconds apart; one missing point ends no span."""
-    joined: list[tuple[float, float]] = []
-    for at, _ in points:
-        if joined and at - joined[-1][1] <= 2.5 * step:
-            joined[-1] = (joined[-1][0], at)
-        else:
-            joined.append((at, at))
-    return joined
-
-
 def incidents(course: Course) -> list[Incident]:
     """Return the incidents of the range, in order of time."""
     groups: list[list[Span]] = []

@@ -5,8 +5,9 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 
-from agent.cli.job.facts import UNSEEN, JobFacts, JobRank, gather
+from agent.cli.job.facts import UNSEEN, JobFacts, JobRank, facts_from
 from agent.cli.terminal import (
     NO_ANSWER,
     add_prometheus,
@@ -19,6 +20,7 @@ from agent.cli.terminal import (
     rank_set,
     say,
 )
+from agent.core import prometheus
 from agent.core.identity import rank_order
 from agent.page.describe import TROUBLE_FIRST, age, how_ended
 
@@ -143,7 +145,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="all that is known, as JSON")
     flags = parser.parse_args(list(arguments))
     try:
-        facts = gather(flags.prometheus, flags.job, flags.cluster)
+        facts = facts_from(partial(prometheus.samples, flags.prometheus), flags.job, flags.cluster)
     except NO_ANSWER as error:
         return no_answer("job", flags.prometheus, error)
     say(as_json(asdict(facts)) if flags.json else as_text(facts, every=flags.all, colour=has_colours()))

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from agent.core import prometheus
 from agent.core.prometheus import Sample
 from agent.page.document import RankEnd
 
@@ -65,13 +64,8 @@ class JobFacts:
     alerts: tuple[FiringAlert, ...] = ()
 
 
-def gather(url: str, job_id: str, cluster: str | None) -> JobFacts:
-    """Query the Prometheus at ``url``; raises the errors of ``prometheus.get``. ``cluster`` None: any cluster."""
-    return facts_from(lambda expression: prometheus.samples(url, expression), job_id, cluster)
-
-
 def facts_from(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
-    """Return the job's facts; if several clusters have such a job, only the clusters' names."""
+    """Return the job's facts; if several clusters have such a job, only their names. ``cluster`` None: any cluster."""
     chosen = "" if cluster is None else f", cluster={quoted(cluster)}"
     job = f"job_id={quoted(job_id)}{chosen}"
     [now] = ask("vector(time())")
