@@ -23,7 +23,7 @@ from agent.core.clock import Clock, LoopLag
 from agent.core.log import Logger
 from agent.core.systemd import Notifier, WatchdogGate, watchdog_interval_seconds
 from agent.core.threads import OwnThread
-from agent.export.agent_families import ExporterStatus, HelperStatus, SelfSnapshot, self_source
+from agent.export.agent_families import ExporterStatus, SelfSnapshot, self_source
 from agent.export.exposition import Selection
 from agent.export.registry import Registry, Source
 from agent.page.document import Configuration, NodeDocument, write
@@ -229,10 +229,11 @@ class Daemon:
             exporters=exporters + broken,
             counts={name: replace(counts) for name, counts in self._registry.counts.items()},
             refused=self._supervisor.series.refused,
-            helpers=tuple(
-                HelperStatus(helper.spec.name, helper.ok, dict(helper.calls))
+            helpers={
+                helper.spec.name: (helper.ok, dict(helper.calls))
                 for helper in self._supervisor.helpers.all()
-            ),
+                if helper.ok is not None
+            },
             loop_lag_seconds=self._lag.seconds(),
             reload_ok=not self._refused and not self._terms.refused,
             save_errors=self._state.save_errors,

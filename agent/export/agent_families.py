@@ -98,22 +98,14 @@ _UPDATES: tuple[tuple[Family, Callable[[ExporterStatus], float | None]], ...] = 
 """Functions that return each family's value for an exporter; None for no series."""
 
 
-class HelperStatus(msgspec.Struct, frozen=True):
-    """State of one helper; ``ok`` None: it was not called yet."""
-
-    name: str
-    ok: bool | None
-    calls: Mapping[CallResult, int]
-
-
 class SelfSnapshot(msgspec.Struct, frozen=True):
-    """State of the agent."""
+    """State of the agent. ``helpers``: by name, whether the last call was answered, and the calls by result."""
 
     age_seconds: float
     exporters: tuple[ExporterStatus, ...]
     counts: Mapping[str, SourceCounts]
     refused: int
-    helpers: tuple[HelperStatus, ...]
+    helpers: Mapping[str, tuple[bool, Mapping[CallResult, int]]]
     loop_lag_seconds: float
     reload_ok: bool
     save_errors: int
@@ -136,19 +128,15 @@ def families(snapshot: SelfSnapshot, process: psutil.Process) -> Iterable[Metric
             yield family.single(read(process))
     yield from _exporters(snapshot.exporters, snapshot.counts)
     yield SERIES_REFUSED.single(snapshot.refused)
-    yield from _helpers([helper for helper in snapshot.helpers if helper.ok is not None])
+    yield HELPER_UP.by_label({name: float(ok) for name, (ok, _) in snapshot.helpers.items()})
+    calls = HELPER_CALLS.rows()
+    for name, (_, by_result) in snapshot.helpers.items():
+        for result in filter(by_result.get, CALL_RESULTS):
+            calls.add((name, result), by_result[result])
+    yield calls.metric
     yield LOOP_LAG.single(snapshot.loop_lag_seconds)
     yield RELOAD_OK.single(float(snapshot.reload_ok))
     yield CHECKPOINT_ERRORS.single(snapshot.save_errors)
-
-
-def _helpers(called: Sequence[HelperStatus]) -> Iterable[Metric]:
-    calls = HELPER_CALLS.rows()
-    for helper in called:
-        for result in filter(helper.calls.get, CALL_RESULTS):
-            calls.add((helper.name, result), helper.calls[result])
-    yield HELPER_UP.by_label({helper.name: float(helper.ok or 0) for helper in called})
-    yield calls.metric
 
 
 def _exporters(exporters: Sequence[ExporterStatus], counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:

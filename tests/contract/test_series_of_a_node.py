@@ -18,7 +18,7 @@ import psutil
 from bench import DATA, HOSTNAME, Bench
 
 from agent.app.discovery import exporter_names, load_spec
-from agent.export.agent_families import ExporterStatus, HelperStatus, SelfSnapshot, families
+from agent.export.agent_families import ExporterStatus, SelfSnapshot, families
 from agent.export.registry import SourceCounts
 from agent.simulate.layout import make_layout
 from agent.simulate.writer import CommunicatorLog, InspectorFile, SimulatedRecord
@@ -80,7 +80,7 @@ def agents_own(series: dict[str, int]) -> int:
         exporters=tuple(exporters),
         counts={name: SourceCounts(count) for name, count in [*series.items(), ("agent", 1)]},
         refused=0,
-        helpers=tuple(HelperStatus(name, called, {}) for name, called in CALLED.items()),
+        helpers={name: (called, {}) for name, called in CALLED.items() if called is not None},
         loop_lag_seconds=0.0,
         reload_ok=True,
         save_errors=0,

@@ -9,7 +9,7 @@ import psutil
 import pytest
 from client_metrics import samples
 
-from agent.export.agent_families import FAMILIES, ExporterStatus, HelperStatus, SelfSnapshot, families
+from agent.export.agent_families import FAMILIES, ExporterStatus, SelfSnapshot, families
 from agent.export.registry import SourceCounts
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -17,7 +17,7 @@ PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 SNAPSHOT = SelfSnapshot(
     age_seconds=90.0, exporters=(ExporterStatus("process", up=True, present=True),),
     counts={"process": SourceCounts(3, 3)}, refused=0,
-    helpers=(HelperStatus("nvml", ok=True, calls={"ok": 7}), HelperStatus("ras", None, {})),
+    helpers={"nvml": (True, {"ok": 7})},
     loop_lag_seconds=0.0, reload_ok=True, save_errors=0,
 )  # fmt: skip
 OWN = psutil.Process()
