@@ -1,7 +1,5 @@
 """The Agent dashboard: whether the agents work, and what they cost; of many nodes the worst."""
 
-from __future__ import annotations
-
 from grafana.panels import BAD_FROM_ONE, HALF, QUARTER, Panel, Query, lines, stats
 from grafana.queries import CLUSTER, rate_of
 from grafana.tables import rows

@@ -4,8 +4,6 @@ A site's own file has its lines of deploy/prometheus/thresholds.yml: the share t
 address. The build needs grafana-foundation-sdk (a development dependency); Grafana needs only the written files.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Panels of coloured cells: ranks or nodes now, states over time, values over time."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from grafana_foundation_sdk.builders import common, dashboard as builders, stat, statetimeline, statushistory

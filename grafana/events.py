@@ -1,7 +1,5 @@
 """Events as marks in the time line of the dashboards (Grafana's annotations)."""
 
-from __future__ import annotations
-
 from grafana.queries import CLUSTER, JOB, NODE, endings
 
 LISTED_EXITS = 32

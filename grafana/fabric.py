@@ -1,7 +1,5 @@
 """The Fabric dashboard: links, NICs and switches that trouble the jobs; of many nodes the worst."""
 
-from __future__ import annotations
-
 from grafana.node import ACTIVE, FLAGGED_SHARE
 from grafana.panels import BAD_FROM_ONE, HALF, Panel, Query, Steps, lines, stats
 from grafana.queries import CLUSTER, bus_bandwidth

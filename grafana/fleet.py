@@ -1,7 +1,5 @@
 """The Fleet dashboard: the first place to look, over all jobs and nodes of a cluster."""
 
-from __future__ import annotations
-
 from grafana.cells import grid
 from grafana.job_goodput import COLORS, class_hours, class_shares, goodput
 from grafana.panels import BAD_FROM_ONE, HALF, WHOLE, Panel, Query, Size, Steps, lines, stats

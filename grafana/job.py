@@ -1,7 +1,5 @@
 """The Job dashboard: whether the job is complete, its speed, and the rank that it waits for."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 from grafana import job_goodput, job_head, job_speed

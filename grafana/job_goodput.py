@@ -1,7 +1,5 @@
 """The Job dashboard's row on goodput: where the time of the job's GPUs goes."""
 
-from __future__ import annotations
-
 from grafana.panels import Panel, Query, Size, lines, stats
 from grafana.queries import JOB, WINDOW, over_time
 

@@ -1,7 +1,5 @@
 """The first screen of the Job dashboard: sentences, the job's owner, and all ranks over time, 8 or 8,000 of them."""
 
-from __future__ import annotations
-
 from grafana.cells import heat
 from grafana.panels import HALF, NO_RECORDS, Panel, Query, Size, Steps, fixed, stats
 from grafana.queries import JOB, firing, lateness, silence

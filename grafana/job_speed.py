@@ -1,7 +1,5 @@
 """Rows of the Job dashboard on speed: bandwidth, late ranks, the fabric's own time."""
 
-from __future__ import annotations
-
 from grafana.panels import HALF, NO_RECORDS, Panel, Query, Size, Steps, lines
 from grafana.queries import JOB, WINDOW, bus_bandwidth, firing, lateness, most, named, over_time, ratio
 from grafana.tables import rows

@@ -1,7 +1,5 @@
 """The Launchers dashboard: reports of a job's launcher, queries of RAS, and operations with records."""
 
-from __future__ import annotations
-
 from itertools import chain
 
 from grafana.panels import (

@@ -1,7 +1,5 @@
 """The Node dashboard: the health of the hardware under the ranks. GPUs of every maker have the same panels."""
 
-from __future__ import annotations
-
 from grafana.panels import BAD_FROM_ONE, HALF, WHOLE, Panel, Query, Steps, lines, stats
 from grafana.queries import CLUSTER, NODE, Value, latest, rate_of
 from grafana.tables import rows

@@ -1,7 +1,5 @@
 """The house style of panels: numbers and curves, and settings of all panels. Tables: tables.py. Cells: cells.py."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
 from typing import NamedTuple

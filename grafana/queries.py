@@ -4,8 +4,6 @@ Series that join the ranks of many nodes, or are expensive at 10,000 ranks, come
 (deploy/prometheus). Series of one rank, or with few series per rank, come directly from the agents.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 

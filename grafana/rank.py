@@ -1,7 +1,5 @@
 """The Rank dashboard: everything known about one rank."""
 
-from __future__ import annotations
-
 from grafana import rank_speed
 from grafana.cells import timeline
 from grafana.panels import HALF, NO_RECORDS, NONE_KNOWN, WHOLE, Panel, Query, Size, Steps, lines, stats

@@ -1,7 +1,5 @@
 """Rows of the Rank dashboard on speed: collectives, ranks that wait for this rank, sends and receives."""
 
-from __future__ import annotations
-
 from grafana.panels import NO_RECORDS, WHOLE, Panel, Query, Size, Steps, lines
 from grafana.queries import RANK, named, rate_of, ratio
 

@@ -1,7 +1,5 @@
 """Tables with links to jobs, nodes, ranks and runbooks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from string import ascii_uppercase
 from typing import NamedTuple
