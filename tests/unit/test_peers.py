@@ -14,7 +14,7 @@ from agent.web.peers import LOOPBACK, Peers
 
 OTHER_UID = 1234
 CLIENT = """
-import os, socket, sys
+import encodings.idna, os, socket, sys  # as root: another user may not read this Python
 if sys.argv[3] != "-": os.setuid(int(sys.argv[3]))
 client = socket.create_connection((sys.argv[1], int(sys.argv[2])))
 sys.stdin.read()
