@@ -33,16 +33,6 @@ def book() -> Book:
     return Book()
 
 
-def test_a_level_is_as_it_was_told_last(book: Book) -> None:
-    """A failed level counts from its first report; a healthy report ends it."""
-    book.checks.report(GPU, "gpu_hot", CheckState.FAILED)
-    book.clock.advance(10.0)
-    book.checks.report(GPU, "gpu_hot", CheckState.FAILED)
-    assert book.failed() == {("GPU-1", "gpu_hot"): 10.0}
-    book.checks.report(GPU, "gpu_hot", CheckState.OK)
-    assert book.failed() == {}
-
-
 def test_a_latched_fault_stays_until_its_recovery_was_seen(book: Book) -> None:
     """Silence and a good look change nothing; a recovery ends the faults that it cures, and no others."""
     book.checks.latch(GPU, "gpu_xid")

@@ -261,20 +261,6 @@ def test_host_name_of_the_first_record(head: bytes, hostname: str | None) -> Non
     assert written_hostname(head) == hostname
 
 
-def test_bindings_of_all_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit of bindings the writer with the most loses its own; no total changes."""
-    monkeypatch.setattr(writers_module, "MAX_BINDINGS_IN_ALL", 3)
-    path = tmp_path / "here-pid7.log"
-    path.write_bytes(b"".join(line(i, coll_msg_size_bytes=i, pid=7 + i % 2, coll_exec_time_us=9) for i in range(3)))
-    reader = make(tmp_path, FakeClock())
-    reader.turn(HERE)
-    assert sum(len(one.bindings) for one in reader._writers) == 3
-    append(path, line(3, coll_msg_size_bytes=3, coll_exec_time_us=9))
-    view = published(all_of(reader, HERE))
-    assert sorted(len(one.bindings) for one in reader._writers)[0] == 0
-    assert sum(own.operations for writer in view.writers for key, own in writer.totals.items()) == 4
-
-
 @pytest.mark.parametrize(("took", "pause"), [(0.0, 1.0), (0.1, 10.0), (60.0, 30.0)])
 def test_slow_looks_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took: float, pause: float) -> None:
     """Looks take a hundredth of the time; they come every second at most, and every 30 seconds at least."""

@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
 
 from agent.hardware.ledger import CHECKS
 from agent.sdk.exporter import Roots
@@ -257,23 +256,3 @@ def test_a_name_is_no_longer_than_a_process_has() -> None:
     """Text after 15 bytes, each of one character or of four, is the driver's; a longer name is none."""
     for name, meaning in (("x" * 15, LINK_14), ("\\xc3" * 15, LINK_14), ("x" * 16, Told("149"))):
         assert read_xid("149", f", pid=17, name={name}, {DOWN}") == meaning
-
-
-def as_the_kernel_shows(name: bytes) -> str:
-    """A process's name in /dev/kmsg: what is not printable, and the backslash, in four characters."""
-    return "".join(chr(byte) if 32 <= byte < 127 and byte != 92 else f"\\x{byte:02x}" for byte in name)
-
-
-DRIVERS_WORDS = st.sampled_from(
-    [", ", "Fatal", "XC0 i0 ", "Link 3 (", "AB Fatal XC0", "NETIR", "pid=1", "Ch 1 caused", "'"]
-)
-
-
-@given(st.one_of(st.binary(min_size=1), st.lists(DRIVERS_WORDS, min_size=1).map("".join).map(str.encode)))
-def test_any_name_leaves_the_drivers_words_alone(name: bytes) -> None:
-    """Any process name leaves its Xid line's meaning unchanged."""
-    shown = as_the_kernel_shows(name.replace(b"\0", b"")[:15] or b"x")
-    line = f"NVRM: Xid (PCI:0000:3b:00): 149, pid=17, name={shown}, {DOWN}"
-    event = classify(line)
-    assert event is not None
-    assert (event.pid, event.gpu_error) == (17, LINK_14)

@@ -266,20 +266,6 @@ def test_what_the_xids_of_a_gpu_mean() -> None:
     assert bench.gpus.faults(bench.now + fault_table.MAX_AGE_SECONDS + 1) == {"0000:00:00.0": [], "0000:01:00.0": []}
 
 
-def test_xids_of_a_gpu_that_is_lost_or_while_nvml_fails() -> None:
-    """They are counted all the same: that is when they matter."""
-    bench = Bench()
-    bench.look(gpu(0), gpu(1))
-    bench.look(gpu(1), events=xid(0, 79))
-    assert bench.verdicts["GPU-0"].faults == ("gpu_xid",)
-    assert bench.view(0).xids["79"] == 1
-    bench.look(error="driver_not_loaded", events=xid(1, 119))
-    assert bench.verdicts["GPU-1"] == GpuVerdict("GPU-1", {}, ("gpu_xid",))
-    assert bench.gpus.views == ()
-    bench.look(gpu(0), gpu(1))
-    assert bench.view(1).xids["119"] == 1
-
-
 def test_xid_series_are_bounded() -> None:
     """Beyond 32 different Xids, and for invalid numbers, the code is `other`."""
     bench = Bench()

@@ -20,14 +20,13 @@ from test_ras_listeners import library
 
 from agent.sdk.exporter import Exporter, NoData, Roots, StateSection
 from agent.sdk.system import ProcFS, sysfs
-from agent.system.process_lines import parse_stat, parse_status
+from agent.system.process_lines import parse_stat
 from exporters.amdgpu.exporter import AmdgpuConfig, AmdgpuExporter
 from exporters.kernel_log import KernelLogConfig, KernelLogExporter
 from exporters.kernel_log.exporter import Past
 from exporters.kernel_log.mounts import BlockDevice, mounted_devices
 from exporters.netdev import NetdevConfig, NetdevExporter
 from exporters.nvml.exporter import NvmlConfig, NvmlExporter
-from exporters.nvml.fields import plausible
 from exporters.nvml.reading import Fabric, GpuReading, Link, LookAnswer, XidEvent
 from exporters.process.cgroups import oom_kills
 from exporters.process.scan import Scanner, ScanRequest
@@ -110,24 +109,6 @@ def test_any_attribute_of_sys_costs_itself(name: str, data: st.DataObject) -> No
     with mock.patch.object(sysfs, "read_bytes", lambda path: content if path.name == odd else read(path)):
         build, config = TREES[name]
         run(build(config), DATA / name)
-
-
-STAT = stat_line(4711, "python3", "S", 1, 0x00400040, 3, 5000, 0).encode()
-STATUS = (
-    b"Name:\tpython3\nUmask:\t0022\nState:\tS (sleeping)\nPid:\t4711\nUid:\t1000\t1000\t1000\t1000\nNSpid:\t4711\t7\n"
-    b"SigPnd:\t0000000000000000\nShdPnd:\t0000000000000100\nvoluntary_ctxt_switches:\t7\nnonvoluntary_ctxt_switches:\t0\n"
-)
-
-
-@pytest.mark.slow
-@settings(max_examples=200, deadline=None)
-@given(damaged(STAT), damaged(STATUS))
-def test_any_process_is_one_or_none(stat: bytes, status: bytes) -> None:
-    """A damaged line of a process is none, or its numbers can be saved."""
-    for result in (parse_stat(stat.decode("utf-8", "replace")), parse_status(status.decode("utf-8", "replace"))):
-        assert result is None or msgspec.msgpack.encode(result)
-    read = parse_status(status.decode("utf-8", "replace"))
-    assert read is None or read.namespace_pids
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -305,11 +286,6 @@ def test_a_port_has_16_bits() -> None:
     assert len(parse_sockets(table, "0A")) == 2
     for port in ("10000", "-1", "F" * 4_000):
         assert len(parse_sockets(table.replace("7F:6D7C", f"7F:{port}"), "0A")) == 1
-
-
-def test_a_value_without_a_name_is_not_believed() -> None:
-    """An unrequested value is counted as implausible, and the others are accepted."""
-    assert plausible({"energy_millijoules": 9, "x": 1}) == {"energy_millijoules": 9}
 
 
 @pytest.mark.slow

@@ -1,12 +1,10 @@
 """The verdict, row by row."""
 
-from collections.abc import Callable
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM
 from typing import Any
 
 import pytest
 from call_counts import count_calls
-from hypothesis import given, strategies as st
 
 from agent.core.identity import ProcessKey
 from agent.ranks.rank import verdict as module
@@ -199,8 +197,6 @@ def test_wait_status() -> None:
     assert (ExitStatus.from_wait(3 << 8), ExitStatus.from_wait(0)) == (code(3), WELL)
 
 
-STATUSES = st.sampled_from([None, UNKNOWN, WELL, TERM, KILL, OOM, SEGV, code(1), code(143)])
-
 CRASHED_AT_ONCE = [made(ProcessKey(n, 1), 0.0, NOW - 1, SEGV) for n in range(1024)]
 CRASHED_IN_TWO_WAYS = [made(ProcessKey(n, 1), 0.0, NOW - 1, SEGV if n % 2 else code(1)) for n in range(1024)]
 RESTARTED_AS_OTHERS = [
@@ -228,74 +224,6 @@ def test_ray_ends_workers_with_status_1(title: str, number: int, ended: ExitStat
     assert process.exit == ended
 
 
-def cause(process: RankProcess) -> str:
-    """The victim of a signal, a rank that exited with a failure's status, or neither."""
-    status = process.exit
-    if status is None or not status.known:
-        return ""
-    if status.oom or status.signal in (SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE):
-        return "struck"
-    return "status" if not status.signal and 1 <= status.code <= 127 else ""
-
-
-def ended_by(process: RankProcess, signal: int) -> bool:
-    """True when this signal ended it, as far as that is known."""
-    return process.exit is not None and process.exit.known and process.exit.signal == signal
-
-
-def came_before_teardown(
-    process: RankProcess, others: list[RankProcess], came_first: Callable[[RankProcess], bool]
-) -> bool:
-    """Whether SIGKILL ended it before all others, and then one of them ended by SIGTERM or with a failure's status."""
-    if not ended_by(process, SIGKILL) or process.exited_at is None or process.unproven_since is not None:
-        return False
-    if any(came_first(p) for p in others if not ended_by(p, SIGTERM)):
-        return False
-    ended = [p for p in others if p.exited_at and (ended_by(p, SIGTERM) or cause(p) == "status")]
-    terminated = [(p, (p.exited_at or 0.0) - process.exited_at) for p in ended]
-    if any(-60 <= apart < -0.1 for _, apart in terminated):
-        return False
-    killed = [p.exited_at or 0.0 for p in others if ended_by(p, SIGKILL) and p.unproven_since is None]
-    is_alone = all(abs(at - process.exited_at) > 0.1 for at in killed)
-    return any(
-        -0.1 <= apart <= 10 and p.found_at < process.exited_at and (is_alone or ended_by(p, SIGTERM))
-        for p, apart in terminated
-    )
-
-
-def pairwise(process: RankProcess, processes: list[RankProcess]) -> str:
-    """The state of one that left, by the rules as they are written down: each with each."""
-    assert process.exited_at is not None
-    left_at = process.exited_at
-    others = [p for p in processes if p.key != process.key]
-
-    def rank(p: RankProcess) -> tuple[bool, float, ProcessKey]:
-        return cause(p) != "struck", p.exited_at or 0.0, p.key
-
-    def came_first(p: RankProcess) -> bool:
-        if p.exited_at is None:
-            return False
-        apart = left_at - p.exited_at
-        return rank(p) < rank(process) if abs(apart) <= 0.1 else 0 < apart <= 60
-
-    def alive_until(p: RankProcess) -> float:
-        if p.unproven_since is not None:
-            return p.unproven_since
-        if p.exited_at is not None:
-            return p.exited_at
-        return float("-inf") if p.kill_pending else NOW
-
-    if all(p.exit == WELL for p in processes):
-        return "finished"
-    if cause(process) and not any(map(came_first, others)):
-        return "dead"
-    if came_before_teardown(process, others, came_first):
-        return "dead"
-    outlived = max((alive_until(p) - left_at for p in others if p.found_at < left_at), default=-1.0)
-    killed = process.exit is not None and process.exit.signal == SIGKILL
-    return "dead" if outlived >= (15.0 if killed else 45.0) else "exited"
-
-
 def test_a_site_judges_by_its_own_numbers() -> None:
     """Numbers of the configuration move their limits and no others."""
     numbers = Numbers(killed_behind_seconds=20, left_behind_seconds=90)
@@ -303,31 +231,3 @@ def test_a_site_judges_by_its_own_numbers() -> None:
     for status, ago, state in rows:
         process = gone(ago, status)
         assert judge_job([process, running()], NOW, numbers)[process.key].state == state
-
-
-# In 1/16 s: sums and differences are exact, and many processes leave at the same time or almost.
-TICKS = st.integers(0, 40) | st.integers(0, 16 * 130)
-JOBS = st.lists(
-    st.tuples(st.none() | TICKS, STATUSES, TICKS, st.none() | TICKS, st.booleans()), min_size=1, max_size=10
-)
-
-
-@pytest.mark.slow
-@given(JOBS)
-def test_judging_many_is_judging_each_with_each(
-    raw: list[tuple[int | None, ExitStatus | None, int, int | None, bool]],
-) -> None:
-    """The state of each ended process equals that of a comparison with every other one."""
-    processes = []
-    for n, (ago, status, start, unproven, pending) in enumerate(raw):
-        if ago is None:
-            times = {"found_at": NOW - start / 16, "kill_pending": pending}
-        else:
-            times = {"found_at": NOW - (ago + start) / 16, "exited_at": NOW - ago / 16, "exit": status}
-        if unproven is not None:
-            times["unproven_since"] = NOW - max(unproven, ago or 0) / 16
-        processes.append(made(ProcessKey(n, 1), **times))  # type: ignore[arg-type]
-    verdicts = judge_job(processes, NOW)
-    for process in processes:
-        if process.exited_at is not None:
-            assert verdicts[process.key].state == pairwise(process, processes)
