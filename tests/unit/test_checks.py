@@ -54,31 +54,6 @@ def test_a_fault_that_happens_again_counts_from_then_on(book: Book) -> None:
     assert book.failed() == {("GPU-1", "gpu_xid"): 0.0}
 
 
-def test_a_recovery_of_all_hardware_ends_its_faults_everywhere(book: Book) -> None:
-    """A recovery of all hardware ends the faults of one check, whoever reported them; other checks stay."""
-    book.checks.latch(GPU, "gpu_xid")
-    book.ledger.of("kernel_log").latch(Subject("gpu", "0000:3b:00.0"), "gpu_xid")
-    book.checks.latch(NODE, "nvswitch_fatal")
-    book.checks.latch(OTHER, "gpu_ecc_uncorrectable")
-    book.checks.clear_everywhere(["gpu_xid", "nvswitch_fatal"])
-    assert set(book.failed()) == {("GPU-2", "gpu_ecc_uncorrectable")}
-
-
-def test_what_stands_under_an_old_name_goes_to_the_new_one(book: Book) -> None:
-    """Findings of every source keep their times, latches stay latches, and another kind's of the same name stay."""
-    address = Subject("gpu", "0000:3b:00.0")
-    book.checks.latch(address, "gpu_xid")
-    book.ledger.of("amdgpu").report(address, "gpu_hot", CheckState.FAILED)
-    book.checks.latch(Subject("nic", "0000:3b:00.0"), "nic_fatal")
-    book.clock.advance(5.0)
-    book.checks.rename("gpu", {"0000:3b:00.0": "GPU-1", "0000:18:00.0": "GPU-2", "GPU-1": "GPU-1"})
-    assert book.failed() == {("GPU-1", "gpu_xid"): 5.0, ("GPU-1", "gpu_hot"): 5.0, ("0000:3b:00.0", "nic_fatal"): 5.0}
-    book.checks.report(GPU, "gpu_xid", CheckState.OK)
-    assert ("GPU-1", "gpu_xid") in book.failed()
-    book.checks.clear(GPU, ["gpu_xid"])
-    assert ("GPU-1", "gpu_xid") not in book.failed()
-
-
 def test_of_two_findings_of_one_name_the_worse_stays(book: Book) -> None:
     """A fault hides a healthy level, a latched fault hides a level, and the later latched fault wins."""
     address = Subject("gpu", "0000:3b:00.0")
@@ -122,28 +97,6 @@ def test_levels_told_no_more_are_dropped(book: Book) -> None:
     book.clock.advance(5.0)
     book.checks.report_all({(NODE, "dump_disk_full"): CheckState.FAILED, (GPU, "gpu_hot"): CheckState.OK})
     assert book.failed() == {("", "dump_disk_full"): 5.0, ("", "machine_check"): 5.0, ("", "filesystem_read_only"): 5.0}
-
-
-def test_levels_go_with_who_wrote_them(book: Book) -> None:
-    """The end of an exporter removes its levels; latched faults and other exporters' levels stay."""
-    book.checks.report(GPU, "gpu_hot", CheckState.FAILED)
-    book.checks.latch(OTHER, "gpu_xid")
-    book.ledger.of("amdgpu").report(OTHER, "gpu_hot", CheckState.FAILED)
-    book.checks.close()
-    assert set(book.failed()) == {("GPU-2", "gpu_hot"), ("GPU-2", "gpu_xid")}
-
-
-def test_latched_faults_outlive_a_restart(book: Book) -> None:
-    """A ledger from the checkpoint has the latched faults with their times, and no levels."""
-    book.checks.latch(GPU, "gpu_xid")
-    book.checks.report(NODE, "gpu_driver_hung", CheckState.FAILED)
-    book.clock.advance(5.0)
-    again = Book()
-    again.clock.now = book.clock.now
-    again.ledger.load(book.ledger.dump())
-    assert again.failed() == {("GPU-1", "gpu_xid"): 5.0}
-    with pytest.raises(ValueError, match="MessagePack"):
-        again.ledger.load(b"\xc1")
 
 
 def test_findings_beyond_the_limit_are_left_out(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:

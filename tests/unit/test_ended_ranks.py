@@ -15,17 +15,6 @@ from agent.ranks.rank.process import RankProcess
 from agent.ranks.writer import MAX_PROCESSES
 
 
-def test_restart_takes_over_the_ended_rank(table: Table) -> None:
-    """A restarted rank is a new incarnation: it takes its label, and the record of the old one is gone."""
-    old = table.add(1, environment(3))
-    table.tick(1.0)
-    table.ranks.observe_exit(old, KILLED)
-    assert table.states() == {"3": "exited"}
-    table.add(2, environment(3, port="29511"))  # an elastic restart meets at another port
-    table.tick(1.0)
-    assert (table.labels(), table.states()) == ({RankLabel("4711", "3"): 2}, {"3": "alive"})
-
-
 def test_victim_never_becomes_a_culprit(table: Table) -> None:
     """When the record of the first crash is taken down before its victims', none of these is named dead."""
     keys = [table.add(pid, environment(pid)) for pid in range(3)]
@@ -68,9 +57,6 @@ def test_ended_ranks(table: Table) -> None:
     table.tick(0.2)
     assert table.states() == {}
     assert table.ranks.is_expired(writer_key(1))
-
-
-CRASH = ExitStatus(known=True, signal=SIGSEGV)
 
 
 def record(job: str, user: str, exited_at: float | None, *, dead: bool = False) -> RankProcess:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from hypothesis import given, strategies as st
 
 from agent.cli import own_agent
 from agent.cli.evidence import listed, main, shown
@@ -67,12 +66,6 @@ def test_one_users_crash_loop_costs_no_other_a_bundle(tmp_path: Path) -> None:
     (tmp_path / f"{folder.bundles(tmp_path)[0]}.json").write_text("{")
     keep_bundle(tmp_path, 5, "cid", 3)
     assert [name.partition("-")[0] for name in folder.bundles(tmp_path)] == ["0", "4", "5"]
-
-
-def test_ten_users_crashes_cost_no_neighbour_its_only_bundle(tmp_path: Path) -> None:
-    """A user's only bundle of a job that ended long ago stays while ten others come with one crash each."""
-    names = [keep_bundle(tmp_path, number, f"user-{number}", 10) for number in range(11)]
-    assert folder.bundles(tmp_path) == names
 
 
 def test_without_a_place_nothing_is_removed_or_written(tmp_path: Path) -> None:
@@ -304,20 +297,6 @@ def test_the_limit_of_a_node() -> None:
     assert (MOST_TIMES, most_kept(10), most_kept(1000)) == (4, 40, folder.MAX_LISTED)
     only = [Held(str(user), has_open_page=True) for user in range(41)]
     assert (evicted(only[:40], 10), evicted(only, 10)) == (None, 40)
-
-
-@given(st.text("abcdeABCDE", min_size=1, max_size=30), st.integers(1, 6))
-def test_a_flood_is_bounded_and_costs_no_user_with_one_what_others_have_more_of(users: str, keep: int) -> None:
-    """The number of bundles stays within its limit, and a user's only bundle goes only if no user has two."""
-    now: list[Held] = []
-    for newcomer in held(users):
-        now.append(newcomer)
-        while (number := evicted(now, keep)) is not None:
-            gone = now.pop(number)
-            users_left = [entry.user for entry in now]
-            if gone.user not in users_left and gone is not newcomer:
-                assert len(set(users_left)) == len(users_left)
-        assert len(now) <= most_kept(keep)
 
 
 def test_what_the_command_refuses(

@@ -75,12 +75,6 @@ def test_names_are_refused_by_the_reader_too(monkeypatch: pytest.MonkeyPatch) ->
         assert reason(raw) == "malformed"
 
 
-@given(st.binary(max_size=200))
-def test_any_bytes(raw: bytes) -> None:
-    """Any bytes give a value or a refusal."""
-    assert reason(raw) in ("", "incomplete", "malformed", "too_large")
-
-
 @given(st.lists(st.sampled_from(ALLOWED + b"\x00\x01\x02"), max_size=200))
 def test_any_operations(codes: list[int]) -> None:
     """Allowed operations in any order give plain values or a refusal."""

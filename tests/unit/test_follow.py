@@ -56,15 +56,6 @@ def open_descriptors(directory: Path) -> int:
     return sum(path.is_relative_to(directory) for path in paths)
 
 
-def test_one_level_deep(tmp_path: Path) -> None:
-    """Files of the root and of its subdirectories are followed, deeper ones and other names are not."""
-    for name in ("a.log", "sub/b.log", "sub/deeper/c.log", "d.txt"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(name.encode() + b"\n")
-    assert poll(follow(tmp_path)) == b"a.log\nsub/b.log\n"
-
-
 def test_what_is_no_file_is_neither_opened_nor_followed(tmp_path: Path) -> None:
     """A FIFO, a socket, a link to a file and a link to a directory do not block, are not read, and are counted."""
     outside = tmp_path / "outside"
@@ -100,17 +91,6 @@ def test_reused_inode_is_another_generation(tmp_path: Path) -> None:
     path, _ = begun(tmp_path, b"one\n")
     identity = (path.stat().st_dev, path.stat().st_ino)
     assert [file.generation for file in follow(tmp_path, generations={identity: 3}).discover()] == [3]
-
-
-def test_idle_descriptor_is_closed_and_opened_again(tmp_path: Path) -> None:
-    """An idle file holds no descriptor, and is read on when it grows."""
-    clock, before = FakeClock(), open_descriptors(tmp_path)
-    path, follower = begun(tmp_path, b"one\n", clock=clock)
-    clock.now += IDLE_SECONDS
-    poll(follower)
-    assert open_descriptors(tmp_path) == before
-    append(path, b"two\n")
-    assert poll(follower) == b"two\n"
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -162,17 +142,6 @@ def test_limits(tmp_path: Path) -> None:
         assert (len(follower.discover()) <= 2, follower.skipped[reason]) == (True, 1)
 
 
-def test_start_at_end(tmp_path: Path) -> None:
-    """Without a past, files that are there begin after their last newline; later ones at their start."""
-    old = tmp_path / "old.log"
-    old.write_bytes(b"history\nhal")
-    follower = follow(tmp_path, start_at_end=True)
-    assert poll(follower) == b""
-    append(old, b"f\n")
-    (tmp_path / "young.log").write_bytes(b"first\n")
-    assert poll(follower) == b"half\nfirst\n"
-
-
 def test_start_at_end_where_nothing_was(tmp_path: Path) -> None:
     """A directory that appears after the start is read from the beginning."""
     root = tmp_path / "root"
@@ -182,20 +151,6 @@ def test_start_at_end_where_nothing_was(tmp_path: Path) -> None:
     root.mkdir()
     (root / "a.log").write_bytes(b"first\n")
     assert poll(follower) == b"first\n"
-
-
-def test_resume(tmp_path: Path) -> None:
-    """A file that still fits goes on at its offset, and has caught up at the size that it had at the start."""
-    path, first = begun(tmp_path, b"one\n")
-    positions = first.positions()
-    first.close()
-    append(path, b"two\nthr")
-    follower = follow(tmp_path, resume=positions)
-    [file] = follower.discover()
-    assert not file.caught_up
-    assert drain(follower, file) == b"two\n"
-    assert file.caught_up
-    assert (file.generation, file.from_start) == (0, False)
 
 
 def test_positions_wait_for_an_absent_directory(tmp_path: Path) -> None:

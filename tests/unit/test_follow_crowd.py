@@ -39,12 +39,6 @@ def test_foreign_file_that_turns_out_to_be_ours(tmp_path: Path) -> None:
     assert poll(follower) == b"after\n"
 
 
-def test_resumed_file_is_never_passed_over(tmp_path: Path) -> None:
-    """A file of the checkpoint is followed before any process claims it."""
-    _, first = begun(tmp_path, b"one\n")
-    assert len(follow(tmp_path, resume=first.positions()).discover(lambda *_: True)) == 1
-
-
 def test_the_files_written_to_last_are_followed(tmp_path: Path) -> None:
     """At the limit a new file takes the place of the one idle for longest; that one goes on where it was left."""
     clock = FakeClock()

@@ -1,11 +1,9 @@
 """What a rank stands on: GPUs, the NICs near them, and where both are in the PCI tree."""
 
-from pathlib import Path
-
 import pytest
 
 from agent.hardware.inventory import MAX_GPU_PROCESSES, MAX_GPUS, MAX_NICS, Gpu, Hardware, Nic, nearest_nics
-from agent.system.sysfs import pci_address, pci_path
+from agent.system.sysfs import pci_address
 
 ROOT, SWITCH, OTHER_SWITCH = "pci0000:00", "0000:00:01.0", "0000:00:02.0"
 
@@ -44,20 +42,6 @@ def test_the_nearest_nic(gpus: list[Gpu], nics: list[Nic], expected: dict[str, s
     assert nearest_nics(gpus, nics) == expected
 
 
-def test_a_process_stands_on_the_gpus_it_uses() -> None:
-    """A pid has its GPUs by index, each with the nearest NIC; unknown pids and GPUs give none."""
-    hardware = Hardware()
-    hardware.of("nvml").observe_gpus([gpu(1, ROOT, OTHER_SWITCH), gpu(0, ROOT, SWITCH)])
-    hardware.of("rdma").observe_nics([nic(0, ROOT, SWITCH)])
-    hardware.of("nvml").observe_gpu_processes({7: ["GPU-1", "GPU-0", "GPU-9"]})
-    assert [entry.index for entry in hardware.gpus_of(7)] == [0, 1]
-    assert [hardware.nic_of(entry) for entry in hardware.gpus_of(7)] == ["mlx5_0", "mlx5_0"]
-    assert hardware.gpus_of(8) == []
-    assert hardware.nic_of(gpu(5)) == ""
-    hardware.of("nvml").observe_gpu_processes({})
-    assert hardware.gpus_of(7) == []
-
-
 def test_what_lies_beyond_the_limits_is_not_taken() -> None:
     """One more GPU, NIC or process than the limits: the first are there."""
     hardware = Hardware()
@@ -75,12 +59,3 @@ def test_what_lies_beyond_the_limits_is_not_taken() -> None:
 def test_addresses_as_sysfs_writes_them(text: str, expected: str) -> None:
     """NVML's address with eight domain digits and capitals becomes sysfs' form; other text becomes none."""
     assert pci_address(text) == expected
-
-
-def test_the_path_of_a_device(tmp_path: Path) -> None:
-    """The root and the bridges down to the device, from the link's target; a device that is gone has none."""
-    folder = tmp_path / "devices/pci0000:00/0000:00:01.0/0000:01:00.0"
-    folder.mkdir(parents=True)
-    (tmp_path / "link").symlink_to(folder)
-    assert pci_path(tmp_path / "link") == ("pci0000:00", "0000:00:01.0", "0000:01:00.0")
-    assert pci_path(tmp_path / "gone") == ()

@@ -5,7 +5,6 @@ from typing import Any
 import msgspec
 import pytest
 from inspector_records import line
-from test_inspector_formats import marker
 
 from agent.sdk.metrics import Group
 from agent.sdk.ranks import WriterKey
@@ -120,14 +119,6 @@ def test_unknown_collective_is_other() -> None:
     assert feed([line(coll="Unheard", coll_exec_time_us=0)], fresh()) == {Result.ZERO_TIME: 1}
 
 
-def test_dump_stats_tell_memberships() -> None:
-    """Lines of dump_stats give memberships and no progress."""
-    aggregate, stats = fresh(), marker(0, "0x1")
-    beyond = stats.replace(b'"rank":1', b'"rank":9')
-    assert +feed([stats, beyond], aggregate) == {Result.DUMP_STATS: 1, Result.GARBAGE: 1}
-    assert (aggregate.last_progress_us, [member.comm for member in aggregate.new_memberships()]) == (0, ["1"])
-
-
 def test_refused_series_are_other_from_birth() -> None:
     """Refused series add up under `other`; admitted ones go on."""
     aggregate = fresh(admitted=5)  # one accumulator and its gauge
@@ -203,13 +194,6 @@ def test_window_keeps_the_last_value() -> None:
     aggregate.roll_windows()
     aggregate.roll_windows()
     assert window.latest() == (12_288, 60)
-
-
-def test_garbage_is_not_remembered() -> None:
-    """A kind of record that cannot be true takes no room."""
-    aggregate = fresh()
-    assert feed([line(coll_msg_size_bytes=-1)], aggregate) == {Result.GARBAGE: 1}
-    assert len(aggregate.bindings) == 0
 
 
 def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -56,16 +56,6 @@ def test_operations_are_split_by_algorithm(tmp_path: Path) -> None:
     made.drain()
 
 
-def test_off_by_default(tmp_path: Path) -> None:
-    """Without the option there is no series and no count."""
-    made = bench(tmp_path, by_algorithm=False)
-    append(tmp_path / "here-pid7.log", chosen(0, "RING", "LL"))
-    assert FAMILY not in made.look()
-    assert InspectorConfig() == InspectorConfig(by_algorithm=False)
-    assert all(not writer.by_algorithm for writer in made.exporter._writers())
-    made.drain()
-
-
 @pytest.mark.parametrize(("left", "wanted"), [((9,), 2), ((9, 7), None)])
 def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path, left: tuple[int, ...], wanted: int | None) -> None:
     """A sum does not fall when one of its ranks ends; it ends with the job's last rank."""

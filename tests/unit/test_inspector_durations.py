@@ -47,15 +47,6 @@ def test_bounds_are_inclusive() -> None:
     assert [float(label) for label in BOUND_LABELS] == sorted(map(float, BOUND_LABELS))
 
 
-def test_off_by_default(tmp_path: Path) -> None:
-    """Without the option there are no series and no counts of durations."""
-    plain = Bench(tmp_path).following(7)
-    append(tmp_path / "here-pid7.log", line(0))
-    assert FAMILY not in plain.look()
-    assert all(not writer.durations for writer in plain.exporter._writers())
-    plain.drain()
-
-
 def test_ranks_of_a_job_are_added_up(tmp_path: Path) -> None:
     """A job's ranks and communicators on the node have one histogram per collective and size class."""
     made = bench(tmp_path)

@@ -318,13 +318,6 @@ def test_a_summand_behind_withholds_the_sum() -> None:
     assert "rankwatch_inspector_records_total" not in values
 
 
-def test_refused_series_are_shown_as_other() -> None:
-    """Refused operations are one series `other` per collective."""
-    first, second = writer(1, "other"), writer(2, "other", "fff")
-    values = shown(InspectorSnapshot((view(first, second),), labelled(first, second), Inheritance(), 0))
-    assert values[OPERATIONS] == {("job", "1", "other", "AllReduce", "other"): 3}
-
-
 def test_bandwidth_is_that_of_the_newest_writer() -> None:
     """Of two writers with the same labels the gauge shows the one that wrote last."""
     first, second = writer(1, progress_us=9), writer(2, progress_us=5)

@@ -224,13 +224,6 @@ def test_p2p() -> None:
     assert sink.aggregate.last_progress_us == METADATA["dump_timestamp_us"]
 
 
-def test_p2p_of_unknown_direction_is_garbage() -> None:
-    """A direction that is none makes no label, and its record is not missing either."""
-    sink = Sink()
-    assert sink.take(p2p(1), p2p(2, "Sideways"), p2p(3)) == {Result.ACCEPTED: 2, Result.GARBAGE: 1}
-    assert sink.finish().causes() == (0, 0, 0)
-
-
 # Records that are there are not missing.
 
 
@@ -273,21 +266,6 @@ def test_what_the_plugin_says_it_dropped() -> None:
     assert sink.finish().causes() == (5, 0, 1 + 2 + 1)
     sink.take(marker(1, p2p_dropped_since_last_dump=4), p2p(6))
     assert sink.finish().causes() == (5 + 4, 0, 4 + 1)
-
-
-def test_dropped_before_the_first_record_read() -> None:
-    """Operations that were dropped before the first read record are no gap and excuse no later gap."""
-    sink = Sink(from_start=False)
-    sink.take(marker(1, dropped=100), line(500), line(600))
-    assert sink.finish().causes() == (0, 0, 99)
-
-
-def test_one_slot() -> None:
-    """In formats without communicator names a gap's cause is one_slot, whatever the batch's length."""
-    sink = Sink()
-    for sn in range(0, 2 * DEFAULT_RING_LINES, 2):
-        sink.take(line(sn).replace(b'"comm_name":"tp",', b""))
-    assert sink.finish().causes() == (0, DEFAULT_RING_LINES - 1, 0)
 
 
 def ring(lines: int, first: int, *, at_us: int, step_us: int = 3, name: str = "AllReduce") -> list[bytes]:

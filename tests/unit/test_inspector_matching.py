@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.records import MAX_TOTAL, SeriesKey
+from exporters.inspector.format.records import SeriesKey
 from exporters.inspector.totals import matching, matching as module
 from exporters.inspector.totals.matching import (
     MAX_MEMBERS,
@@ -335,9 +335,3 @@ def latest(times: Sequence[int]) -> tuple[int, int] | None:
 def test_the_last_to_arrive_has_the_shortest_time(times: tuple[int, ...], last: tuple[int, int] | None) -> None:
     """The member with the shortest time came last, by the difference to the second; a tie names none."""
     assert latest(times) == last
-
-
-def test_totals_stop() -> None:
-    """Totals stay where a checkpoint can hold them."""
-    full = Arrivals(*[MAX_TOTAL] * 5)
-    assert full.plus(Arrivals(1, 1, 1, 1, 1)) == full

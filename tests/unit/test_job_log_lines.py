@@ -161,19 +161,6 @@ def test_other_lines() -> None:
         assert ("-" if result is None else result.rule.category) == category, line
 
 
-def test_what_shells_and_srun_say_of_signals() -> None:
-    """Shells' and srun's lines give each signal that ends a program."""
-    names = ["Killed", "Aborted", "Bus error", "Illegal instruction", "Segmentation fault"]
-    for name in names:
-        for text in (name, f"{name} (core dumped)"):
-            bare = event(text)
-            assert bare.rule.category == ("segfault" if name == "Segmentation fault" else "worker_exit"), text
-            by_srun = event(f"srun: error: n7: task 3: {text}")
-            assert (by_srun.rule.category, by_srun.text("tasks"), by_srun.text("how")) == ("worker_exit", "3", text)
-        by_bash = event(f"/x/job.sh: line 5:  1234 {name}                 (core dumped) python train.py")
-        assert (by_bash.rule.category, by_bash.text("pid"), by_bash.text("how")) == ("worker_exit", "1234", name)
-
-
 def test_a_failed_node_is_not_the_one_whose_step_ends() -> None:
     """Slurm's line on a node that still answers blames no node: another one has failed, and srun's line names it."""
     result = event(

@@ -127,18 +127,6 @@ def test_what_proves_whose_a_log_is(
     assert claimed(path, uid, name_id, holds, {"4711": known}, {"4711": [known]}) == claim
 
 
-def test_the_last_words_of_ranks_that_were_silent_are_read(unnamed: Node) -> None:
-    """The last lines of a job that was silent for minutes count, though no process holds the file."""
-    path = unnamed.write("mine.txt", "hello\n")
-    unnamed.run(4000, path)
-    unnamed.look()
-    unnamed.clock.advance(600.0)
-    unnamed.look()
-    unnamed.write("mine.txt", "ValueError: x\n")
-    shutil.rmtree(unnamed.proc / "4000")
-    assert sum(counts(unnamed.look()).values()) == 1
-
-
 def test_a_silent_containers_last_words_are_read(unnamed: Node, tmp_path: Path) -> None:
     """The last lines of a silent container's log count."""
     alias = tmp_path / "alias.txt"  # where the agent's tree has another file than the container's
@@ -255,18 +243,6 @@ def test_an_output_of_two_jobs_has_no_job(unnamed: Node) -> None:
     unnamed.run(5000, output)
     other = job("4712", ranks=8)._replace(ranks=(view(5000, "0", parent_pid=1),))
     assert counts(unnamed.look(job(), other)) == {}
-
-
-def test_a_log_stays_its_jobs_after_its_ranks_left(unnamed: Node) -> None:
-    """Lines that the launcher writes after the ranks' end still count for the job."""
-    output = unnamed.write("mine.txt")
-    unnamed.run(4000, output)
-    unnamed.look()
-    for path in (unnamed.proc / "4000").glob("fd/*"):
-        path.unlink()
-    unnamed.write("mine.txt", "srun: error: n1: task 0: Killed\n")
-    logs = unnamed.look()
-    assert {kind[1] for one in logs.jobs for kind in one.events} == {"program_error", "worker_exit"}
 
 
 def mounts(path: Path, kind: str) -> str:

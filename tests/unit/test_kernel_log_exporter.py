@@ -359,8 +359,6 @@ async def test_parts_beyond_the_limit_are_not_followed(node: Node, monkeypatch: 
         assert node.failed() == set()
 
 
-XID_31 = "NVRM: Xid (PCI:0000:3b:00): 31, pid=4711, name=python3, Ch 00000008, intr 00000000. MMU Fault"
-CLEAN_UP = "NVRM: Xid (PCI:0000:{}:00): 45, pid=4711, name=python3, Ch 00000008{}"
 WARP = "NVRM: Xid (PCI:0000:3b:00): 13, pid={}, name=python3, Graphics SM Warp Exception on ({}, SM 0): Out Of Range"
 PCI = "0000:3b:00.0"
 PLACE = Told("13", place="GPC 4, TPC 2")
@@ -369,18 +367,6 @@ PLACE = Told("13", place="GPC 4, TPC 2")
 def shown(node: Node) -> dict[tuple[str, str], str]:
     """By GPU and code: what it means."""
     return {(fault.gpu_uuid, fault.seen.fault.code): fault.seen.fault.meaning for fault in node.hardware.faults()}
-
-
-async def test_a_jobs_crash_is_nothing_of_the_hardware(node: Node) -> None:
-    """Clean-up errors on all GPUs of a job fail no check."""
-    node.write(CLEAN_UP.format("3b", ""), CLEAN_UP.format("18", " caused by previous Xid 31"), XID_31)
-    series = await node.look()
-    assert (series["kernel_events_total", "gpu_xid", "45"], node.failed()) == (2, set())
-    assert shown(node) == {
-        ("GPU-a", "45"): "clean-up after another error",
-        ("GPU-a", "31"): "GPU memory page fault",
-        ("GPU-b", "45"): "clean-up after Xid 31",
-    }
 
 
 async def test_the_errors_of_gpus_outlive_the_agent_and_age(log: Path) -> None:

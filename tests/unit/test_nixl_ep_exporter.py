@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import threading
@@ -11,11 +10,8 @@ from pathlib import Path
 
 import pytest
 from exporter_node import ExporterNode
-from fake_clock import FakeClock
-from lent import lent
 from rank_table import view
 
-from agent.sdk.exporter import NoData
 from agent.sdk.files import JobLines
 from agent.sdk.ranks import ProcessKey, RankView
 from agent.system import whole_file
@@ -127,17 +123,6 @@ def test_plan_that_is_a_link_is_none(node: EpNode, tmp_path: Path) -> None:
     (node.run_folder / "nixl-ep-plan.json").symlink_to(tmp_path / "elsewhere.json")
     node.say(edge(3, "start", 0))
     assert [name for name in node.look() if "planned" in name] == []
-
-
-def test_nothing_is_no_data(tmp_path: Path) -> None:
-    """Without configured paths, or where none is there, there is no such source."""
-    for config in (NixlEpConfig(), NixlEpConfig(paths=[f"{tmp_path}/gone/*.log"])):
-        node = NixlEpExporter(config)
-        with asyncio.Runner() as runner:
-            runner.run(node.start(lent("nixl_ep", FakeClock(), tmp_path)))
-            with pytest.raises(NoData):
-                runner.run(node.update())
-            runner.run(node.drain())
 
 
 def test_runs_go_on_after_a_restart(node: EpNode) -> None:

@@ -97,23 +97,6 @@ def test_imex_is_wanted_in_a_domain_alone() -> None:
 # -- health ------------------------------------------------------------------------------------------------------------
 
 
-def test_levels() -> None:
-    """The driver's faults become failed levels; what it does not report has none."""
-    cases: list[Any] = [
-        ({}, {}),
-        ({"ecc_uncorrected_volatile": 0}, {"gpu_ecc_uncorrectable": True}),
-        ({"ecc_uncorrected_volatile": 1, "ecc_corrected_volatile": 9}, {"gpu_ecc_uncorrectable": False}),
-        ({"ecc_uncorrected_aggregate": 7}, {}),
-        ({"row_remap_failed": 1}, {"gpu_row_remap_failed": False}),
-        ({"row_remap_pending": 0}, {"gpu_row_remap_pending": True}),
-        ({"page_retirement_pending": 1, "row_remap_pending": 0}, {"gpu_row_remap_pending": False}),
-        ({"recovery_action": 0}, {"gpu_recovery_action": True}),
-        ({"recovery_action": 42}, {"gpu_recovery_action": False}),
-    ]
-    for values, levels in cases:
-        assert well(judge.levels(reading(**values))) == levels
-
-
 def test_votes() -> None:
     """A reading that may pass is a vote; the slower link of an idle GPU is none."""
     cases: list[Any] = [
@@ -266,6 +249,20 @@ def test_what_the_xids_of_a_gpu_mean() -> None:
     assert bench.gpus.faults(bench.now + fault_table.MAX_AGE_SECONDS + 1) == {"0000:00:00.0": [], "0000:01:00.0": []}
 
 
+def test_xids_of_a_gpu_that_is_lost_or_while_nvml_fails() -> None:
+    """They are counted all the same: that is when they matter."""
+    bench = Bench()
+    bench.look(gpu(0), gpu(1))
+    bench.look(gpu(1), events=xid(0, 79))
+    assert bench.verdicts["GPU-0"].faults == ("gpu_xid",)
+    assert bench.view(0).xids["79"] == 1
+    bench.look(error="driver_not_loaded", events=xid(1, 119))
+    assert bench.verdicts["GPU-1"] == GpuVerdict("GPU-1", {}, ("gpu_xid",))
+    assert bench.gpus.views == ()
+    bench.look(gpu(0), gpu(1))
+    assert bench.view(1).xids["119"] == 1
+
+
 def test_xid_series_are_bounded() -> None:
     """Beyond 32 different Xids, and for invalid numbers, the code is `other`."""
     bench = Bench()
@@ -283,22 +280,3 @@ def test_strange_gpus_are_left_out() -> None:
     bench.look(gpu(0), *strange, *many, events=[XidEvent("", 79)])
     assert len(bench.gpus.views) == MAX_GPUS
     assert bench.gpus.errors == {"duplicate": 1, "nameless": 1, "too_many_gpus": 1, "event_of_unknown_gpu": 1}
-
-
-def test_votes_become_levels_when_they_keep_coming() -> None:
-    """Sixteen hot looks of thirty make a hot GPU; a reset starts afresh."""
-    bench = Bench()
-    for energies, state in (([9] * 15, CheckState.OK), ([9], CheckState.FAILED), ([1], CheckState.OK)):
-        for energy in energies:
-            bench.look(gpu(0, temperature_celsius=90, energy_millijoules=energy))
-        assert bench.verdicts["GPU-0"].levels["gpu_hot"] is state
-
-
-def test_a_gpu_under_another_index() -> None:
-    """A GPU keeps its history under its UUID and shows its new index."""
-    bench = Bench()
-    bench.look(gpu(0), gpu(1), events=xid(1, 63))
-    bench.look(msgspec.structs.replace(gpu(1), index=0))
-    assert sorted((view.index, view.uuid) for view in bench.gpus.views) == [(0, "GPU-0"), (0, "GPU-1")]
-    (known,) = [view for view in bench.gpus.views if view.uuid == "GPU-1"]
-    assert known.xids["63"] == 1

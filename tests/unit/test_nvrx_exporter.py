@@ -16,7 +16,6 @@ from rank_table import RankTable
 
 from agent.core.identity import WriterKey
 from agent.helper.by_user import ByUser
-from agent.sdk.exporter import NoData
 from exporters.nvrx import exporter, reading
 from exporters.nvrx.events import JobEvents
 from exporters.nvrx.exporter import LINK, NvrxConfig, NvrxExporter
@@ -84,13 +83,6 @@ def test_cycle_that_a_rank_names(node: Node) -> None:
     node.add_rank()
     node.write()
     assert node.look() == {"nvrx_cycle/4711": 2.0, "nvrx_nodes/4711/active": 3.0, "nvrx_nodes/4711/standby": 2.0}
-
-
-def test_nothing_is_no_data(node: Node) -> None:
-    """Without a rank that names a file, and without configured paths, there is no such source."""
-    with pytest.raises(NoData):
-        node.look()
-    assert not any(helper.calls for helper in node.helpers.all())
 
 
 def test_half_written_cycle_leaves_the_last(node: Node) -> None:

@@ -75,15 +75,6 @@ def test_a_file_begun_anew_is_linked_at_the_next_look(node: Node) -> None:
         assert node.look(writer).links == ((writer, KEY),)
 
 
-def test_reused_pid(node: Node) -> None:
-    """The same pid with another start time is another process: the one is gone, the other looked at."""
-    node.add_rank(10)
-    node.look()
-    node.add_rank(10, start=9000)
-    scan = node.look()
-    assert (scan.gone, [facts.key for facts in scan.new]) == ((KEY,), [ProcessKey(10, 9000)])
-
-
 def test_a_clock_that_is_set_counts_for_the_next_rank(node: Node) -> None:
     """When a rank was started is reckoned from the boot time that the kernel gives when the rank is found."""
     starts = []
@@ -181,16 +172,6 @@ class Group:
 def group(node: Node) -> Group:
     """An empty group."""
     return Group(node)
-
-
-def test_one_oom_kill_has_one_victim(group: Group) -> None:
-    """An OOM kill in a group of two ranks ended the first that left, not the second."""
-    for pid in (10, 20):
-        group.add(pid)
-    group.look(2)
-    assert not group.is_oom(10)
-    group.kills(1)
-    assert [group.is_oom(pid) for pid in (10, 20)] == [True, False]
 
 
 def test_look_between_oom_kill_and_exit(group: Group) -> None:

@@ -114,14 +114,6 @@ def test_threads_that_end_take_nothing_back() -> None:
 # -- children ------------------------------------------------------------------------------------------------------
 
 
-def test_shares_of_children() -> None:
-    """A rank's oldest MAX_PER_RANK children are looked at; one with 10,000 takes none of another's."""
-    many = [ProcessKey(20_000 - number, number) for number in range(10_000)]
-    result = shares({ProcessKey(1, 1): many, ProcessKey(2, 1): [ProcessKey(3, 9)]})
-    assert result == {ProcessKey(1, 1): many[:MAX_PER_RANK], ProcessKey(2, 1): [ProcessKey(3, 9)]}
-    assert len(shares({ProcessKey(1, 1): many[: MAX_PER_RANK + 1]})[ProcessKey(1, 1)]) == MAX_PER_RANK
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [MAX_IN_ALL // MAX_PER_RANK + 1, MAX_IN_ALL, MAX_IN_ALL + 1])
 def test_children_of_all_ranks_are_bounded(ranks: int) -> None:

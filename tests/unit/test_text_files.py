@@ -54,31 +54,12 @@ def test_patterns_find_files_and_name_their_job(tmp_path: Path) -> None:
     assert {file.share.uid for file in files.discover()} == {os.getuid()}
 
 
-def test_patterns_with_directories_between(tmp_path: Path) -> None:
-    """Several parts may vary, and fixed ones may lie between them."""
-    for name in ("pods/ns_p_1/main/0.log", "pods/ns_p_1/side/0.log", "pods/ns_q_2/main/1.log", "pods/0.log"):
-        write(tmp_path / name, b"line\n")
-    files = files_of(tmp_path, "pods/*/main/*.log")
-    assert sorted(Path(file.path).parent.parent.name for file in files.discover()) == ["ns_p_1", "ns_q_2"]
-
-
 def test_what_is_no_pattern() -> None:
     """A pattern is absolute, of names, without a way up, and has at most one job id."""
     long = "/a" * (MAX_PATTERN_PARTS + 1)
     for text in ("", "relative/*.log", "/", "/a/", "/a//b", "/a/../b", "/a/**/b", "/%j/%j", "/a\0b", long):
         with pytest.raises(ValueError, match=r"not an absolute path|more than"):
             compiled_path_pattern(text)
-
-
-def test_carriage_returns_end_lines(tmp_path: Path) -> None:
-    """A carriage return ends a line, also without any newline."""
-    write(tmp_path / "a.log", b" 1%\r 2%\r\nnext\rrest")
-    files = discovered(tmp_path, "*.log")
-    assert lines(files) == [b" 1%", b" 2%", b"next"]
-    write(tmp_path / "a.log", b"\r" + b"".join(b"%d%%\r" % number for number in range(300_000)))
-    files.discover()
-    more = lines(files)
-    assert (more[0], more[-1], len(more)) == (b"rest", b"299999%", 300_001)
 
 
 def test_lines_are_cut_and_may_hold_anything(tmp_path: Path) -> None:
@@ -202,15 +183,6 @@ def test_entries_are_bounded(tmp_path: Path) -> None:
         write(tmp_path / f"{number}.log", b"line\n")
     for entries in (11, 10):
         assert len(files_of(tmp_path, "*.log", limits=FollowLimits(entries=entries)).discover()) == entries
-
-
-def test_only_ours_are_read(tmp_path: Path) -> None:
-    """Files that are not ours to read cost nothing and stay unread."""
-    write(tmp_path / "mine.log", b"mine\n")
-    write(tmp_path / "other.log", b"other\n")
-    files = discovered(tmp_path, "*.log")
-    ours = list(files.read(ENOUGH, lambda file: file.path.endswith("mine.log")))
-    assert ([piece.lines() for piece in ours], lines(files)) == ([[b"mine"]], [b"other"])
 
 
 def test_a_job_id_is_bounded() -> None:
