@@ -109,6 +109,7 @@ def test_only_so_many_files_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("lines", "said"), [
     (LINE, "AllReduce no. 812, 8388608 bytes, in world"),
+    (LINE.replace(b"world", b"unknown"), "AllReduce no. 812, 8388608 bytes, in 0xabc"),
     (LINE + P2P_LINE, "Send no. 7 with 1, in 0xabc"),
     (LINE + b'{"header": {"id', "AllReduce no. 812, 8388608 bytes, in world"),
     (LINE + b'{"header": {"comm_name": "\xff"}}\n', "AllReduce no. 812, 8388608 bytes, in world"),

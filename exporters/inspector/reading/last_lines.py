@@ -24,6 +24,9 @@ SHOWN_SHARE, BLAMED_SHARE = 0.03, 0.1
 """Shares of the last minute in which others waited for one rank alone. The rank is shown or blamed from these on."""
 
 
+UNNAMED = "unknown"  # The plugin's name of a communicator to which the program gave none
+
+
 def ends(files: Mapping[tuple[int, int], FollowedFile], ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
     """Return by rank the last whole lines of its file; ``ranks``: by the file's device and inode."""
     last_lines: dict[str, bytes] = {}
@@ -39,10 +42,12 @@ def last_operation(lines: bytes) -> str:
     for line in reversed(lines.rsplit(b"\n", MAX_TRIED_LINES)[-MAX_TRIED_LINES:]):
         for record in decode_lines(line):
             perf = record.coll_perf or record.p2p_perf
-            comm = "" if record.header is None else record.header.comm_name or record.header.id
             if perf is not None:
+                header = record.header
+                is_named = header is not None and header.comm_name not in (None, "", UNNAMED)
+                comm = "" if header is None else f", in {header.comm_name if is_named else header.id}"
                 about = f" with {perf.peer}" if isinstance(perf, P2PPerf) else f", {perf.coll_msg_size_bytes} bytes"
-                return f"{perf.coll} no. {perf.coll_sn}{about}, in {comm}"[:MAX_WORD_CHARACTERS]
+                return f"{perf.coll} no. {perf.coll_sn}{about}{comm}"[:MAX_WORD_CHARACTERS]
     return ""
 
 
