@@ -28,7 +28,6 @@ from exporters.kernel_log.reader import EventGroup, LogReader, Look
 
 INTERVAL_SECONDS = 1.0
 MAX_KINDS = 512  # Pairs of category and code. Events of further pairs are counted with an empty code.
-MAX_AHEAD = 16  # Looks of bundles of evidence between two updates; further bundles have the lines of the last look
 MAX_PARTS = 64
 """Servers that do not respond, or file systems that became read-only, per check. Further ones are only counted."""
 
@@ -93,7 +92,6 @@ class KernelLogExporter:
         self._past = ctx.state.restore(Past, ctx.log) or Past()
         self._names: dict[SubjectKind, dict[str, str]] = {}
         self._is_backlog = True
-        self._ahead: list[Look] = []
         await self._thread.call(categories)
         await self._thread.call(gpu_faults.read_table)
         self._follower = KernelLogFollower(Path(self._config.path), self._past.last)
@@ -105,8 +103,8 @@ class KernelLogExporter:
 
         Reads the log first: a GPU's error precedes the death that it explains by less than the interval of updates.
         """
-        if not self._is_backlog and len(self._ahead) < MAX_AHEAD:
-            self._ahead.append(await self._look())
+        if not self._is_backlog:
+            await self._thread.call(self._reader.catch_up)
         lines = [f"{record.seconds:.6f} {record.text}\n" for record in tuple(self._reader.last)]
         return Offered({"kernel.log": "".join(lines).encode()})
 
@@ -117,7 +115,7 @@ class KernelLogExporter:
         """
         self._learn_names()
         try:
-            looks = [await self._look()]
+            look = await self._look()
         except FileNotFoundError:
             raise NoData from None
         except PermissionError as error:
@@ -131,9 +129,7 @@ class KernelLogExporter:
             if self._config.enabled is True:
                 raise
             raise NoData from None
-        looks[:0], self._ahead = self._ahead, []
-        for look in looks:
-            self._note(look)
+        self._note(look)
         self._past.last, self._is_backlog = self._reader.settled, False
         now = self._ctx.clock.time()
         for check, parts in self._past.parts.items():

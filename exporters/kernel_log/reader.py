@@ -9,7 +9,7 @@ from typing import NamedTuple
 from agent.sdk.exporter import Guard, Roots
 from agent.sdk.system import sysfs
 from exporters.kernel_log.classify import KernelEvent, categories, classify
-from exporters.kernel_log.follower import KernelLogFollower, KernelRecord
+from exporters.kernel_log.follower import Batch, KernelLogFollower, KernelRecord
 from exporters.kernel_log.lines import DRIVER, KernelLines
 from exporters.kernel_log.mounts import read_mounted
 
@@ -21,6 +21,7 @@ apart.
 """
 MAX_BACKLOG_READS = 50
 """Reads of the follower at the first look: a million records, more than any log has. Later records count as new."""
+MAX_AHEAD = 4  # Reads between two looks. A bundle beyond this limit has the lines of the last read.
 MAX_ALIKE = 512  # Texts of lines whose meaning is cached: a storm of lines has few different texts
 
 LAST_RECORDS = 200  # Records of the kernel that are kept for an evidence bundle. Records that users wrote are not kept.
@@ -68,6 +69,7 @@ class LogReader:
         self._roots = roots
         self._guard = guard
         self._lines = KernelLines()
+        self._ahead: list[Batch] = []
         self.last: deque[KernelRecord] = deque(maxlen=LAST_RECORDS)
 
     @property
@@ -84,13 +86,11 @@ class LogReader:
         events: list[tuple[KernelEvent, float]] = []
         processes: dict[int, tuple[int, int]] = {}
         lost, newest = 0, 0.0
-        for _ in range(MAX_BACKLOG_READS if is_backlog else 1):
-            batch = self._follower.read()
+        ahead, self._ahead = self._ahead, []
+        for number in range(len(ahead) + (MAX_BACKLOG_READS if is_backlog else 1)):
+            batch = ahead[number] if number < len(ahead) else self._read()
             lost += batch.lost
             newest = max(newest, *(record.seconds for record in batch.records), 0.0)
-            last = self.last[-1].sequence if self.last else -1
-            new = [record for record in (*batch.known, *batch.records) if record.sequence > last]
-            self.last.extend([record for record in new if _is_kept(record)])
             lines, doubtful = self._lines.select(batch.records, self._follower.last, wait=not is_backlog)
             lost += doubtful
             for record in lines:
@@ -98,11 +98,23 @@ class LogReader:
                 event = self._guard.attempt("a kernel record", read, sequence=record.sequence)
                 if event is not None:
                     events.append((event, record.seconds))
-            if batch.is_all:
+            if batch.is_all and number >= len(ahead):
                 break
         groups = [EventGroup(event, at, is_first_start and newest - at > MAX_AGE_SECONDS, 1) for event, at in events]
         asked = tuple(read_only)
         return Look(grouped(groups), lost, read_mounted(self._roots, asked) if asked else None)
+
+    def catch_up(self) -> None:
+        """Read new records into ``last``; the next look has their events."""
+        if len(self._ahead) < MAX_AHEAD:
+            self._ahead.append(self._read())
+
+    def _read(self) -> Batch:
+        batch = self._follower.read()
+        last = self.last[-1].sequence if self.last else -1
+        new = [record for record in (*batch.known, *batch.records) if record.sequence > last]
+        self.last.extend([record for record in new if _is_kept(record)])
+        return batch
 
     def _event(self, record: KernelRecord, processes: dict[int, tuple[int, int]]) -> KernelEvent | None:
         """Return the event of a line of the kernel; None for most lines."""
