@@ -1,7 +1,7 @@
 """The Fabric dashboard: links, NICs and switches that trouble the jobs; of many nodes the worst."""
 
 from grafana.node import ACTIVE, FLAGGED_SHARE
-from grafana.panels import BAD_FROM_ONE, HALF, Panel, Query, Steps, lines, stats
+from grafana.panels import BAD_FROM_ONE, HALF, WHOLE, Panel, Query, Steps, lines, stats
 from grafana.queries import CLUSTER, bus_bandwidth
 from grafana.tables import rows
 
@@ -134,17 +134,9 @@ def _gpu_links() -> list[Panel]:
             f"Share of the last five minutes' updates in which a GPU's worst link had errors; the {WORST} worst GPUs.",
             Query(_worst(f"max by (node, gpu) (rankwatch_nvlink_flagged_ratio{{{CLUSTER}}})"), "{{node}} {{gpu}}"),
             unit="percentunit",
-            size=HALF,
+            size=WHOLE,
             most=1,
             steps=Steps("green", {FLAGGED_SHARE: "red"}),
-        ),
-        lines(
-            "Errors of NVLinks",
-            f"Per second, all kinds together; the {WORST} worst GPUs.",
-            Query(_worst(f"{_rate('rankwatch_nvlink_errors_total', 'node, gpu')} > 0"), "{{node}} {{gpu}}"),
-            unit="cps",
-            nothing="none",
-            size=HALF,
         ),
     ]
 
