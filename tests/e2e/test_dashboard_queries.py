@@ -59,7 +59,7 @@ OF_PIPELINE = {
 RAS_SUFFIX = "8"
 SELDOM = {
     "Nodes that fail again and again", "Exporters that fail", "Silent agents", "Links lost in this time, by switch",
-    "Errors of RDMA links", "Errors of RDMA transport", "Errors of NVLinks", "Looks that failed", "Slow pairs of ranks",
+    "Errors of RDMA links", "Errors of RDMA transport", "Looks that failed", "Slow pairs of ranks",
 }  # fmt: skip
 """Panels on what is well here, or on what rules look at over hours or days: they are empty, and say why."""
 WELL = {
