@@ -7,13 +7,15 @@ from pathlib import Path
 import pytest
 
 from agent.hardware.ledger import CHECKS
-from agent.sdk.exporter import Roots
+from agent.sdk.exporter import Guard, Logger, Roots
 from agent.sdk.hardware import Told
-from exporters.kernel_log import follower as follower_module, mounts as module
+from exporters.kernel_log import follower as follower_module, lines, mounts as module, reader
 from exporters.kernel_log.classify import categories, classify, fails, judged, patterns
-from exporters.kernel_log.follower import MAX_TEXT, KernelLogFollower, KernelRecord, parse_records
+from exporters.kernel_log.follower import MAX_TEXT, Batch, KernelLogFollower, KernelRecord, parse_records
 from exporters.kernel_log.gpu_errors import read_xid
+from exporters.kernel_log.lines import KernelLines
 from exporters.kernel_log.mounts import BlockDevice, mounted_devices, read_mounted
+from exporters.kernel_log.reader import LogReader
 
 NVSWITCH = "nvswitch_fatal"
 DATA = Path(__file__).parents[1] / "data"
@@ -256,3 +258,33 @@ def test_a_name_is_no_longer_than_a_process_has() -> None:
     """Text after 15 bytes, each of one character or of four, is the driver's; a longer name is none."""
     for name, meaning in (("x" * 15, LINK_14), ("\\xc3" * 15, LINK_14), ("x" * 16, Told("149"))):
         assert read_xid("149", f", pid=17, name={name}, {DOWN}") == meaning
+
+
+def test_lines_beyond_the_limit_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one line of NVIDIA's driver more than may wait the oldest counts at once."""
+    monkeypatch.setattr(lines, "MAX_HELD", 2)
+    kernel = KernelLines()
+    drivers = [KernelRecord(number, 1.0, "NVRM: Xid", "fragment") for number in range(3)]
+    assert kernel.select(drivers, 2) == (drivers[:1], 0)
+    assert kernel.settled == 0
+    assert kernel.select([], 2) == (drivers[1:], 0)
+    assert kernel.settled == 2
+
+
+def test_reads_ahead_of_a_look_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three reads ahead of a look two are done, and the look has the events of both."""
+    monkeypatch.setattr(reader, "MAX_AHEAD", 2)
+    log = LogReader(Endless(tmp_path, -1), Roots(), Guard(Logger("kernel_log")))
+    for _ in range(3):
+        log.catch_up()
+    assert log.last[-1].sequence == 1
+    assert [group.times for group in log.look((), is_backlog=False).groups] == [3]
+
+
+class Endless(KernelLogFollower):
+    """A log that has another record whenever it is read."""
+
+    def read(self) -> Batch:
+        self.last += 1
+        record = KernelRecord(self.last, 1.0, "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", "kernel")
+        return Batch([record], 0, is_all=False, known=[])
