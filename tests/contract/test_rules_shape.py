@@ -57,15 +57,6 @@ def test_an_expression_is_readable() -> None:
         assert len(" ".join(rule["expr"].split())) <= MAX_EXPRESSION * MAX_COLUMNS
 
 
-def test_sums_and_joins_are_by_cluster() -> None:
-    """Every sum and join is by cluster."""
-    for rule in RULES:
-        assert [
-            match for match in re.findall(r"\b(?:by|on) \(([^()]*)\)", rule["expr"]) if "cluster" not in match
-        ] == []
-        assert not re.search(r"\b(?:without|ignoring)\b|\b(?:by|on)\(", rule["expr"])
-
-
 def test_texts_ask_no_database() -> None:
     """Texts use only the alert's labels and value."""
     for rule in [rule for rule in RULES if "alert" in rule]:

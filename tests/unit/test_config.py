@@ -10,17 +10,6 @@ from agent.app.discovery import prepare
 from agent.app.yaml_document import MAX_DEPTH, ConfigError
 from agent.core.log import Logger
 from agent.ranks.rank.numbers import Numbers
-from exporters.inspector import SPEC
-
-
-def test_whole_file() -> None:
-    """Every key arrives where it belongs."""
-    text = "web: {listen_address: ':1'}\nstate: {path: /s}\nexporters: {inspector: {paths: [/a], enabled: true}}\n"
-    loaded = Loaded(text, "f.yml")
-    assert (loaded.config.web.listen_address, loaded.config.state.path) == (":1", "/s")
-    section = loaded.section("inspector", SPEC.config)
-    assert section.enabled is True
-    assert section.paths == ["/a"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("seconds", [0.9, 86_401])

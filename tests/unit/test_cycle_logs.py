@@ -14,7 +14,6 @@ from rank_table import view
 from test_job_log_reader import Node, counts
 
 from agent.sdk.ranks import RankView
-from exporters.job_log import ownership
 from exporters.job_log.jobs import LoggedJob
 from exporters.job_log.ownership import CYCLE_FILE, MAX_CYCLE_BYTES, MAX_PATH, CycleLogs
 
@@ -120,15 +119,6 @@ def test_cycle_files_that_are_refused(cycles: Cycles) -> None:
     ):
         cycles.file("cycle", written)
         assert bool(cycles.of()) is is_read
-
-
-def test_whose_cycle_files_are_read(cycles: Cycles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A log that two jobs name belongs to none; of MAX_CYCLE_FILES + 1 jobs one is left out."""
-    cycles.cycle("/logs/c0.log")
-    both = cycles.rank(), cycles.rank(5000, "4712")
-    assert cycles.of(*both) == {}
-    monkeypatch.setattr(ownership, "MAX_CYCLE_FILES", 1)
-    assert cycles.of(*both) == {"4711": "c0.log"}
 
 
 def test_a_job_is_told_by_the_logs_of_its_cycles(tmp_path: Path) -> None:

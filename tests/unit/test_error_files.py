@@ -95,17 +95,6 @@ def test_what_is_no_error_file() -> None:
         assert read_error(raw, CATALOGUE, 5.0) is None
 
 
-def test_file_counts_once(tmp_path: Path) -> None:
-    """The exception of an exited rank is read once, also if its launcher completes the file seconds later."""
-    node = Node(tmp_path)
-    assert node.look() == []
-    node.write(saved("KeyError: 1")[:9])
-    assert node.look() == []
-    node.write(saved("KeyError: 1"))
-    assert node.look() == [("3", "program_error", "KeyError")]
-    assert node.look() == []
-
-
 def test_file_too_late(tmp_path: Path) -> None:
     """A file that comes WAIT_SECONDS after the exit is not read."""
     node = Node(tmp_path)

@@ -90,18 +90,6 @@ def test_more_files_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert proof.failed == ("1 files: more than 2 are not read",)
 
 
-def test_a_bundle_of_the_incident() -> None:
-    """The words and events of the incident's bundle count, and its time is shown."""
-    proof = bundles.weigh([summary()], JOB, INCIDENT)
-    assert proof.left_out == ()
-    [said] = proof.said
-    assert (said.rank, said.node, said.witness, said.source) == ("3", "a", "verdict", "a")
-    assert [(entry.at, entry.what) for entry in proof.happened] == [
-        (1000.0, "died"),
-        (1020.0, "evidence bundle taken (dead: rank 3 died)"),
-    ]
-
-
 def test_bundles_of_another_time_or_cluster() -> None:
     """Bundles of another time or cluster are listed and not used."""
     late, early = INCIDENT.end + bundles.LATE_SECONDS, INCIDENT.start - bundles.EARLY_SECONDS

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from flight_dumps import dump, entry, pickled, recorded
+from flight_dumps import dump, entry, pickled
 
 from exporters.flight_recorder import dump as module
 from exporters.flight_recorder.dump import Call, DumpSummary, GroupProgress, read_dump
@@ -24,21 +24,6 @@ def only(value: dict[str, Any]) -> GroupProgress:
     """The progress in a dump's only group."""
     [group] = read(value).groups
     return group
-
-
-def test_a_rank_that_had_not_begun() -> None:
-    """In the recorded hang ranks 9 and 14 had not begun the operation in which group 72 waits."""
-    enqueued, waits = {}, {}
-    for rank, raw in recorded("lock_gil_1st").items():
-        answer = read_dump(raw, rank)
-        assert answer is not None
-        assert answer.world_size == 16
-        for group in answer.groups:
-            if group.name == "72":
-                enqueued[rank] = group.enqueued
-                waits[rank] = None if group.waits is None else (group.waits.sequence, group.waits.operation)
-    assert enqueued == {8: 45267, 9: 45264, 10: 45267, 11: 45267, 12: 45267, 13: 45267, 14: 45264, 15: 45267}
-    assert waits == dict.fromkeys((8, 10, 11, 12, 13, 15), (45265, "all_to_all")) | {9: None, 14: None}
 
 
 def test_a_dump_without_members_is_nobodys() -> None:
@@ -199,14 +184,6 @@ def test_names_are_bounded(length: int) -> None:
 def test_values_that_are_no_dump(value: Any) -> None:
     """A value of another form, or with a number out of its bounds, is refused."""
     assert reason(pickled(value)) == "malformed"
-
-
-def test_when_the_newest_was_begun() -> None:
-    """It is the time of the operation that was begun last; 0 where there is none."""
-    assert read(dump([entry(), entry(time_created_ns=1)])).last_created == pytest.approx(1.8e9)
-    assert read(dump()).last_created == 0.0
-    assert read(dump()).world_size == 4
-    assert read(dump(pg_config=config("1"))).world_size is None
 
 
 def reason(raw: bytes) -> str:

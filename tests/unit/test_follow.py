@@ -153,6 +153,20 @@ def test_start_at_end_where_nothing_was(tmp_path: Path) -> None:
     assert poll(follower) == b"first\n"
 
 
+def test_resume(tmp_path: Path) -> None:
+    """A file that still fits goes on at its offset, and has caught up at the size that it had at the start."""
+    path, first = begun(tmp_path, b"one\n")
+    positions = first.positions()
+    first.close()
+    append(path, b"two\nthr")
+    follower = follow(tmp_path, resume=positions)
+    [file] = follower.discover()
+    assert not file.caught_up
+    assert drain(follower, file) == b"two\n"
+    assert file.caught_up
+    assert (file.generation, file.from_start) == (0, False)
+
+
 def test_positions_wait_for_an_absent_directory(tmp_path: Path) -> None:
     """Positions are kept until the directory was looked through once: it may be mounted late."""
     position = Position(1, 2, 0, "gone.log", 5, b"12345")

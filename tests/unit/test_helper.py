@@ -107,13 +107,6 @@ async def test_the_first_call_starts_a_process_and_the_next_uses_it(bench: Bench
     assert (bench.helper.ok, bench.helper.calls) == (True, {"ok": 2})
 
 
-async def test_calls_at_once_wait_for_each_other(bench: Bench) -> None:
-    """Each of many concurrent calls gets its own answer, from one process."""
-    outcomes = await asyncio.gather(*(bench.do("answer at length", amount) for amount in range(20)))
-    assert [len(outcome.found[0]) for outcome in outcomes] == list(range(20))
-    assert len({outcome.pid for outcome in outcomes}) == 1
-
-
 async def test_a_body_arrives_whole(bench: Bench) -> None:
     """A body of more bytes than any buffer arrives, whatever its pieces; without one it is empty."""
     for count, length in ((1, 1), (1000, 999), (5, MAX_PAYLOAD_BYTES)):

@@ -71,23 +71,6 @@ def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path, left: tuple[in
     made.drain()
 
 
-def test_a_restart_of_the_agent_counts_anew(tmp_path: Path) -> None:
-    """No count is in the checkpoint, also not that of a rank that ended: a restart is a counter reset to zero."""
-    first = bench(tmp_path)
-    append(tmp_path / "here-pid7.log", chosen(0, "RING", "LL"))
-    append(tmp_path / "here-pid9.log", *(chosen(number, "RING", "LL", pid=9) for number in range(5)))
-    first.look(5)
-    first.ranks.expired.update(one.writer_key for one in first.exporter._writers() if one.writer_key.pid == 9)
-    first.look(5)
-    assert list(first.look(5)[FAMILY].values()) == [6]
-    first.drain()
-    second = bench(tmp_path, first.state.published)
-    append(tmp_path / "here-pid7.log", chosen(1, "RING", "LL"))
-    second.look()
-    assert list(second.look()[FAMILY].values()) == [1]
-    second.drain()
-
-
 def test_communicators_that_end_take_theirs_along() -> None:
     """Counts end with their communicator, and what it ends with has them."""
     sink = Sink()

@@ -78,25 +78,6 @@ def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path) -> None:
     made.drain()
 
 
-def test_a_restart_of_the_agent_counts_anew(tmp_path: Path) -> None:
-    """Durations are not in the checkpoint: a restart is a counter reset."""
-    first = bench(tmp_path)
-    first.ranks.labels[9] = RankLabel("job", "9")
-    append(tmp_path / "here-pid7.log", b"".join(line(sn) for sn in range(5)))
-    append(tmp_path / "here-pid9.log", line(0, pid=9))
-    first.look(5)
-    first.look(5)
-    first.ranks.expired.update(one.writer_key for one in first.exporter._writers() if one.writer_key.pid == 9)
-    first.look(5)
-    assert buckets(first.look(5)[FAMILY])[COUNT] == 6
-    first.drain()
-    second = bench(tmp_path, first.state.published)
-    append(tmp_path / "here-pid7.log", line(5))
-    second.look()
-    assert buckets(second.look()[FAMILY])[COUNT] == 1
-    second.drain()
-
-
 def test_communicators_that_end_take_theirs_along() -> None:
     """Durations end with their communicator; sends and receives have none."""
     aggregate = Aggregate(

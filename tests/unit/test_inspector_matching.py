@@ -193,22 +193,6 @@ def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert matching.join(WRITER_KEYS[5], key, 2, partial(totals.credit, WRITER_KEYS[5])) is not None
 
 
-def test_a_new_writer_in_a_rank_s_place_begins_anew() -> None:
-    """Operations of a former writer match none of the new writer."""
-    matching, totals, (one, two) = pair()
-    note(two, {0: 9})
-    note(one, {1: 9})
-    successor = join(matching, totals, 0, 2, writer_key=WRITER_KEYS[7])
-    note(successor, {0: 9})
-    note(one, {0: 9})
-    matching.settle()
-    assert not totals.of[WRITER_KEYS[7]].matched
-    note(two, {0: 7})
-    matching.settle()
-    assert totals.of[WRITER_KEYS[7]] == Arrivals(matched=1, floor_us=7)
-    assert not totals.of[WRITER_KEYS[0]].matched
-
-
 def test_members_made_up_by_one_user_leave_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A group that joins endless members is refused, and takes no rank of another group."""
     monkeypatch.setattr(module, "MAX_MEMBERS_IN_ALL", 20)

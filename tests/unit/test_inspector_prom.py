@@ -170,15 +170,6 @@ def test_an_idle_gpu_whose_file_is_emptied(node: Node) -> None:
     assert node.look() == {"means_ranks/idle": 1.0}
 
 
-def test_a_descriptor_that_changes_its_number(node: Node) -> None:
-    """A file that the plugin reopens under another descriptor number stays the same file."""
-    path = node.add_writer()
-    node.looks()
-    (node.proc.root / "10/fd/9").unlink()
-    node.open(path, fd=11)
-    assert node.look()[f"mean_bus_bandwidth/4711/0/{SHOWN}"] == 100e9
-
-
 def test_a_writer_that_is_gone(node: Node) -> None:
     """After SIGKILL the file stays, and its series go with the process."""
     node.add_writer()
@@ -283,13 +274,6 @@ def test_a_descriptor_of_a_real_process(tmp_path: Path) -> None:
         assert look_at(msgspec.structs.replace(request, target="/another")) is None
     assert held_by(proc, key) == []
     assert held_by(proc, ProcessKey(me, 0)) is None
-
-
-def test_descriptors_that_may_not_be_read(node: Node) -> None:
-    """A rank in this mode with unreadable descriptors counts as unreadable."""
-    node.add_rank()
-    (node.proc.root / "10/fd").rmdir()
-    assert node.look() == {"means_ranks/unreadable": 1.0}
 
 
 def test_ranks_of_one_process(tmp_path: Path) -> None:

@@ -92,20 +92,13 @@ class Node:
 
 
 ALONE = {(7, "8192"): LINES}
-"""What a reader finds that the victim has for itself; test_control checks it."""
+"""What a reader finds that the victim has for itself."""
 
 
 @pytest.fixture(params=[False, True], ids=["users", "directories"])
 def node(request: pytest.FixtureRequest, tmp_path: Path) -> Node:
     """A node where the crowd is another user, and one where it is another directory of the same user."""
     return Node(tmp_path, apart=request.param)
-
-
-def test_control(node: Node) -> None:
-    """Without a crowd all of the victim's records are there after one turn."""
-    node.victim()
-    node.turn()
-    assert node.operations() == ALONE
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:

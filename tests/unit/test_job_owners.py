@@ -107,14 +107,6 @@ def test_pods_of_one_namespace_are_one_job(table: Table) -> None:
     assert set(proofs(table).values()) == {"pod"}
 
 
-def test_two_containers_of_root_are_two_owners(table: Table) -> None:
-    """Processes of uid 0 in two containers do not share a job."""
-    for pid, container in ((1, CONTAINER), (2, CONTAINER[::-1])):
-        table.add_facts(owned(pid, environment(pid), Owner("container", container), uid=0))
-    table.tick(1.0)
-    assert {label.job_id for label in table.labels()} == {"4711", "4711-u0"}
-
-
 def test_ranks_of_other_owners_are_no_witnesses(table: Table) -> None:
     """A crash of another owner's rank does not change the verdict of the job's ranks."""
     victims = [table.add_facts(owned(pid, environment(pid), SLURM)) for pid in (1, 2)]

@@ -6,8 +6,7 @@ import pytest
 from fake_clock import FakeClock
 from test_follow import append, drain, follow, open_descriptors, poll
 
-from agent.tail.file import MAX_LINE_BYTES
-from agent.tail.follower import Follower, FollowLimits
+from agent.tail.follower import FollowLimits
 
 
 def test_file_swapped_for_a_link_before_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,17 +54,6 @@ def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
     assert poll(follower) == b"more 2\nmore 3\nmore 4\n"
     assert poll(follower) == b"more 0\nmore 1\n"
     assert open_descriptors(tmp_path) == before + 3
-
-
-def test_file_that_grew_lately_stays_open(tmp_path: Path) -> None:
-    """Of two files open, the one that grew last does not give way, although it was opened first."""
-    clock = FakeClock()
-    follower = follow(tmp_path, clock=clock, limits=FollowLimits(open_files=2))
-    for name in ("a.log", "b.log", "a.log", "c.log"):
-        clock.now += 1
-        append(tmp_path / name, b"line\n")
-        assert poll(follower) == b"line\n"
-    assert [Path(file.path).name for file in follower.files() if file.descriptor is None] == ["b.log"]
 
 
 def test_open_limit_refuses_when_none_can_give_way(tmp_path: Path) -> None:
@@ -149,18 +137,6 @@ def test_error_that_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         patch.setattr("agent.tail.reader.os.pread", fail)
         assert ([poll(follower) for _ in range(3)], follower.skipped["EIO"]) == ([b"", b"", b""], 3)
     assert poll(follower) == b"one\n"
-
-
-def test_long_line_brings_no_others_along(tmp_path: Path) -> None:
-    """A read that continues to the end of a long line stops there."""
-    long = b"x" * (MAX_LINE_BYTES // 2) + b"\n"
-    (tmp_path / "a.log").write_bytes(long + b"y\n" * 1000)
-    follower: Follower = follow(tmp_path)
-    (file,) = follower.discover()
-    chunk = follower.read(file, 1024)
-    assert chunk.data == long
-    chunk = follower.read(file, 1024)
-    assert chunk.data == b"y\n" * 512
 
 
 def test_unlinked_files_do_not_keep_others_out(tmp_path: Path) -> None:

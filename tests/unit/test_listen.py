@@ -1,7 +1,6 @@
 import socket
 
 import pytest
-from hypothesis import given, strategies as st
 
 from agent.web.listen import MAX_INHERITED, ListenAddress, inherited_listeners, open_listeners, parse_listen_address
 
@@ -27,15 +26,6 @@ def test_odd_listen_address_is_refused(text: str) -> None:
     """An invalid listen address is refused in a message that quotes it."""
     with pytest.raises(ValueError, match="listen address"):
         parse_listen_address(text)
-
-
-@given(st.text())
-def test_any_text_is_an_address_or_refused(text: str) -> None:
-    """No text does anything but give an address or a ValueError."""
-    try:
-        assert 0 <= parse_listen_address(text).port <= 65535
-    except ValueError as error:
-        assert "listen address" in str(error)
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])

@@ -21,20 +21,6 @@ def test_attributes_are_read_as_they_were_written(pairs: list[tuple[int, bytes]]
     assert list(attributes(b"".join(attribute(kind, payload, nested=True) for kind, payload in pairs))) == pairs
 
 
-@given(st.lists(st.tuples(st.integers(0, 0xFFFF), st.integers(0, 0xFFFF), st.integers(0, 9), st.binary(max_size=40))))
-def test_messages_are_read_as_they_were_written(all_of: list[tuple[int, int, int, bytes]]) -> None:
-    """Headers and payloads come back, several to a datagram where they are padded."""
-    whole = [(kind, flags, number, payload + b"\0" * (-len(payload) % 4)) for kind, flags, number, payload in all_of]
-    assert list(messages(b"".join(message(*entry) for entry in whole))) == whole
-
-
-@given(st.binary(max_size=200))
-def test_any_bytes_are_read(raw: bytes) -> None:
-    """Nothing that comes is an error, and a length that cannot be ends the reading."""
-    list(attributes(raw))
-    list(messages(raw))
-
-
 def test_what_is_cut_is_left() -> None:
     """Whole attributes before it are read."""
     raw = attribute(1, b"abcd") + attribute(2, b"efgh")[:-1]

@@ -49,17 +49,6 @@ def test_library_and_gpu_without_records(node: Node) -> None:
     assert node.evidence() == {12: "library", 30: "library"}
 
 
-def test_orphan_of_a_rank_is_none(node: Node) -> None:
-    """A forked child that outlives its rank, adopted by init, does not become a rank."""
-    node.proc.add(30, maps=NCCL_MAPS, files=GPU)
-    node.proc.add(40, parent=30, maps=NCCL_MAPS, files=GPU)
-    assert node.evidence() == {30: "library"}
-    node.proc.remove(30)
-    node.proc.add(40, parent=1, maps=NCCL_MAPS, files=GPU)
-    assert node.look().gone == (ProcessKey(30, 5000),)
-    assert node.evidence(after=LOOK_AGAIN_SECONDS) == {}
-
-
 def test_child_of_a_rank_from_before_a_restart(node: Node) -> None:
     """A forked child of a rank that the agent knew before its restart is none, at the first look too."""
     node.add_rank(30, maps=NCCL_MAPS, files=GPU)

@@ -9,15 +9,6 @@ from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.rank.environment import group_job_id, job_hash
 
 
-def test_environment_names_the_rank(table: Table) -> None:
-    """A process with an environment gets its global rank and job once it had a second to show its siblings."""
-    table.add(1, environment(3))
-    table.tick()
-    assert table.labels() == {}
-    table.tick(1.0)
-    assert table.labels() == {RankLabel("4711", "3"): 1}
-
-
 def test_world_communicator_settles_at_once(table: Table) -> None:
     """Once the world communicator is seen there is nothing to wait for."""
     key = table.add(1, environment(3))

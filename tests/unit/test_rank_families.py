@@ -1,8 +1,5 @@
 """The rank table's metrics."""
 
-from signal import SIGKILL, SIGSEGV
-
-import pytest
 from client_metrics import samples
 from rank_table import KILLED, WORLD, Table, environment
 
@@ -12,7 +9,6 @@ from agent.core.threads import OwnThread
 from agent.export.exposition import Selection
 from agent.export.registry import Registry, Source
 from agent.ranks import families as rank_families, liveness_page
-from agent.ranks.rank.exit_status import ExitStatus
 
 
 def exposition(table: Table) -> set[str]:
@@ -69,22 +65,6 @@ def test_a_rank_has_one_state(table: Table) -> None:
     table.tick(20.0)
     look()
     assert seen == ["alive", "unresponsive", "exited", "dead"]
-
-
-@pytest.mark.parametrize(("status", "labels"), [
-    (None, "unknown,,"),
-    (ExitStatus(known=False), "unknown,,"),
-    (ExitStatus(known=True), "exited,,0"),
-    (ExitStatus(known=True, code=3), "exited,,3"),
-    (ExitStatus(known=True, signal=SIGSEGV), "signaled,SIGSEGV,"),
-    (ExitStatus(known=True, signal=SIGKILL, oom=True), "oom_killed,SIGKILL,"),
-    (ExitStatus(known=True, signal=40), "signaled,40,"),
-])  # fmt: skip
-def test_exit_info(table: Table, status: ExitStatus | None, labels: str) -> None:
-    """The words for a rank's end do not depend on the platform."""
-    key = table.add(1, environment(1))
-    table.ranks.observe_exit(key, status)
-    assert f"rankwatch_rank_exit_info{{4711,1,{labels}}} 1" in exposition(table)
 
 
 async def test_the_time_of_the_node_is_that_of_the_scrape(table: Table) -> None:

@@ -1,13 +1,10 @@
 """Full tables: whose entry is evicted, and who is refused where no entry can be evicted."""
 
-from collections import Counter
-
 import pytest
-from hypothesis import given, strategies as st
 from lent import Admission
 
 from agent.core.series_budget import FairBudget, Group
-from agent.tail.shares import FairTable, Holdings, Share, in_turns
+from agent.tail.shares import Holdings, Share, in_turns
 
 A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
 
@@ -32,42 +29,6 @@ def test_who_holds_most_gives_way(held: dict[Share, int], asks: Share, gives_way
     for share, count in held.items():
         holdings.add(share, count)
     assert holdings.losing_share(asks) == gives_way
-
-
-@given(st.lists(st.tuples(st.sampled_from([A, A2, B, C]), st.booleans()), max_size=60))
-def test_holdings_know_the_most(changes: list[tuple[Share, bool]]) -> None:
-    """After any changes the largest holder equals that of a plain count."""
-    holdings, plain = Holdings(), Counter[Share]()
-    for share, more in changes:
-        if more or plain[share]:
-            holdings.add(share, 1 if more else -1)
-            plain[share] += 1 if more else -1
-    users: Counter[int] = Counter()
-    for share, count in plain.items():
-        users[share.uid] += count
-    most = holdings.most()
-    if most is None:
-        assert not +plain
-    else:
-        assert users[most.uid] == max(users.values())
-        assert plain[most] == max(count for share, count in plain.items() if share.uid == most.uid)
-
-
-@pytest.mark.slow
-@given(st.lists(st.sampled_from([A, A2, B, C]), max_size=200))
-def test_a_full_table_evens_out(arrivals: list[Share]) -> None:
-    """No user loses an entry while another has two more, and all eight places stay used."""
-    table: FairTable[int, str] = FairTable()
-    for number, share in enumerate(arrivals):
-        held = {one: len(list(table.of(one))) for one in (A, A2, B, C)}
-        if sum(held.values()) >= 8:
-            loser = table.losing_share(share)
-            users = {1: held[A] + held[A2], 2: held[B], 3: held[C]}
-            assert loser == share or users[loser.uid] >= 2
-            assert users[loser.uid] + 1 >= users[share.uid]
-            table.pop(next(iter(table.of(loser))))
-        table.put(number, "", share)
-        assert sum(len(list(table.of(one))) for one in (A, A2, B, C)) == min(8, number + 1)
 
 
 def fill(budget: FairBudget, groups: list[Group]) -> dict[Group, int]:

@@ -59,16 +59,6 @@ def test_a_suffixed_id_is_not_for_others(table: Table) -> None:
     assert {label.job_id for label, pid in table.labels().items() if pid == 3} != {victims}
 
 
-def test_a_check_by_srun_overlap_does_not_rename_the_job_in_docker(table: Table) -> None:
-    """`srun --overlap` of an NCCL test in the same Slurm job: the ranks in Docker keep their frozen labels."""
-    for pid in (1, 2):
-        table.add_facts(owned(pid, environment(pid), DOCKER))
-    table.tick(1.0)
-    before = {label for label, pid in table.labels().items() if pid in (1, 2)}
-    table.add_facts(owned(9, environment(0, world=1, port="1"), SLURM), then=1.0)
-    assert {label for label, pid in table.labels().items() if pid in (1, 2)} == before
-
-
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     """A node with root's directories."""
