@@ -263,6 +263,26 @@ def test_hung_directory_harms_only_itself(tmp_path: Path, monkeypatch: pytest.Mo
     bench.drain()
 
 
+def test_poll_interval(tmp_path: Path) -> None:
+    """Updates that come before the poll is due take no turn."""
+    bench = Bench(tmp_path)
+    bench.exporter = InspectorExporter(InspectorConfig(paths=[str(tmp_path)], poll_interval_seconds=1.0))
+    bench.start()
+    turns, reader = 0, bench.exporter._slots[0].reader
+    turn = reader.turn
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        nonlocal turns
+        turns += 1
+        return turn(*arguments, **options)
+
+    reader.turn = counted  # type: ignore[method-assign]
+    for _ in range(12):
+        bench.look(0.25)
+    assert turns == 3
+    bench.drain()
+
+
 def view(*writers: WriterTotals, caught_up: bool = True) -> Published:
     """A publication of these writers."""
     return Published(writers, caught_up=caught_up, results={}, files={}, skipped={}, lag_bytes=0)

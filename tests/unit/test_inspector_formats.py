@@ -210,20 +210,6 @@ def test_no_line_goes_to_another_communicator(damages: list[tuple[int, str]], re
 # P2P.
 
 
-def test_p2p() -> None:
-    """Sends and receives add up by direction and size; one sequence from 1 numbers both."""
-    sink = Sink()
-    sink.take(p2p(1), p2p(2, "Recv"), p2p(3, p2p_msg_size_bytes=20_000, p2p_exec_time_us=30), p2p(6, "Recv"))
-    sums = {(key.collective, key.size): own for key, own in sink.aggregate.accumulators.items()}
-    assert {key: (own.operations, own.message_bytes, own.microseconds, own.bus_bytes) for key, own in sums.items()} == {
-        ("p2p_send", "8192"): (1, 8192, 10, 8192),
-        ("p2p_send", "32768"): (1, 20_000, 30, 20_000),
-        ("p2p_recv", "8192"): (2, 16_384, 20, 16_384),
-    }
-    assert sink.finish().causes() == (0, 0, 2)
-    assert sink.aggregate.last_progress_us == METADATA["dump_timestamp_us"]
-
-
 # Records that are there are not missing.
 
 

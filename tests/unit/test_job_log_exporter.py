@@ -15,7 +15,7 @@ from job_log_jobs import OWNER
 from lent import Admission
 from rank_table import view
 
-from agent.sdk.exporter import NoData, StateSection
+from agent.sdk.exporter import StateSection
 from agent.sdk.ranks import UNKNOWN_RANK, local_ranks
 from exporters.job_log import JobLogConfig, JobLogExporter, exporter as exporters
 from exporters.job_log.jobs import jobs_of
@@ -58,17 +58,6 @@ def test_a_log_becomes_series(node: Node) -> None:
     assert values["job_log_events_total/4711/1/gpu_hardware/root"] == 1
     assert "job_log_first_root_timestamp_seconds/4711/gpu_hardware/1//restart_elsewhere" in values
     assert values["train_iteration/4711"] == 7
-
-
-def test_without_a_log_there_is_no_data(tmp_path: Path) -> None:
-    """A node without a log of a job here has no series, and a log that comes up later has."""
-    node = Node(tmp_path)
-    with pytest.raises(NoData):
-        node.look()
-    node.write("[rank0]: ValueError: x\n")
-    assert node.look()[PROGRAM_ERROR] == 1
-    node.end()
-    assert node.ctx.admit.taken == 0
 
 
 def test_counts_survive_the_agent(node: Node) -> None:

@@ -86,13 +86,6 @@ def counts(logs: PublishedLogs) -> dict[tuple[str, str], int]:
     return {(one.job_id, kind[0]): count for one in logs.jobs for kind, count in one.events.items()}
 
 
-def test_a_log_is_read_for_the_job_in_its_name(node: Node) -> None:
-    """A log with a job's id in its name, and the job's user for its owner, is that job's; others are left."""
-    node.write("4711.out")
-    node.write("4712.out")
-    assert counts(node.look()) == {("4711", "1"): 1}
-
-
 def test_no_user_forges_anothers_log(node: Node) -> None:
     """A log of another user, by name or by link, gives no event for the job."""
     node.write("4711.out")

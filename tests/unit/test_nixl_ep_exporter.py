@@ -134,16 +134,6 @@ def test_runs_go_on_after_a_restart(node: EpNode) -> None:
     assert node.look() == before
 
 
-def test_two_nodes_of_a_run() -> None:
-    """Logs of several nodes are one run; each rank has its last measurement."""
-    run = run_of(
-        lines("Process 0 -> global_rank=0, local_rank=0", edge(0, "start", 1)),
-        lines("Process 0 -> global_rank=2, local_rank=0", edge(2, "start", 2), path="/o/nixl-ep-node-1.log"),
-    )
-    assert {number: rank.phase for number, rank in run.ranks().items()} == {0: 1, 2: 2}
-    assert (run.phase(), run.launches()) == (2, None)
-
-
 def test_newest_directory_counts() -> None:
     """A run in a newer directory replaces the older one, and a truncated log is a new run."""
     newer = lines(edge(1, "start", 0), path="/new/nixl-ep-node-0.log", seconds=200.0)
