@@ -41,13 +41,6 @@ class ExporterNode:
         self.ranks.tick()
         return facts.key
 
-    def hold(self, pid: int, path: Path, number: int = 1, flags: str = "0100001") -> None:
-        """Have a process hold a file open."""
-        folder = self.proc.root / str(pid)
-        (folder / "fdinfo").mkdir(exist_ok=True)
-        (folder / f"fd/{number}").symlink_to(path)
-        (folder / f"fdinfo/{number}").write_text(f"pos:\t0\nflags:\t{flags}\n")
-
     def start(self) -> None:
         """Start the exporter."""
         self.runner.run(self.exporter.start(self.ctx))

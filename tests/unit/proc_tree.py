@@ -88,6 +88,13 @@ class ProcTree:
         for number, target in (files or {}).items():
             os.symlink(target, folder / "fd" / str(number))
 
+    def hold(self, pid: int, path: Path, number: int = 1, flags: str = "0100001") -> None:
+        """Have a process hold a file open, for writing unless other flags are given."""
+        folder = self.root / str(pid)
+        (folder / "fdinfo").mkdir(exist_ok=True)
+        (folder / f"fd/{number}").symlink_to(path)
+        (folder / f"fdinfo/{number}").write_text(f"pos:\t0\nflags:\t{flags}\n")
+
     def note(self, pid: int, tid: int, **files: str) -> None:
         """Write files of one thread, by name."""
         for name, text in files.items():

@@ -79,7 +79,7 @@ class Node(ExporterNode):
     def open(self, path: Path, rank: int = 0, fd: int = 9, flags: str = "0100001") -> None:
         """Have a rank's process hold a file open, for writing unless other flags are given."""
         (self.proc.root / f"{10 + rank}/fd/{fd}").unlink(missing_ok=True)
-        self.hold(10 + rank, path, fd, flags)
+        self.proc.hold(10 + rank, path, fd, flags)
 
     def add_writer(self, rank: int = 0, value: float = 100, rows: int = 1, **settings: Any) -> Path:
         """A rank that holds the file of a GPU, open for writing and just written."""

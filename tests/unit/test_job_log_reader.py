@@ -58,10 +58,9 @@ class Node:
         self, pid: int, output: Path, *, parent: int = 1, comm: str = "python", uid: int = OWNER, title: str = ""
     ) -> None:
         """A process that writes its output into a file."""
-        self.tree.add(pid, name=comm, parent=parent, uid=uid, files={1: output, 2: output}, title=title)
-        (self.proc / f"{pid}/fdinfo").mkdir()
+        self.tree.add(pid, name=comm, parent=parent, uid=uid, title=title)
         for number in (1, 2):
-            (self.proc / f"{pid}/fdinfo/{number}").write_text("flags:\t0100001\n")
+            self.tree.hold(pid, output, number)
 
     def look(self, *jobs: LoggedJob) -> PublishedLogs:
         """A look when it is due."""
@@ -156,8 +155,7 @@ def test_a_batch_scripts_output_is_its_jobs(unnamed: Node) -> None:
     """The output of Slurm's batch script and of its srun belongs to the job without a pattern."""
     log, other = unnamed.write("slurm.txt", "ValueError: x\n"), unnamed.write("srun.txt", "ValueError: x\n")
     slurm_step(unnamed, log)
-    (unnamed.proc / "3002/fd/9").symlink_to(other)
-    (unnamed.proc / "3002/fdinfo/9").write_text("flags:\t0100001\n")
+    unnamed.tree.hold(3002, other, 9)
     assert counts(unnamed.look()) == {("4711", UNKNOWN_RANK): 2}
 
 

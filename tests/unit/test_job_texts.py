@@ -32,9 +32,8 @@ def users_of(*jobs: tuple[int, str, int]) -> RankSnapshot:
 
 def hold(proc: ProcTree, pid: int, path: Path, uid: int, flags: str) -> None:
     """Add a process that holds a file open."""
-    proc.add(pid, uid=uid, files={1: path})
-    (proc.root / str(pid) / "fdinfo").mkdir()
-    (proc.root / str(pid) / "fdinfo/1").write_text(f"flags:\t{flags}\n")
+    proc.add(pid, uid=uid)
+    proc.hold(pid, path, flags=flags)
 
 
 def test_a_name_is_of_its_users_jobs_alone() -> None:

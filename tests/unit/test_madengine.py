@@ -271,7 +271,7 @@ class MadNode(ExporterNode):
         for number, texts, suffix in ((1, printed(node_rank, fate), "out"), (2, BEGIN + ENDS[fate], "err")):
             path = self.folder / f"madengine-m_{job}_node_{node_rank}.{suffix}"
             path.write_text("".join(f"{text}\n" for text in texts))
-            self.hold(pid, path, number)
+            self.proc.hold(pid, path, number)
 
     def shown(self) -> dict[str, float]:
         """What is shown, without the common beginning of the names."""

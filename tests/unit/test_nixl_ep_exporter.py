@@ -72,7 +72,7 @@ class EpNode(ExporterNode):
         for rank in range(4):
             self.observe(10 + rank, rank, ME)
             self.proc.add(10 + rank, uid=ME)
-            self.hold(10 + rank, self.log)
+            self.proc.hold(10 + rank, self.log)
         self.start()
 
     def say(self, *texts: str) -> None:

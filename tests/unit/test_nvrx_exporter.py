@@ -50,7 +50,7 @@ class Node(ExporterNode):
         path = self.folder / f"logs/{name}.log"
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"{text}\n")
-        self.hold(pid, path, number, flags)
+        self.proc.hold(pid, path, number, flags)
         return path
 
     def add_rank(self, pid: int = 10, rank: int = 0, job: str = "4711", uid: int = ME, **more: Any) -> Any:

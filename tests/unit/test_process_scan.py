@@ -294,9 +294,8 @@ def test_whose_file_a_process_that_cannot_be_looked_into_wrote(node: Node) -> No
 def test_who_only_reads_a_file_did_not_write_it(flags: str, linked: bool, node: Node) -> None:
     """A process of the right pid that holds a file open for reading is not its writer."""
     path, writer_key = node.log(10)
-    node.add_rank(10, files={7: path})
-    (node.proc.root / "10/fdinfo").mkdir()
-    (node.proc.root / "10/fdinfo/7").write_text(f"pos:\t0\nflags:\t{flags}\nmnt_id:\t9\n")
+    node.add_rank(10)
+    node.proc.hold(10, path, 7, flags)
     assert bool(node.look(writer_key).links) == linked
 
 
