@@ -46,7 +46,7 @@ def test_a_row_is_proven() -> None:
         named = re.findall(r"`([^`]+)`", tests)
         assert bool(named) == (state in ("yes", "partly"))
         assert state not in ("partly", "no") or re.search(r"\w{3}.*\.$", text)
-        assert [each for each in named if not is_there(each)] == []
+        assert [test for test in named if not is_there(test)] == []
 
 
 def is_there(name: str) -> bool:

@@ -115,8 +115,8 @@ def record_run(path: Path) -> None:
     """Write the checkpoint of an agent that reads recorded sources."""
     state = StateFile(path, BOOT, Logger("test"))
     for name in RUN:
-        with TemporaryDirectory() as place:
-            root, source = Path(place), DATA / name
+        with TemporaryDirectory() as folder:
+            root, source = Path(folder), DATA / name
             if name == "inspector":  # what was there before a first start is not counted: the records come later
                 (root / "base8").mkdir()
                 arrive = partial(shutil.copytree, source / "base8", root / "base8", dirs_exist_ok=True)
@@ -203,8 +203,8 @@ def test_a_run_goes_on(version: str, tmp_path: Path, caplog: pytest.LogCaptureFi
 
 def value_of(shown: Mapping[str, list[Metric]], name: str, family: str) -> dict[tuple[str, ...], float]:
     """The values of a family, by their labels."""
-    [found] = [each for each in shown[name] if each.family.name == family]
-    return {tuple(labels): value for labels, value in zip(found.labels, found.values, strict=True)}
+    [metric] = [metric for metric in shown[name] if metric.family.name == family]
+    return {tuple(labels): value for labels, value in zip(metric.labels, metric.values, strict=True)}
 
 
 @pytest.mark.parametrize(("changed", "restored"), [({}, b"kept"), ({"format": 99}, None), ({"boot_id": "x"}, None)])

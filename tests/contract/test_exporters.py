@@ -75,10 +75,10 @@ def test_golden_exposition(bench: Bench, request: pytest.FixtureRequest) -> None
         return families
 
     families, expected = asyncio.run(look()), DATA / bench.spec.name / "expected.prom"
-    found = exposition(families)
+    page = exposition(families)
     if request.config.getoption("--update-golden"):
-        expected.write_text(found)
-    assert found == expected.read_text()
+        expected.write_text(page)
+    assert page == expected.read_text()
     for openmetrics in (False, True):
         body = encode(families, Selection(openmetrics=openmetrics)).body
         assert body == reference(families, openmetrics_format=openmetrics)

@@ -112,8 +112,8 @@ def calls_of(lent: object) -> set[str]:
     """Return the names of the public methods; `__call__` for a function."""
     if inspect.isroutine(lent):
         return {"__call__"}
-    found = {name for name in dir(lent) if not name.startswith("_") and callable(getattr(lent, name))}
-    return found - {"ensure_open", "close"}
+    calls = {name for name in dir(lent) if not name.startswith("_") and callable(getattr(lent, name))}
+    return calls - {"ensure_open", "close"}
 
 
 def test_each_field_of_the_context_is_known(agent: Lender) -> None:

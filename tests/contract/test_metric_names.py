@@ -35,7 +35,7 @@ TAKEN_LABELS = {"job", "instance", "le", "quantile"}
 def test_every_family_has_one_owner() -> None:
     """A family has one owner; GPU families of two makers are shared."""
     assert [
-        place for place, count in Counter((owner, family.name) for owner, family in OWNED).items() if count > 1
+        owned for owned, count in Counter((owner, family.name) for owner, family in OWNED).items() if count > 1
     ] == []
     shared = {id(var) for var in vars(gpu_families).values() if isinstance(var, Family)}
     single = Counter(family.name for _, family in OWNED if id(family) not in shared)

@@ -75,21 +75,21 @@ EXAMPLES = "\n## Words\n"
 
 def texts(*patterns: str) -> list[Path]:
     """Files of these patterns."""
-    found = (path for pattern in patterns for path in sorted(ROOT.glob(pattern)))
-    return [path for path in found if path.is_file() and "__pycache__" not in path.parts]
+    files = (path for pattern in patterns for path in sorted(ROOT.glob(pattern)))
+    return [path for path in files if path.is_file() and "__pycache__" not in path.parts]
 
 
 def avoided_words(patterns: dict[str, str], *places: str) -> list[str]:
     """Where a text of these places has a word that is avoided, and what is written instead."""
     words = {re.compile(pattern, re.IGNORECASE): better for pattern, better in patterns.items()}
-    found = []
+    hits = []
     for path in texts(*places):
         text = path.read_text().partition(EXAMPLES)[0]
         for pattern, better in words.items():
             for hit in pattern.finditer(text):
                 line = text.count("\n", 0, hit.start()) + 1
-                found.append(f"{path.relative_to(ROOT)}:{line}: {hit[0]}: {better}")
-    return found
+                hits.append(f"{path.relative_to(ROOT)}:{line}: {hit[0]}: {better}")
+    return hits
 
 
 def test_plain_words() -> None:

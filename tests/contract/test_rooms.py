@@ -41,7 +41,7 @@ def inside(building: str) -> list[tuple[Source, str, set[str]]]:
         (
             source,
             source.name.removesuffix(".py").replace("/", "."),
-            {each for each in source.imports if each.startswith(own)},
+            {module for module in source.imports if module.startswith(own)},
         )
         for source in sources(building)
         if building != "agent" or not source.name.startswith("agent/simulate/")
@@ -96,7 +96,7 @@ def test_the_simulated_job_is_imported_by_nobody() -> None:
     for source in sources("agent", "exporters"):
         if source.name.startswith("agent/simulate/") or source.name == "agent/cli/main.py":
             continue
-        assert not [each for each in source.imports if each.startswith("agent.simulate")], source.name
+        assert not [module for module in source.imports if module.startswith("agent.simulate")], source.name
 
 
 def test_modules_are_short() -> None:

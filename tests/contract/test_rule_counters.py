@@ -21,4 +21,4 @@ def test_counters_of_the_rules_are_shown(family: str, shown: frozenset[str]) -> 
     selectors = re.findall(family + r'\{counter=~?"([^"]+)"', rules)
     assert len(selectors) == rules.count(family) > 0
     named = {name for selector in selectors for name in selector.split("|")}
-    assert {name for name in named if not any(re.fullmatch(name, each) for each in shown)} == set()
+    assert {name for name in named if not any(re.fullmatch(name, pattern) for pattern in shown)} == set()

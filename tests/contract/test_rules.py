@@ -118,7 +118,7 @@ def test_jobs_of_two_clusters_are_two() -> None:
     own = [rule for rule in RULES if rule.get("alert") != "RankwatchRulesLate"]
     labels = [(rule, match) for rule in own for match in re.findall(r"\b(?:by|on) \(([^()]*)\)", rule["expr"])]
     assert len(labels) > len(own)
-    assert [(rule, each) for rule, each in labels if "cluster" not in each.split(", ")] == []
+    assert [(rule, by) for rule, by in labels if "cluster" not in by.split(", ")] == []
     assert not any(re.search(r"\b(?:without|ignoring)\b|\b(?:by|on)\(", rule["expr"]) for rule in RULES)
 
 

@@ -40,7 +40,7 @@ def write_records(directory: Path) -> None:
     """Write the Inspector files of one step of a simulated job, a process per rank."""
     layout = make_layout(RANKS, hosts=1, tp=TP, job_id="job", seed=0)
     for rank in range(RANKS):
-        logs = {each.kind: CommunicatorLog(each, rank) for each in layout.of(rank)}
+        logs = {comm.kind: CommunicatorLog(comm, rank) for comm in layout.of(rank)}
         numbers: Counter[tuple[str, str]] = Counter()
         for kind, collective, size in layout.step:
             logs[kind].add(SimulatedRecord(collective, numbers[kind, collective], size, kernel_us=100 + 10 * rank))

@@ -35,9 +35,9 @@ def selections(parameters: list[dict[str, list[str]]]) -> set[tuple[frozenset[st
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_each_file_asks_for_what_is_shipped(path: Path) -> None:
     """The scrape jobs of each file request the selections that the agent keeps room for."""
-    found = selections([job["params"] for job in jobs_of(path)])
-    assert found | selections([{}]) == SHIPPED
-    assert len(found) == 2
+    asked = selections([job["params"] for job in jobs_of(path)])
+    assert asked | selections([{}]) == SHIPPED
+    assert len(asked) == 2
 
 
 def test_kubernetes_asks_for_what_is_shipped() -> None:
@@ -57,5 +57,5 @@ def test_another_exporter_makes_it_another_scrape() -> None:
     """A scrape with one exporter more or less is not a shipped one."""
     exporters = frozenset({*exporter_names(), *TABLES})
     lists = ([*LIVENESS, "process"], ["ranks"])
-    others = [{key: each} for key in ("collect[]", "exclude[]") for each in lists]
+    others = [{key: names} for key in ("collect[]", "exclude[]") for names in lists]
     assert not any(select(other, {}, exporters).is_shipped for other in others)

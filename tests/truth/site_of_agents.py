@@ -193,12 +193,12 @@ class Job:
 
     def environment(self, rank: int) -> dict[str, str]:
         """What its launcher sets."""
-        place = {"MASTER_ADDR": "head", "MASTER_PORT": "29500", "SLURM_JOB_ID": self.name}
-        place |= {"RANK": str(rank), "WORLD_SIZE": str(self.world)}
+        variables = {"MASTER_ADDR": "head", "MASTER_PORT": "29500", "SLURM_JOB_ID": self.name}
+        variables |= {"RANK": str(rank), "WORLD_SIZE": str(self.world)}
         if self.restarts is not None:
             names = ("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS")
-            place |= dict(zip(names, map(str, self.restarts), strict=True))
-        return place
+            variables |= dict(zip(names, map(str, self.restarts), strict=True))
+        return variables
 
     def running(self) -> list[Rank]:
         """The ranks that run."""
@@ -270,12 +270,12 @@ class Site:
 
     def seen(self, name: str, time: float) -> dict[tuple[str, ...], float]:
         """The samples of a family in the scrapes at this time: label values, the node's name first."""
-        found = {}
+        series = {}
         for node, pages in self.scrapes.items():
             for (family, labels), value in (pages.get(time) or {}).items():
                 if family == name:
-                    found[(node, *(word for _, word in labels))] = value
-        return found
+                    series[(node, *(word for _, word in labels))] = value
+        return series
 
     def _steps(self, until: float) -> Iterator[tuple[float, Callable[[], None]]]:
         """The looks and scrapes due up to this time, in order."""

@@ -16,13 +16,13 @@ DATA = Path(__file__).parents[1] / "data/flight_recorder"
 def recorded(scenario: str) -> Mapping[int, bytes]:
     """The dumps of a recorded hang, by rank."""
     with tarfile.open(DATA / "scenarios.tar.xz") as archive:
-        found = {}
+        dumps = {}
         for member in archive.getmembers():
             _, _, rank = member.name.partition("_dump_")
             content = archive.extractfile(member)
             if member.name.startswith(f"{scenario}/") and rank and content is not None:
-                found[int(rank)] = content.read()
-    return found
+                dumps[int(rank)] = content.read()
+    return dumps
 
 
 def pickled(value: Any) -> bytes:
@@ -42,7 +42,7 @@ def _value(value: Any) -> bytes:
         return b"(" + b"".join(map(_value, value)) + b"t"
     if isinstance(value, list):
         return b"](" + b"".join(map(_value, value)) + b"e"
-    return b"}(" + b"".join(_value(each) for pair in value.items() for each in pair) + b"u"
+    return b"}(" + b"".join(_value(item) for pair in value.items() for item in pair) + b"u"
 
 
 def entry(group: str = "0", sequence: int = 1, **changed: Any) -> dict[str, Any]:

@@ -35,9 +35,9 @@ async def ask_without_end(dice: random.Random, port: int, exporters: list[str], 
                 writer.write(question(dice, exporters))
                 began.release()
                 head = (await reader.readuntil(b"\r\n\r\n")).lower()
-                left = int(head.partition(b"content-length: ")[2].partition(b"\r")[0])
-                while left > 0 and (data := await reader.read(min(left, 1 << 20))):
-                    left -= len(data)
+                unread = int(head.partition(b"content-length: ")[2].partition(b"\r")[0])
+                while unread > 0 and (data := await reader.read(min(unread, 1 << 20))):
+                    unread -= len(data)
 
 
 async def main() -> None:

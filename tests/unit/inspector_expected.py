@@ -93,22 +93,22 @@ def expected(folder: Path) -> Expected:
 
 
 def _operations(path: Path, results: Counter[str]) -> Iterator[Operation]:
-    context, left = ({}, {}), 0
+    context, announced = ({}, {}), 0
     for text in path.read_bytes().lstrip(b"\0").split(b"\n")[:-1]:
         try:
             line = json.loads(text)
         except ValueError:
             results["malformed"] += 1
-            left = 0
+            announced = 0
             continue
         if "dump_stats" in line:
             results["dump_stats"] += 1
             context = (line["header"], line["metadata"])
-            left = line["dump_stats"]["coll_records"] + line["dump_stats"]["p2p_records"]
+            announced = line["dump_stats"]["coll_records"] + line["dump_stats"]["p2p_records"]
             continue
         if "header" not in line:
-            assert left, path
-            left -= 1
+            assert announced, path
+            announced -= 1
         header, metadata = (line["header"], line["metadata"]) if "header" in line else context
         kind = "p2p" if "p2p_perf" in line else "coll"
         perf = line[f"{kind}_perf"]

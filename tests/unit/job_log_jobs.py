@@ -30,7 +30,7 @@ def job(job_id: str = "4711", ranks: int = 8, **more: Any) -> LoggedJob:
         "pods": frozenset(),
         "world_size": ranks,
         "tasks_are_ranks": False,
-        "pids": {each.process.key.pid: rank_of(each) for each in here},
+        "pids": {view.process.key.pid: rank_of(view) for view in here},
         "ranks": here,
         "local_ranks": {("", "1"): "3", ("pod-a", "1"): "2"},
     }
@@ -39,6 +39,6 @@ def job(job_id: str = "4711", ranks: int = 8, **more: Any) -> LoggedJob:
 
 def event(line: str) -> LogEvent:
     """The event in a line that holds one."""
-    found = classify(line.encode())
-    assert found is not None, line
-    return found
+    match = classify(line.encode())
+    assert match is not None, line
+    return match

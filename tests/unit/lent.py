@@ -54,9 +54,9 @@ def failed(ledger: HealthLedger) -> list[Entry]:
     return [entry for entry in ledger.entries() if entry.finding.state is CheckState.FAILED]
 
 
-def well(found: Mapping[str, CheckState]) -> dict[str, bool]:
+def well(levels: Mapping[str, CheckState]) -> dict[str, bool]:
     """By check: whether it is well."""
-    return {check: state is CheckState.OK for check, state in found.items()}
+    return {check: state is CheckState.OK for check, state in levels.items()}
 
 
 def children() -> list[str]:

@@ -42,13 +42,13 @@ class _Spot(NamedTuple):
 
 def _spots(bodies: Iterable[bytes]) -> list[_Spot]:
     """The words of these texts, but those between two others, numbers or not, only once: rare ones are as likely."""
-    found: dict[tuple[bytes, ...], _Spot] = {}
+    spots: dict[tuple[bytes, ...], _Spot] = {}
     for body in bodies:
         words = list(_WORD.finditer(body))
         shapes = [b"", *(_DIGIT.sub(b"0", word[0]) for word in words), b""]
         for number, word in enumerate(words):
-            found.setdefault(tuple(shapes[number : number + 3]), _Spot(body, word.start(), word.end()))
-    return list(found.values())
+            spots.setdefault(tuple(shapes[number : number + 3]), _Spot(body, word.start(), word.end()))
+    return list(spots.values())
 
 
 def damaged(*bodies: bytes) -> st.SearchStrategy[bytes]:

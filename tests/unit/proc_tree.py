@@ -65,10 +65,10 @@ class ProcTree:
         flags = (0x00200040 if kernel else 0x00400040) | (0x4 if exiting else 0)
         for tid, thread in names.items():
             letter, switches = (thread_states or {}).get(tid, (state, 7))
-            place = folder / "task" / str(tid)
-            place.mkdir(parents=True)
-            (place / "comm").write_text(thread + "\n")
-            (place / "stat").write_text(
+            task = folder / "task" / str(tid)
+            task.mkdir(parents=True)
+            (task / "comm").write_text(thread + "\n")
+            (task / "stat").write_text(
                 stat_line(tid, thread, letter, parent, flags, len(names), start, exit_code, session, numbers)
             )
             inner = " ".join(map(str, namespace_pids or (pid,)))
@@ -76,7 +76,7 @@ class ProcTree:
                 name=thread, state=letter, pid=tid, parent=parent, uid=uid, namespace_pids=inner, pending=pending,
                 switches=switches,
             )  # fmt: skip
-            (place / "status").write_text(status)
+            (task / "status").write_text(status)
         shutil.copy(folder / f"task/{pid}/stat", folder / "stat")
         shutil.copy(folder / f"task/{pid}/status", folder / "status")
         (folder / "cgroup").write_text(cgroup)
@@ -121,6 +121,6 @@ def stat_line(
     fields = ["0"] * 53
     fields[4], fields[6], fields[9], fields[20] = map(str, (parent, session, flags, threads))
     fields[22], fields[52] = str(start), str(exit_code)
-    for place, number in (numbers or {}).items():
-        fields[place] = str(number)
+    for position, number in (numbers or {}).items():
+        fields[position] = str(number)
     return f"{pid} ({name}) {state} {' '.join(fields[4:53])}\n"

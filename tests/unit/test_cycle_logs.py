@@ -128,5 +128,5 @@ def test_a_job_is_told_by_the_logs_of_its_cycles(tmp_path: Path) -> None:
     for number in range(2):
         cycles.file(f"logs/c{number}.log", "1: Traceback (most recent call last):\n1: ValueError: x\n")
         cycles.cycle(f"/logs/c{number}.log")
-        found = node.look(job(ranks=8)._replace(ranks=ranks))
-    assert counts(found) == {("4711", "1"): 2}
+        logs = node.look(job(ranks=8)._replace(ranks=ranks))
+    assert counts(logs) == {("4711", "1"): 2}

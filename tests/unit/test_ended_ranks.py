@@ -125,9 +125,9 @@ def test_a_newcomer_takes_the_place_of_one_of_the_greatest(table: Table) -> None
     table.tick(1.0)
     add(table, ALICE, range(5000, 5008), "4711")
     table.tick(1.0)
-    found = table.labels()
-    assert {label.rank for label in found if label.job_id == "4711"} == {str(pid) for pid in range(5000, 5008)}
-    assert len(found) == MAX_PROCESSES
+    labels = table.labels()
+    assert {label.rank for label in labels if label.job_id == "4711"} == {str(pid) for pid in range(5000, 5008)}
+    assert len(labels) == MAX_PROCESSES
 
 
 def test_what_left_gives_way_before_what_runs_and_dead_ranks_last(table: Table) -> None:

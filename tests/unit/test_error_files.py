@@ -51,12 +51,12 @@ class Node:
     def look(self, *ranks: int, contained: bool = False, uid: int = OWNER) -> list[tuple[str, str, str]]:
         """Return rank, category and exception of what is new, after the exit of these ranks."""
         self.now += 1.0
-        exited = left(*(ranks or (3,)), contained=contained, uid=uid)
+        exited = ended(*(ranks or (3,)), contained=contained, uid=uid)
         new = self.files.new({"4711": job(ranks=100)._replace(ranks=exited)}, self.now)
         return [(rank.label.rank, raised.category, raised.name) for _, rank, raised in new]
 
 
-def left(*ranks: int, contained: bool = False, uid: int = OWNER, owner: str = "") -> tuple[RankView, ...]:
+def ended(*ranks: int, contained: bool = False, uid: int = OWNER, owner: str = "") -> tuple[RankView, ...]:
     """Ranks that have exited."""
     return tuple(
         view(
@@ -150,7 +150,7 @@ def test_limit_of_files_per_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         node.write(saved("KeyError: 1"), rank=rank)
     assert [len(node.look(0, 1, 2)) for _ in range(3)] == [2, 1, 0]
     jobs = {
-        name: job(name)._replace(ranks=left(*ranks, owner=owner))
+        name: job(name)._replace(ranks=ended(*ranks, owner=owner))
         for name, ranks, owner in (("a", (10, 11), "5"), ("b", (12,), "5"), ("c", (13,), "6"))
     }
     for rank in range(10, 14):

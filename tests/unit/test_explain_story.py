@@ -69,13 +69,13 @@ class Asked:
     def at(self, expression: str, at_seconds: float) -> list[Sample]:
         """An instant query's answer."""
         self.queries.append(expression)
-        return next((found for word, found in self.samples.items() if expression.startswith(word)), [])
+        return next((series for word, series in self.samples.items() if expression.startswith(word)), [])
 
     def over(self, expression: str, start_seconds: float, end_seconds: float, step_seconds: float) -> list[Line]:
         """A range query's answer."""
         self.queries.append(expression)
         assert (end_seconds - start_seconds) / step_seconds <= ask.MAX_POINTS
-        return next((found for word, found in self.lines.items() if expression.startswith(word)), [])
+        return next((series for word, series in self.lines.items() if expression.startswith(word)), [])
 
 
 class Forgetful(Asked):

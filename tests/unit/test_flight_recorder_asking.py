@@ -54,18 +54,18 @@ def test_so_many_in_one_look() -> None:
 class Pipe:
     """A process' root with a FIFO in it."""
 
-    def __init__(self, place: Path) -> None:
-        self.inside = place / "inside"
+    def __init__(self, proc: Path) -> None:
+        self.inside = proc / "inside"
         self.inside.mkdir()
-        (place / "5").mkdir()
-        (place / "5" / "root").symlink_to(self.inside)
-        self.place = place
+        (proc / "5").mkdir()
+        (proc / "5" / "root").symlink_to(self.inside)
+        self.proc = proc
         self.path = self.inside / "fr_0.pipe"
         os.mkfifo(self.path)
 
     def ask(self, path: str = "/fr_0.pipe", uid: int = ME) -> AskResult:
         """Ask as the helper does."""
-        [result] = ask_for_dumps([PipeRequest(path, str(self.place), 5, uid)], b"")
+        [result] = ask_for_dumps([PipeRequest(path, str(self.proc), 5, uid)], b"")
         return result
 
 

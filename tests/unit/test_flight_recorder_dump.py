@@ -87,7 +87,8 @@ def test_groups_and_their_statuses(
 def test_json() -> None:
     """A dump in JSON, with numbers as text in its statuses, gives the result of the pickle."""
     value = dump([entry(sequence=3)], enqueued=3)
-    texts = {number: {key: str(last) for key, last in each.items()} for number, each in value["pg_status"].items()}
+    statuses = value["pg_status"]
+    texts = {number: {key: str(last) for key, last in numbers.items()} for number, numbers in statuses.items()}
     raw = json.dumps(value | {"pg_status": texts}).encode()
     assert read_dump(raw, 0) == read(value)
     assert reason(raw[:-9]) == "incomplete"
@@ -184,6 +185,14 @@ def test_names_are_bounded(length: int) -> None:
 def test_values_that_are_no_dump(value: Any) -> None:
     """A value of another form, or with a number out of its bounds, is refused."""
     assert reason(pickled(value)) == "malformed"
+
+
+def test_when_the_newest_was_begun() -> None:
+    """It is the time of the operation that was begun last; 0 where there is none."""
+    assert read(dump([entry(), entry(time_created_ns=1)])).last_created == pytest.approx(1.8e9)
+    assert read(dump()).last_created == 0.0
+    assert read(dump()).world_size == 4
+    assert read(dump(pg_config=config("1"))).world_size is None
 
 
 def reason(raw: bytes) -> str:

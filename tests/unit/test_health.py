@@ -63,13 +63,13 @@ def test_a_failed_check_concerns_the_ranks_that_stand_on_it(
     machine.checks.report(NODE, "gpu_driver_hung", CheckState.OK)
     machine.checks.latch(subject, check)
     assert machine.unhealthy() == [(rank, check) for rank in ranks]
-    found = machine.series()
-    assert {rank: found["rank_healthy", "4711", rank] for rank in "01"} == {
+    series = machine.series()
+    assert {rank: series["rank_healthy", "4711", rank] for rank in "01"} == {
         rank: float(rank not in ranks) for rank in "01"
     }
-    assert found["node_healthy",] == 0
-    assert (found["node_check_success", check], found["node_check_success", "gpu_driver_hung"]) == (0, 1)
-    assert ("check_failed_since_timestamp_seconds", check, *subject) in found
+    assert series["node_healthy",] == 0
+    assert (series["node_check_success", check], series["node_check_success", "gpu_driver_hung"]) == (0, 1)
+    assert ("check_failed_since_timestamp_seconds", check, *subject) in series
 
 
 def test_checks_that_do_not_count_are_shown_and_harm_nobody(machine: Machine) -> None:
@@ -79,8 +79,8 @@ def test_checks_that_do_not_count_are_shown_and_harm_nobody(machine: Machine) ->
     machine.checks.latch(Subject("gpu", "GPU-0"), "gpu_xid")
     assert machine.unhealthy() == [("0", "gpu_xid")]
     assert machine.unhealthy(counted_checks(["gpu_hot"], ["gpu_xid"])) == [("0", "gpu_hot")]
-    found = machine.series(counted_checks([], ["gpu_xid"]))
-    assert (found["node_healthy",], found["node_check_success", "gpu_xid"]) == (1, 0)
+    series = machine.series(counted_checks([], ["gpu_xid"]))
+    assert (series["node_healthy",], series["node_check_success", "gpu_xid"]) == (1, 0)
 
 
 def test_a_lost_gpu_stays_with_a_rank_that_uses_another_too(machine: Machine) -> None:

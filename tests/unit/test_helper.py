@@ -78,11 +78,11 @@ async def children() -> list[int]:
 
 
 def _children() -> list[int]:
-    found = []
+    children = []
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(FileNotFoundError):  # a thread that ended
-            found += [int(pid) for pid in (task / "children").read_text().split()]
-    return found
+            children += [int(pid) for pid in (task / "children").read_text().split()]
+    return children
 
 
 async def until_gone(pid: int) -> None:

@@ -56,14 +56,14 @@ def test_operations_are_split_by_algorithm(tmp_path: Path) -> None:
     made.drain()
 
 
-@pytest.mark.parametrize(("left", "wanted"), [((9,), 2), ((9, 7), None)])
-def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path, left: tuple[int, ...], wanted: int | None) -> None:
+@pytest.mark.parametrize(("leavers", "wanted"), [((9,), 2), ((9, 7), None)])
+def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path, leavers: tuple[int, ...], wanted: int | None) -> None:
     """A sum does not fall when one of its ranks ends; it ends with the job's last rank."""
     made = bench(tmp_path)
     append(tmp_path / "here-pid7.log", chosen(0, "RING", "LL"))
     append(tmp_path / "here-pid9.log", chosen(0, "RING", "LL", pid=9))
     made.look()
-    for pid in left:
+    for pid in leavers:
         made.look()
         made.ranks.expired.update(one.writer_key for one in made.exporter._writers() if one.writer_key.pid == pid)
         made.look()

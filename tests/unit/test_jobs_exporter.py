@@ -182,14 +182,14 @@ def test_an_end_that_is_to_come_is_never_told(jobs: Path) -> None:
     put(jobs, "5", ended=int(NOW + sources.CLOCK_SLACK_SECONDS), state="CANCELLED")
     source = JobSources(jobs, None, None, [os.geteuid()])
 
-    def told(now: float) -> list[str]:
+    def shown_jobs(now: float) -> list[str]:
         result = source.look(now)
         assert result is not None
         return sorted(job.file.job_id for job in result[0])
 
-    assert told(NOW) == told(NOW + 60) == ["5"]
+    assert shown_jobs(NOW) == shown_jobs(NOW + 60) == ["5"]
     put(jobs, ended=int(NOW) + 70, state="CANCELLED")
-    assert told(NOW + 70) == ["4", "5"]
+    assert shown_jobs(NOW + 70) == ["4", "5"]
 
 
 def test_jobs_are_bounded() -> None:
@@ -235,7 +235,7 @@ def test_mappings_add_gpus_and_jobs(jobs: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
+def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
     """Collect the ends that the rank table gets."""
     result: list[tuple[str, str]] = []
     monkeypatch.setattr(
@@ -244,7 +244,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
     return result
 
 
-def test_the_rank_table_is_told_of_ends(jobs: Path, tmp_path: Path, told: list[tuple[str, str]]) -> None:
+def test_the_rank_table_is_told_of_ends(jobs: Path, tmp_path: Path, ends: list[tuple[str, str]]) -> None:
     """The rank table gets the state of ended jobs; without a directory there is no source."""
     put(jobs, "1")
     put(jobs, "2", ended=int(NOW), state="CANCELLED")
@@ -261,7 +261,7 @@ def test_the_rank_table_is_told_of_ends(jobs: Path, tmp_path: Path, told: list[t
         return bytes(text)
 
     text = asyncio.run(run())
-    assert told == [("2", "CANCELLED")]
+    assert ends == [("2", "CANCELLED")]
     assert b'rankwatch_job_end_timestamp_seconds{code="",job_id="2",reason="",signal="",state="CANCELLED"}' in text
     assert b'rankwatch_job_allocation_info{account="",array_job_id="",array_task_id="",job_id="1"' in text
 

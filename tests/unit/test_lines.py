@@ -60,7 +60,7 @@ def test_labels_that_do_not_fit_are_refused() -> None:
 def test_what_is_kept_is_what_was_given_last() -> None:
     """The labels of a series are kept as long as it is given in every turn, and no longer."""
     heads = KeptHeads()
-    series = [(str(each), "x") for each in range(10)]
+    series = [(str(number), "x") for number in range(10)]
     for given_now in (series, series, series[3:], [*series[3:], ("new", "y")], [("new", "y")]):
         metric = Metric(FAMILY, given_now, [1.0] * len(given_now))
         assert b"".join(heads.text("one", metric, openmetrics=False)) == reference([metric])

@@ -61,13 +61,13 @@ def test_a_manifest_is_its_jobs_users(tmp_path: Path, monkeypatch: pytest.Monkey
     patterns = [f"{tmp_path}/madengine_job_%j_node_*/build_manifest*.json"]
     reader = SiteReader([], [], patterns, FakeClock())
     assert reader.look(NOBODY).manifests == {}
-    found = reader.look(lambda uid, named: f"{named}/{uid}").manifests
-    assert found == {f"812/{os.getuid()}": (ManifestModel("new", "i"),)}
+    manifests = reader.look(lambda uid, named: f"{named}/{uid}").manifests
+    assert manifests == {f"812/{os.getuid()}": (ManifestModel("new", "i"),)}
     monkeypatch.setattr(site_files, "MAX_MANIFESTS", 1)
     for size, jobs in ((path.stat().st_size, 1), (path.stat().st_size - 1, 0)):
         monkeypatch.setattr(site_files, "MAX_MANIFEST_BYTES", size)
-        found = SiteReader([], [], patterns, FakeClock()).look(lambda _, named: named).manifests
-        assert len(found) == jobs
+        manifests = SiteReader([], [], patterns, FakeClock()).look(lambda _, named: named).manifests
+        assert len(manifests) == jobs
     monkeypatch.setattr(site_files, "MAX_MANIFEST_BYTES", path.stat().st_size)
 
     def swapped(_: int, named: str) -> str:

@@ -188,7 +188,7 @@ def test_paths_that_lead_nowhere(node: Node, tmp_path: Path) -> None:
     (node.proc.root / "10/root").symlink_to(node.inside)
     node.write()
     request = CycleRequest("/nvrx/cycle_info.4700.current", str(node.proc.root), 10, ME)
-    assert [found.cycle.cycle for found in read_one(request)] == [2]
+    assert [file.cycle.cycle for file in read_one(request)] == [2]
     assert read_one(CycleRequest(request.path, request.proc_root, 10, ME + 1)) == []
     (tmp_path / "secret").write_text(json.dumps(RUNNING))
     (node.inside / "out").symlink_to(tmp_path / "secret")
@@ -208,7 +208,7 @@ def test_directories_of_a_site(tmp_path: Path) -> None:
     for job, to in {"1": "cycle_info.1.0.10", "2": "cycle_info.2.0.0", "3": "cycle_info.3.0.0",
                     "4": "sub/cycle_info.4.0.0", "5": "cycle_info.5.0.0"}.items():  # fmt: skip
         (tmp_path / f"cycle_info.{job}.current").symlink_to(to)
-    assert [found.cycle.cycle for found in read_one(CycleRequest(str(tmp_path)))] == [10]
+    assert [file.cycle.cycle for file in read_one(CycleRequest(str(tmp_path)))] == [10]
     assert read_one(CycleRequest(str(tmp_path / "gone"))) == []
 
 

@@ -219,7 +219,7 @@ def test_recovery_until_workers_and_until_progress() -> None:
 ])  # fmt: skip
 def test_a_requeued_job_has_a_new_recovery(earlier: list[tuple[str, float, int]], seconds: float) -> None:
     """A failure after the job was requeued under its id does not belong to a failure of the earlier run."""
-    sums = heard(*(event(*each) for each in [*earlier, (FAILED, 40, 1), (STARTED, 52, 1)]))
+    sums = heard(*(event(*entry) for entry in [*earlier, (FAILED, 40, 1), (STARTED, 52, 1)]))
     assert sums.recovery_seconds() == {"workers_started": pytest.approx(seconds)}
 
 
