@@ -10,7 +10,6 @@ import json
 import zipfile
 from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import yaml
 from grafana_foundation_sdk.builders import dashboard as builders
@@ -27,16 +26,11 @@ TAG = "rankwatch"
 OLDEST_GRAFANA = "11.6.0"
 
 
-class Site(NamedTuple):
-    """Settings of a site: the share of wall time that makes a rank late, and the runbooks' address."""
+def build(late_share: float, runbooks: str) -> dict[str, str]:
+    """Return the dashboards' JSON by file name.
 
-    late_share: float
-    runbooks: str
-
-
-def build(site: Site) -> dict[str, str]:
-    """Return the dashboards' JSON by file name."""
-    late_share = site.late_share
+    ``late_share``: share of wall time that makes a rank late. ``runbooks``: their address.
+    """
     info = "rankwatch_build_info"  # every node has this series, even without jobs
     cluster = _variable("cluster", "Cluster", f"label_values({info}, cluster)", models.VariableSort.ALPHABETICAL_ASC)
     cluster = cluster.include_all(True).all_value(".*").current(models.VariableOption(text="All", value="$__all"))
@@ -66,7 +60,7 @@ def build(site: Site) -> dict[str, str]:
         "node.json": _dashboard("Node", about_node, [cluster, host], node.panels(), node.FOLDED),
         "rank.json": _dashboard("Rank", about_rank, [cluster, job_id, number], rank.panels(late_share), rank.FOLDED),
     }
-    return {name: _encode(each, events.BY_DASHBOARD[name], site.runbooks) for name, each in dashboards.items()}
+    return {name: _encode(each, events.BY_DASHBOARD[name], runbooks) for name, each in dashboards.items()}
 
 
 def _variable(name: str, label: str, query: str, sort: models.VariableSort) -> builders.QueryVariable:
@@ -149,7 +143,7 @@ def main(directory: Path, thresholds: Path = THRESHOLDS, archive: Path | None = 
     """
     given = yaml.safe_load(THRESHOLDS.read_text()) | yaml.safe_load(thresholds.read_text())
     directory.mkdir(parents=True, exist_ok=True)
-    texts = build(Site(given["late_share"], given["runbooks"]))
+    texts = build(given["late_share"], given["runbooks"])
     for name, text in texts.items():
         (directory / name).write_text(text)
     if archive is not None:

@@ -26,6 +26,7 @@ class Running:
 
     def __init__(self, spec: Spec, config: ExporterConfig, exporter: Exporter, lease: Lease, clock: Clock) -> None:
         self.spec = spec
+        self.name = spec.name
         self.config = config
         self.exporter = exporter
         self._lease = lease
@@ -44,11 +45,6 @@ class Running:
         self.last_success_seconds: float | None = None
         self._last_success_at: float | None = None
         self.source = Source(spec.name, spec.series_cap, exporter.snapshot, exporter.families, self.shown)
-
-    @property
-    def name(self) -> str:
-        """Return the exporter's name."""
-        return self.spec.name
 
     @property
     def why(self) -> str:

@@ -103,10 +103,11 @@ class Draft(NamedTuple):
 
 
 class StateFile:
-    """The sections and their file; with ``path`` None nothing is saved."""
+    """The sections and their file; with ``path`` None nothing is saved, and ``directory`` is None."""
 
     def __init__(self, path: Path | None, boot_id: str, log: Logger) -> None:
         self._path = path
+        self.directory = None if path is None else path.parent
         self.boot_id = boot_id
         self._log = log
         self._sections: dict[str, StateSection] = {}
@@ -148,11 +149,6 @@ class StateFile:
             before.close()
         self._sections[name] = section
         return section
-
-    @property
-    def directory(self) -> Path | None:
-        """Return the file's directory; None without a file."""
-        return None if self._path is None else self._path.parent
 
     @property
     def save_errors(self) -> int:

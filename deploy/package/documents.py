@@ -50,16 +50,13 @@ def rankwatch_setup_8(version: str, date: str) -> str:
 
 def bash_completion() -> str:
     """Words that bash completes: commands, and the options of each."""
-    options = _options()
-    cases = [f"        {command}) words='{words}' ;;" for command, words in options.items() if command]
     return "\n".join(
         [
             "_rankwatch() {",
             "    local words",
             "    COMPREPLY=()",
             "    case ${COMP_WORDS[1]} in",
-            *cases,
-            f"        *) words='{_commands()} {options['']}' ;;",
+            *(f"        {command}) words='{words}' ;;" for command, words in _words()),
             "    esac",
             '    mapfile -t COMPREPLY < <(compgen -W "$words" -- "${COMP_WORDS[COMP_CWORD]}")',
             "}",
@@ -71,14 +68,11 @@ def bash_completion() -> str:
 
 def zsh_completion() -> str:
     """The same for zsh; where no word fits, files."""
-    options = _options()
-    cases = [f"    {command}) compadd -- {words} ;;" for command, words in options.items() if command]
     return "\n".join(
         [
             "#compdef rankwatch",
             "case $words[2] in",
-            *cases,
-            f"    *) compadd -- {_commands()} {options['']} ;;",
+            *(f"    {command}) compadd -- {words} ;;" for command, words in _words()),
             "esac",
             "[[ $PREFIX == -* ]] || _files",
             "",
@@ -86,13 +80,11 @@ def zsh_completion() -> str:
     )
 
 
-def _commands() -> str:
-    return " ".join(filter(None, COMMANDS))
-
-
-def _options() -> dict[str, str]:
+def _words() -> list[tuple[str, str]]:
     found = {command: re.findall(r"--[a-z][a-z.-]*[a-z]", help_of(command)) for command in COMMANDS}
-    return {command: " ".join(sorted(set(words))) for command, words in found.items()}
+    options = {command: " ".join(sorted(set(words))) for command, words in found.items()}
+    of_agent = options.pop("")
+    return [*options.items(), ("*", f"{' '.join(options)} {of_agent}")]
 
 
 def _said(command: list[str], more: dict[str, str]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 import msgspec
 
 from agent.cli.explain.model import Course, Happened, Kind, KnownJob, Span
-from agent.cli.job.facts import quoted
+from agent.cli.job.facts import matcher, quoted
 from agent.core import prometheus
 from agent.core.prometheus import Line, Sample
 from agent.ranks.rank.exit_status import in_words
@@ -68,11 +68,6 @@ class Ask:
         answer = msgspec.convert(prometheus.get(self._url, "/api/v1/rules", {"type": "alert"}), type=_Rules)
         rules = (rule for group in answer.groups for rule in group.rules)
         return {rule.name: rule.annotations["runbook_url"] for rule in rules if "runbook_url" in rule.annotations}
-
-
-def matcher(job_id: str, cluster: str | None) -> str:
-    """Return the label matchers of the job for PromQL."""
-    return f"job_id={quoted(job_id)}" + ("" if cluster is None else f", cluster={quoted(cluster)}")
 
 
 def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) -> KnownJob:

@@ -15,6 +15,7 @@ from agent.cli.explain.details import details
 from agent.cli.explain.incident import cost, incidents
 from agent.cli.explain.model import Course, Details, Incident, KnownJob
 from agent.cli.explain.story import as_html, as_text
+from agent.cli.job.facts import matcher
 from agent.cli.terminal import NO_ANSWER, add_prometheus, no_answer, plain, refuse, say
 
 MAX_LISTED = 10
@@ -61,7 +62,7 @@ def explain(
     start = end - seconds
     if since is None and job.started is not None:
         start = max(start, min(job.started - ask.BEFORE_START_SECONDS, end - 2 * ask.BEFORE_START_SECONDS))
-    labels = ask.matcher(job_id, cluster)
+    labels = matcher(job_id, cluster)
     course = ask.course(asker, labels, start, end)
     all_incidents = incidents(course)
     by_bundles = not all_incidents and bool(read.summaries)

@@ -66,8 +66,7 @@ class JobFacts:
 
 def facts_from(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
     """Return the job's facts; if several clusters have such a job, only their names. ``cluster`` None: any cluster."""
-    chosen = "" if cluster is None else f", cluster={quoted(cluster)}"
-    job = f"job_id={quoted(job_id)}{chosen}"
+    job = matcher(job_id, cluster)
     [now] = ask("vector(time())")
     # A rank can have series of several nodes: a live one counts, and the others only without a live one.
     live = f'rankwatch_rank_state{{{job}, state=~"alive|unresponsive"}}'
@@ -96,6 +95,11 @@ def facts_from(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
         speed[0].value if speed else None,
         _alerts(ask(f'ALERTS{{{job}, alertstate="firing"}}')),
     )
+
+
+def matcher(job_id: str, cluster: str | None) -> str:
+    """Return the label matchers of the job for PromQL."""
+    return f"job_id={quoted(job_id)}" + ("" if cluster is None else f", cluster={quoted(cluster)}")
 
 
 def quoted(value: str) -> str:
