@@ -1,10 +1,9 @@
 """The Agent dashboard: whether the agents work, and what they cost; of many nodes the worst."""
 
 from grafana.panels import BAD_FROM_ONE, HALF, QUARTER, Panel, Query, lines, stats
-from grafana.queries import CLUSTER, rate_of
+from grafana.queries import CLUSTER, WORST, rate_of, worst
 from grafana.tables import rows
 
-WORST = 12
 LISTED = 64
 TIME = f"rankwatch_node_time_seconds{{{CLUSTER}}}"
 SILENT = f"node:rankwatch_fails:bool{{{CLUSTER}}}"
@@ -84,29 +83,25 @@ def _troubles() -> list[Panel]:
     ]
 
 
-def _worst(expression: str) -> str:
-    return f"topk({WORST}, {expression})"
-
-
 def _costs() -> list[Panel]:
     cpu = f"rate(process_cpu_seconds_total{{{CLUSTER}}}[$__rate_interval])"
     return [
         lines(
             "CPU",
             f"Share of one core that an agent uses, without its helper processes; the {WORST} highest.",
-            Query(_worst(f"max by (node) ({cpu}\n  {OURS})"), "{{node}}"),
+            Query(worst(f"max by (node) ({cpu}\n  {OURS})"), "{{node}}"),
             unit="percentunit",
         ),
         lines(
             "Memory",
             f"Resident memory of an agent, without its helper processes; the {WORST} highest.",
-            Query(_worst(f"max by (node) (process_resident_memory_bytes{{{CLUSTER}}}\n  {OURS})"), "{{node}}"),
+            Query(worst(f"max by (node) (process_resident_memory_bytes{{{CLUSTER}}}\n  {OURS})"), "{{node}}"),
             unit="bytes",
         ),
         lines(
             "Event loop",
             f"How late an agent's event loop was at most since the last scrape; the {WORST} worst.",
-            Query(_worst(f"max by (node) (rankwatch_event_loop_lag_seconds{{{CLUSTER}}})"), "{{node}}"),
+            Query(worst(f"max by (node) (rankwatch_event_loop_lag_seconds{{{CLUSTER}}})"), "{{node}}"),
             unit="s",
         ),
         lines(

@@ -1,11 +1,10 @@
 """The Fabric dashboard: links, NICs and switches that trouble the jobs; of many nodes the worst."""
 
 from grafana.node import ACTIVE, FLAGGED_SHARE
-from grafana.panels import BAD_FROM_ONE, HALF, WHOLE, Panel, Query, Steps, lines, stats
-from grafana.queries import CLUSTER, bus_bandwidth
+from grafana.panels import BAD_FROM_ONE, HALF, ODD_FROM_ONE, WHOLE, Panel, Query, Steps, lines, stats
+from grafana.queries import CLUSTER, WORST, bus_bandwidth, rate_of, worst
 from grafana.tables import rows
 
-WORST = 12
 LINK_DOWNED = f'rankwatch_rdma_port_counter_total{{{CLUSTER}, counter="link_downed"}}'
 LISTED = 64
 PAIR = ("job_id", "rank", "node", "peer", "peer_node", "cluster", "alertstate")
@@ -16,14 +15,6 @@ def panels() -> dict[str, list[Panel]]:
     return {"": [*_summary(), *_tables()], "NICs": _nics(), "NVLink": _gpu_links(), "Jobs on the fabric": _jobs()}
 
 
-def _worst(expression: str) -> str:
-    return f"topk({WORST}, {expression})"
-
-
-def _rate(metric: str, by: str, more: str = "") -> str:
-    return f"sum by ({by}) (rate({metric}{{{CLUSTER}{more}}}[$__rate_interval]))"
-
-
 def _summary() -> list[Panel]:
     state = f"rankwatch_rdma_port_state_id{{{CLUSTER}}}"
     return [
@@ -32,7 +23,7 @@ def _summary() -> list[Panel]:
             "Ports of all nodes, and how many are not active: lost, or never cabled.",
             Query(f"count({state})", "in all"),
             Query(f"sum({state} < bool {ACTIVE})", "not active"),
-            overrides={"not active": {"thresholds": Steps("green", {1: "yellow"}).build().build()}},
+            overrides={"not active": ODD_FROM_ONE},
         ),
         stats(
             "GPUs with a bad NVLink",
@@ -91,13 +82,13 @@ def _tables() -> list[Panel]:
 def _nics() -> list[Panel]:
     errors = 'max by (node, device) (device:rankwatch_rdma_errors:rate5m{{{}, of="{}"}})'
     port, transport = (errors.format(CLUSTER, of) for of in ("link", "transport"))
-    pauses = _rate("rankwatch_netdev_pause_frames_total", "node, device, direction")
-    traffic = _rate("rankwatch_rdma_data_bytes_total", "device", ', direction="transmit"')
+    pauses = rate_of("rankwatch_netdev_pause_frames_total", CLUSTER, "node, device, direction")
+    traffic = rate_of("rankwatch_rdma_data_bytes_total", f'{CLUSTER}, direction="transmit"', "device")
     return [
         lines(
             "Errors of RDMA links",
             f"Per second, of the ports' link counters; the {WORST} worst devices.",
-            Query(_worst(port), "{{node}} {{device}}"),
+            Query(worst(port), "{{node}} {{device}}"),
             unit="cps",
             nothing="none",
             size=HALF,
@@ -105,7 +96,7 @@ def _nics() -> list[Panel]:
         lines(
             "Errors of RDMA transport",
             f"Per second: retransmissions, timeouts and the like, as the devices count them; the {WORST} worst.",
-            Query(_worst(transport), "{{node}} {{device}}"),
+            Query(worst(transport), "{{node}} {{device}}"),
             unit="cps",
             nothing="none",
             size=HALF,
@@ -113,7 +104,7 @@ def _nics() -> list[Panel]:
         lines(
             "Pause frames",
             f"Per second: sent by a full device, received from a full switch; the {WORST} worst.",
-            Query(_worst(pauses), "{{node}} {{device}} {{direction}}"),
+            Query(worst(pauses), "{{node}} {{device}} {{direction}}"),
             unit="cps",
             size=HALF,
         ),
@@ -132,7 +123,7 @@ def _gpu_links() -> list[Panel]:
         lines(
             "NVLinks that make errors",
             f"Share of the last five minutes' updates in which a GPU's worst link had errors; the {WORST} worst GPUs.",
-            Query(_worst(f"max by (node, gpu) (rankwatch_nvlink_flagged_ratio{{{CLUSTER}}})"), "{{node}} {{gpu}}"),
+            Query(worst(f"max by (node, gpu) (rankwatch_nvlink_flagged_ratio{{{CLUSTER}}})"), "{{node}} {{gpu}}"),
             unit="percentunit",
             size=WHOLE,
             most=1,

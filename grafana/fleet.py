@@ -2,7 +2,7 @@
 
 from grafana.cells import grid
 from grafana.job_goodput import COLORS, class_hours, class_shares, goodput
-from grafana.panels import BAD_FROM_ONE, HALF, WHOLE, Panel, Query, Size, Steps, lines, stats
+from grafana.panels import BAD_FROM_ONE, HALF, ODD_FROM_ONE, WHOLE, Panel, Query, Size, lines, stats
 from grafana.queries import CLUSTER, Value, firing, jobs_that_died_first
 from grafana.tables import LINKS, Column, rows
 
@@ -41,10 +41,7 @@ def _summary() -> list[Panel]:
             "Firing alerts: pages wake a person, tickets wait for the day.",
             Query(alerts("page"), "pages"),
             Query(alerts("ticket"), "tickets"),
-            overrides={
-                "pages": BAD_FROM_ONE,
-                "tickets": {"thresholds": Steps("green", {1: "yellow"}).build().build()},
-            },
+            overrides={"pages": BAD_FROM_ONE, "tickets": ODD_FROM_ONE},
             nothing="none",
         ),
         stats(

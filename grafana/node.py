@@ -1,6 +1,6 @@
 """The Node dashboard: the health of the hardware under the ranks. GPUs of every maker have the same panels."""
 
-from grafana.panels import BAD_FROM_ONE, HALF, WHOLE, Panel, Query, Steps, lines, stats
+from grafana.panels import BAD_FROM_ONE, HALF, ODD_FROM_ONE, WHOLE, Panel, Query, lines, stats
 from grafana.queries import CLUSTER, NODE, Value, latest, rate_of
 from grafana.tables import rows
 
@@ -66,7 +66,7 @@ def _summary() -> list[Panel]:
             "Ports of RDMA devices, and how many are not active: lost, or never cabled.",
             Query(f"count(rankwatch_rdma_port_state_id{{{NODE}}})", "in all"),
             Query(f"sum(rankwatch_rdma_port_state_id{{{NODE}}} < bool {ACTIVE})", "not active"),
-            overrides={"not active": {"thresholds": Steps("green", {1: "yellow"}).build().build()}},
+            overrides={"not active": ODD_FROM_ONE},
         ),
         rows(
             "Failed checks",

@@ -79,6 +79,7 @@ NAMES = (
 """Limits of the size classes: powers of four from ``SMALLEST`` bytes on."""
 PLAIN = Steps("text", {})
 """Steps of a number that is neither good nor bad."""
+ODD_FROM_ONE = {"thresholds": Steps("green", {1: "yellow"}).build().build()}
 BAD_FROM_ONE = {"thresholds": Steps("green", {1: "red"}).build().build()}  # for a number that should be 0
 
 

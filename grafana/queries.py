@@ -16,6 +16,8 @@ JOB = f'{CLUSTER}, job_id="$job_id"'
 RANK = f'{JOB}, rank="$rank"'
 NODE = f'{CLUSTER}, node="$node"'
 WINDOW = "[$__rate_interval]"
+WORST = 12
+"""Number of shown nodes, devices or jobs, where there may be thousands."""
 
 
 class Value(NamedTuple):
@@ -100,6 +102,11 @@ def firing(alert: str, selector: str) -> str:
 def ratio(numerator: str, denominator: str) -> str:
     """Return a query for a ratio, without series of a zero denominator."""
     return f"{numerator}\n  / ({denominator} > 0)"
+
+
+def worst(expression: str) -> str:
+    """Return a query for the greatest WORST series."""
+    return f"topk({WORST}, {expression})"
 
 
 def rate_of(metric: str, selector: str, by: str = "") -> str:

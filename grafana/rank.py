@@ -16,7 +16,6 @@ from grafana.queries import (
     lateness,
     latest,
     rate_of,
-    ratio,
 )
 from grafana.tables import rows
 
@@ -53,7 +52,6 @@ def _state(label: str, metric: str, states: dict[str, Value]) -> str:
 
 
 def _summary(late_share: float) -> list[Panel]:
-    seconds = rate_of("rankwatch_collective_seconds_total", RANK)
     return [
         stats(
             "State",
@@ -73,7 +71,7 @@ def _summary(late_share: float) -> list[Panel]:
             "Bus bandwidth",
             "Mean of all collectives, weighted by time: a late rank waits least, so its bandwidth is highest. "
             "coverage: the share of operations with a record.",
-            Query(ratio(rate_of("rankwatch_collective_bus_bytes_total", RANK), seconds), "bandwidth"),
+            Query(rank_speed.bus_bandwidth(""), "bandwidth"),
             Query(coverage(RANK), "coverage"),
             unit="Bps",
             overrides={"coverage": {"unit": "percentunit"}},

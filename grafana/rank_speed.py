@@ -14,7 +14,8 @@ LATE = f"comm_rank:rankwatch_late:ratio{{{RANK}}}"
 MEANS = "operation, message_size, comm_name, comm, ranks, algo_proto"
 
 
-def _bus_bandwidth(by: str) -> str:
+def bus_bandwidth(by: str) -> str:
+    """Return a query for the rank's bus bandwidth by labels ``by``, or over all its collectives."""
     seconds = rate_of("rankwatch_collective_seconds_total", RANK, by)
     return ratio(rate_of("rankwatch_collective_bus_bytes_total", RANK, by), seconds)
 
@@ -26,7 +27,7 @@ def collectives() -> list[Panel]:
             "Bus bandwidth by communicator and collective",
             "Weighted by time, waiting for late ranks included: the late rank itself has the most.",
             Query(
-                named(_bus_bandwidth(COLLECTIVE), OPERATIONS),
+                named(bus_bandwidth(COLLECTIVE), OPERATIONS),
                 "{{collective}} {{comm_name}} {{comm}}",
             ),
             unit="Bps",
@@ -37,7 +38,7 @@ def collectives() -> list[Panel]:
             "Bus bandwidth by collective and message size",
             "Weighted by time. Each size class holds messages up to its number of bytes. Where Inspector is in "
             "Prometheus mode: its own means, by its own sizes.",
-            Query(_bus_bandwidth("collective, size"), "{{collective}} ≤ {{size}} B"),
+            Query(bus_bandwidth("collective, size"), "{{collective}} ≤ {{size}} B"),
             Query(
                 f"max by ({MEANS}) (rankwatch_inspector_mean_bus_bandwidth_bytes_per_second{{{RANK}}})",
                 "{{operation}} {{message_size}} {{comm_name}} {{comm}} {{ranks}} {{algo_proto}}",
