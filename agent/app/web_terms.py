@@ -49,8 +49,9 @@ class WebTerms:
         stamp += _stamp_of(self._known_files)
         if self._file is None and not (web_file.tls_server_config or web_file.basic_auth_users):
             self._log.warning("web configuration without TLS and passwords: any client may read", path=str(self.path))
-        if self._file is not None and (opening := web_file.opens(self._file)):
-            raise ConfigError(f"{self.path}: {opening} would remove protection: restart the agent if that is intended")
+        before = [] if self._file is None else self._file.protections()
+        if gone := ", ".join(name for name in before if name not in web_file.protections()):
+            raise ConfigError(f"{self.path}: {gone} would remove protection: restart the agent if that is intended")
         terms = self._terms_of(web_file, folder)
         self.terms, self._file, self._stamp = terms, web_file, stamp
 

@@ -39,7 +39,7 @@ def jobs(views: Iterable[RankView], judged: Iterable[Rank], now_seconds: float) 
     for view in views:
         facts.setdefault(view.label.job_id, view)
     views_of_jobs = [_job(job_id, members, facts[job_id], now_seconds) for job_id, members in by_job.items()]
-    return sorted(views_of_jobs, key=lambda job: (min(map(_severity, job.states)), job.job_id))
+    return sorted(views_of_jobs, key=lambda job: (min(map(TROUBLE_FIRST.index, job.states)), job.job_id))
 
 
 def waits_for(rank: Rank, others: Iterable[Rank], idle_seconds: float) -> str:
@@ -103,12 +103,8 @@ def age(seconds: float) -> str:
     return f"{whole} s"
 
 
-def _severity(state: str) -> int:
-    return TROUBLE_FIRST.index(state) if state in TROUBLE_FIRST else 0
-
-
 def _order(rank: Rank) -> tuple[object, ...]:
-    return _severity(rank.state), rank.job_id, rank_order(rank.rank)
+    return TROUBLE_FIRST.index(rank.state), rank.job_id, rank_order(rank.rank)
 
 
 def _job(job_id: str, members: Sequence[Rank], view: RankView, now_seconds: float) -> JobView:

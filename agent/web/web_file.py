@@ -4,8 +4,6 @@ Format: prometheus/exporter-toolkit, docs/web-configuration.md. Settings that th
 with a message, never ignored.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Annotated, Literal
@@ -149,20 +147,16 @@ class WebFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if int(match[1]) > _MAX_COST:
                 raise ValueError(f"basic_auth_users: the hash of {user!r} costs {match[1]}; {_MAX_COST} is the most")
 
-    def opens(self, before: WebFile) -> str:
-        """Return the protections of the file ``before`` that this one lacks, as text; empty for none."""
-        was, now = before.tls_server_config, self.tls_server_config
-        gone = {
-            "tls_server_config": was is not None and now is None,
-            "client_auth_type": was is not None
-            and was.client_auth_type == "RequireAndVerifyClientCert"
-            and (now is None or now.client_auth_type != was.client_auth_type),
-            "client_allowed_sans": was is not None
-            and bool(was.client_allowed_sans)
-            and (now is None or not now.client_allowed_sans),
-            "basic_auth_users": bool(before.basic_auth_users) and not self.basic_auth_users,
+    def protections(self) -> list[str]:
+        """Return the names of the settings that keep clients out."""
+        tls = self.tls_server_config
+        settings = {
+            "tls_server_config": tls is not None,
+            "client_auth_type": tls is not None and tls.client_auth_type == "RequireAndVerifyClientCert",
+            "client_allowed_sans": tls is not None and bool(tls.client_allowed_sans),
+            "basic_auth_users": bool(self.basic_auth_users),
         }
-        return ", ".join(name for name, is_gone in gone.items() if is_gone)
+        return [name for name, protects in settings.items() if protects]
 
     def files(self, folder: Path) -> list[Path]:
         """Return the files that it names; a change of one counts as a change of the web file."""

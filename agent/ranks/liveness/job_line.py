@@ -112,14 +112,10 @@ class JobLine(msgspec.Struct):
     def retract(self, lead: LeadExit, now: float) -> None:
         """Export a lead exit as -1 from now on."""
         if lead.retracted_at is None:
+            old = [other for other in self.leads if other.retracted_at is not None]
+            surplus = min(old, key=lambda other: other.retracted_at or 0.0) if len(old) >= MAX_RETRACTED else None
             retracted = msgspec.structs.replace(lead, retracted_at=now)
-            self.leads = tuple(retracted if other is lead else other for other in self.leads)
-            by_age = sorted(
-                (other for other in self.leads if other.retracted_at is not None),
-                key=lambda other: other.retracted_at or 0.0,
-            )
-            if len(by_age) > MAX_RETRACTED:
-                self.leads = tuple(other for other in self.leads if other is not by_age[0])
+            self.leads = tuple(retracted if other is lead else other for other in self.leads if other is not surplus)
 
     def retract_returned(self, running: Collection[tuple[str, float]], now: float) -> None:
         """Retract the exits of ranks that run here again, and all exits before the present run.
