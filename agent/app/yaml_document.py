@@ -37,7 +37,11 @@ class Document:
             _refuse_doubles(self._root, "$", source)
             self.value: object = None if self._root is None else loader.construct_document(self._root)
         except yaml.YAMLError as error:
-            raise ConfigError(_yaml_message(error, source)) from None
+            if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+                raise ConfigError(f"{source}: not valid YAML: {' '.join(str(error).split())}") from None
+            problem = f"{error.problem}{_CHARACTER_HINT if error.problem == _NO_TOKEN else ''}"
+            line = error.problem_mark.line + 1
+            raise ConfigError(f"{source}:{line}: not valid YAML: {problem}") from None
 
     def error(self, path: str, message: str) -> ConfigError:
         """Return an error at ``path`` (such as ``$.web.listen_address``) with its line."""
@@ -77,13 +81,6 @@ class _Loader(yaml.CSafeLoader):
 
 _NO_TOKEN = "found character that cannot start any token"  # noqa: S105  # libyaml's message, no secret
 _CHARACTER_HINT = ": a tab? Indent with spaces, and quote values that begin with @, ` or %"
-
-
-def _yaml_message(error: yaml.YAMLError, source: str) -> str:
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark is not None:
-        problem = f"{error.problem}{_CHARACTER_HINT if error.problem == _NO_TOKEN else ''}"
-        return f"{source}:{error.problem_mark.line + 1}: not valid YAML: {problem}"
-    return f"{source}: not valid YAML: {' '.join(str(error).split())}"
 
 
 def _refuse_wide_and_deep(text: str, source: str) -> None:

@@ -208,13 +208,10 @@ def _fields_of(record: logging.LogRecord) -> dict[str, object]:
     own_fields: dict[str, object] | None = getattr(record, "fields", None)
     if not own_fields:
         return fields
-    fields["msg"] = _NAMED_FIELD.sub(lambda match: _word(own_fields, match), record.getMessage())
+    fields["msg"] = _NAMED_FIELD.sub(
+        lambda match: str(_plain(own_fields[match[1]])) if match[1] in own_fields else match[0], record.getMessage()
+    )
     return fields | own_fields
-
-
-def _word(fields: Mapping[str, object], match: re.Match[str]) -> str:
-    """Return the value of the field ``{name}``; the unchanged text if there is no such field."""
-    return str(_plain(fields[match[1]])) if match[1] in fields else match[0]
 
 
 def _plain(value: object) -> str | int | float | bool | None:

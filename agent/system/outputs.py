@@ -97,10 +97,7 @@ def writers_of(proc: ProcFS, paths: Mapping[str, int]) -> dict[tuple[int, int], 
             is_own_or_root = paths.get(file.target) == status.uid or status.uid == ROOT_UID
             if file.inode and is_own_or_root and proc.may_write(pid, file):
                 identity = (file.device, file.inode)
-                writers[identity] = writers.get(identity) or _job_of(proc, pid)
+                writers[identity] = writers.get(identity) or next(
+                    (job[1] for path in proc.cgroup(pid).values() if (job := _JOB.match(path))), ""
+                )
     return writers
-
-
-def _job_of(proc: ProcFS, pid: int) -> str:
-    jobs = (_JOB.match(path) for path in proc.cgroup(pid).values())
-    return next((job[1] for job in jobs if job is not None), "")

@@ -6,7 +6,7 @@ import re
 import shutil
 import stat
 import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -181,6 +181,9 @@ def ask_prometheus(url: str) -> Watcher:
         clocks = prometheus.samples(url, _AHEAD)
         ahead = [sample.value for sample in clocks if sample.labels.get("instance") in instances]
         rules = [rule for group in groups for rule in group["rules"]]
+        runbooks = [(rule["name"], str(rule.get("annotations", {}).get("runbook_url", ""))) for rule in rules]
+        # The description of alert Watchdog has the thresholds for exits.
+        texts = [str(rule["annotations"]["description"]) for rule in rules if rule["name"] == "Watchdog"]
         return Watcher(
             prometheus.shown(url),
             targets={str(target["labels"]["job"]): target["health"] != "down" for target in ours},
@@ -189,24 +192,12 @@ def ask_prometheus(url: str) -> Watcher:
             unsent=sum(sample.value for sample in prometheus.samples(url, _UNSENT)),
             clock_ahead_seconds=max(ahead, key=abs, default=None),
             rules_missing=tuple(sorted(_shipped_rules() - {str(rule["name"]) for rule in rules})),
-            verdict=_numbers_of(rules),
+            verdict={name: float(value) for text in texts for name, value in _NUMBER.findall(text)},
             shows_password=prometheus.shows_password(url),
-            placeholders=len(
-                {
-                    rule["name"]
-                    for rule in rules
-                    if str(rule.get("annotations", {}).get("runbook_url", "")).startswith(PLACEHOLDER)
-                }
-            ),
+            placeholders=len({name for name, address in runbooks if address.startswith(PLACEHOLDER)}),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
         return Watcher(prometheus.shown(url), error=str(error) or type(error).__name__)
-
-
-def _numbers_of(rules: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the rules' thresholds for exits by name, from the description of alert Watchdog."""
-    texts = [str(rule["annotations"]["description"]) for rule in rules if rule["name"] == "Watchdog"]
-    return {name: float(value) for text in texts for name, value in _NUMBER.findall(text)}
 
 
 def _shipped_rules() -> set[str]:

@@ -65,11 +65,16 @@ def page_of(
 ) -> StoryPage:
     """Return the page of the last incident of ``incidents``."""
     incident = incidents[-1]
+    happened = list(details.happened)
+    if incident.stopped and incident.has_progress:
+        happened.append(Happened(incident.since, "silent", "", "", "last progress", "records"))
+    if incident.back is not None:
+        happened.append(Happened(incident.back, "back", "", "", "the job works again", "records"))
     sections = [
         PageSection("Who", _who(details, judgement)),
         PageSection("Disagrees", _rows(judgement.against)),
         PageSection("Also said", _rows(judgement.other)),
-        PageSection("What happened when (UTC)", timeline(_with_recovery(details.happened, incident))),
+        PageSection("What happened when (UTC)", timeline(happened)),
         PageSection("Cost", _cost(spent)),
         PageSection("What to do", _to_do(details, judgement, runbooks)),
         PageSection("Not used", tuple((reason,) for reason in details.left_out)),
@@ -170,15 +175,6 @@ def _rows(said: Sequence[Said]) -> tuple[tuple[str, ...], ...]:
     if len(rows) > MAX_WORDS:
         rows = [*rows[:MAX_WORDS], ("  ...", "", f"{len(rows) - MAX_WORDS} more")]
     return tuple(rows)
-
-
-def _with_recovery(happened: Iterable[Happened], incident: Incident) -> list[Happened]:
-    more = list(happened)
-    if incident.stopped and incident.has_progress:
-        more.append(Happened(incident.since, "silent", "", "", "last progress", "records"))
-    if incident.back is not None:
-        more.append(Happened(incident.back, "back", "", "", "the job works again", "records"))
-    return more
 
 
 def _cost(spent: Cost) -> tuple[tuple[str, ...], ...]:

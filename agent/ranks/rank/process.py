@@ -134,7 +134,7 @@ class RankProcess(msgspec.Struct):
     def join(self, membership: Membership, now: float) -> bool:
         """Note its membership in a communicator at monotonic time ``now``; return False at MAX_MEMBERSHIPS.
 
-        A membership that contradicts the published labels is logged.
+        A rank in the world communicator that differs from all published labels is logged.
         """
         place = (membership.comm, membership.comm_rank)
         known = self.members.get(place)
@@ -146,7 +146,8 @@ class RankProcess(msgspec.Struct):
             return False
         self.members[place] = membership
         self.seen_at.setdefault(membership.comm, now)
-        if self.contradicts(membership):
+        other = all(label.rank != str(membership.comm_rank) for label in self.labels)
+        if self.slots and membership.size == self.claim.world_size and other:
             self.log_contradiction(str(membership.comm_rank))
         return True
 
@@ -219,12 +220,6 @@ class RankProcess(msgspec.Struct):
         if self.claim.rank is not None and len(local) <= 1 and (unique or not local):
             return [str(self.claim.rank)], "environment"
         return [str(rank) for rank in local], "communicator"
-
-    def contradicts(self, membership: Membership) -> bool:
-        """Return True when its rank in the world communicator differs from all published labels."""
-        if not self.slots or membership.size != self.claim.world_size:
-            return False
-        return all(label.rank != str(membership.comm_rank) for label in self.labels)
 
     @property
     def key(self) -> ProcessKey:
