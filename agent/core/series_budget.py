@@ -42,18 +42,15 @@ class FairBudget:
 
     def keep(self, group: Group, amount: int) -> None:
         """Take room that was granted earlier, even if it exceeds the limit now."""
-        self._change(group, amount)
+        self.taken += amount
+        for depth in range(1, len(group) + 1):
+            held = self._held.pop(group[:depth], 0) + amount
+            if held:
+                self._held[group[:depth]] = held
 
     def give_back(self, group: Group, amount: int) -> None:
         """Release room."""
-        self._change(group, -amount)
-
-    def _change(self, group: Group, by: int) -> None:
-        self.taken += by
-        for depth in range(1, len(group) + 1):
-            held = self._held.pop(group[:depth], 0) + by
-            if held:
-                self._held[group[:depth]] = held
+        self.keep(group, -amount)
 
 
 class SeriesBudget:

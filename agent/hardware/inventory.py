@@ -126,11 +126,11 @@ class HardwareSource(Leased[Hardware]):
 
     def observe_gpus(self, gpus: Iterable[Gpu]) -> None:
         """Write the GPUs. A GPU that fell off the bus stays until the source writes GPUs without it."""
-        self._put(gpus=tuple(sorted(gpus))[:MAX_GPUS])
+        self._lent.put(self._source, gpus=tuple(sorted(gpus))[:MAX_GPUS])
 
     def observe_nics(self, nics: Iterable[Nic]) -> None:
         """Write the NICs."""
-        self._put(nics=tuple(sorted(nics))[:MAX_NICS])
+        self._lent.put(self._source, nics=tuple(sorted(nics))[:MAX_NICS])
 
     def observe_gpu_processes(
         self, users: Mapping[int, Iterable[str]], unseen: Iterable[str] = (), divided: Iterable[str] = ()
@@ -141,14 +141,13 @@ class HardwareSource(Leased[Hardware]):
         parts (MIG). Their processes share nothing.
         """
         kept = {pid: tuple(sorted(set(uuids))) for pid, uuids in list(users.items())[:MAX_GPU_PROCESSES]}
-        self._put(users=kept, unseen=frozenset(unseen), divided=frozenset(divided))
+        self._lent.put(self._source, users=kept, unseen=frozenset(unseen), divided=frozenset(divided))
 
     def observe_faults(self, faults: FaultsByPci) -> None:
         """Write the recent errors of each GPU, at most MAX_FAULTS per GPU."""
-        self._put(faults={pci: list(seen)[:MAX_FAULTS] for pci, seen in list(faults.items())[:MAX_GPUS]})
-
-    def _put(self, **observed: Any) -> None:
-        self._lent.put(self._source, **observed)
+        self._lent.put(
+            self._source, faults={pci: list(seen)[:MAX_FAULTS] for pci, seen in list(faults.items())[:MAX_GPUS]}
+        )
 
 
 def nearest_nics(gpus: Iterable[Gpu], nics: Iterable[Nic]) -> dict[str, str]:

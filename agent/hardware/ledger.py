@@ -87,27 +87,12 @@ class HealthLedger:
     """All findings of this node, by source, subject and check."""
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self.clock = clock
         self.findings: dict[tuple[str, Subject, str], Finding] = {}
 
     def of(self, source: str) -> Checks:
         """Return the writer for the exporter named ``source``."""
         return Checks(self, source)
-
-    def put(self, source: str, subject: Subject, check: str, state: CheckState, *, latched: bool) -> None:
-        """Add a finding. An unchanged level keeps its time. A latched fault gets the time of its last write."""
-        key = (source, subject, check)
-        known = self.findings.get(key)
-        if known is None and len(self.findings) >= MAX_FINDINGS:
-            _LOG.warning("the health ledger is full: a finding was left out", check=check, source=source)
-        elif known is None or latched or (known.state is not state and not known.latched):
-            self.findings[key] = Finding(state, self._clock.time(), latched)
-
-    def clear(self, subject: Subject | None, checks: Collection[str]) -> None:
-        """End the faults of these checks: of ``subject``, or of all subjects if it is None."""
-        for key, known in list(self.findings.items()):
-            if subject in (None, key[1]) and key[2] in checks and known.state is CheckState.FAILED:
-                self.findings[key] = Finding(CheckState.OK, self._clock.time())
 
     def has_failed(self) -> bool:
         """Return True while any check of any hardware is failed."""
@@ -132,8 +117,8 @@ class Checks(Leased[HealthLedger]):
     """Writes findings for one exporter."""
 
     def report(self, subject: Subject, check: str, state: CheckState) -> None:
-        """Write a level. A latched fault of the same subject and check stays."""
-        self._lent.put(self._source, subject, check, state, latched=False)
+        """Write a level; an unchanged one keeps its time. A latched fault of the same subject and check stays."""
+        self._put(subject, check, state, latched=False)
 
     def report_all(self, levels: Levels) -> None:
         """Replace all levels. Earlier levels that are not in ``levels`` are dropped."""
@@ -144,15 +129,18 @@ class Checks(Leased[HealthLedger]):
 
     def latch(self, subject: Subject, check: str) -> None:
         """Write a fault that stays until it is cleared. Its time is the time of the last write."""
-        self._lent.put(self._source, subject, check, CheckState.FAILED, latched=True)
+        self._put(subject, check, CheckState.FAILED, latched=True)
 
-    def clear(self, subject: Subject, checks: Collection[str]) -> None:
-        """End these faults of the subject, from every source, after its recovery was seen."""
-        self._lent.clear(subject, checks)
+    def clear(self, subject: Subject | None, checks: Collection[str]) -> None:
+        """End these faults of the subject, from every source, after its recovery was seen; None: of all hardware."""
+        table = self._lent
+        for key, known in list(table.findings.items()):
+            if subject in (None, key[1]) and key[2] in checks and known.state is CheckState.FAILED:
+                table.findings[key] = Finding(CheckState.OK, table.clock.time())
 
     def clear_everywhere(self, checks: Collection[str]) -> None:
         """End these faults of every subject, after a recovery of all hardware (such as a reload of the driver)."""
-        self._lent.clear(None, checks)
+        self.clear(None, checks)
 
     def rename(self, kind: SubjectKind, names: Mapping[str, str]) -> None:
         """Move findings of this kind to new names, by ``names`` (old to new; old names are PCI addresses).
@@ -177,6 +165,14 @@ class Checks(Leased[HealthLedger]):
         """Drop all levels; latched faults stay."""
         self._drop_levels_unless(lambda *_: False)
         super().close()
+
+    def _put(self, subject: Subject, check: str, state: CheckState, *, latched: bool) -> None:
+        table, key = self._lent, (self._source, subject, check)
+        known = table.findings.get(key)
+        if known is None and len(table.findings) >= MAX_FINDINGS:
+            _LOG.warning("the health ledger is full: a finding was left out", check=check, source=self._source)
+        elif known is None or latched or (known.state is not state and not known.latched):
+            table.findings[key] = Finding(state, table.clock.time(), latched)
 
     def _drop_levels_unless(self, kept: Callable[[Subject, str], bool]) -> None:
         """Drop the levels of this source for which ``kept`` returns False."""
