@@ -160,9 +160,11 @@ def nearest_nics(gpus: Iterable[Gpu], nics: Iterable[Nic]) -> dict[str, str]:
         (*near, gpu, nic.device) for gpu in gpus for nic in all_nics if (near := _distance(gpu, nic)) is not None
     )
     chosen: dict[str, str] = {}
+    taken: set[str] = set()
     for _, _, gpu, device in pairs:
-        if gpu.uuid not in chosen and device not in chosen.values():
+        if gpu.uuid not in chosen and device not in taken:
             chosen[gpu.uuid] = device
+            taken.add(device)
     for _, _, gpu, device in pairs:
         chosen.setdefault(gpu.uuid, device)
     return chosen
