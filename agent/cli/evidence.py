@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from agent.app.config import Loaded, read_config
-from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.cli.terminal import plain, refuse, say
 from agent.evidence import folder
@@ -134,17 +132,11 @@ def _configured(flags: argparse.Namespace) -> Path:
 
     Raises ConfigError if a named configuration cannot be read; any other that cannot be read has the usual directory.
     """
-    file = flags.config_file
+    usual = own_agent.CONFIG_FILE
     with contextlib.suppress(OSError, ValueError):
         used = Path(own_agent.document(own_agent.place_of(flags), ASK_SECONDS).configuration.file)
-        file = file or (used if own_agent.is_text(used) else None)
-    try:
-        path = file or own_agent.CONFIG_FILE
-        section = Loaded(read_config(path), str(path)).config.exporters.get("evidence", {})
-    except ConfigError:
-        if flags.config_file is not None:
-            raise
-        section = {}
+        usual = used if own_agent.is_text(used) else usual
+    section = own_agent.configuration(flags.config_file, usual).exporters.get("evidence", {})
     return Path(str(section.get("path", folder.DEFAULT_PATH)))
 
 

@@ -58,24 +58,27 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 def place_of(flags: argparse.Namespace, local: Path = Path("/run") / LOCAL_SOCKET) -> AgentPlace:
-    """Return the agent's address from the flags of ``add_flags``.
-
-    Raises ConfigError for a configuration that was named and cannot be read. The default configuration may be missing,
-    or readable only to the agent's user.
-    """
+    """Return the agent's address from the flags of ``add_flags``; raises ConfigError as ``configuration`` does."""
     if flags.address is not None:
         return AgentPlace(str(flags.address))
-    named: Path | None = flags.config_file
-    if named is None and _connects(local):
+    if flags.config_file is None and _connects(local):
         return AgentPlace(f"{_UNIX}{local}")
+    return AgentPlace(configuration(flags.config_file).web.addresses[0], is_given=False)
+
+
+def configuration(named: Path | None, usual: Path = CONFIG_FILE) -> AgentConfig:
+    """Return the configuration in the file ``named``; raises ConfigError if it cannot be read.
+
+    Without one, the configuration in ``usual``, or the defaults: that file may be missing, or readable only to the
+    agent's user.
+    """
     try:
-        path = named or CONFIG_FILE
-        config: AgentConfig = Loaded(read_config(path), str(path)).config
-        return AgentPlace(config.web.addresses[0], is_given=False)
+        path = named or usual
+        return Loaded(read_config(path), str(path)).config
     except ConfigError:
         if named is not None:
             raise
-        return DEFAULT_PLACE
+        return AgentConfig()
 
 
 def read(agent: AgentPlace, path: str, seconds: float) -> bytes:
