@@ -55,7 +55,7 @@ def node_document(
 ) -> NodeDocument:
     """Return the node's document as of the time of ``health``."""
     table = health.ranks
-    ranks = describe.ranks(table.ranks, health.entries, health.counted, speeds)
+    ranks = describe.ranks(health, speeds)
     return NodeDocument(
         rankwatch=__version__,
         hostname=hostname,

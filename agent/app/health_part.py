@@ -60,9 +60,7 @@ def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool
 
 def _struck(known: HealthSnapshot) -> list[tuple[RankView, Entry]]:
     """Return each rank with each failed check under it that counts."""
-    failed = [
-        entry for entry in known.entries if entry.finding.state is CheckState.FAILED and entry.check in known.counted
-    ]
+    failed = known.counted_failures()
     return [(view, entry) for view in known.ranks.ranks for entry in failed if entry.subject in subjects_of(view)]
 
 

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 
 from agent.core.identity import rank_order
-from agent.hardware.ledger import CheckState, Entry
+from agent.hardware.ledger import Entry
 from agent.page.document import JobView, Rank, RankEnd
 from agent.ranks import health
 from agent.ranks.families import state_of
@@ -19,15 +19,10 @@ _MAX_NAMED = 3
 """Limit of ranks named in a sentence; further ones are counted."""
 
 
-def ranks(
-    views: Iterable[RankView],
-    entries: Collection[Entry],
-    counted: frozenset[str],
-    speeds: SpeedBook,
-) -> list[Rank]:
-    """Return the ranks: in trouble first, then by job and number. ``counted``: checks that make a rank unhealthy."""
-    failed = [entry for entry in entries if entry.finding.state is CheckState.FAILED and entry.check in counted]
-    return sorted((_rank(view, failed, speeds) for view in views), key=_order)
+def ranks(known: health.HealthSnapshot, speeds: SpeedBook) -> list[Rank]:
+    """Return the ranks: in trouble first, then by job and number."""
+    failed = known.counted_failures()
+    return sorted((_rank(view, failed, speeds) for view in known.ranks.ranks), key=_order)
 
 
 def jobs(views: Iterable[RankView], judged: Iterable[Rank], now_seconds: float) -> list[JobView]:

@@ -43,6 +43,11 @@ class HealthSnapshot(msgspec.Struct, frozen=True):
     counted: frozenset[str]
     faults: tuple[GpuFault, ...] = ()
 
+    def counted_failures(self) -> list[Entry]:
+        """Return the failed checks that count."""
+        checks = (entry for entry in self.entries if entry.check in self.counted)
+        return [entry for entry in checks if entry.finding.state is CheckState.FAILED]
+
 
 def counted_checks(count: Collection[str], ignore: Collection[str]) -> frozenset[str]:
     """Return the default counted checks, plus those in ``count``, minus those in ``ignore``."""
@@ -52,10 +57,9 @@ def counted_checks(count: Collection[str], ignore: Collection[str]) -> frozenset
 def families(snapshot: HealthSnapshot) -> Iterable[Metric]:
     """Render the health of ranks, of the node and of each check."""
     failed = [entry for entry in snapshot.entries if entry.finding.state is CheckState.FAILED]
-    counting = [entry for entry in failed if entry.check in snapshot.counted]
-    yield from _ranks(snapshot.ranks.ranks, snapshot.entries, counting)
+    yield from _ranks(snapshot)
     if snapshot.entries:
-        yield NODE_HEALTHY.single(float(not counting))
+        yield NODE_HEALTHY.single(float(not snapshot.counted_failures()))
     well = dict.fromkeys((entry.check for entry in snapshot.entries), 1.0)
     well.update((entry.check, 0.0) for entry in failed)
     since = CHECK_FAILED.rows()
@@ -70,14 +74,14 @@ def families(snapshot: HealthSnapshot) -> Iterable[Metric]:
     yield fault_table.rows(snapshot.faults)
 
 
-def _ranks(ranks: Iterable[RankView], entries: Collection[Entry], counting: Collection[Entry]) -> Iterable[Metric]:
+def _ranks(snapshot: HealthSnapshot) -> Iterable[Metric]:
     healthy, unhealthy = RANK_HEALTHY.rows(), RANK_UNHEALTHY.rows()
-    known = {entry.subject for entry in entries}
-    for view in ranks:
+    known, failed = {entry.subject for entry in snapshot.entries}, snapshot.counted_failures()
+    for view in snapshot.ranks.ranks:
         hardware = subjects_of(view)
         if not known.intersection(hardware):
             continue
-        reasons = {entry.check for entry in counting if entry.subject in hardware}
+        reasons = {entry.check for entry in failed if entry.subject in hardware}
         healthy.add(view.label, float(not reasons))
         for reason in sorted(reasons):
             unhealthy.add((*view.label, reason), 1.0)
