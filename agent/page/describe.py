@@ -7,7 +7,6 @@ from agent.core.identity import rank_order
 from agent.hardware.ledger import Entry
 from agent.page.document import JobView, Rank, RankEnd
 from agent.ranks import health
-from agent.ranks.families import state_of
 from agent.ranks.rank.exit_status import ending, in_words
 from agent.ranks.snapshot import RankSnapshot, RankView
 from agent.ranks.speeds import SpeedBook
@@ -123,7 +122,7 @@ def _rank(view: RankView, failed: Collection[Entry], speeds: SpeedBook) -> Rank:
     return Rank(
         job_id=view.label.job_id,
         rank=view.label.rank,
-        state=state_of(process),
+        state=process.shown_state,
         state_reason=process.verdict.reason if process.verdict else "",
         pid=facts.key.pid,
         user=facts.user,

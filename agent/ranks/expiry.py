@@ -24,7 +24,7 @@ def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
     """
     if process.exited_at is None:
         return False
-    finished = not holds_label or (process.verdict is not None and process.verdict.state == "finished")
+    finished = not holds_label or process.shown_state == "finished"
     return now - process.exited_at > (FINISHED_SECONDS if finished else ENDED_SECONDS)
 
 
@@ -49,12 +49,14 @@ def surplus(processes: Mapping[ProcessKey, RankProcess]) -> Iterator[ProcessKey]
                 break
             count -= len(jobs[job])
             yield from (key for key, _ in jobs[job])
-        last_job = sorted(jobs[ranked[-1]], key=lambda ended: (not is_dead(ended[1]), ended[1].exited_at or 0.0))
+        last_job = sorted(
+            jobs[ranked[-1]], key=lambda ended: (ended[1].shown_state != "dead", ended[1].exited_at or 0.0)
+        )
         yield from (key for key, _ in last_job[MAX_ENDED_OF_JOB:])
 
 
 def _has_dead_and_end(job: list[_Ended]) -> tuple[bool, float]:
-    return any(is_dead(process) for _, process in job), max(process.exited_at or 0.0 for _, process in job)
+    return any(process.shown_state == "dead" for _, process in job), max(process.exited_at or 0.0 for _, process in job)
 
 
 def eviction_candidate(processes: Mapping[ProcessKey, RankProcess], newcomer: str) -> ProcessKey | None:
@@ -68,15 +70,10 @@ def eviction_candidate(processes: Mapping[ProcessKey, RankProcess], newcomer: st
     most = max(held, key=lambda owner: (held[owner], owner != newcomer))
     loser = newcomer if held[newcomer] >= held[most] else most
     crowded = [(key, process) for key, process in processes.items() if process.owner.key == loser]
-    exited = [(is_dead(p), p.exited_at, key) for key, p in crowded if p.exited_at is not None]
+    exited = [(p.shown_state == "dead", p.exited_at, key) for key, p in crowded if p.exited_at is not None]
     if loser == newcomer:
         return min(exited)[2] if exited else None
     if harmless := [record for record in exited if not record[0]]:
         return min(harmless)[2]
     running = [(process.found_at, key) for key, process in crowded if process.exited_at is None]
     return max(running)[1] if running else None
-
-
-def is_dead(process: RankProcess) -> bool:
-    """Return True for a rank that was judged dead."""
-    return process.verdict is not None and process.verdict.state == "dead"

@@ -91,7 +91,7 @@ def _ranks(ranks: tuple[RankView, ...]) -> Iterable[Metric]:
         process, label = view.process, view.label
         runs = process.exited_at is None
         up.add(label, float(runs))
-        state.add((*label, state_of(process)), 1.0)
+        state.add((*label, process.shown_state), 1.0)
         start.add(label, process.facts.start_seconds)
         if process.progress_seconds is not None:
             progress.add(label, process.progress_seconds)
@@ -119,17 +119,10 @@ def _info(view: RankView) -> tuple[str, ...]:
     return (*view.label, local_rank, gpu, uuid, pci, nic, str(facts.key.pid), facts.user, facts.pod, facts.container)
 
 
-def state_of(process: RankProcess) -> str:
-    """Return the state of the last verdict; before the first verdict, ``alive`` or ``exited``."""
-    if process.verdict is not None:
-        return process.verdict.state
-    return "alive" if process.exited_at is None else "exited"
-
-
 def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
     by_state, info = JOB_RANKS.rows(), JOB_INFO.rows()
     for job_id, members in by_job(ranks).items():
-        for name, count in sorted(Counter(map(state_of, members)).items()):
+        for name, count in sorted(Counter(process.shown_state for process in members).items()):
             by_state.add((job_id, name), count)
         live = [p for p in members if p.exited_at is None]
         if not live:

@@ -168,7 +168,7 @@ class LivenessBook:
         """Return True when a proof shows that the process ended as planned or finished."""
         label = self._labels.held(process)
         is_planned = label is not None and self.facts.is_planned(label)
-        return is_planned or (process.verdict is not None and process.verdict.state == "finished")
+        return is_planned or process.shown_state == "finished"
 
     def _follows_a_restarted(self, process: RankProcess, line: JobLine, members: Container[ProcessKey]) -> bool:
         """Return True when the process exited soon after the lead exit of another rank that has no record any more."""

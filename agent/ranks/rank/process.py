@@ -9,7 +9,7 @@ from agent.core.identity import Membership, ProcessKey, RankLabel, label_fields
 from agent.core.log import Logger
 from agent.hardware.inventory import Hardware
 from agent.ranks.rank.environment import Claim
-from agent.ranks.rank.evidence import RankVerdict, RasSilence, VerdictReason
+from agent.ranks.rank.evidence import RankVerdict, RasSilence, State, VerdictReason
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import UNSEEN, Owner, ProcessFacts
 from agent.ranks.rank.numbers import NUMBERS, Numbers
@@ -225,6 +225,13 @@ class RankProcess(msgspec.Struct):
     def key(self) -> ProcessKey:
         """Return its pid and start; zeros if the process was never seen."""
         return self.seen.key
+
+    @property
+    def shown_state(self) -> State:
+        """Return the state of its last verdict; before the first one, ``alive`` or ``exited``."""
+        if self.verdict is not None:
+            return self.verdict.state
+        return "alive" if self.exited_at is None else "exited"
 
     @property
     def judged(self) -> VerdictReason | None:
