@@ -55,12 +55,8 @@ class Heads:
     def __init__(self, family: Family) -> None:
         self.family = family
         self._labels: list[tuple[str, ...]] = []
-        self._heads: list[str] = []
+        self.heads: list[str] = []
         self._lines: dict[str, str] = {}
-
-    def __len__(self) -> int:
-        """Return the number of cached series."""
-        return len(self._heads)
 
     def of(self, labels: list[tuple[str, ...]]) -> list[str]:
         """Return the heads of these series, and cache them instead of the previous ones.
@@ -68,10 +64,10 @@ class Heads:
         Raises ValueError if a series has too many or too few label values, TypeError for a value that is not text.
         """
         if labels != self._labels:
-            known = dict(zip(self._labels, self._heads, strict=True))
-            self._heads = [known.get(values) or self._new_head(values) for values in labels]
+            known = dict(zip(self._labels, self.heads, strict=True))
+            self.heads = [known.get(values) or self._new_head(values) for values in labels]
             self._labels = labels.copy()
-        return self._heads
+        return self.heads
 
     def _new_head(self, values: tuple[str, ...]) -> str:
         if len(values) != len(self.family.labels):
@@ -94,21 +90,17 @@ def _line(family: Family, suffix: str) -> str:
 
 
 class KeptHeads:
-    """The cached heads of all sources' last series; heads of vanished series are dropped.
+    """The cached heads of all sources' last series, by source and family; heads of vanished series are dropped.
 
     So the sources' limits bound it. Owned by the render thread, which calls every method.
     """
 
     def __init__(self) -> None:
-        self._by_source: dict[str, dict[str, Heads]] = {}
-
-    def __len__(self) -> int:
-        """Return the number of cached series."""
-        return sum(len(heads) for families in self._by_source.values() for heads in families.values())
+        self.by_source: dict[str, dict[str, Heads]] = {}
 
     def text(self, source: str, metric: Metric, *, openmetrics: bool) -> Iterator[bytes]:
         """Yield the lines of a family in pieces; ``metric`` has all series of ``source`` in the family."""
-        families = self._by_source.setdefault(source, {})
+        families = self.by_source.setdefault(source, {})
         heads = families.get(metric.family.name)
         if heads is None or heads.family is not metric.family:
             heads = families[metric.family.name] = Heads(metric.family)
@@ -116,14 +108,14 @@ class KeptHeads:
 
     def keep_families(self, source: str, names: Collection[str]) -> None:
         """Drop the families of ``source`` except those named."""
-        families = self._by_source.get(source, {})
+        families = self.by_source.get(source, {})
         for name in [family for family in families if family not in names]:
             del families[name]
 
     def keep_sources(self, names: Collection[str]) -> None:
         """Drop all sources except those named."""
-        for name in [source for source in self._by_source if source not in names]:
-            del self._by_source[name]
+        for name in [source for source in self.by_source if source not in names]:
+            del self.by_source[name]
 
 
 def _lines(metric: Metric, heads: list[str], *, openmetrics: bool) -> Iterator[bytes]:
