@@ -48,14 +48,13 @@ class Daemon:
         options: Options,
         loaded: Loaded,
         environ: Mapping[str, str],
-        clock: Clock | None = None,
         terms: WebTerms | None = None,
         inherited: Sequence[socket.socket] = (),
     ) -> None:
         self._options = options
         self._loaded = loaded
         self._environ = environ
-        self._clock = clock or Clock()
+        self._clock = Clock()
         self._log = Logger("daemon")
         self._started_at = self._clock.monotonic()
         path = loaded.config.state.path

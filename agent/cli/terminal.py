@@ -4,7 +4,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -74,9 +74,9 @@ def rank_set(ranks: Iterable[str]) -> str:
     return ",".join(filter(None, (ranges(map(int, numbered)), *sorted(map(plain, names - numbered)))))
 
 
-def has_colours(environ: Callable[[str], str | None] = os.environ.get) -> bool:
+def has_colours() -> bool:
     """Return True if colours are wanted: on a terminal, unless NO_COLOR is set (no-color.org)."""
-    return sys.stdout.isatty() and not environ("NO_COLOR")
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def count(number: int, what: str) -> str:

@@ -15,7 +15,7 @@ from agent.ranks.naming.job_owners import is_proven
 from agent.ranks.naming.labels import LabelBook
 from agent.ranks.rank.episodes import ended_by, killed_before_teardown
 from agent.ranks.rank.exit_status import ENDED_BY_SCHEDULER, JobEnd, ending
-from agent.ranks.rank.numbers import NUMBERS, Numbers
+from agent.ranks.rank.numbers import NUMBERS
 from agent.ranks.rank.process import RankProcess
 
 CAUSE_SECONDS = 5.0
@@ -34,8 +34,8 @@ class LivenessBook:
     ``numbers`` change, an exported lead exit can change its class once.
     """
 
-    def __init__(self, labels: LabelBook, numbers: Numbers = NUMBERS) -> None:
-        self.numbers = numbers
+    def __init__(self, labels: LabelBook) -> None:
+        self.numbers = NUMBERS
         self.jobs: dict[str, JobLine] = {}
         self.facts = ExitFacts()
         self._labels = labels
