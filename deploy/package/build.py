@@ -106,7 +106,7 @@ def rpm(build: Build) -> None:
     root = tree(build, "usr/share/zsh/site-functions")
     files = [f"/{path.relative_to(root)}" for path in sorted(root.rglob("*")) if path.is_file()]
     folders = ["%dir /etc/rankwatch", "%dir /usr/lib/rankwatch", "%dir /usr/share/rankwatch"]
-    scripts = {name: _without_first_line((HERE / name).read_text()) for name in SCRIPTS}
+    scripts = {name: (HERE / name).read_text().split("\n", 1)[1] for name in SCRIPTS}  # without their first line
     (build.work / "rankwatch.spec").write_text(
         SPEC.format(
             version=build.version,
@@ -124,10 +124,6 @@ def rpm(build: Build) -> None:
         env=env,
         stderr=subprocess.STDOUT,
     )
-
-
-def _without_first_line(text: str) -> str:
-    return text.split("\n", 1)[1]
 
 
 def bundle(build: Build) -> None:

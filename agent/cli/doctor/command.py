@@ -10,7 +10,6 @@ from agent.cli import own_agent
 from agent.cli.doctor.facts import Facts, gather
 from agent.cli.terminal import as_json, plain, say
 from agent.page.describe import OTHER_USERS, WITHOUT_NCCL
-from agent.page.document import NodeDocument
 
 FREE_SHARE = 0.05
 CLOCK_SECONDS = 1.0
@@ -128,7 +127,7 @@ _SERIES: tuple[tuple[str, NodeFinding], ...] = (
 
 def _series(facts: Facts) -> Iterator[NodeFinding]:
     for name, finding in _SERIES:
-        if count := _value(facts, name):
+        if count := sum(value for _, value in facts.samples.get(name, [])):
             yield finding._replace(text=finding.text.format(count=f"{count:.0f}"))
     for labels, up in facts.samples.get("rankwatch_helper_up", []):
         if not up:
@@ -168,16 +167,15 @@ def _inspector(facts: Facts) -> Iterator[NodeFinding]:
 
 
 def _exporters(facts: Facts) -> Iterator[NodeFinding]:
-    document = facts.document
-    for exporter in document.exporters if document is not None else ():
+    for exporter in facts.document.exporters if facts.document is not None else ():
         if exporter.state == "down":
             yield wrong(
                 "exporter", f"{exporter.name} fails: {exporter.why or 'see the log'}", "journalctl -u rankwatch"
             )
         elif exporter.state == "up" and exporter.why:
             yield note("rights", f"{exporter.name}: {exporter.why}", "rankwatch-setup --with-hardware")
-    if document is not None and facts.nvidia_device and _state(document, "nvml") == "absent":
-        yield wrong("nvml", "this node has NVIDIA GPUs, but the agent sees none", "rankwatch-setup --with-hardware")
+        elif exporter.name == "nvml" and exporter.state == "absent" and facts.nvidia_device:
+            yield wrong("nvml", "this node has NVIDIA GPUs, but the agent sees none", "rankwatch-setup --with-hardware")
 
 
 def _ras(facts: Facts) -> Iterator[NodeFinding]:
@@ -249,14 +247,6 @@ def _rules(facts: Facts) -> Iterator[NodeFinding]:
 CHECKS: tuple[Callable[[Facts], Iterable[NodeFinding]], ...] = (
     _agent, _configuration, _address, _ranks, _series, _exporters, _inspector, _ras, _clock, _prometheus, _rules,
 )  # fmt: skip
-
-
-def _value(facts: Facts, name: str) -> float:
-    return sum(value for _, value in facts.samples.get(name, []))
-
-
-def _state(document: NodeDocument, name: str) -> str:
-    return next((exporter.state for exporter in document.exporters if exporter.name == name), "")
 
 
 def main(arguments: Sequence[str]) -> int:
