@@ -43,7 +43,9 @@ class Supervisor:
         self._ranks_section = state.section("ranks", RANKS_BYTES)
         self._checks_section = state.section("checks")
         self._saved_at = float("-inf")
-        self.ranks = self._restored_ranks(hostname)
+        self.ranks = RankTable(clock, hostname, settle_at_once=once)
+        if not self._restore("rank table", self._ranks_section, self.ranks.load):
+            self.ranks = RankTable(clock, hostname, settle_at_once=once)  # without what was loaded before the damage
         self._lender = Lender(roots=roots, clock=clock, hostname=hostname, ranks=self.ranks, state=state, once=once)
         self.series = self._lender.series
         self.helpers = self._lender.helpers
@@ -95,12 +97,10 @@ class Supervisor:
         The changed ones all start, or the old ones run again and the result is False. An exporter that failed to start
         before with this section undoes nothing.
         """
-        wanted = plan.enabled
-        changed = [name for name in wanted if not self._same(name, wanted[name])]
-        removed = [name for name in self.running if name not in wanted]
-        old = {name: self.running[name] for name in [*changed, *removed] if name in self.running}
-        for name in old:
-            del self.running[name]
+        wanted, current = plan.enabled, self.running
+        changed = [name for name in wanted if name not in current or current[name].config != wanted[name].config]
+        removed = [name for name in current if name not in wanted]
+        old = {name: current.pop(name) for name in [*changed, *removed] if name in current}
         # In parallel: an exporter that ends slowly (RAS finishes its query) does not delay the others.
         ends = [self._end(old[name]) for name in removed]
         replacements = await asyncio.gather(*(self._replace(old.get(name), wanted[name]) for name in changed))
@@ -202,10 +202,6 @@ class Supervisor:
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _same(self, name: str, prepared: Prepared) -> bool:
-        running = self.running.get(name)
-        return running is not None and running.config == prepared.config
-
     async def _start(self, prepared: Prepared) -> Running | None:
         name = prepared.spec.name
         lease = Lease(self._lender, name, prepared.spec.checkpoint_bytes)
@@ -250,13 +246,6 @@ class Supervisor:
         lost = {name: old[name].config for name, running in again.items() if running is None}
         self._refused.update(lost)
         self.broken |= frozenset(lost)
-
-    def _restored_ranks(self, hostname: str) -> RankTable:
-        """Return the rank table from the checkpoint, or an empty one if it cannot be loaded completely."""
-        ranks = RankTable(self._clock, hostname, settle_at_once=self._once)
-        if self._restore("rank table", self._ranks_section, ranks.load):
-            return ranks
-        return RankTable(self._clock, hostname, settle_at_once=self._once)
 
     def _restore(self, what: str, section: StateSection, load: Callable[[bytes], None]) -> bool:
         """Load a section; log and return False if it is invalid."""
