@@ -1,4 +1,4 @@
-"""Base classes of exporters: one follows text files of jobs, one reads small files (sysfs, /proc) at each update."""
+"""Base classes of exporters: one shows its last result, one follows text files of jobs, one reads small files."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -19,6 +19,25 @@ C = TypeVar("C", bound=ExporterConfig)
 T = TypeVar("T")
 
 
+class ShownExporter(Generic[T]):
+    """Exports ``shown``, the result of its last update; ``render`` is pure. A subclass has ``start`` and ``update``."""
+
+    def __init__(self, shown: T, render: Callable[[T], Iterable[Metric]]) -> None:
+        self.shown = shown
+        self._render = render
+
+    def snapshot(self) -> T:
+        """Return the result of the last update."""
+        return self.shown
+
+    def families(self, snapshot: T) -> Iterable[Metric]:
+        """Return the metric families of a snapshot; pure."""
+        return self._render(snapshot)
+
+    async def drain(self) -> None:
+        """Do nothing: no work is under way, and threads and helpers end with the lease."""
+
+
 class SavedTexts(msgspec.Struct):
     """An exporter's section of the checkpoint: read positions. A subclass adds a field: results by job."""
 
@@ -34,8 +53,8 @@ def jobs_in_turns(ranks: RankSnapshot, most: int) -> frozenset[str]:
     return frozenset(in_turns(owners, owners.__getitem__, most))
 
 
-class TextExporter(Generic[S, T]):
-    """Follows the files of ``paths`` in a thread, which runs ``turn``, ``take`` and ``forget``; ``shown``: a snapshot.
+class TextExporter(ShownExporter[T], Generic[S, T]):
+    """Follows the files of ``paths`` in a thread, which runs ``turn``, ``take`` and ``forget``.
 
     ``saved``: results of the lines, of at most ``max_jobs`` jobs. ``section``: the same, encoded after each turn.
     """
@@ -49,12 +68,11 @@ class TextExporter(Generic[S, T]):
         render: Callable[[T], Iterable[Metric]],
         max_jobs: int,
     ) -> None:
+        super().__init__(shown, render)
         self._name = name
         self._paths = paths
         self.saved = saved()
         self.section = msgspec.msgpack.encode(self.saved)
-        self.shown = shown
-        self._render = render
         self._max_jobs = max_jobs
         self.texts: JobTexts | None = None
 
@@ -74,14 +92,6 @@ class TextExporter(Generic[S, T]):
         await self.thread.call(partial(self._turn, self.texts, ranks))
         self.ctx.state.publish(self.section)
         return self.texts.available
-
-    def snapshot(self) -> T:
-        """Return the result of the last update."""
-        return self.shown
-
-    def families(self, snapshot: T) -> Iterable[Metric]:
-        """Return the metric families of a snapshot; pure."""
-        return self._render(snapshot)
 
     async def drain(self) -> None:
         """Close the files."""
@@ -120,16 +130,16 @@ class TextExporter(Generic[S, T]):
         self.section = msgspec.msgpack.encode(self.saved)
 
 
-class SysfsExporter(Generic[C, T]):
-    """Reads a source in its own thread and exports the last result.
+class SysfsExporter(ShownExporter[T | None], Generic[C, T]):
+    """Reads a source in its own thread and exports the last result, if the source was there.
 
     A subclass defines what to ``read`` and how to ``render`` it. A subclass that compares with earlier values, or
     writes to the agent's tables, overrides ``update`` and calls ``look`` there.
     """
 
     def __init__(self, config: C) -> None:
+        super().__init__(None, lambda result: () if result is None else self.render(result))
         self.config = config
-        self._result: T | None = None
 
     @abstractmethod
     def read(self, roots: Roots) -> T:
@@ -154,18 +164,7 @@ class SysfsExporter(Generic[C, T]):
     async def update(self) -> None:
         """Read once. Until it ends scrapes get the last result; without the source they get none."""
         try:
-            self._result = await self.look()
+            self.shown = await self.look()
         except NoData:
-            self._result = None
+            self.shown = None
             raise
-
-    def snapshot(self) -> T | None:
-        """Return the last result of ``read``; None if the source was absent."""
-        return self._result
-
-    def families(self, snapshot: T | None) -> Iterable[Metric]:
-        """Return the metric families of a snapshot; pure."""
-        return () if snapshot is None else self.render(snapshot)
-
-    async def drain(self) -> None:
-        """Do nothing: no work is under way, and the thread ends with the lease."""

@@ -3,9 +3,10 @@
 Exporter: the five calls of the agent. Spec: name, configuration, families and intervals, read before the start.
 Context: resources lent to one exporter run. NoData: raise it if the source is absent. LeaseEnded: every write raises it
 after the run. ExporterConfig: base of a section of the configuration. Roots: paths of /proc, /sys and others.
-SysfsExporter: base of an exporter that reads small files. OwnThread: a thread for blocking calls. Clock, Logger. Guard:
-logs and counts an exception. StateSection: a section of the checkpoint; SavedCount, SavedSeconds, saved_sum: its
-bounded numbers; MAX_SECTION_BYTES: its limit. Outputs: the files that processes write.
+ShownExporter: base of an exporter that shows its last result. SysfsExporter: the same for small files. OwnThread: a
+thread for blocking calls. Clock, Logger. Guard: logs and counts an exception. StateSection: a section of the
+checkpoint; SavedCount, SavedSeconds, saved_sum: its bounded numbers; MAX_SECTION_BYTES: its limit. Outputs: the files
+that processes write.
 """
 
 from agent.core.checkpoint import MAX_SECTION_BYTES, SavedCount, SavedSeconds, StateSection, saved_sum
@@ -13,6 +14,6 @@ from agent.core.clock import Clock
 from agent.core.leased import LeaseEnded
 from agent.core.log import Guard, Logger
 from agent.core.threads import OwnThread
-from agent.export.bases import SysfsExporter
+from agent.export.bases import ShownExporter, SysfsExporter
 from agent.export.exporter import Context, Exporter, ExporterConfig, NoData, Roots, Spec
 from agent.system.outputs import Outputs

@@ -59,11 +59,11 @@ class AmdgpuExporter(SysfsExporter[AmdgpuConfig, AmdgpuSnapshot]):
 
     async def update(self) -> None:
         """Look at every GPU. Raise NoData when no GPU was seen since the boot."""
-        self._result = await self.look()
+        self.shown = await self.look()
         self.ctx.hardware.observe_faults(self._ras_errors.faults)
-        self._report(self._result)
+        self._report(self.shown)
         self.ctx.state.publish(msgspec.msgpack.encode(self._known))
-        if not self._result.gpus:
+        if not self.shown.gpus:
             raise NoData
 
     def render(self, snapshot: AmdgpuSnapshot) -> Iterable[Metric]:

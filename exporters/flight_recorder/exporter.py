@@ -10,9 +10,8 @@ from typing import Annotated
 import msgspec
 
 from agent.sdk.evidence import Offered, Wanted
-from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.exporter import Context, ExporterConfig, NoData, ShownExporter, Spec
 from agent.sdk.helper import HelperError, HelperSpec
-from agent.sdk.metrics import Metric
 from agent.sdk.ranks import ProcessKey, RankLabel, RankView
 from exporters.flight_recorder.book import FAMILIES, DumpBook, FlightSnapshot, part, render
 from exporters.flight_recorder.pipe import AskResult
@@ -70,15 +69,15 @@ class FlightRecorderConfig(ExporterConfig, frozen=True, forbid_unknown_fields=Tr
     silence_seconds: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 180.0
 
 
-class FlightRecorderExporter:
+class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
     """Exports the dumps of this node's ranks, and triggers dumps of silent ranks if configured."""
 
     def __init__(self, config: FlightRecorderConfig) -> None:
+        super().__init__(FlightSnapshot(), render)
         self._config = config
         self._served: dict[RankLabel, int] = {}
         self._looks = 0
         self._look_at = self._alone_until = float("-inf")
-        self._shown = FlightSnapshot()
         self._asker = DumpAsker(config.silence_seconds)
 
     async def start(self, ctx: Context) -> None:
@@ -99,20 +98,9 @@ class FlightRecorderExporter:
             try:
                 await self._look()
             finally:  # the book is correct also if the helper failed
-                self._shown = FlightSnapshot(self._book.shown(), dict(self._book.counts))
+                self.shown = FlightSnapshot(self._book.shown(), dict(self._book.counts))
         if not self._book.counts:
             raise NoData
-
-    def snapshot(self) -> FlightSnapshot:
-        """Return the result of the last look."""
-        return self._shown
-
-    def families(self, snapshot: FlightSnapshot) -> Iterable[Metric]:
-        """Render a snapshot. Pure."""
-        return render(snapshot)
-
-    async def drain(self) -> None:
-        """Do nothing: threads and helpers end with the lease."""
 
     async def _part(self, wanted: Wanted) -> Offered:
         return part(self._book.shown(), wanted.job_id)

@@ -6,10 +6,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.exporter import Context, ExporterConfig, NoData, ShownExporter, Spec
 from agent.sdk.files import in_turns
 from agent.sdk.helper import HelperSpec
-from agent.sdk.metrics import Metric
 from agent.sdk.ranks import ProcessKey, RankLabel, RankView
 from agent.sdk.system import ProcFS
 from exporters.inspector_prom import descriptors
@@ -36,16 +35,15 @@ Ranks = dict[ProcessKey, list[RankView]]
 """The running rank processes without records, which this mode replaces, each with its ranks."""
 
 
-class InspectorPromExporter:
+class InspectorPromExporter(ShownExporter[MeansSnapshot]):
     """Exports the means in the files of ranks whose Inspector is in Prometheus mode."""
 
-    def __init__(self, config: InspectorPromConfig) -> None:
-        del config
+    def __init__(self, _config: InspectorPromConfig) -> None:
+        super().__init__(MeansSnapshot(), render)
         self._held: dict[ProcessKey, list[HeldMeans] | None] = {}
         self._looked_at: dict[ProcessKey, float] = {}
         self._files: dict[descriptors.FileKey, MeansFile] = {}
         self._means: dict[HeldMeans, FileMeans] = {}
-        self._shown = MeansSnapshot()
 
     async def start(self, ctx: Context) -> None:
         """Prepare the thread and the helper; nothing is read yet."""
@@ -62,19 +60,8 @@ class InspectorPromExporter:
         await self._look_for_files(here, now)
         await self._look_at_files(here, now)
         self._show(here, now)
-        if not self._shown.states:
+        if not self.shown.states:
             raise NoData
-
-    def snapshot(self) -> MeansSnapshot:
-        """Return the result of the last look."""
-        return self._shown
-
-    def families(self, snapshot: MeansSnapshot) -> Iterable[Metric]:
-        """Render; pure."""
-        return render(snapshot)
-
-    async def drain(self) -> None:
-        """Do nothing: the thread and the helper end with the lease."""
 
     async def _look_for_files(self, here: Ranks, now: float) -> None:
         """Find the files that ranks hold: of ranks in this mode at each look, of others every OTHERS_SECONDS."""
@@ -146,7 +133,7 @@ class InspectorPromExporter:
             for view in views:
                 state, file = self._state(key, view, proven, now)
                 states[view.label] = state
-                is_new = state is not self._shown.states.get(view.label)
+                is_new = state is not self.shown.states.get(view.label)
                 if is_new and state in (MeansState.UNPROVEN, MeansState.UNREADABLE):
                     self._ctx.log.warning(
                         "rank {rank} of job {job_id} shows no means: {why}",
@@ -160,7 +147,7 @@ class InspectorPromExporter:
                 if state is MeansState.READ and file is not None:
                     shown.append(RankMeans(view.label, file.written_seconds, file.rows, file.counters))
         self._ctx.ranks.observe_read_otherwise(frozenset(read))
-        self._shown = MeansSnapshot(tuple(shown), states)
+        self.shown = MeansSnapshot(tuple(shown), states)
 
     def _state(
         self, key: ProcessKey, view: RankView, proven: Mapping[tuple[int, int], ProcessKey], now: float

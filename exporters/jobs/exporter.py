@@ -9,7 +9,7 @@ from typing import Annotated
 
 import msgspec
 
-from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.exporter import Context, ExporterConfig, NoData, ShownExporter, Spec
 from agent.sdk.metrics import Family, Metric, clean_label
 from agent.sdk.ranks import JobEnd
 from exporters.jobs.mapping import GpuMapping, jobs_of_gpus
@@ -85,12 +85,12 @@ class JobsConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_onl
     owner_uids: Annotated[list[_Uid], msgspec.Meta(max_length=MAX_OWNERS)] = msgspec.field(default_factory=list)
 
 
-class JobsExporter:
+class JobsExporter(ShownExporter[tuple[ScheduledJob, ...]]):
     """Exports the scheduler's jobs on this node."""
 
     def __init__(self, config: JobsConfig) -> None:
+        super().__init__((), render)
         self._config = config
-        self._jobs: tuple[ScheduledJob, ...] = ()
         self._refused: Counter[str] = Counter()
         self._mapping = GpuMapping(Path(config.write_dcgm_mapping)) if config.write_dcgm_mapping else None
 
@@ -109,30 +109,19 @@ class JobsExporter:
     async def update(self) -> None:
         """Look once; NoData if none of the directories exists."""
         now = self._ctx.clock.time()
-        self._jobs = ()
+        self.shown = ()
         if self._mapping is not None:
             write = partial(self._mapping.write, jobs_of_gpus(self._ctx.ranks.snapshot().ranks))
             await self._thread.call(partial(self._ctx.guard.attempt, "the mapping of GPUs", write))
         answer = await self._thread.call(lambda: self._sources.look(now))
         if answer is None:
             raise NoData
-        self._jobs, refused = answer
+        self.shown, refused = answer
         if refused != self._refused:
             self._refused = refused
             if refused:
                 self._ctx.log.warning("files about jobs are not believed, by reason: {refused}", refused=dict(refused))
-        self._ctx.ranks.observe_job_ends(ends(self._jobs))
-
-    def snapshot(self) -> tuple[ScheduledJob, ...]:
-        """Return the jobs of the last look."""
-        return self._jobs
-
-    def families(self, snapshot: tuple[ScheduledJob, ...]) -> Iterable[Metric]:
-        """Render; pure."""
-        return render(snapshot)
-
-    async def drain(self) -> None:
-        """Do nothing: the thread ends with the lease."""
+        self._ctx.ranks.observe_job_ends(ends(self.shown))
 
 
 def ends(jobs: Iterable[ScheduledJob]) -> list[JobEnd]:

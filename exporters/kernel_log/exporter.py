@@ -15,6 +15,7 @@ from agent.sdk.exporter import (
     NoData,
     SavedCount,
     SavedSeconds,
+    ShownExporter,
     Spec,
     saved_sum,
 )
@@ -77,10 +78,11 @@ class Past(msgspec.Struct):
     gpu_errors: GpuErrors = msgspec.field(default_factory=GpuErrors)
 
 
-class KernelLogExporter:
-    """Exports the kernel's events, and fails or clears checks by them."""
+class KernelLogExporter(ShownExporter[bytes]):
+    """Exports the kernel's events, and fails or clears checks by them. It shows its section of the checkpoint."""
 
     def __init__(self, config: KernelLogConfig) -> None:
+        super().__init__(msgspec.msgpack.encode(Past()), render)
         self._config = config
         self._past = Past()
         self._refused = False
@@ -136,7 +138,8 @@ class KernelLogExporter:
             self._ctx.checks.report(NODE, check, CheckState.of(not parts))
         self._past.gpu_errors.forget(now)
         self._ctx.hardware.observe_faults(self._past.gpu_errors.faults)
-        self._ctx.state.publish(msgspec.msgpack.encode(self._past))
+        self.shown = msgspec.msgpack.encode(self._past)
+        self._ctx.state.publish(self.shown)
 
     async def _look(self) -> Look:
         read_only = tuple(self._past.parts.get(READ_ONLY, ()))
@@ -229,24 +232,20 @@ class KernelLogExporter:
                 return {"job_id": view.label.job_id, "rank": view.label.rank}
         return {}
 
-    def snapshot(self) -> Past:
-        """Return a copy of the counts."""
-        return msgspec.msgpack.decode(msgspec.msgpack.encode(self._past), type=Past)
-
-    def families(self, snapshot: Past) -> Iterable[Metric]:
-        """Render; pure."""
-        events, last = EVENTS.rows(), LAST.rows()
-        for category in categories():
-            for code, seen in snapshot.seen.get(category, {}).items():
-                events.add((category, code), seen.count)
-                last.add((category, code), seen.last_seconds)
-        yield events.metric
-        yield last.metric
-        yield LOST.single(snapshot.lost)
-
     async def drain(self) -> None:
         """Close the log."""
         await self._thread.call(self._follower.close)
+
+
+def render(section: bytes) -> Iterable[Metric]:
+    """Return the families of the counts in an encoded Past."""
+    past = msgspec.msgpack.decode(section, type=Past)
+    events, last = EVENTS.rows(), LAST.rows()
+    for category in categories():
+        for code, seen in past.seen.get(category, {}).items():
+            events.add((category, code), seen.count)
+            last.add((category, code), seen.last_seconds)
+    yield from (events.metric, last.metric, LOST.single(past.lost))
 
 
 SPEC = Spec(

@@ -76,12 +76,12 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
 
     async def update(self) -> None:
         """Look at every device. Raise NoData when no device was seen since the boot."""
-        self._result = await self.look()
-        self.ctx.checks.report_all(levels(self._baseline, self._result.devices))
+        self.shown = await self.look()
+        self.ctx.checks.report_all(levels(self._baseline, self.shown.devices))
         expected = self._baseline.functions.items()  # a missing device stays the NIC of its GPU
         self.ctx.hardware.observe_nics(Nic(nic.device, pci, nic.pci_path, nic.numa) for pci, nic in expected)
         self.ctx.state.publish(msgspec.msgpack.encode(self._baseline))
-        if not self._baseline.functions and not self._result.devices:
+        if not self._baseline.functions and not self.shown.devices:
             raise NoData
 
     def render(self, snapshot: RdmaSnapshot) -> Iterable[Metric]:

@@ -1,11 +1,12 @@
 """Lets the helper probe the paths, reads Lustre's health file, and renders the metrics."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Annotated
 
 import msgspec
 
-from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.exporter import Context, ExporterConfig, NoData, ShownExporter, Spec
 from agent.sdk.hardware import NODE, CheckState, Levels
 from agent.sdk.helper import HelperSpec
 from agent.sdk.metrics import Family, Metric
@@ -53,12 +54,12 @@ class StorageConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_
     full_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.05
 
 
-class StorageExporter:
+class StorageExporter(ShownExporter[tuple[Probe, ...]]):
     """Exports the probes of storage paths, and checks them."""
 
     def __init__(self, config: StorageConfig) -> None:
+        super().__init__((), partial(render, config))
         self._config = config
-        self._probes: tuple[Probe, ...] = ()
         self._has_paths = False
         self._asleep_until = float("-inf")
 
@@ -73,10 +74,10 @@ class StorageExporter:
         health = await self._thread.call(lambda: sysfs.read_text(self._ctx.roots.sys / "fs/lustre/health_check"))
         lustre = None if health is None else health.startswith("healthy")
         if self._ctx.clock.monotonic() >= self._asleep_until:
-            self._probes = ()  # no probe is known until the helper answers
-            self._probes = await self._probe()
-        self._ctx.checks.report_all(levels(self._config, self._probes, lustre))
-        if not self._probes and lustre is None:
+            self.shown = ()  # no probe is known until the helper answers
+            self.shown = await self._probe()
+        self._ctx.checks.report_all(levels(self._config, self.shown, lustre))
+        if not self.shown and lustre is None:
             raise NoData
 
     async def _probe(self) -> tuple[Probe, ...]:
@@ -95,22 +96,16 @@ class StorageExporter:
             self._asleep_until = self._ctx.clock.monotonic() + wait
         return tuple(probes)
 
-    def snapshot(self) -> tuple[Probe, ...]:
-        """Return the probes of the last look."""
-        return self._probes
 
-    def families(self, snapshot: tuple[Probe, ...]) -> Iterable[Metric]:
-        """Render; pure."""
-        rows = {family: family.rows() for family in FAMILIES}
-        for probe in snapshot:
-            path, hung = (probe.path,), hangs(self._config, probe)
-            if probe.ok is not None or hung:
-                rows[SUCCESS].add(path, float(bool(probe.ok) and not hung))
-                rows[DURATION].add(path, max(probe.seconds, probe.under_way_seconds))
-        return [row.metric for row in rows.values()]
-
-    async def drain(self) -> None:
-        """Do nothing: thread and helper end with the lease."""
+def render(config: StorageConfig, probes: Iterable[Probe]) -> Iterable[Metric]:
+    """Return the families of the last look's probes."""
+    rows = {family: family.rows() for family in FAMILIES}
+    for probe in probes:
+        path, hung = (probe.path,), hangs(config, probe)
+        if probe.ok is not None or hung:
+            rows[SUCCESS].add(path, float(bool(probe.ok) and not hung))
+            rows[DURATION].add(path, max(probe.seconds, probe.under_way_seconds))
+    return [row.metric for row in rows.values()]
 
 
 def hangs(config: StorageConfig, probe: Probe) -> bool:

@@ -167,7 +167,7 @@ async def test_kinds_beyond_the_limit(node: Node, monkeypatch: pytest.MonkeyPatc
     for number in range(3):
         node.write(f"NVRM: Xid (PCI:0000:3b:00): {13 + number}, pid={100 + number}, name=x")
     await node.look()
-    past = node.exporter.snapshot()
+    past = msgspec.msgpack.decode(node.exporter.snapshot(), type=module.Past)
     assert {code: seen.count for code, seen in past.seen["gpu_xid"].items()} == {"13": 1, "14": 1, "": 1}
 
 
