@@ -264,9 +264,7 @@ class InspectorExporter:
     def _checkpoint(self) -> None:
         """Publish the readers' sections, and the totals inherited from writers that are in no section any more."""
         sections = {slot.path: slot.section for slot in self._slots if slot.section is not None}
-        inherited = msgspec.Raw(
-            msgspec.msgpack.encode(msgspec.structs.replace(self._inherited, durations={}, proxies={}, algorithms={}))
-        )
+        inherited = msgspec.Raw(msgspec.msgpack.encode(msgspec.structs.replace(self._inherited, since_start={})))
         self._ctx.state.publish(msgspec.msgpack.encode(Checkpoint(sections, inherited)))
 
 

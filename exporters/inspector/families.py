@@ -5,10 +5,9 @@ from __future__ import annotations
 from agent.sdk.metrics import Family
 from exporters.inspector.format.records import P2P_RECV, P2P_SEND, Result
 from exporters.inspector.reading.record_files import FileState
-from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_CHOICES, MAX_HISTOGRAMS
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.pairs import MAX_PAIRS
-from exporters.inspector.totals.proxies import MAX_PEERS
+from exporters.inspector.totals.since_start import BOUND_LABELS, MAX_CHOICES, MAX_HISTOGRAMS, MAX_PEERS
 
 _SERIES = ("job_id", "rank", "comm", "collective", "size")
 _SERIES_COST = "1 per rank, communicator, collective and size class seen; `other` beyond the budget"

@@ -17,7 +17,7 @@ from exporters.inspector.format.records import P2P_SEND, Result, choice
 from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.reading.silence import SilenceCause
 from exporters.inspector.reading.turn import Published
-from exporters.inspector.totals.accumulators import BOUND_LABELS, MAX_CHOICES, MAX_HISTOGRAMS, Accumulator, Member
+from exporters.inspector.totals.accumulators import Accumulator, Member
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import (
     CommunicatorLabel,
@@ -26,14 +26,12 @@ from exporters.inspector.totals.inheritance import (
     RankTally,
     SeriesId,
     SeriesLabels,
-    add_algorithms,
-    add_durations,
-    add_proxies,
+    add_since_start,
     communicators,
 )  # fmt: skip
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.matching import Arrivals
-from exporters.inspector.totals.proxies import PHASES
+from exporters.inspector.totals.since_start import BOUND_LABELS, MAX_CHOICES, MAX_HISTOGRAMS, PHASES, Counted, JobCount
 
 Series: TypeAlias = dict[tuple[str, ...], Accumulator]
 """By the labels of a series: job_id, rank, comm, collective, size."""
@@ -72,9 +70,7 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield _algorithms(writers, snapshot.labels)
     yield _transfers(writers, snapshot.labels)
     yield _slow_pairs(writers, snapshot.labels)
-    yield _durations(writers, snapshot)
-    yield _by_algorithm(writers, snapshot)
-    yield _proxies(writers, snapshot)
+    yield from _since_start(writers, snapshot)
     yield from _tallies(writers, snapshot)
     yield from _reading(snapshot)
 
@@ -203,43 +199,32 @@ def _slow_pairs(writers: list[WriterTotals], labels: dict[Member, RankLabel]) ->
     return Metric(shown.SLOW_PAIRS, list(newest), list(newest.values()))
 
 
-def _proxies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
-    """Return the seconds that the network proxy's connections waited, by phase."""
-    sums = dict(snapshot.inherited.proxies)
+def _since_start(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterable[Metric]:
+    """Return the counts since the agent's start; those of collectives of a job when all its writers are caught up."""
+    sums, withheld = dict(snapshot.inherited.since_start), _withheld_jobs(writers, snapshot)
     for writer in writers:
-        add_proxies(sums, writer, snapshot.labels)
-    rows = shown.PROXY_SECONDS.rows()
-    for series, times in sums.items():
-        for phase, microseconds in zip(PHASES[series.direction], times, strict=True):
-            rows.add((*series, phase), microseconds / 1_000_000)
-    return rows.metric
+        add_since_start(sums, writer, snapshot.labels)
+    durations, chosen, proxy = shown.DURATIONS.rows(), shown.BY_ALGORITHM.rows(), shown.PROXY_SECONDS.rows()
+    for (job_id, _, labels), (*buckets, microseconds) in _in_turns(sums, Counted.DURATIONS, MAX_HISTOGRAMS):
+        if job_id not in withheld:
+            for bound, count in zip(BOUND_LABELS, accumulate(buckets), strict=True):
+                durations.add((job_id, *labels, bound), count)
+            durations.add((job_id, *labels, COUNT), sum(buckets))
+            durations.add((job_id, *labels, SUM), microseconds / 1_000_000)
+    for (job_id, _, labels), (operations,) in _in_turns(sums, Counted.ALGORITHMS, MAX_CHOICES):
+        if job_id not in withheld:
+            chosen.add((job_id, *labels), operations)
+    for (job_id, counted, labels), times in sums.items():
+        for phase, waited in zip(PHASES[labels[2]], times, strict=True) if counted is Counted.PROXY else ():
+            proxy.add((job_id, *labels, phase), waited / 1_000_000)
+    return [durations.metric, chosen.metric, proxy.metric]
 
 
-def _durations(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
-    """Return the durations of each job's collectives here; a job is missing until all its writers are caught up."""
-    jobs, withheld, rows = dict(snapshot.inherited.durations), _withheld_jobs(writers, snapshot), shown.DURATIONS.rows()
-    for writer in writers:
-        add_durations(jobs, writer, snapshot.labels)
-    for series, durations in in_turns(sorted(jobs.items()), lambda item: item[0].job_id, MAX_HISTOGRAMS):
-        if series.job_id not in withheld:
-            for bound, count in zip(BOUND_LABELS, accumulate(durations.counts), strict=True):
-                rows.add((*series, bound), count)
-            rows.add((*series, COUNT), sum(durations.counts))
-            rows.add((*series, SUM), durations.microseconds / 1_000_000)
-    return rows.metric
-
-
-def _by_algorithm(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Metric:
-    """Return the operations of each job's collectives by algorithm; of a job when all its writers are caught up."""
-    sums, withheld, rows = (
-        dict(snapshot.inherited.algorithms), _withheld_jobs(writers, snapshot), shown.BY_ALGORITHM.rows()
-    )  # fmt: skip
-    for writer in writers:
-        add_algorithms(sums, writer, snapshot.labels)
-    for series, count in in_turns(sorted(sums.items()), lambda item: item[0].job_id, MAX_CHOICES):
-        if series.job_id not in withheld:
-            rows.add(series, count)
-    return rows.metric
+def _in_turns(
+    sums: dict[JobCount, tuple[int, ...]], counted: Counted, most: int
+) -> list[tuple[JobCount, tuple[int, ...]]]:
+    """Return at most ``most`` sums of a kind by name, the jobs in turn."""
+    return in_turns(sorted(item for item in sums.items() if item[0][1] is counted), lambda item: item[0][0], most)
 
 
 def _withheld_jobs(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> set[str]:

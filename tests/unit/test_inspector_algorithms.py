@@ -13,10 +13,10 @@ from test_inspector_formats import Sink
 from agent.sdk.ranks import RankLabel, WriterKey
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 from exporters.inspector.rendering import InspectorSnapshot, render
-from exporters.inspector.totals.accumulators import MAX_CHOICES, JobAlgorithm
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.inheritance import Inheritance
 from exporters.inspector.totals.shared import Shared
+from exporters.inspector.totals.since_start import MAX_CHOICES, Counted
 
 FAMILY = "rankwatch_collective_algorithm_operations_total"
 TOTALS = "rankwatch_collective_operations_total"
@@ -78,14 +78,15 @@ def test_communicators_that_end_take_theirs_along() -> None:
     sink.aggregate = Aggregate(WriterKey(1, 2, 0, "here", 7), lambda *_: True, from_start=True, shared=shared)
     sink.take(chosen(0, "RING", "LL"), chosen(0, "RING", "LL", id="0xdef"))
     ended = sink.aggregate.end(frozenset({"abc"}))
-    assert [[key[0] for key in counted.by_algorithm] for counted in (ended, sink.aggregate)] == [["abc"], ["def"]]
+    assert [[key[0] for key in counted.since_start] for counted in (ended, sink.aggregate)] == [["abc"], ["def"]]
 
 
 def test_no_more_series_than_the_bound() -> None:
     """Of MAX_CHOICES + 1 the last by name is not shown; those under a job id that another owner has are forgotten."""
     names = [f"{number:05}" for number in range(MAX_CHOICES + 1)]
-    inherited = Inheritance(algorithms={JobAlgorithm(name, "AllReduce", "8192", "RING", "LL"): 1 for name in names})
+    labels = ("AllReduce", "8192", "RING", "LL")
+    inherited = Inheritance(since_start={(name, Counted.ALGORITHMS, labels): (1,) for name in names})
     (metric,) = [one for one in render(InspectorSnapshot((), {}, inherited)) if one.family.name == FAMILY]
     assert [labels[0] for labels in metric.labels] == names[:-1]
     inherited.forget(names[1:])
-    assert [series.job_id for series in inherited.copy().algorithms] == names[:1]
+    assert [job_id for job_id, *_ in inherited.copy().since_start] == names[:1]

@@ -12,10 +12,10 @@ from agent.sdk.metrics import COUNT, SUM
 from agent.sdk.ranks import RankLabel, WriterKey
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 from exporters.inspector.rendering import InspectorSnapshot, render
-from exporters.inspector.totals.accumulators import BOUND_LABELS, BOUNDS_US, MAX_HISTOGRAMS, Durations, JobSeries
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.inheritance import Inheritance
 from exporters.inspector.totals.shared import Shared
+from exporters.inspector.totals.since_start import BOUND_LABELS, BOUNDS_US, MAX_HISTOGRAMS, Counted, durations
 
 FAMILY = "rankwatch_collective_operation_duration_seconds"
 SERIES = ("job", "AllReduce", "8192")
@@ -38,9 +38,7 @@ def buckets(values: dict[tuple[str, ...], float], series: tuple[str, ...] = SERI
 
 def test_bounds_are_inclusive() -> None:
     """A time that is a bound is in its bucket, one a microsecond longer in the next; every time is somewhere."""
-    durations = Durations()
-    durations.add([BOUNDS_US[0], BOUNDS_US[0] + 1, BOUNDS_US[-1], BOUNDS_US[-1] + 1, 0])
-    counts = durations.counts
+    counts = durations([BOUNDS_US[0], BOUNDS_US[0] + 1, BOUNDS_US[-1], BOUNDS_US[-1] + 1, 0])[:-1]
     assert (counts[0], counts[1], counts[-2], counts[-1]) == (2, 1, 1, 1)
     assert BOUND_LABELS[0] == "1e-05"
     assert BOUND_LABELS[-2:] == ("5.0", "+Inf")
@@ -86,18 +84,18 @@ def test_communicators_that_end_take_theirs_along() -> None:
     sink = Sink()
     sink.aggregate = aggregate
     sink.take(line(0), p2p(1))
-    assert [key.collective for key in aggregate.series.durations] == ["AllReduce"]
+    assert [labels[0] for *_, labels in aggregate.since_start] == ["AllReduce"]
     ended = aggregate.end(frozenset({"abc"}))
-    assert not aggregate.series.durations
-    assert [sum(own.counts) for own in ended.series.durations.values()] == [1]
+    assert not aggregate.since_start
+    assert [sum(counts[:-1]) for counts in ended.since_start.values()] == [1]
 
 
 def test_no_more_histograms_than_the_bound() -> None:
     """Above the limit the job with the most loses its last series by name; a job with one keeps it."""
     sizes = [f"{number:04}" for number in range(MAX_HISTOGRAMS)]
-    durations = {JobSeries("4711", "AllReduce", size): Durations() for size in sizes}
-    durations[JobSeries("4712", "AllReduce", "8192")] = Durations()
-    snapshot = InspectorSnapshot((), {}, Inheritance(durations=durations))
+    names = [("4711", size) for size in sizes] + [("4712", "8192")]
+    counts = {(job, Counted.DURATIONS, ("AllReduce", size)): tuple(durations([])) for job, size in names}
+    snapshot = InspectorSnapshot((), {}, Inheritance(since_start=counts))
     (metric,) = [metric for metric in render(snapshot) if metric.family.name == FAMILY]
     assert len(metric.labels) == MAX_HISTOGRAMS * (len(BOUND_LABELS) + 2)
     assert {labels[:3] for labels in metric.labels} == {

@@ -18,12 +18,15 @@ from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance
-from exporters.inspector.totals.proxies import MAX_PEERS, ProxyConnection
+from exporters.inspector.totals.since_start import MAX_PEERS, Counted, add_proxy
 
 FLAT_SEND = {"record_type": "proxy_step", "peer": 3, "direction": "send", "gpu_produce_us": 1, "peer_credit_us": 2,
              "wire_us": 4, "total_us": 99}  # fmt: skip
 FLAT_RECV = {"record_type": "proxy_step", "peer": 2, "direction": "recv", "wire_us": 8, "flush_us": 16,
              "gpu_consume_us": 32}  # fmt: skip
+
+
+KEY = ("abc", 1, Counted.PROXY, ("send", "3"))
 
 
 def traced(*traces: dict[str, Any], aggregate: Aggregate | None = None) -> tuple[Aggregate, Counter[Result]]:
@@ -36,8 +39,8 @@ def traced(*traces: dict[str, Any], aggregate: Aggregate | None = None) -> tuple
 
 def sums(*traces: dict[str, Any], aggregate: Aggregate | None = None) -> dict[tuple[str, str], tuple[int, ...]]:
     """Microseconds of the three phases, by direction and peer."""
-    times = traced(*traces, aggregate=aggregate)[0].proxies.microseconds
-    return {(key.direction, key.peer): own for key, own in times.items()}
+    times = traced(*traces, aggregate=aggregate)[0].since_start
+    return {(direction, peer): own for (_, _, _, (direction, peer)), own in times.items()}
 
 
 def test_steps_add_up_by_peer_and_phase() -> None:
@@ -59,20 +62,21 @@ def test_what_cannot_be_true_is_garbage(changes: dict[str, Any]) -> None:
     """A peer outside of the communicator, another direction, or a time out of bounds costs its line alone."""
     aggregate, results = traced(FLAT_SEND | changes, FLAT_SEND | {"wire_us": MAX_EXEC_TIME_US})
     assert results == {Result.GARBAGE: 1, Result.PROXY_TRACE: 1}
-    assert list(aggregate.proxies.microseconds.values()) == [(1, 2, MAX_EXEC_TIME_US)]
+    assert list(aggregate.since_start.values()) == [(1, 2, MAX_EXEC_TIME_US)]
 
 
 def test_bounds() -> None:
     """Peers beyond MAX_PEERS and refused ones share one connection; a total stops at MAX_TOTAL."""
     aggregate = fresh()
     for peer in range(MAX_PEERS + 2):
-        aggregate.proxies.note("abc", 1, 64, _decoded(FLAT_SEND | {"peer": peer}))
-    peers = [key.peer for key in aggregate.proxies.microseconds]
+        trace = _decoded(FLAT_SEND | {"peer": peer})
+        add_proxy(aggregate.since_start, ("abc", 1), 64, trace, aggregate.series.reserve)
+    peers = [labels[-1] for *_, labels in aggregate.since_start]
     assert peers == [*map(str, range(MAX_PEERS)), "other"]
-    assert aggregate.proxies.microseconds[ProxyConnection("abc", 1, "send", "other")] == (2, 4, 8)
+    assert aggregate.since_start["abc", 1, Counted.PROXY, ("send", "other")] == (2, 4, 8)
     assert sums(FLAT_SEND, aggregate=fresh(admitted=2)) == {("send", "other"): (1, 2, 4)}
     full = fresh()
-    full.proxies.microseconds[ProxyConnection("abc", 1, "send", "3")] = (MAX_TOTAL, MAX_TOTAL - 1, 0)
+    full.since_start[KEY] = (MAX_TOTAL, MAX_TOTAL - 1, 0)
     assert sums(FLAT_SEND, aggregate=full) == {("send", "3"): (MAX_TOTAL, MAX_TOTAL, 4)}
 
 
@@ -83,22 +87,22 @@ def _decoded(trace: dict[str, Any]) -> Any:
 def test_they_end_with_their_communicator() -> None:
     """A communicator that ends takes its times along."""
     aggregate, _ = traced(FLAT_SEND)
-    assert aggregate.end(frozenset({"abc"})).proxies.microseconds == {ProxyConnection("abc", 1, "send", "3"): (1, 2, 4)}
-    assert aggregate.proxies.microseconds == {}
+    assert aggregate.end(frozenset({"abc"})).since_start == {KEY: (1, 2, 4)}
+    assert aggregate.since_start == {}
 
 
 def test_an_expired_writer_leaves_its_times_to_the_next_of_its_rank() -> None:
     """A rotated file's times go on while its successor has the connection, then they go; their room is counted."""
     totals = WriterTotals.of(traced(FLAT_SEND)[0], caught_up=True)
-    writer = WriterTotals(totals.writer_key, True, 0, frozenset({("abc", 1)}), {}, proxies=totals.proxies)  # noqa: FBT003
+    writer = WriterTotals(totals.writer_key, True, 0, frozenset({("abc", 1)}), {}, since_start=totals.since_start)  # noqa: FBT003
     labels = {(writer.writer_key, "abc", 1): RankLabel("7", "42")}
-    inherited, key = Inheritance(), ("7", "42", "abc", "send", "3")
+    inherited, key = Inheritance(), ("7", Counted.PROXY, ("42", "abc", "send", "3"))
     inherited.take(writer, labels)
     inherited.take(writer, labels)
     inherited.prune([writer], labels)
-    assert inherited.copy().proxies == {key: (2, 4, 8)}
+    assert inherited.copy().since_start == {key: (2, 4, 8)}
     inherited.prune([], labels)
-    assert inherited.proxies == {}
+    assert inherited.since_start == {}
     assert writer.series() == 3
 
 
@@ -106,7 +110,7 @@ def test_what_is_shown() -> None:
     """Seconds by rank, communicator, direction, peer and phase."""
     aggregate, _ = traced(FLAT_RECV)
     writer = WriterTotals.of(aggregate, caught_up=True)
-    writer = type(writer)(writer.writer_key, True, 0, frozenset({("abc", 1)}), {}, proxies=writer.proxies)  # noqa: FBT003
+    writer = type(writer)(writer.writer_key, True, 0, frozenset({("abc", 1)}), {}, since_start=writer.since_start)  # noqa: FBT003
     published = Published((writer,), True, {}, {}, {}, 0, 0)  # noqa: FBT003
     labels = {(writer.writer_key, "abc", 1): RankLabel("7", "42")}
     metrics = render(InspectorSnapshot((published,), labels, Inheritance()))

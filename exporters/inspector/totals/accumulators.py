@@ -1,18 +1,14 @@
-"""The accumulators for records: totals, windows, transfer times, durations. Pure.
+"""The accumulators for records: totals, windows, transfer times. Pure.
 
 An operation's time on a rank includes its wait for the latest rank. Means over minutes consist of these waits. In a few
 seconds, the shortest operation of one rank has almost no wait, and the shortest of all ranks is the fabric's own time.
-Durations are counted since the agent's start: they are not in the checkpoint, so after a restart all begin at 0.
 """
 
 from __future__ import annotations
 
 import copy
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterable
 from itertools import islice
-from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -114,48 +110,3 @@ class TransferWindow:
             self._reset()
         if self._age >= MAX_ROLLS:
             self.last_us = None
-
-
-BOUNDS_US = tuple(digit * 10**power for power in range(1, 7) for digit in (1, 2, 5))
-"""Upper bounds of the buckets of durations in microseconds, inclusive: 10 us to 5 s in steps of 1, 2, 5."""
-BOUND_LABELS = (*(repr(bound / 1_000_000) for bound in BOUNDS_US), "+Inf")  # In seconds, for the label `le`
-MAX_CHOICES = 1024  # Series of one node by algorithm and protocol
-MAX_HISTOGRAMS = 256  # Of one node; all collectives in all size classes would give a job 126
-
-
-class Durations(msgspec.Struct):
-    """Operations by bucket (not cumulative), and their total time."""
-
-    counts: Annotated[list[Total], msgspec.Meta(min_length=len(BOUND_LABELS), max_length=len(BOUND_LABELS))] = (
-        msgspec.field(default_factory=lambda: [0] * len(BOUND_LABELS))
-    )
-    microseconds: Total = 0
-
-    def add(self, times: Iterable[int]) -> None:
-        """Add operations that took ``times`` microseconds."""
-        for time in times:
-            self.counts[bisect_left(BOUNDS_US, time)] += 1
-            self.microseconds += time
-
-    def plus(self, other: Durations) -> Durations:
-        """Return the sum of both, as a copy."""
-        counts = [sum(pair) for pair in zip(self.counts, other.counts, strict=True)]
-        return Durations(counts, self.microseconds + other.microseconds)
-
-
-class JobSeries(NamedTuple):
-    """The key of a job's durations."""
-
-    job_id: str
-    collective: str
-    size: str
-
-
-class JobAlgorithm(NamedTuple):
-    """The key of a job's operations by NCCL's choice for them."""
-
-    job_id: str
-    collective: str
-    size: str
-    algorithm: str
-    protocol: str

@@ -21,12 +21,11 @@ from exporters.inspector.totals.accumulators import Accumulator
 from exporters.inspector.totals.bindings import Admit, Binding, RecordKey, WriterSeries
 from exporters.inspector.totals.losses import COLLECTIVE_RING, P2P_RING, LossBook, RingKey, SavedLosses, Sequence, Tally
 from exporters.inspector.totals.pairs import Pairs
-from exporters.inspector.totals.proxies import ProxyConnection, ProxyTimes
 from exporters.inspector.totals.shared import Shared
+from exporters.inspector.totals.since_start import Counted, WriterCount, add, add_proxy, durations
 
-AlgorithmKey = tuple[str, int, str, str, str, str]  # A SeriesKey, algorithm and protocol
 KeyOfCommunicator = TypeVar(
-    "KeyOfCommunicator", records.SeriesKey, AlgorithmKey, ProxyConnection, tuple[str, int, str], tuple[str, int]
+    "KeyOfCommunicator", records.SeriesKey, WriterCount, tuple[str, int, str], tuple[str, int]
 )  # A type of key that begins with the communicator
 T = TypeVar("T")
 
@@ -72,10 +71,8 @@ class Aggregate:
             )
         self.losses = LossBook(self.sequences, from_start=from_start, saved=saved.losses if saved else SavedLosses())
         self.algorithms: dict[records.SeriesKey, tuple[str, str]] = {}  # The latest algorithm and protocol
-        self.by_algorithm: Counter[AlgorithmKey] = Counter()
-        self._counts_algorithms = self._shared.by_algorithm
+        self.since_start: dict[WriterCount, tuple[int, ...]] = {}
         self.pairs = Pairs(self._shared.pairs, group, series.reserve)
-        self.proxies = ProxyTimes(series.reserve)
         self.rings = RingSizes()
         self.last_progress_us = 0
         self._reported = 0
@@ -109,10 +106,8 @@ class Aggregate:
             binding.member.note(numbers, highest, times)
         if binding.end is not None:
             self.pairs.note(binding.end, binding.size_bytes, perfs)
-        elif binding.series is not None and perfs[-1].coll_algo:
-            self.algorithms[binding.series] = perfs[-1].coll_algo, perfs[-1].coll_proto
-            if self._counts_algorithms:
-                self._count_algorithms(binding, perfs)
+        elif binding.series is not None:
+            self._count(binding.series, times, perfs)
         results[binding.result] += len(times)
         if least < binding.plausible_us:
             self._shared.implausible += sum(time < binding.plausible_us for time in times)
@@ -143,17 +138,23 @@ class Aggregate:
                     binding.member.note([number], number, [microseconds])
                 if binding.end is not None:
                     self.pairs.note(binding.end, binding.size_bytes, [perf])
-                if self._counts_algorithms:
-                    self._count_algorithms(binding, [perf])
+                if binding.series is not None:
+                    self._count(binding.series, [microseconds], [perf])
                 self._shared.implausible += microseconds < binding.plausible_us
             else:
                 binding.note_numbers(number, number, 1)
 
-    def _count_algorithms(self, binding: Binding, perfs: list[records.CollectivePerf]) -> None:
-        """Count timed operations by algorithm and protocol, if their records have them."""
-        if (series := binding.series) is not None and binding.result is records.Result.ACCEPTED:
-            chosen = (records.choice(perf.coll_algo, perf.coll_proto) for perf in perfs if perf.coll_algo)
-            self.by_algorithm.update((*series, *choice) for choice in chosen)
+    def _count(self, key: records.SeriesKey, times: list[int], perfs: list[records.CollectivePerf]) -> None:
+        """Count timed collectives by duration and, if their records have these, by algorithm and protocol."""
+        place, labels = key[:2], key[2:]
+        if self._shared.histograms:
+            add(self.since_start, (*place, Counted.DURATIONS, labels), durations(times))
+        if key.size != records.OTHER and perfs[-1].coll_algo:
+            self.algorithms[key] = perfs[-1].coll_algo, perfs[-1].coll_proto
+        if key.size != records.OTHER and self._shared.by_algorithm:
+            chosen = Counter(records.choice(perf.coll_algo, perf.coll_proto) for perf in perfs if perf.coll_algo)
+            for names, count in chosen.items():
+                add(self.since_start, (*place, Counted.ALGORITHMS, (*labels, *names)), (count,))
 
     def note_member(self, header: records.Header) -> bool:
         """Store the membership in a header; return False when it is implausible."""
@@ -172,7 +173,7 @@ class Aggregate:
         comm = records.communicator(header.id, header.rank, header.n_ranks)
         if comm is None or not self.series.places.claim(comm, header.rank):
             return comm is not None
-        return self.proxies.note(comm, header.rank, header.n_ranks, trace)
+        return add_proxy(self.since_start, (comm, header.rank), header.n_ranks, trace, self.series.reserve)
 
     def ring(self, header: records.Header | Run, *, p2p: bool) -> RingKey | None:
         """Return the key of a communicator's ring; None when the header is implausible or no place is left."""
@@ -196,10 +197,8 @@ class Aggregate:
         _move(series.sequences, ended_series.sequences, comms)
         _move(series.windows, ended_series.windows, comms)
         _move(series.transfers, ended_series.transfers, comms)
-        _move(series.durations, ended_series.durations, comms)
         _move(self.algorithms, ended.algorithms, comms)
-        _move(self.by_algorithm, ended.by_algorithm, comms)
-        _move(self.proxies.microseconds, ended.proxies.microseconds, comms)
+        _move(self.since_start, ended.since_start, comms)
         self.losses.end(comms, ended.losses)
         reported = [place for place in islice(self.memberships, self._reported) if place[0] in comms]
         self._reported -= len(reported)

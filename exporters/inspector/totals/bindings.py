@@ -12,7 +12,7 @@ from agent.sdk.metrics import Group
 from agent.sdk.ranks import WriterKey
 from exporters.inspector.format import records
 from exporters.inspector.format.records import MAX_TOTAL, OTHER, Result, SeriesKey
-from exporters.inspector.totals.accumulators import Accumulator, Durations, TransferWindow, Window
+from exporters.inspector.totals.accumulators import Accumulator, TransferWindow, Window
 from exporters.inspector.totals.losses import P2P_RING, UNTIMED, Sequence, SequenceKey, Tally
 from exporters.inspector.totals.matching import SYNCHRONISING, Arrivals, BoardMember
 from exporters.inspector.totals.pairs import End
@@ -38,7 +38,7 @@ class Binding:
     """Where the records of one RecordKey are added, and what each of them counts."""
 
     __slots__ = (
-        "accumulator", "bus_bytes", "durations", "end", "least_us", "member", "place", "plausible_us", "result",
+        "accumulator", "bus_bytes", "end", "least_us", "member", "place", "plausible_us", "result",
         "sequence", "series", "size_bytes", "transfer", "untimed", "window",
     )  # fmt: skip
 
@@ -50,7 +50,6 @@ class Binding:
         self.transfer: TransferWindow | None = None
         self.member: BoardMember | None = None
         self.end: End | None = None
-        self.durations: Durations | None = None
         self.place = (OTHER, 0)
         self.series: SeriesKey | None = None
         self.untimed: Tally | None = None
@@ -77,8 +76,6 @@ class Binding:
         microseconds = sum(times)
         bus_bytes = count * self.bus_bytes
         self.accumulator.add(count, count * self.size_bytes, microseconds, bus_bytes)
-        if self.durations is not None:
-            self.durations.add(times)
         if self.window is not None:
             self.window.bus_bytes += bus_bytes
             self.window.microseconds += microseconds
@@ -98,7 +95,6 @@ class WriterSeries:
         self.sequences: dict[SequenceKey, Sequence] = {}
         self.windows: dict[tuple[str, int, str], Window] = {}
         self.transfers: dict[SeriesKey, TransferWindow] = {}
-        self.durations: dict[SeriesKey, Durations] = {}
         self.bindings: dict[RecordKey, Binding] = {}
         self.places = Places(shared.room, group)
         self.from_start = from_start
@@ -191,7 +187,7 @@ class WriterSeries:
         return self.sequences[key]
 
     def _place(self, binding: Binding, key: SeriesKey, n_ranks: int) -> None:
-        """Give a binding its accumulator, windows, durations and members, as far as limits allow."""
+        """Give a binding its accumulator, windows and members, as far as limits allow."""
         comm, comm_rank, collective, _ = key
         if collective in P2P_SERIES and comm != OTHER:
             binding.end = End(comm, comm_rank, n_ranks, collective)
@@ -201,12 +197,10 @@ class WriterSeries:
         if key not in self.accumulators and (comm == OTHER or not self._reserve_accumulator(comm)):
             key = key._replace(size=OTHER)
         binding.accumulator = self.accumulators.setdefault(key, Accumulator())
-        if self._shared.histograms and collective not in P2P_SERIES:
-            binding.durations = self.durations.setdefault(key, Durations())
-        if key.size == OTHER:
+        if collective in P2P_SERIES:
             return
         binding.series = key
-        if collective in P2P_SERIES:
+        if key.size == OTHER:
             return
         window_key = (comm, comm_rank, collective)
         if window_key not in self.windows and self.reserve(SERIES_PER_GAUGE):

@@ -11,11 +11,11 @@ import msgspec
 
 from agent.sdk.ranks import RankLabel, RankSpeed, WriterKey
 from exporters.inspector.format.records import OTHER, SeriesKey
-from exporters.inspector.totals.accumulators import Accumulator, Durations, Member
-from exporters.inspector.totals.aggregate import Aggregate, AlgorithmKey
+from exporters.inspector.totals.accumulators import Accumulator, Member
+from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.losses import Tally
-from exporters.inspector.totals.proxies import ProxyConnection
 from exporters.inspector.totals.shared import SERIES_PER_GAUGE, series_of
+from exporters.inspector.totals.since_start import Counted, WriterCount
 
 WINDOW_SECONDS = 5.0  # Of the bus bandwidth gauge
 
@@ -29,9 +29,8 @@ class WriterTotals(msgspec.Struct, frozen=True):
     ``places``: all (communicator, rank in it) that need a label; all keys begin with one. ``windows``: bus bytes and
     microseconds by collective. ``lost``: collective operations that the plugin's ring or slot lost. ``transfers``:
     microseconds of operations without waiting, of communicators that are not wholly here. ``gauges``: the number of
-    admitted series of windows. ``pairs``: bytes per second of the pairs that get a series. ``durations`` and
-    ``by_algorithm`` (operations): empty unless enabled. ``algorithms``: NCCL's latest algorithm and protocol.
-    ``proxies``: microseconds by phase.
+    admitted series of windows. ``pairs``: bytes per second of the pairs that get a series. ``algorithms``: NCCL's
+    latest algorithm and protocol.
     """
 
     writer_key: WriterKey
@@ -45,10 +44,8 @@ class WriterTotals(msgspec.Struct, frozen=True):
     transfers: dict[SeriesKey, int] = {}
     gauges: int = 0
     pairs: dict[tuple[str, int, int, str, int, str], float] = {}
-    durations: dict[SeriesKey, Durations] = {}
     algorithms: dict[SeriesKey, tuple[str, str]] = {}
-    by_algorithm: dict[AlgorithmKey, int] = {}
-    proxies: dict[ProxyConnection, tuple[int, ...]] = {}
+    since_start: dict[WriterCount, tuple[int, ...]] = {}
 
     @classmethod
     def of(cls, aggregate: Aggregate, *, caught_up: bool) -> WriterTotals:
@@ -73,10 +70,8 @@ class WriterTotals(msgspec.Struct, frozen=True):
             },
             len(aggregate.series.windows) + len(aggregate.series.transfers),
             aggregate.pairs.shown(),
-            {key: durations.plus(Durations()) for key, durations in aggregate.series.durations.items()},
             dict(aggregate.algorithms),
-            dict(aggregate.by_algorithm),
-            dict(aggregate.proxies.microseconds),
+            dict(aggregate.since_start),
         )
 
     def labelled(self, items: Mapping[K, V], labels: Mapping[Member, RankLabel]) -> Iterator[tuple[RankLabel, K, V]]:
@@ -91,7 +86,8 @@ class WriterTotals(msgspec.Struct, frozen=True):
         admitted = sum(
             series_of(key, accumulator.arrivals) for key, accumulator in self.totals.items() if key.size != OTHER
         )
-        connections = sum(len(times) for connection, times in self.proxies.items() if connection.peer != OTHER)
+        counts = self.since_start.items()
+        connections = sum(len(n) for (_, _, of, labels), n in counts if of is Counted.PROXY and labels[-1] != OTHER)
         return admitted + self.gauges * SERIES_PER_GAUGE + connections
 
 

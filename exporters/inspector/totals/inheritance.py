@@ -14,10 +14,11 @@ import msgspec
 
 from agent.sdk.ranks import RankLabel
 from exporters.inspector.format.records import MAX_TOTAL, OTHER, SeriesKey, Total
-from exporters.inspector.totals.accumulators import Accumulator, Durations, JobAlgorithm, JobSeries, Member
+from exporters.inspector.totals.accumulators import Accumulator, Member
 from exporters.inspector.totals.bindings import P2P_SERIES
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.losses import Tally
+from exporters.inspector.totals.since_start import Counted, JobCount, add, job_count
 
 
 class SeriesLabels(NamedTuple):
@@ -51,32 +52,20 @@ class CommunicatorLabel(NamedTuple):
     comm: str
 
 
-class ProxySeries(NamedTuple):
-    """The labels of a rank's connection."""
-
-    job_id: str
-    rank: str
-    comm: str
-    direction: str
-    peer: str
-
-
-K = TypeVar("K", SeriesLabels, RankTally, CommunicatorLabel, JobSeries, JobAlgorithm, ProxySeries)
+K = TypeVar("K", SeriesLabels, RankTally, CommunicatorLabel, JobCount)
 V = TypeVar("V")
 
 
 class Inheritance(msgspec.Struct):
-    """The totals of ended writers, by their labels. ``lost``: collective operations of a communicator.
+    """The totals of ended writers, by their labels, which begin with the job. ``lost``: collective operations.
 
-    ``durations``, ``algorithms`` and ``proxies`` are in no checkpoint: they count since the agent's start.
+    ``since_start`` is in no checkpoint.
     """
 
     sums: dict[SeriesLabels, Accumulator] = {}
     tallies: dict[RankTally, Total] = {}
     lost: dict[CommunicatorLabel, Total] = {}
-    durations: dict[JobSeries, Durations] = {}
-    proxies: dict[ProxySeries, tuple[int, ...]] = {}
-    algorithms: dict[JobAlgorithm, int] = {}
+    since_start: dict[JobCount, tuple[int, ...]] = {}
 
     def take(self, writer: WriterTotals, labels: Mapping[Member, RankLabel]) -> None:
         """Add the totals of an ended writer."""
@@ -89,21 +78,20 @@ class Inheritance(msgspec.Struct):
         for label, (comm, _), count in writer.labelled(writer.lost, labels):
             communicator = CommunicatorLabel(label.job_id, comm)
             self.lost[communicator] = min(MAX_TOTAL, self.lost.get(communicator, 0) + count)
-        add_durations(self.durations, writer, labels)
-        add_proxies(self.proxies, writer, labels)
-        add_algorithms(self.algorithms, writer, labels)
+        add_since_start(self.since_start, writer, labels)
 
     def prune(self, writers: Iterable[WriterTotals], labels: Mapping[Member, RankLabel]) -> None:
         """Drop the totals that none of the living ``writers`` continues.
 
         The series under `other` and the tallies belong to a rank. They stay while the rank has a writer. A communicator
-        keeps its losses while one of its ranks has a collective series there. Durations belong to a job.
+        keeps its losses while one of its ranks has a collective series there. Counts since the start belong to a job,
+        except those of the proxy's connections.
         """
         ranks: set[tuple[str, str]] = set()
         series: set[SeriesLabels] = set()
-        connections: dict[ProxySeries, tuple[int, ...]] = {}
+        living: dict[JobCount, tuple[int, ...]] = {}
         for writer in writers:
-            add_proxies(connections, writer, labels)
+            add_since_start(living, writer, labels)
             ranks.update(label for label, *_ in writer.labelled(dict.fromkeys(writer.places), labels))
             series.update(SeriesLabels.of(label, key) for label, key, _ in writer.labelled(writer.totals, labels))
         self.tallies = {key: count for key, count in self.tallies.items() if key[:2] in ranks}
@@ -113,9 +101,11 @@ class Inheritance(msgspec.Struct):
         shown = communicators(series)
         self.lost = {key: count for key, count in self.lost.items() if key in shown}
         jobs = {job_id for job_id, _ in ranks}
-        self.durations = {key: in_writer for key, in_writer in self.durations.items() if key.job_id in jobs}
-        self.algorithms = {key: count for key, count in self.algorithms.items() if key.job_id in jobs}
-        self.proxies = {key: times for key, times in self.proxies.items() if key in connections}
+        self.since_start = {
+            key: counts
+            for key, counts in self.since_start.items()
+            if (key in living if key[1] is Counted.PROXY else key[0] in jobs)
+        }
 
     def forget(self, job_ids: Iterable[str]) -> None:
         """Drop the totals under job ids that another owner has now, and under the ids of their groups."""
@@ -123,42 +113,22 @@ class Inheritance(msgspec.Struct):
         begun = tuple(f"{job_id}-" for job_id in gone)
 
         def kept(by_series: dict[K, V]) -> dict[K, V]:
-            return {k: v for k, v in by_series.items() if k.job_id not in gone and not k.job_id.startswith(begun)}
+            return {k: v for k, v in by_series.items() if k[0] not in gone and not k[0].startswith(begun)}
 
         self.sums, self.tallies, self.lost = kept(self.sums), kept(self.tallies), kept(self.lost)
-        self.durations, self.proxies = kept(self.durations), kept(self.proxies)
-        self.algorithms = kept(self.algorithms)
+        self.since_start = kept(self.since_start)
 
     def copy(self) -> Inheritance:
         """Return a copy that later changes do not reach (the values never change)."""
-        own = (self.sums, self.tallies, self.lost, self.durations, self.proxies, self.algorithms)
-        return Inheritance(*map(dict, own))  # type: ignore[arg-type]  # in the order of the fields
+        return Inheritance(dict(self.sums), dict(self.tallies), dict(self.lost), dict(self.since_start))
 
 
-def add_proxies(
-    sums: dict[ProxySeries, tuple[int, ...]], writer: WriterTotals, labels: Mapping[Member, RankLabel]
+def add_since_start(
+    sums: dict[JobCount, tuple[int, ...]], writer: WriterTotals, labels: Mapping[Member, RankLabel]
 ) -> None:
-    """Add a writer's microseconds by phase to ``sums``."""
-    for label, (comm, _, direction, peer), times in writer.labelled(writer.proxies, labels):
-        series = ProxySeries(*label, comm, direction, peer)
-        before = sums.get(series, (0,) * len(times))
-        sums[series] = tuple(min(MAX_TOTAL, sum(both)) for both in zip(before, times, strict=True))
-
-
-def add_durations(
-    durations: dict[JobSeries, Durations], writer: WriterTotals, labels: Mapping[Member, RankLabel]
-) -> None:
-    """Add a writer's durations to those of its jobs; existing values are replaced, not changed."""
-    for label, key, in_writer in writer.labelled(writer.durations, labels):
-        series = JobSeries(label.job_id, key.collective, key.size)
-        durations[series] = in_writer.plus(durations.get(series, Durations()))
-
-
-def add_algorithms(sums: dict[JobAlgorithm, int], writer: WriterTotals, labels: Mapping[Member, RankLabel]) -> None:
-    """Add a writer's operations by algorithm and protocol to those of its jobs."""
-    for label, (_, _, *choice), count in writer.labelled(writer.by_algorithm, labels):
-        series = JobAlgorithm(label.job_id, *choice)
-        sums[series] = min(MAX_TOTAL, sums.get(series, 0) + count)
+    """Add a writer's counts since the agent's start to those of its jobs."""
+    for label, key, counts in writer.labelled(writer.since_start, labels):
+        add(sums, job_count(label, key), counts)
 
 
 def communicators(series: Iterable[tuple[str, ...]]) -> set[CommunicatorLabel]:
