@@ -82,7 +82,7 @@ class KernelLogExporter(ShownExporter[bytes]):
     """Exports the kernel's events, and fails or clears checks by them. It shows its section of the checkpoint."""
 
     def __init__(self, config: KernelLogConfig) -> None:
-        super().__init__(msgspec.msgpack.encode(Past()), render)
+        super().__init__(b"", render)
         self._config = config
         self._past = Past()
         self._refused = False
@@ -92,6 +92,7 @@ class KernelLogExporter(ShownExporter[bytes]):
         self._ctx = ctx
         self._thread = ctx.thread("kernel_log")
         self._past = ctx.state.restore(Past, ctx.log) or Past()
+        self.shown = msgspec.msgpack.encode(self._past)
         self._names: dict[SubjectKind, dict[str, str]] = {}
         self._is_backlog = True
         await self._thread.call(categories)
