@@ -64,31 +64,23 @@ def _is_idle(file: FollowedFile) -> bool:
     return closed and (file.drained or not file.fingerprint)
 
 
-class LostPositions:
+class LostPositions(FairTable[Identity, Position]):
     """Saved positions by identity, at most MAX_LOST; evictions and refusals are counted as ``left_limit``."""
 
     def __init__(self, positions: Iterable[Position], skipped: Counter[str]) -> None:
-        self._positions: FairTable[Identity, Position] = FairTable()
+        super().__init__()
         self._skipped = skipped
         for position in positions:
-            self.put(position)
+            self.save(position)
 
-    def all(self) -> list[Position]:
-        """Return all positions."""
-        return self._positions.values()
-
-    def put(self, position: Position) -> None:
+    def save(self, position: Position) -> None:
         """Save a position; at the limit the share with the most positions loses its oldest one."""
         identity = (position.device, position.inode)
-        self._positions.pop(identity)
-        if len(self._positions) >= MAX_LOST:
+        self.pop(identity)
+        if len(self) >= MAX_LOST:
             self._skipped["left_limit"] += 1
-            oldest = next(iter(self._positions.of(self._positions.losing_share(position.share))), None)
+            oldest = next(iter(self.of(self.losing_share(position.share))), None)
             if oldest is None:
                 return
-            self._positions.pop(oldest)
-        self._positions.put(identity, position, position.share)
-
-    def pop(self, identity: Identity) -> Position | None:
-        """Remove and return a position; None if there is none."""
-        return self._positions.pop(identity)
+            self.pop(oldest)
+        self.put(identity, position, position.share)

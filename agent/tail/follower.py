@@ -100,7 +100,7 @@ class Follower:
 
     def lost_positions(self) -> list[Position]:
         """Return the read positions in lost files."""
-        return self._lost.all()
+        return self._lost.values()
 
     def lag_bytes(self, file: FollowedFile) -> int:
         """Return the number of unread bytes of ``file``."""
@@ -276,7 +276,7 @@ class Follower:
         if len(self._generations) > MAX_FORGOTTEN:
             del self._generations[next(iter(self._generations))]
         if position.fingerprint:
-            self._lost.put(position)
+            self._lost.save(position)
 
     def _is_in_place(self, file: FollowedFile) -> bool:
         """Return True if the name still leads to the file, or if an error (a hung or stale mount) leaves it open."""

@@ -2,7 +2,7 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 NO_OWNER = -1
@@ -40,72 +40,12 @@ def share_of(status: os.stat_result, directory: str) -> Share:
     return Share(status.st_uid, directory)
 
 
-class _Counts(Generic[K]):
-    """Counts by key with a fast maximum: a table may need it for each of 65,536 files."""
+class _Largest(NamedTuple):
+    """The number of keys of each user, the largest directory of each, and the largest user (NO_OWNER: no keys)."""
 
-    def __init__(self) -> None:
-        self._count: dict[K, int] = {}
-        self._keys: dict[int, dict[K, None]] = {}
-        self._most = 0
-
-    def of(self, key: K) -> int:
-        return self._count.get(key, 0)
-
-    def change(self, key: K, by: int) -> None:
-        before = self._count.pop(key, 0)
-        after = before + by
-        if before:
-            del self._keys[before][key]
-            if not self._keys[before]:
-                del self._keys[before]
-        if after > 0:
-            self._count[key] = after
-            self._keys.setdefault(after, {})[key] = None
-        if after > self._most:
-            self._most = after
-        elif self._most not in self._keys:
-            self._most = max(self._keys, default=0)
-
-    def most(self) -> K | None:
-        return next(iter(self._keys[self._most])) if self._most else None
-
-
-class Holdings:
-    """Number of entries of one table by share."""
-
-    def __init__(self) -> None:
-        self._users: _Counts[int] = _Counts()
-        self._directories: dict[int, _Counts[str]] = {}
-
-    def add(self, share: Share, count: int = 1) -> None:
-        """Add ``count`` entries (may be negative) to ``share``."""
-        self._users.change(share.uid, count)
-        self._directories.setdefault(share.uid, _Counts()).change(share.directory, count)
-        if not self._users.of(share.uid):
-            del self._directories[share.uid]
-
-    def most(self) -> Share | None:
-        """Return the largest directory of the largest user; None if the table is empty."""
-        uid = self._users.most()
-        directory = None if uid is None else self._directories[uid].most()
-        return None if uid is None or directory is None else Share(uid, directory)
-
-    def losing_share(self, share: Share) -> Share:
-        """Return the share that loses an entry to ``share`` in a full table: the largest one.
-
-        It is ``share`` itself unless another share has at least two entries more, so that two shares never evict each
-        other in turns. A share without entries gets a place at once, as long as there are fewer shares than places.
-        """
-        most = self.most()
-        if most is None:
-            return share
-        if most.uid != share.uid and self._users.of(most.uid) > self._users.of(share.uid) + 1:
-            return most
-        of_user = self._directories.get(share.uid)
-        largest = None if of_user is None else of_user.most()
-        if of_user is None or largest is None or of_user.of(largest) <= of_user.of(share.directory) + 1:
-            return share
-        return Share(share.uid, largest)
+    users: Counter[int]
+    directories: Mapping[int, Share]
+    most: int
 
 
 class FairTable(Generic[K, V]):
@@ -114,8 +54,7 @@ class FairTable(Generic[K, V]):
     def __init__(self) -> None:
         self._entries: dict[K, tuple[Share, V]] = {}
         self._keys: dict[Share, dict[K, None]] = {}
-        self._holdings = Holdings()
-        self._loser: dict[Share, Share] = {}  # results since the last change
+        self._largest: _Largest | None = None  # since the last change
 
     def __contains__(self, key: object) -> bool:
         """Return True if the table has the key."""
@@ -147,8 +86,7 @@ class FairTable(Generic[K, V]):
         self.pop(key)
         self._entries[key] = share, value
         self._keys.setdefault(share, {})[key] = None
-        self._holdings.add(share)
-        self._loser.clear()
+        self._largest = None
 
     def pop(self, key: K) -> V | None:
         """Remove and return a value, or None."""
@@ -158,8 +96,7 @@ class FairTable(Generic[K, V]):
         del self._keys[share][key]
         if not self._keys[share]:
             del self._keys[share]
-        self._holdings.add(share, -1)
-        self._loser.clear()
+        self._largest = None
         return value
 
     def of(self, share: Share) -> Iterable[K]:
@@ -171,8 +108,24 @@ class FairTable(Generic[K, V]):
         return self._entries[key][0]
 
     def losing_share(self, share: Share) -> Share:
-        """Return the share that loses a key to ``share`` in a full table, by the rule of ``Holdings``."""
-        loser = self._loser.get(share)
-        if loser is None:
-            loser = self._loser[share] = self._holdings.losing_share(share)
-        return loser
+        """Return the share that loses a key to ``share`` in a full table: the largest directory of the largest user.
+
+        It is ``share`` itself unless another share has at least two keys more, so that two shares never evict each
+        other in turns. A share without keys gets a place at once, as long as there are fewer shares than places.
+        """
+        self._largest = self._largest or _largest({share: len(keys) for share, keys in self._keys.items()})
+        users, directories, most = self._largest
+        if most != share.uid and users[most] > users[share.uid] + 1:
+            return directories[most]
+        rival = directories.get(share.uid, share)
+        return rival if len(self._keys.get(rival, ())) > len(self._keys.get(share, ())) + 1 else share
+
+
+def _largest(sizes: Mapping[Share, int]) -> _Largest:
+    users: Counter[int] = Counter()
+    directories: dict[int, Share] = {}
+    for share, count in sizes.items():
+        users[share.uid] += count
+        if count > sizes[directories.setdefault(share.uid, share)]:
+            directories[share.uid] = share
+    return _Largest(users, directories, max(users, key=users.__getitem__, default=NO_OWNER))

@@ -113,10 +113,6 @@ class TextFiles:
                 budget_bytes -= max(1, len(lines.data))
                 yield lines
 
-    def head(self, file: FollowedFile) -> bytes:
-        """Return up to the first 4 KiB of a file; empty if it is unreadable."""
-        return self._follower.head(file)
-
     def job_id(self, file: FollowedFile) -> str | None:
         """Return the job id in the file's name, by the first matching pattern with ``%j``; else None."""
         for pattern in self._patterns:

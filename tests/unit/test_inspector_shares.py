@@ -352,11 +352,11 @@ def test_positions_out_of_sight(monkeypatch: pytest.MonkeyPatch) -> None:
     skipped: Counter[str] = Counter()
     lost = LostPositions([position(VICTIM, 1)], skipped)
     for inode in range(10, 20):
-        lost.put(position(CROWD, inode))
-    assert [(one.uid, one.inode) for one in lost.all()] == [(VICTIM, 1), (CROWD, 18), (CROWD, 19)]
+        lost.save(position(CROWD, inode))
+    assert [(one.uid, one.inode) for one in lost.values()] == [(VICTIM, 1), (CROWD, 18), (CROWD, 19)]
     assert skipped["left_limit"] == 8
-    lost.put(position(VICTIM + 1, 2))
-    assert {one.uid for one in lost.all()} == {VICTIM, VICTIM + 1, CROWD}
+    lost.save(position(VICTIM + 1, 2))
+    assert {one.uid for one in lost.values()} == {VICTIM, VICTIM + 1, CROWD}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from lent import Admission
 
 from agent.core.series_budget import FairBudget, Group
-from agent.tail.shares import Holdings, Share, in_turns
+from agent.tail.shares import FairTable, Share, in_turns
 
 A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
 
@@ -25,10 +25,11 @@ A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
 ])  # fmt: skip
 def test_who_holds_most_gives_way(held: dict[Share, int], asks: Share, gives_way: Share) -> None:
     """The user with the most loses an entry of the fullest directory, unless the requester has most."""
-    holdings = Holdings()
+    table: FairTable[tuple[Share, int], None] = FairTable()
     for share, count in held.items():
-        holdings.add(share, count)
-    assert holdings.losing_share(asks) == gives_way
+        for number in range(count):
+            table.put((share, number), None, share)
+    assert table.losing_share(asks) == gives_way
 
 
 def fill(budget: FairBudget, groups: list[Group]) -> dict[Group, int]:
