@@ -21,13 +21,11 @@ from exporters.ras.protocol.client import Endpoint, QueryLimits
 from exporters.ras.query.jobs import (
     OwnedJob,
     Processes,
-    Query,
     QueryPlan,
     Rules,
     Schedules,
     job_of,
     libraries,
-    queries_of,
     query_plans,
     world_size_of,
 )
@@ -71,8 +69,8 @@ class RasExporter:
         """Prepare the search for listeners and the schedule; no query is made yet."""
         self._ctx = ctx
         self._thread = ctx.thread("ras")
-        spread = random.Random()  # noqa: S311  # spreads queries over time; no secret
-        self._schedules = Schedules(self._config.min_interval_seconds, spread, once=ctx.once)
+        self._spread = random.Random()  # noqa: S311  # spreads queries over time; no secret
+        self._schedules = Schedules(self._config.min_interval_seconds, self._spread, once=ctx.once)
         self._monitors = Monitors(ctx.clock, ctx.log, self._has_reached_a_rank)
         self._kept = Reports(ctx.admit, ctx.state.restore(list[SavedJob], ctx.log) or ())
         self._witness = Witness(ctx.ranks, ctx.clock, self._thread, ctx.roots.proc)
@@ -114,7 +112,7 @@ class RasExporter:
     def snapshot(self) -> RasSnapshot:
         """Copy the state; each report is under its job id."""
         jobs, processes = self._query_plans(), self._processes()
-        schedules = self._schedules.of(queries_of(jobs))
+        schedules = self._schedules.of(jobs)
         return RasSnapshot(
             up=self._up(schedules),
             schedules={
@@ -157,10 +155,10 @@ class RasExporter:
             await self._query(*due)
             await self._look()
 
-    def _due(self) -> tuple[Query, Schedule] | None:
+    def _due(self) -> tuple[QueryPlan, Schedule] | None:
         if self._drained:
             return None
-        return self._schedules.due(queries_of(self._query_plans()), self._ctx.clock.monotonic())
+        return self._schedules.due(self._query_plans(), self._ctx.clock.monotonic())
 
     async def _is_unchanged(self, endpoint: Endpoint, site: Site) -> bool:
         """Look again: True when exactly the same processes listen there; False once this exporter was stopped."""
@@ -202,7 +200,7 @@ class RasExporter:
             await asyncio.sleep(SINGLE_PASS_LOOK_SECONDS)
             await self._look()
 
-    async def _query(self, query: Query, schedule: Schedule) -> None:
+    async def _query(self, query: QueryPlan, schedule: Schedule) -> None:
         processes, site = self._processes(), self._sites[query.endpoint]
         members = [process for process in processes.values() if job_of(process) == query.job]
         wanted = frozenset(process.key for process in members if process.key in site.servers)
@@ -220,7 +218,7 @@ class RasExporter:
         answers = await self._runner.reports(target, limits)
         best = min(answers, key=lambda answer: answer.report.missing(), default=None)
         answer = best and (best.report, best.seconds)
-        self._schedules.note(query, schedule, answer, world_size_of(members), clock.monotonic())
+        schedule.note(query.role, answer, world_size_of(members), clock.monotonic(), self._spread.random())
         until = schedule.due_at + STALE_INTERVALS * (schedule.interval_seconds or 0.0)
         if schedule.failures <= KEPT_FAILURES:
             self._kept.postpone(query.job, until)
@@ -268,7 +266,7 @@ class RasExporter:
         self._witness.forget(self._kept.by_job.keys())
         self._ctx.state.publish(msgspec.msgpack.encode(to_save(self._kept.watches)))
 
-    def _up(self, schedules: Iterable[tuple[Query, Schedule]]) -> dict[str, bool]:
+    def _up(self, schedules: Iterable[tuple[QueryPlan, Schedule]]) -> dict[str, bool]:
         """Return by address whether the last query of every job there gave a report."""
         up: dict[str, bool] = {}
         for query, schedule in schedules:

@@ -342,7 +342,7 @@ async def test_what_a_round_fails_with_fails_the_next_update(node: Node, monkeyp
     """A mistake of ours in a query shows as one of the exporter, and the queries go on after it."""
     async with node.exporter() as exporter:
         with monkeypatch.context() as patch:
-            patch.setattr(jobs_module.Schedules, "note", lambda *_: 1 / 0)
+            patch.setattr(jobs_module.policy.Schedule, "note", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 await node.first_query(exporter)
         assert shown(await node.look(exporter, MIN_INTERVAL_SECONDS)) == {"4711": [("0xab", 4, 0)]}

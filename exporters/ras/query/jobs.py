@@ -12,7 +12,6 @@ from exporters.ras.local.job_files import Version
 from exporters.ras.local.listeners import Site
 from exporters.ras.protocol.client import Endpoint
 from exporters.ras.query import policy
-from exporters.ras.report.model import Report
 
 
 class OwnedJob(NamedTuple):
@@ -41,21 +40,19 @@ def size_of(process: PublishedProcess) -> int | None:
     return process.world_size or (world.size if world is not None else None)
 
 
-class QueryPlan(msgspec.Struct, frozen=True):
-    """The plan for one local job: this node's role, the address, and the reason not to query (None: it queries)."""
-
-    job: OwnedJob
-    role: policy.Role
-    endpoint: Endpoint | None
-    refusal: policy.Refusal | None
+NOWHERE = Endpoint("", 0)
 
 
-class Query(NamedTuple):
-    """A query of a job at an address; the job id is empty while no source has named the job's processes."""
+class QueryPlan(NamedTuple):
+    """The plan for one local job: this node's role, and the reason not to query (None: it queries).
+
+    ``endpoint``: the address, NOWHERE without a RAS thread. The job id is empty while no source has named the job.
+    """
 
     endpoint: Endpoint
     job: OwnedJob
     role: policy.Role
+    refusal: policy.Refusal | None = None
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -87,9 +84,8 @@ def query_plans(
         ranks = {int(label.rank) for label in labels if label.rank.isdecimal()} if labels else None
         world_size = world_size_of(members)
         role = policy.role_of(rules.configured, ranks, world_size or None)
-        endpoint = next(
-            (at for at, site in sites.items() if any(member.key in site.servers for member in members)), None
-        )
+        served = (at for at, site in sites.items() if any(member.key in site.servers for member in members))
+        endpoint = next(served, NOWHERE)
         why: policy.Refusal | None
         if rules.once and rules.configured != "reporter":
             why = "single_pass"
@@ -97,15 +93,12 @@ def query_plans(
             why = "not_elected"
         elif rules.max_ranks is not None and world_size > rules.max_ranks:
             why = "too_large"
-        elif endpoint is None:
-            why = (
-                "network_namespace"
-                if any(member.facts.network_namespace not in here for member in members)
-                else "no_listener"
-            )
+        elif endpoint is NOWHERE:
+            is_elsewhere = any(member.facts.network_namespace not in here for member in members)
+            why = "network_namespace" if is_elsewhere else "no_listener"
         else:
             why = policy.refusal(sites[endpoint], rules.oldest, youngest_seconds(sites[endpoint]))
-        return QueryPlan(job, role, endpoint, why)
+        return QueryPlan(endpoint, job, role, why)
 
     return [plan(job, jobs[job]) for job in sorted(jobs)]
 
@@ -113,15 +106,6 @@ def query_plans(
 def world_size_of(members: Iterable[PublishedProcess]) -> int:
     """Return the number of ranks of the job of these processes; 0 when unknown."""
     return max((size_of(member) or 0 for member in members), default=0)
-
-
-def queries_of(plans: Iterable[QueryPlan]) -> list[Query]:
-    """Return the queries that the plans allow."""
-    return [
-        Query(plan.endpoint, plan.job, plan.role)
-        for plan in plans
-        if plan.endpoint is not None and plan.refusal is None
-    ]
 
 
 def libraries(processes: Processes, sites: Iterable[Site]) -> frozenset[tuple[str, str, str]]:
@@ -153,8 +137,9 @@ class Schedules:
             if endpoint in wakes:
                 schedule.hasten(now, self._random.random())
 
-    def due(self, wanted: Collection[Query], now: float) -> tuple[Query, policy.Schedule] | None:
+    def due(self, plans: Iterable[QueryPlan], now: float) -> tuple[QueryPlan, policy.Schedule] | None:
         """Return the query that has been due longest, with its schedule; None when none is due."""
+        wanted = [plan for plan in plans if plan.refusal is None]
         for query in wanted:
             if query[:2] not in self._known:
                 wait = 0.0 if self._once else policy.first_wait_seconds(query.role, self._random.random())
@@ -162,12 +147,7 @@ class Schedules:
         due = [(query, schedule) for query, schedule in self.of(wanted) if schedule.due_at <= now]
         return min(due, key=lambda pair: pair[1].due_at, default=None)
 
-    def note(
-        self, query: Query, schedule: policy.Schedule, answer: tuple[Report, float] | None, world_size: int, now: float
-    ) -> None:
-        """Record the result of a query: its report and duration in seconds, or None; ``world_size`` 0: unknown."""
-        schedule.note(query.role, answer, world_size, now, self._random.random())
-
-    def of(self, queries: Collection[Query]) -> list[tuple[Query, policy.Schedule]]:
-        """Return these queries with their schedules."""
-        return [(query, self._known[query[:2]]) for query in queries if query[:2] in self._known]
+    def of(self, plans: Iterable[QueryPlan]) -> list[tuple[QueryPlan, policy.Schedule]]:
+        """Return the queries that the plans allow, with their schedules."""
+        queries = (plan for plan in plans if plan.refusal is None and plan[:2] in self._known)
+        return [(query, self._known[query[:2]]) for query in queries]
