@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from functools import partial
 from typing import Annotated
@@ -10,9 +9,8 @@ from typing import Annotated
 import msgspec
 
 from agent.sdk.evidence import Offered, Wanted
-from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
+from agent.sdk.exporter import Context, ExporterConfig, NoData, ShownExporter, Spec
 from agent.sdk.files import compiled_path_pattern
-from agent.sdk.metrics import Metric
 from agent.sdk.ranks import HOSTNAME, UNKNOWN_RANK, RankLabel
 from exporters.job_log.catalogue import ProgressPattern, catalogue, rules_of_progress
 from exporters.job_log.families import FAMILIES, render
@@ -23,9 +21,7 @@ from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
 from exporters.job_log.tally import ShownLog
 
 INTERVAL_SECONDS = 1.0
-WAIT_SECONDS = 0.8
-"""An update waits this long for a turn. A longer turn continues in its thread, as a file system may hang."""
-STALE_SECONDS = 60.0  # If a turn takes longer than this, the exporter shows no results
+TURN_SECONDS = 60.0  # A longer turn is late: a file system hangs
 RECENT_SECONDS = 300.0  # A root cause older than this does not explain an exit now
 MAX_PATHS = 64
 MAX_PATTERNS = 32
@@ -53,14 +49,13 @@ class JobLogConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_o
         rules_of_progress(self.progress)
 
 
-class JobLogExporter:
+class JobLogExporter(ShownExporter[PublishedLogs]):
     """Follows the logs of jobs on this node, and exports their failures and progress."""
 
     def __init__(self, config: JobLogConfig) -> None:
+        super().__init__(PublishedLogs(), render)
         self._config = config
-        self._running: asyncio.Task[PublishedLogs] | None = None
-        self._began_at = float("-inf")
-        self._published = PublishedLogs()
+        self._reads = False
         self._section = b""
         self._jobs: dict[str, LoggedJob] = {}
 
@@ -84,42 +79,30 @@ class JobLogExporter:
 
     async def update(self) -> None:
         """Run one turn of the reader. Raise NoData while no job here has a log."""
-        if self._running is None:
-            self._learn_jobs()
-            if not (self._jobs or self._published.available or self._ctx.once):
-                raise NoData  # a node without ranks needs no search
+        self._learn_jobs()
+        if not (self._jobs or self.shown.available or self._ctx.once):
+            raise NoData  # a node without ranks needs no search
+        self._reads = True
+        try:
             look = partial(self._reader.look, dict(self._jobs), self._ctx.ranks.snapshot().hostnames)
-            self._began_at = self._ctx.clock.monotonic()
-            self._running = asyncio.ensure_future(self._thread.call(look))
-        await asyncio.wait([self._running], timeout=None if self._ctx.once else WAIT_SECONDS)
-        if self._running.done():
-            task, self._running = self._running, None
-            self._published = task.result()
-            self._section = self._published.section or self._section
-            for key, name in self._published.raised:
-                self._ctx.ranks.observe_exception(key, name)
-            self._ctx.exits.set_causes(causes(self._published.jobs, self._ctx.clock.time()))
-            self._save()
-        if not self._published.available:
+            self.shown = await self._thread.call(look)
+        finally:
+            self._reads = False
+        self._section = self.shown.section or self._section
+        for key, name in self.shown.raised:
+            self._ctx.ranks.observe_exception(key, name)
+        self._ctx.exits.set_causes(causes(self.shown.jobs, self._ctx.clock.time()))
+        self._save()
+        if not self.shown.available:
             raise NoData
 
-    def snapshot(self) -> PublishedLogs:
-        """Return the result of the last turn; an empty one while a turn hangs."""
-        hangs = self._running is not None and self._ctx.clock.monotonic() - self._began_at > STALE_SECONDS
-        return PublishedLogs() if hangs else self._published
-
     async def _part(self, wanted: Wanted) -> Offered:
-        shown = self.snapshot()
-        return log_part(shown.jobs, shown.passages, wanted)
-
-    def families(self, snapshot: PublishedLogs) -> Iterable[Metric]:
-        """Render a snapshot. Pure."""
-        return render(snapshot)
+        return log_part(self.shown.jobs, self.shown.passages, wanted)
 
     async def drain(self) -> None:
-        """Save the read positions and stop the thread."""
+        """Save the read positions and stop the thread; a turn that hangs keeps it."""
         try:
-            if self._running is None:
+            if not self._reads:
                 self._section = await self._thread.call(self._reader.section)
                 await self._thread.call(self._reader.close)
             self._save()
@@ -162,7 +145,7 @@ SPEC = Spec(
     config=JobLogConfig,
     build=JobLogExporter,
     interval_seconds=INTERVAL_SECONDS,
-    deadline_seconds=1.0,
+    deadline_seconds=TURN_SECONDS,
     families=FAMILIES,
     checkpoint_bytes=CHECKPOINT_BYTES,
 )
