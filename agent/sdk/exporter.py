@@ -5,11 +5,18 @@ Context: resources lent to one exporter run. NoData: raise it if the source is a
 after the run. ExporterConfig: base of a section of the configuration. Roots: paths of /proc, /sys and others.
 ShownExporter: base of an exporter that shows its last result. SysfsExporter: the same for small files. OwnThread: a
 thread for blocking calls. Clock, Logger. Guard: logs and counts an exception. StateSection: a section of the
-checkpoint; SavedCount, SavedSeconds, saved_sum: its bounded numbers; MAX_SECTION_BYTES: its limit. Outputs: the files
-that processes write.
+checkpoint; SavedCount, SavedSeconds, saved_sum: its bounded numbers; MAX_SECTION_BYTES: its limit. write_own_file:
+replaces a file whole. Outputs: the files that processes write.
 """
 
-from agent.core.checkpoint import MAX_SECTION_BYTES, SavedCount, SavedSeconds, StateSection, saved_sum
+from agent.core.checkpoint import (
+    MAX_SECTION_BYTES,
+    SavedCount,
+    SavedSeconds,
+    StateSection,
+    saved_sum,
+    write_own_file,
+)
 from agent.core.clock import Clock
 from agent.core.leased import LeaseEnded
 from agent.core.log import Guard, Logger

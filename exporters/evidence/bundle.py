@@ -3,7 +3,6 @@
 import contextlib
 import gzip
 import io
-import os
 import re
 import tarfile
 import time
@@ -15,10 +14,12 @@ from typing import NamedTuple
 import msgspec
 
 from agent.sdk.evidence import folder as bundle_files, summary as summaries
+from agent.sdk.exporter import write_own_file
 
 MAX_PART_BYTES = 4 * 1024 * 1024  # Of one file; only the end of a longer one is kept
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
-_DRAFT = re.compile(rf"\..+({re.escape(bundle_files.SUFFIX)}|{re.escape(bundle_files.SUMMARY_SUFFIX)})\.part")
+_DRAFT = re.compile(rf".+({re.escape(bundle_files.SUFFIX)}|{re.escape(bundle_files.SUMMARY_SUFFIX)})\.new")
+"""The name of a file that is not complete (``write_own_file``)."""
 
 
 MOST_TIMES = 4
@@ -120,10 +121,11 @@ def write(
     packed = _packed(files, summary)
     summary_text = msgspec.json.format(msgspec.json.encode(summary)) + b"\n"
     try:  # the bundle last, so that a visible bundle has its summary
-        _write_whole(folder / f"{name}{bundle_files.SUMMARY_SUFFIX}", summary_text)
-        _write_whole(folder / f"{name}{bundle_files.SUFFIX}", packed)
+        write_own_file(folder / f"{name}{bundle_files.SUMMARY_SUFFIX}", summary_text, sync=True)
+        write_own_file(folder / f"{name}{bundle_files.SUFFIX}", packed, sync=True)
     except OSError:
         _remove(folder, name)
+        _remove_drafts(folder)
         raise
     return name
 
@@ -157,23 +159,7 @@ def _remove(folder: Path, name: str) -> None:
 
 
 def _remove_drafts(folder: Path) -> None:
-    """Remove the unfinished files of a killed agent."""
+    """Remove unfinished files, such as those of a killed agent."""
     for path in [draft for draft in folder.iterdir() if _DRAFT.fullmatch(draft.name)]:
         with contextlib.suppress(OSError):
             path.unlink()
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    """Write a file that is complete under its name, even after a power failure."""
-    draft = path.with_name(f".{path.name}.part")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(descriptor)
-        draft.rename(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink()
-        raise

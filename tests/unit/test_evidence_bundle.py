@@ -92,7 +92,7 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
     target, directory = tmp_path / "target", tmp_path / "evidence"
     target.write_text("mine")
     directory.mkdir()
-    (directory / f".{NAME}.tar.gz.part").symlink_to(target)
+    (directory / f"{NAME}.tar.gz.new").symlink_to(target)
     write(directory, NAME, {}, summary(), 10)
     assert target.read_text() == "mine"
 
@@ -239,15 +239,15 @@ def test_two_bundles_of_one_second_are_two(tmp_path: Path, other: str) -> None:
 @pytest.mark.parametrize("failing", [1, 2])
 def test_a_disk_that_fills_up_leaves_no_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
     """Where the first or the second of the two files cannot be written, neither is there."""
-    rename, calls = Path.rename, []
+    replace, calls = Path.replace, []
 
     def full(path: Path, target: Path) -> Path:
         calls.append(target)
         if len(calls) == failing:
             raise OSError(28, "No space left on device")
-        return rename(path, target)
+        return replace(path, target)
 
-    monkeypatch.setattr(Path, "rename", full)
+    monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="No space"):
         write(tmp_path, bundle_name("7", MOMENT, "n1"), {}, summary(), 10)
     assert list(tmp_path.iterdir()) == []
@@ -255,26 +255,26 @@ def test_a_disk_that_fills_up_leaves_no_half(tmp_path: Path, monkeypatch: pytest
 
 def test_who_sees_a_bundle_finds_its_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A bundle is listed only once its summary can be read: `rankwatch evidence take` looks five times a second."""
-    rename, seen = Path.rename, []
+    replace, seen = Path.replace, []
 
     def look(path: Path, target: Path) -> Path:
-        made = rename(path, target)
+        made = replace(path, target)
         seen.append([job_of(tmp_path, name) for name in folder.bundles(tmp_path)])
         return made
 
-    monkeypatch.setattr(Path, "rename", look)
+    monkeypatch.setattr(Path, "replace", look)
     write(tmp_path, bundle_name("7", MOMENT, "n1"), {}, summary(), 10)
     assert seen == [[], ["7"]]
 
 
 def test_an_agent_killed_while_it_writes_leaves_no_heap(tmp_path: Path) -> None:
     """The next bundle removes the draft of an agent that was killed; other files stay."""
-    (tmp_path / ".6-20231114T221320Z-n1.tar.gz.part").write_bytes(b"x")
-    (tmp_path / ".6-20231114T221320Z-n1.json.part").write_bytes(b"x")
-    (tmp_path / ".notes.part").write_bytes(b"mine")
+    (tmp_path / "6-20231114T221320Z-n1.tar.gz.new").write_bytes(b"x")
+    (tmp_path / "6-20231114T221320Z-n1.json.new").write_bytes(b"x")
+    (tmp_path / "notes.new").write_bytes(b"mine")
     name = bundle_name("7", MOMENT, "n1")
     write(tmp_path, name, {}, summary(), 10)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".notes.part", f"{name}.json", f"{name}.tar.gz"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}.json", f"{name}.tar.gz", "notes.new"]
 
 
 def held(text: str) -> list[Held]:
