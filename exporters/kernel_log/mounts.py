@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 from agent.sdk.exporter import Roots
 from agent.sdk.system import sysfs
@@ -11,13 +10,6 @@ MAX_BYTES = 8 * 1024 * 1024  # The greatest size of mountinfo. A node with ten t
 
 _READ_ONLY = {"ro", "emergency_ro", "shutdown"}
 """Options of a read-only file system; ext4 shows the last two. The options of a single mount are not used."""
-
-
-class BlockDevice(NamedTuple):
-    """The names of a block device in mountinfo: its number (major:minor), or the last part of a path to it."""
-
-    number: str
-    names: frozenset[str]
 
 
 def still_failed(read_only: Mapping[str, bool], mounted: Mapping[str, bool]) -> dict[str, bool]:
@@ -30,9 +22,12 @@ def still_failed(read_only: Mapping[str, bool], mounted: Mapping[str, bool]) -> 
     return {name: mounted[name] for name, was in read_only.items() if name in mounted and (mounted[name] or not was)}
 
 
-def mounted_devices(mountinfo: str, devices: Mapping[str, BlockDevice]) -> dict[str, bool]:
-    """Return the mounted ones of the devices, each with True if it is read-only."""
-    by_word = {word: name for name, device in devices.items() for word in (device.number, *device.names) if word}
+def mounted_devices(mountinfo: str, devices: Mapping[str, Iterable[str]]) -> dict[str, bool]:
+    """Return the mounted ones of the devices, each with True if it is read-only.
+
+    ``devices``: by name, its words in mountinfo: its number (major:minor), or the last part of a path to it.
+    """
+    by_word = {word: name for name, words in devices.items() for word in words if word}
     states: dict[str, bool] = {}
     for line in mountinfo.splitlines():
         mount, _, filesystem = line.partition(" - ")
@@ -46,7 +41,7 @@ def mounted_devices(mountinfo: str, devices: Mapping[str, BlockDevice]) -> dict[
 
 def read_mounted(roots: Roots, names: Iterable[str]) -> dict[str, bool] | None:
     """Return ``mounted_devices`` of the node; None if mountinfo cannot be read. Blocking."""
-    devices = {name: _device(roots.sys / "class/block" / name) for name in names}
+    devices = {name: _words(roots.sys / "class/block" / name) for name in names}
     for process in ("1", "self"):  # init has the node's mounts; without ptrace rights only our own are readable
         text = _read(roots.proc / process / "mountinfo")
         if text is not None:
@@ -54,9 +49,8 @@ def read_mounted(roots: Roots, names: Iterable[str]) -> dict[str, bool] | None:
     return None
 
 
-def _device(path: Path) -> BlockDevice:
-    number, mapped = sysfs.read_text(path / "dev") or "", sysfs.read_text(path / "dm/name") or ""
-    return BlockDevice(number, frozenset(name for name in (path.name, mapped) if name))
+def _words(path: Path) -> tuple[str, ...]:
+    return sysfs.read_text(path / "dev") or "", path.name, sysfs.read_text(path / "dm/name") or ""
 
 
 def _read(path: Path) -> str | None:

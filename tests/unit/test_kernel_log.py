@@ -14,7 +14,7 @@ from exporters.kernel_log.classify import categories, classify, fails, judged, p
 from exporters.kernel_log.follower import MAX_TEXT, Batch, KernelLogFollower, KernelRecord, parse_records
 from exporters.kernel_log.gpu_errors import read_xid
 from exporters.kernel_log.lines import KernelLines
-from exporters.kernel_log.mounts import BlockDevice, mounted_devices, read_mounted
+from exporters.kernel_log.mounts import mounted_devices, read_mounted
 from exporters.kernel_log.reader import LogReader
 
 NVSWITCH = "nvswitch_fatal"
@@ -159,7 +159,7 @@ def test_what_is_mounted_and_how() -> None:
     """A file system is read-only by its own options, not a mount's; btrfs is known by its device's path alone."""
     names = {"sda1": ("8:1", ""), "sdb1": ("8:17", ""), "dm-0": ("253:0", "vg-scratch")}
     names |= {"dm-1": ("253:1", "vg-home"), "sdc1": ("8:33", ""), "sdz9": ("", "")}
-    devices = {name: BlockDevice(number, frozenset({name, other} - {""})) for name, (number, other) in names.items()}
+    devices = {name: (number, name, other) for name, (number, other) in names.items()}
     read_only = {"sda1": False, "sdb1": True, "dm-0": False, "dm-1": True, "sdc1": True}
     assert mounted_devices(MOUNTINFO, devices) == read_only
 

@@ -24,7 +24,7 @@ from agent.system.process_lines import parse_stat
 from exporters.amdgpu.exporter import AmdgpuConfig, AmdgpuExporter
 from exporters.kernel_log import KernelLogConfig, KernelLogExporter
 from exporters.kernel_log.exporter import Past
-from exporters.kernel_log.mounts import BlockDevice, mounted_devices
+from exporters.kernel_log.mounts import mounted_devices
 from exporters.netdev import NetdevConfig, NetdevExporter
 from exporters.nvml.exporter import NvmlConfig, NvmlExporter
 from exporters.nvml.reading import Fabric, GpuReading, Link, LookAnswer, XidEvent
@@ -188,7 +188,7 @@ def test_any_table_is_read(tmp_path: Path, raw: bytes) -> None:
     for name in ("fib_trie", "if_inet6"):
         (tmp_path / name).write_bytes(raw)
     addresses_in(tmp_path)
-    mounted_devices(text, {"nvme0n1p2": BlockDevice("259:2", frozenset({"nvme0n1p2"}))})
+    mounted_devices(text, {"nvme0n1p2": ("259:2", "nvme0n1p2")})
     result = read_settings(parse(text))
     assert 1.0 <= result.timeout_factor <= MAX_FACTOR
     assert all(0 < endpoint.port < 65536 for endpoint in result.endpoints)
