@@ -13,7 +13,7 @@ from agent.sdk.ranks import ProcessKey, RankLabel, RankView
 from agent.sdk.system import ProcFS
 from exporters.inspector_prom import descriptors
 from exporters.inspector_prom.descriptors import HeldMeans
-from exporters.inspector_prom.families import FAMILIES, MeansFile, MeansSnapshot, MeansState, RankMeans, render
+from exporters.inspector_prom.families import FAMILIES, Means, MeansFile, MeansState, render
 from exporters.inspector_prom.reading import FileMeans, MeansRequest
 from exporters.inspector_prom.text import MeansText, parse
 
@@ -35,11 +35,12 @@ Ranks = dict[ProcessKey, list[RankView]]
 """The running rank processes without records, which this mode replaces, each with its ranks."""
 
 
-class InspectorPromExporter(ShownExporter[MeansSnapshot]):
+class InspectorPromExporter(ShownExporter[Mapping[RankLabel, Means]]):
     """Exports the means in the files of ranks whose Inspector is in Prometheus mode."""
 
     def __init__(self, _config: InspectorPromConfig) -> None:
-        super().__init__(MeansSnapshot(), render)
+        super().__init__({}, render)
+        self._states: dict[RankLabel, MeansState] = {}
         self._held: dict[ProcessKey, list[HeldMeans] | None] = {}
         self._looked_at: dict[ProcessKey, float] = {}
         self._files: dict[descriptors.FileKey, MeansFile] = {}
@@ -60,7 +61,7 @@ class InspectorPromExporter(ShownExporter[MeansSnapshot]):
         await self._look_for_files(here, now)
         await self._look_at_files(here, now)
         self._show(here, now)
-        if not self.shown.states:
+        if not self._states:
             raise NoData
 
     async def _look_for_files(self, here: Ranks, now: float) -> None:
@@ -126,14 +127,14 @@ class InspectorPromExporter(ShownExporter[MeansSnapshot]):
             owners[means.identity[:2]] = means.owner_uid
         proven = descriptors.writers(holders, owners)
         states: dict[RankLabel, MeansState] = {}
-        shown, read = [], set()
+        shown, read = {}, set()
         for key, views in here.items():
             if not self._held.get(key) and not _asks(views):
                 continue
             for view in views:
                 state, file = self._state(key, view, proven, now)
                 states[view.label] = state
-                is_new = state is not self.shown.states.get(view.label)
+                is_new = state is not self._states.get(view.label)
                 if is_new and state in (MeansState.UNPROVEN, MeansState.UNREADABLE):
                     self._ctx.log.warning(
                         "rank {rank} of job {job_id} shows no means: {why}",
@@ -145,9 +146,9 @@ class InspectorPromExporter(ShownExporter[MeansSnapshot]):
                 if state in (MeansState.READ, MeansState.IDLE) or waits:
                     read.add(key)
                 if state is MeansState.READ and file is not None:
-                    shown.append(RankMeans(view.label, file.written_seconds, file.rows, file.counters))
+                    shown[view.label] = file.means
         self._ctx.ranks.observe_read_otherwise(frozenset(read))
-        self.shown = MeansSnapshot(tuple(shown), states)
+        self.shown, self._states = shown, states
 
     def _state(
         self, key: ProcessKey, view: RankView, proven: Mapping[tuple[int, int], ProcessKey], now: float

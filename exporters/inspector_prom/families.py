@@ -20,27 +20,25 @@ SERIES_PER_ROW = 2
 Admit = Callable[[int], bool]  # Requests a number of additional series; returns False when the limit is reached
 
 
-class MeansFile(msgspec.Struct):
-    """A file at the last look (``seen``), and when ``rows`` were read from it (``read``).
+class Means(msgspec.Struct, frozen=True):
+    """The content of a version of a file, and when it was written: monotonic, and in seconds since the epoch."""
 
-    ``seen_at``, ``read_at``: the write times of these two, as monotonic time and as seconds since the epoch.
-    """
+    version: FileVersion | None = None
+    written_at: tuple[float, float] = (float("-inf"), 0.0)
+    rows: Mapping[MeansKind, MeansRow] = {}
+    counters: Mapping[str, float] = {}
+
+
+class MeansFile(msgspec.Struct):
+    """A file at the last look (``seen``, written at ``seen_at``: see Means), and what was read from it."""
 
     seen: FileVersion | None = None
     seen_at: tuple[float, float] = (float("-inf"), 0.0)
-    read: FileVersion | None = None
-    read_at: tuple[float, float] = (float("-inf"), 0.0)
-    rows: dict[MeansKind, MeansRow] = {}
-    counters: Mapping[str, float] = {}
-
-    @property
-    def written_seconds(self) -> float:
-        """Return when its rows were written, in seconds since the epoch."""
-        return self.read_at[1]
+    means: Means = Means()
 
     def wants(self) -> FileVersion | None:
         """Return the identity that the file must have to be read; None if nothing is new."""
-        return self.seen if self.seen != self.read else None
+        return self.seen if self.seen != self.means.version else None
 
     def note(self, identity: FileVersion, now: float, now_seconds: float) -> None:
         """Store the file's identity at the monotonic time ``now``.
@@ -53,15 +51,15 @@ class MeansFile(msgspec.Struct):
 
     def take(self, text: MeansText, admit: Admit) -> Counter[str]:
         """Store the contents as of the last look; return the number of skipped parts by reason."""
-        self.read, self.read_at = self.seen, self.seen_at
-        self.rows = {key: row for key, row in text.rows.items() if admit(SERIES_PER_ROW)}
-        self.counters = text.counters if admit(len(text.counters)) else {}
-        refused = len(text.rows) - len(self.rows) + len(text.counters) - len(self.counters)
+        rows = {key: row for key, row in text.rows.items() if admit(SERIES_PER_ROW)}
+        counters = text.counters if admit(len(text.counters)) else {}
+        self.means = Means(self.seen, self.seen_at, rows, counters)
+        refused = len(text.rows) - len(rows) + len(text.counters) - len(counters)
         return text.skipped + Counter(series=refused)
 
     def is_fresh(self, now: float, interval_seconds: float) -> bool:
         """Return True when it has rows from the last STALE_INTERVALS."""
-        return bool(self.rows) and now - self.read_at[0] <= STALE_INTERVALS * interval_seconds
+        return bool(self.means.rows) and now - self.means.written_at[0] <= STALE_INTERVALS * interval_seconds
 
 
 _KIND = ("comm", "comm_name", "ranks", "nodes", "operation", "message_size", "algo_proto")
@@ -103,31 +101,15 @@ OPERATIONS = Family(
 FAMILIES = (BANDWIDTH, SECONDS, WRITTEN, OPERATIONS)
 
 
-class RankMeans(msgspec.Struct, frozen=True):
-    """The data of one rank: when it was written (epoch seconds), and its rows, which never change."""
-
-    label: RankLabel
-    written_seconds: float
-    rows: Mapping[MeansKind, MeansRow]
-    counters: Mapping[str, float] = {}
-
-
-class MeansSnapshot(msgspec.Struct, frozen=True):
-    """The data to render."""
-
-    ranks: tuple[RankMeans, ...] = ()
-    states: Mapping[RankLabel, MeansState] = {}
-
-
-def render(snapshot: MeansSnapshot) -> Iterable[Metric]:
-    """Return the families of a snapshot."""
+def render(ranks: Mapping[RankLabel, Means]) -> Iterable[Metric]:
+    """Return the families of ranks' means."""
     bandwidth, seconds, written, operations = (family.rows() for family in FAMILIES)
-    for rank in snapshot.ranks:
-        written.add(rank.label, rank.written_seconds)
-        for counter, count in rank.counters.items():
-            operations.add((*rank.label, counter), count)
-        for key, row in rank.rows.items():
-            labels = (*rank.label, comm_label(key.comm_id) if key.comm_id else "", *key[1:])
+    for label, means in ranks.items():
+        written.add(label, means.written_at[1])
+        for counter, count in means.counters.items():
+            operations.add((*label, counter), count)
+        for key, row in means.rows.items():
+            labels = (*label, comm_label(key.comm_id) if key.comm_id else "", *key[1:])
             if row.bytes_per_second is not None:
                 bandwidth.add(labels, row.bytes_per_second)
             if row.seconds is not None:

@@ -100,7 +100,7 @@ class Node(ExporterNode):
             .replace("_bytes_per_second/", "/"): value
             for name, value in super().shown().items()
         }
-        states = Counter(f"means_ranks/{state.name.lower()}" for state in self.exporter.snapshot().states.values())
+        states = Counter(f"means_ranks/{state.name.lower()}" for state in self.exporter._states.values())
         return values | dict(states)
 
 
