@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 import msgspec
 
@@ -38,7 +38,6 @@ SERIES_CAP = 60_000  # A backstop, above what the admission of accumulators allo
 POLL_SLACK_SECONDS = INTERVAL_SECONDS / 2
 """An update this much before the poll is due already polls: the next one would be a whole interval late."""
 
-T = TypeVar("T")
 AbsolutePath = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)]
 
 
@@ -96,8 +95,11 @@ class InspectorExporter:
         self._ctx = ctx
         ctx.ranks.keep_variables(RECORDING_VARIABLES)
         self._silence = SilenceWatch(self._config.paths, ctx.log)
-        checkpoint = self._restored(self._ctx.state.restored, Checkpoint)
-        self._inherited = self._restored(checkpoint.inherited, Inheritance)
+        checkpoint = (None if ctx.once else ctx.state.restore(Checkpoint, ctx.log)) or Checkpoint()
+        try:
+            self._inherited = msgspec.msgpack.decode(checkpoint.inherited, type=Inheritance)
+        except Exception as error:  # noqa: BLE001  # whatever a damaged part leads to
+            ctx.log.warning("inspector checkpoint not readable, starting without it", error=error)
         config = self._config
         bound = config.max_bus_bandwidth_gigabytes_per_second
         shared = partial(Shared, bound, histograms=config.operation_histogram, by_algorithm=config.by_algorithm)
@@ -173,16 +175,6 @@ class InspectorExporter:
         while any(slot.waiting and slot.running is None for slot in self._slots):
             await self._turns(last=False)
         await self._turns(last=True)
-
-    def _restored(self, encoded: bytes | msgspec.Raw | None, kind: type[T]) -> T:
-        """Decode a part of the checkpoint; return an empty one without a checkpoint, or if it is damaged."""
-        if encoded is None or self._ctx.once:
-            return kind()
-        try:
-            return msgspec.msgpack.decode(encoded, type=kind)
-        except Exception as error:  # noqa: BLE001  # whatever a damaged section leads to
-            self._ctx.log.warning("inspector checkpoint not readable, starting without it", error=error)
-            return kind()
 
     async def _turns(self, *, last: bool) -> None:
         """Start one turn of every free reader, side by side; wait at most WAIT_SECONDS for them."""

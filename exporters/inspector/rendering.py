@@ -66,10 +66,7 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield from _operations(series, withheld, snapshot)
     yield from _arrivals(series, withheld, snapshot)
     yield _lost(writers, series, withheld, snapshot)
-    yield _bandwidth(writers, snapshot.labels)
-    yield _algorithms(writers, snapshot.labels)
-    yield _transfers(writers, snapshot.labels)
-    yield _slow_pairs(writers, snapshot.labels)
+    yield from _gauges(writers, snapshot.labels)
     yield from _since_start(writers, snapshot)
     yield from _tallies(writers, snapshot)
     yield from _reading(snapshot)
@@ -158,45 +155,30 @@ def _lost(
     return rows.metric
 
 
-def _bandwidth(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Metric:
-    """Return the bandwidths; of several writers with the same labels (a restarted rank) the newest counts."""
-    newest: dict[tuple[str, ...], float] = {}
+def _gauges(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Iterable[Metric]:
+    """Return the gauges; of several writers with the same labels (a restarted rank) the newest counts.
+
+    The algorithm is NCCL's latest choice, the transfer time (s) the shortest of this node's ranks.
+    """
+    bandwidths: dict[tuple[str, ...], float] = {}
+    algorithms: dict[tuple[str, ...], tuple[str, str]] = {}
+    transfers: dict[tuple[str, ...], int] = {}
+    speeds: dict[tuple[str, ...], float] = {}
     for writer in writers:
         for label, (comm, _, name), (bus_bytes, microseconds) in writer.labelled(writer.windows, labels):
-            newest[*label, comm, name] = bus_bytes * 1_000_000 / microseconds
-    return Metric(shown.BUS_BANDWIDTH, list(newest), list(newest.values()))
-
-
-def _algorithms(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Metric:
-    """Return NCCL's latest choice of algorithm; of several ranks the one with the newest records counts."""
-    newest: dict[tuple[str, ...], tuple[str, str]] = {}
-    for writer in writers:
+            bandwidths[*label, comm, name] = bus_bytes * 1_000_000 / microseconds
         for label, key, chosen in writer.labelled(writer.algorithms, labels):
-            newest[label.job_id, key.comm, key.collective, key.size] = choice(*chosen)
-    rows = shown.ALGORITHM.rows()
-    for place, names in newest.items():
-        rows.add((*place, *names), 1)
-    return rows.metric
-
-
-def _transfers(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Metric:
-    """Return the shortest transfer time (s) of this node's ranks by job, communicator, collective and size class."""
-    shortest: dict[tuple[str, ...], int] = {}
-    for writer in writers:
-        for label, key, microseconds in writer.labelled(writer.transfers, labels):
-            key_labels = (label.job_id, key.comm, key.collective, key.size)
-            shortest[key_labels] = min(microseconds, shortest.get(key_labels, microseconds))
-    return Metric(shown.TRANSFER, list(shortest), [shortest_us / 1_000_000 for shortest_us in shortest.values()])
-
-
-def _slow_pairs(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Metric:
-    """Return the pairs that writers chose; of several writers with the same labels the newest counts."""
-    newest: dict[tuple[str, ...], float] = {}
-    for writer in writers:
+            algorithms[label.job_id, key.comm, key.collective, key.size] = choice(*chosen)
+        for label, key, transfer_us in writer.labelled(writer.transfers, labels):
+            of_node = (label.job_id, key.comm, key.collective, key.size)
+            transfers[of_node] = min(transfer_us, transfers.get(of_node, transfer_us))
         for label, (comm, rank, _, direction, peer, size), speed in writer.labelled(writer.pairs, labels):
             sender, receiver = (rank, peer) if direction == P2P_SEND else (peer, rank)
-            newest[*label, comm, shown.DIRECTIONS[direction], str(sender), str(receiver), size] = speed
-    return Metric(shown.SLOW_PAIRS, list(newest), list(newest.values()))
+            speeds[*label, comm, shown.DIRECTIONS[direction], str(sender), str(receiver), size] = speed
+    yield Metric(shown.BUS_BANDWIDTH, list(bandwidths), list(bandwidths.values()))
+    yield Metric(shown.ALGORITHM, [(*place, *names) for place, names in algorithms.items()], [1] * len(algorithms))
+    yield Metric(shown.TRANSFER, list(transfers), [shortest_us / 1_000_000 for shortest_us in transfers.values()])
+    yield Metric(shown.SLOW_PAIRS, list(speeds), list(speeds.values()))
 
 
 def _since_start(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterable[Metric]:

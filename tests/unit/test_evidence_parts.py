@@ -125,7 +125,7 @@ def test_the_last_operation_in_words(lines: bytes, said: str) -> None:
 def test_a_hostile_end_costs_little() -> None:
     """64 files full of short lines without records take less time than a scrape may wait."""
     began = time.thread_time()
-    part = offered([{str(rank): b"x\n" * (TAIL_BYTES // 2) for rank in range(MAX_FILES)}], {})
+    part = offered({str(rank): b"x\n" * (TAIL_BYTES // 2) for rank in range(MAX_FILES)}, {}, ())
     assert time.thread_time() - began < 0.2
     assert len(part.files) == MAX_FILES
     line = b"x\n" * (MAX_TRIED_LINES - 2)
@@ -142,9 +142,9 @@ class Reader:
         self.gate = threading.Event()
         self._said = said
 
-    def last_lines(self, ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
+    async def last_lines(self, ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
         if self._said is None:
-            self.gate.wait(60)
+            await self.thread.call(lambda: self.gate.wait(60))
             raise OSError("late")
         return dict.fromkeys(ranks.values(), self._said)
 
@@ -160,7 +160,7 @@ async def test_a_directory_that_hangs_costs_its_own_files(monkeypatch: pytest.Mo
     part = offered(result, {}, unread)
     assert part.files == {"rank-0.jsonl": LINE, "unread.txt": b"/lustre does not answer\n"}
     assert [word.says for word in part.words] == ["last completed AllReduce no. 812, 8388608 bytes, in world"]
-    assert await slot.last_lines([], {}) == ([], [])
+    assert await slot.last_lines([], {}) == ({}, [])
 
 
 def test_the_part_names_ranks_of_the_job_alone() -> None:
@@ -170,7 +170,7 @@ def test_the_part_names_ranks_of_the_job_alone() -> None:
         (WriterKey(1, 9, 0, "here", 4), "c", 1): RankLabel("8", "0"),
     }
     assert files_of(labels, "7") == {(1, 2): "0"}
-    part = offered([{"0": LINE}, {}], {})
+    part = offered({"0": LINE}, {}, ())
     assert (part.files, [(word.rank, word.blames) for word in part.words]) == ({"rank-0.jsonl": LINE}, [("0", False)])
 
 
@@ -206,7 +206,7 @@ async def test_failed_hardware_blames_the_ranks_on_it() -> None:
 def test_lateness_in_words() -> None:
     """A late rank is mentioned from 3 % of the last minute on, and blamed from 10 % on."""
     shares = {"0": 0.0299, "1": SHOWN_SHARE, "2": 0.0999, "3": BLAMED_SHARE, "4": 0.5}
-    words = [(word.rank, word.says.split()[5], word.blames) for word in offered([], shares).words]
+    words = [(word.rank, word.says.split()[5], word.blames) for word in offered({}, shares, ()).words]
     assert words == [("1", "3%", False), ("2", "10%", False), ("3", "10%", True), ("4", "50%", True)]
 
 

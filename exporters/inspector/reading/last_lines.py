@@ -56,15 +56,12 @@ def files_of(labels: Mapping[Member, RankLabel], job_id: str) -> dict[tuple[int,
     return {(key.device, key.inode): label.rank for (key, *_), label in labels.items() if label.job_id == job_id}
 
 
-def offered(
-    ends_by_directory: Iterable[Mapping[str, bytes]], late_shares: Mapping[str, float], unread: Iterable[str] = ()
-) -> Offered:
+def offered(last_lines: Mapping[str, bytes], late_shares: Mapping[str, float], unread: Iterable[str]) -> Offered:
     """Return the ends of files by rank, as a part of a bundle, and each rank's last operation in words.
 
     ``late_shares``: by rank, the share of the last minute that the others waited for it alone, 0 to 1.
     ``unread``: directories that do not answer; a file of the bundle names them.
     """
-    last_lines = {rank: data for ends_of in ends_by_directory for rank, data in ends_of.items()}
     words = [
         summary.Word(rank, "records", f"last completed {what}", blames=False)
         for rank, data in last_lines.items()

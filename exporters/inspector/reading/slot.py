@@ -44,18 +44,18 @@ class Slot:
         """Make the reader and return the totals of the writers that it knows from ``restored``, the checkpoint."""
         ctx, self.section = self._ctx, restored
 
-        def make(section: bytes | None, *, from_beginning: bool) -> DirectoryReader:
+        def make(section: bytes | None) -> DirectoryReader:
             reader = partial(DirectoryReader, Path(self.path), ctx.clock, ctx.admit.admit, shared=shared(), log=ctx.log)
-            return reader(restored=section, from_beginning=from_beginning)
+            return reader(restored=section, from_beginning=ctx.once)
 
         def begin() -> tuple[DirectoryReader, tuple[WriterTotals, ...]]:
             try:
-                reader = make(restored, from_beginning=ctx.once)
+                reader = make(restored)
             except Exception as error:  # noqa: BLE001  # whatever a damaged section leads to
                 ctx.log.warning(
                     "inspector checkpoint not readable, starting at the files' ends", path=self.path, error=error
                 )
-                reader = make(None, from_beginning=False)
+                reader = make(None)
             return reader, reader.totals()
 
         self.reader, writers = await self.thread.call(begin)
@@ -92,9 +92,9 @@ class Slot:
         self.running = asyncio.ensure_future(self.thread.call(turn))
         return self.running
 
-    def last_lines(self, ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
-        """Return by rank the ends of these ranks' files. Call it in the reader's thread."""
-        return ends(self.reader.owned(), ranks)
+    async def last_lines(self, ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
+        """Return by rank the ends of these ranks' files."""
+        return await self.thread.call(lambda: ends(self.reader.owned(), ranks))
 
     def note(self, turn: Turn) -> None:
         """Apply what a turn reports of the reader itself."""
@@ -115,18 +115,12 @@ class Slot:
         return self.published.withheld() if self.published is not None and (self.failed or hangs) else self.published
 
 
-async def last_lines(
-    slots: Sequence[Slot], ranks: Mapping[tuple[int, int], str]
-) -> tuple[list[dict[str, bytes]], list[str]]:
-    """Return the ends of these ranks' files, by directory, and the directories that do not answer.
+async def last_lines(slots: Sequence[Slot], ranks: Mapping[tuple[int, int], str]) -> tuple[dict[str, bytes], list[str]]:
+    """Return by rank the ends of these ranks' files, and the directories that do not answer.
 
     ``ranks``: by device and inode of their files.
     """
-    if not slots:
-        return [], []
-    calls = {slot.path: asyncio.ensure_future(slot.thread.call(partial(slot.last_lines, ranks))) for slot in slots}
-    _, late = await asyncio.wait(calls.values(), timeout=ENDS_SECONDS)
-    for task in late:
-        task.cancel()
-    line_ends = [task.result() for task in calls.values() if task not in late and task.exception() is None]
-    return line_ends, [path for path, task in calls.items() if task in late or task.exception() is not None]
+    calls = (asyncio.wait_for(slot.last_lines(ranks), ENDS_SECONDS) for slot in slots)
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+    ends_of_all = {rank: end for answer in answers if isinstance(answer, dict) for rank, end in answer.items()}
+    return ends_of_all, [slot.path for slot, answer in zip(slots, answers, strict=True) if not isinstance(answer, dict)]

@@ -131,7 +131,7 @@ class Aggregate:
             if untimed is not None and result is not records.Result.GARBAGE:
                 self.losses.note_untimed(*binding.place, untimed, 1)
             if not known:
-                binding.note_unnumbered()
+                binding.sequence.seen = min(records.MAX_TOTAL, binding.sequence.seen + 1)
             elif result is records.Result.ACCEPTED:
                 binding.add(number, number, [microseconds])
                 if binding.member is not None:
@@ -142,7 +142,7 @@ class Aggregate:
                     self._count(binding.series, [microseconds], [perf])
                 self._shared.implausible += microseconds < binding.plausible_us
             else:
-                binding.note_numbers(number, number, 1)
+                binding.sequence.add(number, number, 1)
 
     def _count(self, key: records.SeriesKey, times: list[int], perfs: list[records.CollectivePerf]) -> None:
         """Count timed collectives by duration and, if their records have these, by algorithm and protocol."""

@@ -11,7 +11,7 @@ from functools import partial
 from agent.sdk.metrics import Group
 from agent.sdk.ranks import WriterKey
 from exporters.inspector.format import records
-from exporters.inspector.format.records import MAX_TOTAL, OTHER, Result, SeriesKey
+from exporters.inspector.format.records import OTHER, Result, SeriesKey
 from exporters.inspector.totals.accumulators import Accumulator, TransferWindow, Window
 from exporters.inspector.totals.losses import P2P_RING, UNTIMED, Sequence, SequenceKey, Tally
 from exporters.inspector.totals.matching import SYNCHRONISING, Arrivals, BoardMember
@@ -35,7 +35,7 @@ RecordKey = tuple[str, int, int, str, int, str]
 
 
 class Binding:
-    """Where the records of one RecordKey are added, and what each of them counts."""
+    """Where the records of one RecordKey are added, and what each of them counts: a part that is not shown, nowhere."""
 
     __slots__ = (
         "accumulator", "bus_bytes", "end", "least_us", "member", "place", "plausible_us", "result",
@@ -44,7 +44,7 @@ class Binding:
 
     def __init__(self, result: Result, sequence: Sequence | None = None) -> None:
         self.result = result
-        self.sequence = sequence
+        self.sequence = sequence or Sequence(None)
         self.accumulator = Accumulator()
         self.window: Window | None = None
         self.transfer: TransferWindow | None = None
@@ -57,20 +57,10 @@ class Binding:
         self.least_us = 1 if result is Result.ACCEPTED else 0
         self.plausible_us = 0
 
-    def note_numbers(self, lowest: int, highest: int, count: int) -> None:
-        """Count records with these numbers as seen."""
-        if self.sequence is not None:
-            self.sequence.add(lowest, highest, count)
-
-    def note_unnumbered(self) -> None:
-        """Count a record with an implausible number as seen."""
-        if self.sequence is not None:
-            self.sequence.seen = min(MAX_TOTAL, self.sequence.seen + 1)
-
     def add(self, lowest: int, highest: int, times: list[int]) -> None:
         """Add operations numbered from ``lowest`` to ``highest`` that took ``times`` microseconds."""
         count = len(times)
-        self.note_numbers(lowest, highest, count)
+        self.sequence.add(lowest, highest, count)
         if self.result is not Result.ACCEPTED:
             return
         microseconds = sum(times)
