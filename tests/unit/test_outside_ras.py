@@ -14,7 +14,7 @@ from test_ras_client import TEXT
 from test_ras_transcripts import transcripts
 
 from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess
-from exporters.ras.protocol.client import EVENTS, MAX_EVENT_BYTES, MAX_REPORT_BYTES, OTHER, EventSplitter
+from exporters.ras.protocol.client import EVENTS, MAX_EVENT_BYTES, MAX_REPORT_BYTES, OTHER, split_events
 from exporters.ras.query.reports import Reports
 from exporters.ras.query.runner import READER
 from exporters.ras.query.witness import memberships, named_here, silences
@@ -79,11 +79,12 @@ def test_any_reply_is_a_report_or_a_reason(
 @given(damaged(TEXT, TEXT + TEXT), st.lists(st.integers(0, 3000), max_size=4))
 def test_any_stream_is_events_or_counted(stream: bytes, cuts: list[int]) -> None:
     """A damaged stream gives known events only, within its bounds, and the next event is read."""
-    splitter, places = EventSplitter(), [0, *sorted(cuts), len(stream)]
-    events = [event for begin, end in itertools.pairwise(places) for event in splitter.feed(stream[begin:end])]
-    assert set(events) <= {*EVENTS, OTHER}
-    assert len(splitter._line) <= MAX_EVENT_BYTES
-    assert splitter.feed(b"\n" + TEXT)[-1:] == ["PEER_DEAD"]
+    rest = b""
+    for begin, end in itertools.pairwise([0, *sorted(cuts), len(stream)]):
+        events, rest = split_events(rest + stream[begin:end])
+        assert set(events) <= {*EVENTS, OTHER, ""}
+        assert len(rest) <= MAX_EVENT_BYTES
+    assert split_events(rest + b"\n" + TEXT)[0][-1:] == ["PEER_DEAD"]
 
 
 def test_launches_of_a_text_beyond_64_bits_are_none() -> None:

@@ -27,38 +27,16 @@ _TEXT = re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] ([A-Z][A-Z0-9_]{0,63}):
 _ANSWER = re.compile(rb"SERVER PROTOCOL \d{1,9}")  # To CLIENT PROTOCOL, which the client may send at any time
 
 
-class EventSplitter:
-    """Splits one stream, however it is cut into pieces. ``unread``: lines that are too long or are not events."""
+def split_events(stream: bytes) -> tuple[list[str], bytes]:
+    """Return the events in whole lines, each one of EVENTS or OTHER, and the beginning of the next line.
 
-    def __init__(self) -> None:
-        self.unread = 0
-        self._line = bytearray()
-        self._is_long = False
-
-    def feed(self, piece: bytes) -> list[str]:
-        """Return the events that ``piece`` completes, each one of EVENTS or OTHER."""
-        events = []
-        *lines, rest = piece.split(b"\n")
-        for line in lines:
-            self._extend(line)
-            if match := _TEXT.match(self._line):
-                event = match[1].decode()
-                events.append(event if event in EVENTS else OTHER)
-            elif not self._is_long and not _ANSWER.fullmatch(self._line):
-                self.unread += 1
-            self._line.clear()
-            self._is_long = False
-        self._extend(rest)
-        return events
-
-    def _extend(self, part: bytes) -> None:
-        if self._is_long:
-            return
-        self._line += part
-        if len(self._line) > MAX_EVENT_BYTES:
-            self._is_long = True
-            self.unread += 1
-            self._line.clear()
+    A line that is no event is "". The beginning is dropped if it is too long for an event.
+    """
+    *lines, rest = stream.split(b"\n")
+    matches = [_TEXT.match(line) for line in lines if not _ANSWER.fullmatch(line)]
+    names = [match[1].decode() if match else "" for match in matches]
+    events = [name if name in EVENTS or not name else OTHER for name in names]
+    return events, rest if len(rest) <= MAX_EVENT_BYTES else b""
 
 
 Stage = Literal["connect", "handshake", "command", "deadline", "size", "cut", "parse"]

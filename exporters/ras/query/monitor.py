@@ -13,7 +13,7 @@ import msgspec
 
 from agent.sdk.exporter import Clock, Logger
 from agent.sdk.ranks import ProcessKey
-from exporters.ras.protocol.client import Endpoint, EventSplitter, QueryError, QueryLimits, Stage, command, greet
+from exporters.ras.protocol.client import Endpoint, QueryError, QueryLimits, Stage, command, greet, split_events
 from exporters.ras.query.policy import ALARMS, LAST_RETRY_SECONDS, retry_seconds
 
 PIECE_BYTES = 8 * 1024
@@ -123,15 +123,15 @@ class Monitors:
 
     async def _read(self, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Stage:
         """Read until the stream ends (``cut``) or the process stops answering (``deadline``)."""
-        splitter, warned = EventSplitter(), False
+        rest, warned = b"", False
         ended: Stage = "cut"
         try:
             while piece := await _hear(reader, writer):
-                events = splitter.feed(piece)
-                self._heard.events.update(events)
+                events, rest = split_events(rest + piece)
+                self._heard.events.update(filter(None, events))
                 if not ALARMS.isdisjoint(events):
                     self._wakes.add(endpoint)
-                if splitter.unread and not warned:
+                if "" in events and not warned:
                     self._log.warning("RAS at {endpoint} sends lines that are not events", endpoint=endpoint.label)
                     warned = True
                 await asyncio.sleep(PAUSE_SECONDS)
