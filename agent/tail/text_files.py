@@ -24,14 +24,11 @@ PIECE_BYTES = CHUNK_BYTES
 class TextLines(NamedTuple):
     """The result of one read. ``data``: whole lines, each with a final newline, which also replaces a carriage return.
 
-    ``job_id``: the job id in the file's name, or None. ``uid``: the file's owner. ``generation`` changes when the file
-    restarts from the beginning.
+    ``generation`` changes when the file restarts from the beginning.
     """
 
     file: FollowedFile
     generation: int
-    job_id: str | None
-    uid: int
     data: bytes
 
     def lines(self) -> list[bytes]:
@@ -130,9 +127,7 @@ class TextFiles:
 
     def _read(self, file: FollowedFile) -> TextLines | None:
         chunk = self._follower.read(file, PIECE_BYTES)
-        if chunk is None:
-            return None
-        return TextLines(file, file.generation, self.job_id(file), file.share.uid, chunk.data)
+        return None if chunk is None else TextLines(file, file.generation, chunk.data)
 
 
 def newest(files: Iterable[FollowedFile], most: int | None = None) -> list[FollowedFile]:

@@ -7,8 +7,6 @@ import msgspec
 from agent.sdk.evidence import folder as evidence_folder
 from agent.sdk.exporter import ExporterConfig
 
-Seconds = Annotated[float, msgspec.Meta(ge=1, le=3600)]
-
 
 class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``path``: the directory of bundles, made if missing. ``keep_bundles``: how many of the newest stay.
@@ -27,7 +25,7 @@ class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw
     seconds_per_bundle: Annotated[float, msgspec.Meta(ge=1, le=60)] = 20.0
     megabytes_per_bundle: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20
     minutes_between: Annotated[float, msgspec.Meta(ge=1, le=1440)] = 10.0
-    silence_seconds: Seconds = 180.0
+    silence_seconds: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 180.0
     alerts_url: Annotated[str, msgspec.Meta(pattern=r"^(https?://[^\s]+)?$", max_length=1024)] = ""
     serve: bool = False
     alerts_cluster: Annotated[str, msgspec.Meta(max_length=200)] = ""

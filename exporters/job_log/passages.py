@@ -7,7 +7,6 @@ passage stays open until it has its last line.
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
@@ -35,7 +34,7 @@ KINDS = {ROOT: "first cause in the job's log", CASCADE: "no cause in the job's l
 class Passage(msgspec.Struct):
     """Lines around an event, which is in ``lines[at]``. ``seconds``: since the epoch; ``rank``: if known.
 
-    ``number``: in the order of all passages; ``missing``: lines that are still to come.
+    ``missing``: lines that are still to come.
     """
 
     category: str
@@ -43,7 +42,6 @@ class Passage(msgspec.Struct):
     seconds: float
     lines: list[str]
     at: int
-    number: int = 0
     missing: int = 0
 
 
@@ -58,11 +56,10 @@ class _File:
 
 
 class LogPassages:
-    """All passages by job and category, the oldest first. Belongs to the reader's thread."""
+    """All passages by job, the oldest first. Belongs to the reader's thread."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, dict[str, list[Passage]]] = {}
-        self._numbers = itertools.count()
+        self._kept: dict[str, list[Passage]] = {}
         self._files: dict[Identity, _File] = {}
 
     def take(
@@ -92,31 +89,23 @@ class LogPassages:
     def of(self) -> dict[str, tuple[Passage, ...]]:
         """Return copies of the current passages by job, in their order."""
         return {
-            job_id: tuple(
-                msgspec.structs.replace(passage, lines=list(passage.lines))
-                for passage in sorted(itertools.chain(*of_job.values()), key=lambda held: held.number)
-            )
+            job_id: tuple(msgspec.structs.replace(passage, lines=list(passage.lines)) for passage in of_job)
             for job_id, of_job in self._kept.items()
             if of_job
         }
 
     def _has_room(self, job_id: str, category: str, seconds: float) -> bool:
-        of_job = self._kept.setdefault(job_id, {})
-        alike = of_job.get(category, [])
-        if len(alike) >= MAX_OF_A_CATEGORY or _count(of_job) >= MAX_PER_JOB:
+        of_job = self._kept.setdefault(job_id, [])
+        alike = [passage for passage in of_job if passage.category == category]
+        if len(alike) >= MAX_OF_A_CATEGORY or len(of_job) >= MAX_PER_JOB:
             if not alike or seconds < alike[-1].seconds + OLD_SECONDS:
                 return False
-            del of_job[category]
-            if _count(of_job) >= MAX_PER_JOB:
+            of_job[:] = [passage for passage in of_job if passage.category != category]
+        if sum(map(len, self._kept.values())) >= MAX_PASSAGES:
+            most = max(self._kept.values(), key=len)
+            if len(most) <= len(of_job) + 1:
                 return False
-        counts = {name: _count(of_category) for name, of_category in self._kept.items()}
-        if sum(counts.values()) >= MAX_PASSAGES:
-            most = max(counts, key=lambda name: counts[name])
-            if counts[most] <= counts[job_id] + 1:
-                return False
-            newest = max(self._kept[most].values(), key=lambda passage: passage[-1].number)
-            newest.pop()
-            self._kept[most] = {name: of_category for name, of_category in self._kept[most].items() if of_category}
+            most.pop()
         return True
 
     def _begin(self, file: _File, data: bytes, event: LogEvent, of: tuple[str, str, float]) -> None:
@@ -128,15 +117,10 @@ class LogPassages:
             line, end = _line(data, end)
             lines.append(line)
             missing -= 1
-        category, number = event.rule.category, next(self._numbers)
-        made = Passage(category, rank, seconds, _shown_all(lines), len(before), number, missing)
-        self._kept[job_id].setdefault(category, []).append(made)
+        made = Passage(event.rule.category, rank, seconds, _shown_all(lines), len(before), missing)
+        self._kept[job_id].append(made)
         if missing:
             file.open.append(made)
-
-
-def _count(of_job: Mapping[str, list[Passage]]) -> int:
-    return sum(map(len, of_job.values()))
 
 
 def as_text(passages: Iterable[Passage]) -> str:

@@ -49,7 +49,7 @@ def test_patterns_find_files_and_name_their_job(tmp_path: Path) -> None:
     for name in ("a/4711.out", "b/4712.out", "b/4712.err", "a/deep/4713.out", "job_7.log", "a/x4714.out"):
         write(tmp_path / name, b"line\n")
     files = discovered(tmp_path, "*/%j.out", "job_*.log")
-    jobs = {piece.file.path.removeprefix(f"{tmp_path}/"): piece.job_id for piece in read(files)}
+    jobs = {piece.file.path.removeprefix(f"{tmp_path}/"): files.job_id(piece.file) for piece in read(files)}
     assert jobs == {"a/4711.out": "4711", "b/4712.out": "4712", "job_7.log": None}
     assert {file.share.uid for file in files.discover()} == {os.getuid()}
 
@@ -158,9 +158,9 @@ def test_every_user_has_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     files = files_of(tmp_path, "*.log")
     for file in files.discover():
         file.share = file.share._replace(uid=1 if file.path.endswith("3.log") else 0)
-    assert sorted([piece.uid for piece in files.read(200)]) == [0, 1]
+    assert sorted([piece.file.share.uid for piece in files.read(200)]) == [0, 1]
     assert files.waiting
-    assert [piece.uid for piece in files.read(ENOUGH)] == [0, 0]
+    assert [piece.file.share.uid for piece in files.read(ENOUGH)] == [0, 0]
     assert not files.waiting
 
 
