@@ -66,10 +66,9 @@ _BENIGN = re.compile(
 )
 LOST_SECONDS = 60.0  # A task without a last line, without output for this long, and without a live rank was killed
 MAX_METRICS = 16  # Limit of metrics per task
-_NAME = re.compile(r"madengine-(.{1,200})_([0-9]{1,20})_node_([0-9]{1,6})\.(out|err)")
+_NAME = re.compile(r"madengine-(.{1,200})_[0-9]{1,20}_node_([0-9]{1,6})\.(out|err)")
 _Text = Annotated[str, msgspec.Meta(max_length=256)]
 TaskState = Step | Literal["lost"]
-Verdict = Literal["SUCCESS", "FAILURE"]
 Contradiction = Literal["lost", "exit_code", "rank_dead"]
 
 
@@ -86,7 +85,6 @@ class TaskFile(msgspec.Struct, frozen=True):
     """The parsed name of a node's output file."""
 
     model: str
-    job_id: str
     node_rank: int
     is_output: bool
 
@@ -132,15 +130,13 @@ class NodeTask(msgspec.Struct):
             return "lost"
         return self.step
 
-    def verdict(self, node_rank: int) -> Verdict:
+    def succeeds(self, node_rank: int) -> bool:
         """Return madengine's verdict on the task. A worker without a failure line succeeds, even if it is lost."""
-        if self.failures:
-            return "FAILURE"
-        return "SUCCESS" if self.results or node_rank > 0 else "FAILURE"
+        return not self.failures and bool(self.results or node_rank > 0)
 
     def contradiction(self, node_rank: int, state: TaskState | None, *, has_dead_ranks: bool) -> Contradiction | None:
-        """Return why madengine's SUCCESS is wrong; None if the verdict is FAILURE or nothing contradicts it."""
-        if self.verdict(node_rank) != "SUCCESS":
+        """Return why madengine's success is wrong; None if its verdict is a failure or nothing contradicts it."""
+        if not self.succeeds(node_rank):
             return None
         if state == "lost":
             return "lost"
@@ -163,4 +159,4 @@ class NodeTask(msgspec.Struct):
 def read_name(path: str) -> TaskFile | None:
     """Return the parsed file name; None if it is not the name of a node's output."""
     match = _NAME.fullmatch(os.path.basename(path))
-    return None if match is None else TaskFile(as_label(match[1]), match[2], int(match[3]), match[4] == "out")
+    return None if match is None else TaskFile(as_label(match[1]), int(match[2]), match[3] == "out")

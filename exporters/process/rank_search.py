@@ -261,7 +261,8 @@ class RankSearch:
         """Return the proof that a process is a rank, or ""."""
         if seen.evidence or not seen.uses_gpu:
             return seen.evidence
-        seen.inherited = seen.inherited or self._ancestor_uses_gpu(seen.parent_pid, ranks)
+        above = (self._seen.get(pid) for pid in self._ancestors(seen.key.pid))
+        seen.inherited |= any(s is not None and (s.uses_gpu or s.evidence or s.key in ranks) for s in above)
         return "" if seen.inherited else "library"
 
     def _wrote(self, key: ProcessKey, files: FilesByPid) -> bool:
@@ -287,13 +288,3 @@ class RankSearch:
         if not files or not any(_GPU_DEVICE.match(file.target) for file in files):
             return False
         return bool(self._proc.maps_library(pid, _LIBRARY))
-
-    def _ancestor_uses_gpu(self, pid: int, ranks: Container[ProcessKey]) -> bool:
-        for _ in range(MAX_ANCESTORS):
-            seen = self._seen.get(pid)
-            if seen is None:
-                return False
-            if seen.uses_gpu or seen.evidence or seen.key in ranks:
-                return True
-            pid = seen.parent_pid
-        return False

@@ -2,10 +2,9 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from operator import itemgetter
-from typing import TypeVar
 
 import msgspec
 
@@ -20,8 +19,6 @@ from exporters.process.standing import THREADS_SECONDS, KnownRank, ProcessStandi
 from exporters.process.usage.look import SeenRank, UsageLook, Usages
 
 MAX_NEW = 256  # New rank processes of one look, users in turn; the others follow in the next look
-
-T = TypeVar("T")
 
 
 class ScanRequest(msgspec.Struct, frozen=True):
@@ -123,7 +120,8 @@ class Scanner:
         if len(proven) > MAX_NEW:  # no user delays others
             proven = in_turns(proven, lambda candidate: self._uid(candidate[0]), MAX_NEW)
         facts = [
-            self._attempt(key, partial(self._read_facts, key, evidence, request.variables)) for key, evidence in proven
+            self._guard.attempt("a process", partial(self._read_facts, key, evidence, request.variables), pid=key.pid)
+            for key, evidence in proven
         ]
         return [rank for rank in facts if rank is not None], 0 if request.without_nccl else len(without)
 
@@ -184,10 +182,8 @@ class Scanner:
         self._searched.clear()
         standings = {}
         for stat in stats:
-            process_standing = self._attempt(
-                stat.key, partial(self._standing, stat, now, kills, threads_are_due=threads_are_due)
-            )
-            if process_standing is not None:
+            work = partial(self._standing, stat, now, kills, threads_are_due=threads_are_due)
+            if (process_standing := self._guard.attempt("a process", work, pid=stat.pid)) is not None:
                 standings[stat.key] = process_standing
         return standings
 
@@ -207,10 +203,6 @@ class Scanner:
             self._threads[stat.key] = SeenRank(stat, threads)
         counts = tuple(kills[file] for file in rank.oom_files)
         return standing(self._proc, rank, stat, now, counts, threads, self._searched)
-
-    def _attempt(self, key: ProcessKey, work: Callable[[], T]) -> T | None:
-        """Examine one process; return None after a failure: the others go on, and the next look tries again."""
-        return self._guard.attempt("a process", work, pid=key.pid)
 
     def _links(
         self, writer_keys: Mapping[WriterKey, int | None], running: list[ProcessKey]

@@ -98,8 +98,8 @@ def test_patterns_fit_their_examples() -> None:
 
 def test_names_of_files() -> None:
     """The name of a node's output holds model, job and the node's number; a table's directory says its node."""
-    assert read_name("/o/madengine-a_b_812_node_3.out") == TaskFile("a_b", "812", 3, is_output=True)
-    assert read_name("/o/madengine-a_b_812_node_3.err") == TaskFile("a_b", "812", 3, is_output=False)
+    assert read_name("/o/madengine-a_b_812_node_3.out") == TaskFile("a_b", 3, is_output=True)
+    assert read_name("/o/madengine-a_b_812_node_3.err") == TaskFile("a_b", 3, is_output=False)
     assert read_name("/o/madengine-a_b_812_0.out") is None
     nodes = {"node_3/multi_results.csv": 3, "node_3": None, "nodes/x.csv": None}
     assert {name: node_of(f"/o/llama/812/{name}") for name in nodes} == nodes
@@ -148,7 +148,7 @@ def test_fates_of_tasks() -> None:
         assert {*node_task.failures} == (
             {"Traceback (most recent call last)", "HIP out of memory"} if code == 3 else set()
         )
-        assert node_task.verdict(node_rank) == verdict
+        assert node_task.succeeds(node_rank) == (verdict == "SUCCESS")
         assert node_task.contradiction(node_rank, state, has_dead_ranks=False) == contradiction
         assert node_task.results == ({"samples_per_second": 1001.5} if (node_rank, fate) == (0, "ends") else {})
 

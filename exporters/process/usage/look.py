@@ -2,10 +2,9 @@
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
@@ -19,7 +18,7 @@ from exporters.process.usage.waits import nodes_of, parse_cpus, read_nodes, wait
 MAX_WAITS_READ = 64  # Blocked threads of one rank whose wait channel is read; the others count as other
 UNINTERRUPTIBLE = "DI"  # States of such sleeps: I does not count as load, for example Lustre's waits for its servers
 
-T = TypeVar("T")
+WHAT = "what a process uses"  # In the log of an error
 
 
 class SeenRank(msgspec.Struct, frozen=True):
@@ -80,15 +79,16 @@ class UsageLook:
         chosen = shares(children)
         paths = {}
         for key in ranks:
-            if (paths_of_it := self._attempt(key, partial(self._paths, key))) is not None:
+            work = partial(self._paths, key)
+            if (paths_of_it := self._guard.attempt(WHAT, work, pid=key.pid)) is not None:
                 paths[key] = paths_of_it
         groups = self._groups.read(paths.values())
         counts_io_wait = self._proc.counts_io_wait()
         usages = {}
         for key, rank in ranks.items():
             groups_of_it = paths.get(key, GroupPaths())
-            work = partial(self._usage, rank, chosen.get(key, ()), groups_of_it, counts_io_wait=counts_io_wait)
-            if (usage := self._attempt(key, work)) is not None:
+            measure = partial(self._usage, rank, chosen.get(key, ()), groups_of_it, counts_io_wait=counts_io_wait)
+            if (usage := self._guard.attempt(WHAT, measure, pid=key.pid)) is not None:
                 usages[key] = usage
         return Usages(usages, groups)
 
@@ -138,6 +138,3 @@ class UsageLook:
                 wait = wait_on(mounts.get(mount, ""))
             waits[wait] += 1
         return tuple(sorted((wait, number) for wait, number in waits.items() if number))
-
-    def _attempt(self, key: ProcessKey, work: Callable[[], T]) -> T | None:
-        return self._guard.attempt("what a process uses", work, pid=key.pid)

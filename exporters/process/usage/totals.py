@@ -93,11 +93,9 @@ MAX_IN_ALL = 2048  # Descendants of all ranks to look at, in equal shares
 def shares(children: Mapping[ProcessKey, Iterable[ProcessKey]]) -> dict[ProcessKey, list[ProcessKey]]:
     """Return the oldest descendants of each rank, in equal shares so that no rank takes another's."""
     share = max(1, min(MAX_PER_RANK, MAX_IN_ALL // max(len(children), 1)))
-    return {rank: nsmallest(share, keys, key=_age) for rank, keys in list(children.items())[:MAX_IN_ALL]}
-
-
-def _age(key: ProcessKey) -> tuple[int, int]:
-    return key.start_ticks, key.pid
+    return {
+        rank: nsmallest(share, keys, key=lambda key: key[::-1]) for rank, keys in list(children.items())[:MAX_IN_ALL]
+    }
 
 
 class ChildrenCpu:
