@@ -62,6 +62,10 @@ class MeansKind(NamedTuple):
         return 0 if match is None else int(match[1]) * _UNITS[match[2]]
 
 
+_Place = tuple[MeansKind | None, str]
+"""Where a line's value belongs: a field of a MeansRow, or (None) a counter."""
+
+
 class MeansRow(msgspec.Struct):
     """Bus bandwidth in bytes per second and time in seconds; None without a plausible value in the file."""
 
@@ -82,24 +86,35 @@ class MeansText(msgspec.Struct):
 
 def parse(raw: bytes) -> MeansText:
     """Parse a file's first MAX_TEXT_BYTES, only whole lines."""
-    text = MeansText({}, Counter())
-    seen: Counter[tuple[MeansKind | None, str]] = Counter()
+    skipped: Counter[str] = Counter()
+    values: dict[_Place, float | None] = {}
     if len(raw) > MAX_TEXT_BYTES:
-        text.skipped["file_size"] += 1
+        skipped["file_size"] += 1
     lines = raw[:MAX_TEXT_BYTES].split(b"\n")
     if lines.pop():
-        text.skipped["cut"] += 1
+        skipped["cut"] += 1
     for line in lines:
-        reason = _take(line, text, seen)
+        reason = ""
+        match _value(line):
+            case str(reason):
+                pass
+            case place, value:
+                reason = "twice" if place in values else "value" if value is None else ""
+                values[place] = None if reason else value  # of two values either may be the true one
         if reason:
-            text.skipped[reason] += 1
-    rows = [(key, row) for key, row in text.rows.items() if row.bytes_per_second or row.seconds]
-    text.rows = dict(sorted(rows, key=lambda row: -row[0].size_bytes()))
-    return text
+            skipped[reason] += 1
+    rows: dict[MeansKind, MeansRow] = {}
+    counters: dict[str, float] = {}
+    for (key, field), value in values.items():
+        if value is not None and key is None:
+            counters[field] = value
+        elif value is not None and key is not None:
+            setattr(rows.setdefault(key, MeansRow()), field, value)
+    return MeansText(dict(sorted(rows.items(), key=lambda row: -row[0].size_bytes())), skipped, counters)
 
 
-def _take(line: bytes, text: MeansText, seen: Counter[tuple[MeansKind | None, str]]) -> str:
-    """Add one line; return why it is left out, or ""."""
+def _value(line: bytes) -> tuple[_Place, float | None] | str:
+    """Return the place and value of one line (None: implausible), or why the line is left out ("": it has no value)."""
     if not line or line.startswith(b"#"):
         return ""
     if len(line) > MAX_LINE_BYTES:
@@ -109,34 +124,15 @@ def _take(line: bytes, text: MeansText, seen: Counter[tuple[MeansKind | None, st
         return "malformed"
     name, value = match[1], _number(match[3])
     if name in COUNTERS:
-        return _take_counter(COUNTERS[name], value, text, seen)
+        return (None, COUNTERS[name]), value if 0 <= value <= MAX_COUNT else None
     if name not in BANDWIDTHS | TIMES:
         return ""  # a value that follows from others
     key = _key(_labels(match[2]))
     if key is None:
         return "malformed"
-    kind, most = ("bytes_per_second", MAX_GIGABYTES_PER_SECOND) if name in BANDWIDTHS else ("seconds", MAX_MICROSECONDS)
-    row = text.rows.setdefault(key, MeansRow())
-    seen[key, kind] += 1
-    if seen[key, kind] > 1:  # either may be the true one
-        setattr(row, kind, None)
-        return "twice"
-    if not 0 < value <= most:
-        return "value"
-    setattr(row, kind, value * 1e9 if name in BANDWIDTHS else value / 1e6)
-    return ""
-
-
-def _take_counter(name: str, value: float, text: MeansText, seen: Counter[tuple[MeansKind | None, str]]) -> str:
-    """Add one of the GPU's counters; return why it is left out, or ""."""
-    seen[None, name] += 1
-    if seen[None, name] > 1:
-        text.counters.pop(name, None)
-        return "twice"
-    if not 0 <= value <= MAX_COUNT:
-        return "value"
-    text.counters[name] = value
-    return ""
+    if name in BANDWIDTHS:
+        return (key, "bytes_per_second"), value * 1e9 if 0 < value <= MAX_GIGABYTES_PER_SECOND else None
+    return (key, "seconds"), value / 1e6 if 0 < value <= MAX_MICROSECONDS else None
 
 
 def _labels(text: str) -> dict[str, str]:
