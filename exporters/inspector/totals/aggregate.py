@@ -91,17 +91,21 @@ class Aggregate:
             binding = self.series.bind(key, header)
         times = [perf.coll_exec_time_us for perf in perfs]
         numbers = [perf.coll_sn for perf in perfs]
-        lowest, highest = min(numbers), max(numbers)
-        least = min(times)
+        least, lowest, highest = min(times), min(numbers), max(numbers)
         if (
             least < binding.least_us
             or max(times) > records.MAX_EXEC_TIME_US
             or lowest < 0
             or highest > records.MAX_SEQUENCE_NUMBER
         ):
-            self._add_each(binding, perfs, results)
-            return
-        binding.add(lowest, highest, times)
+            perfs = self._plausible(binding, perfs, results)
+            if not perfs:
+                return
+            times, numbers = [perf.coll_exec_time_us for perf in perfs], [perf.coll_sn for perf in perfs]
+            least, highest = min(times), max(numbers)
+        else:
+            binding.sequence.add(lowest, highest, len(times))
+        binding.add(times)
         if binding.member is not None:
             binding.member.note(numbers, highest, times)
         if binding.end is not None:
@@ -114,35 +118,26 @@ class Aggregate:
         if binding.untimed is not None:
             self.losses.note_untimed(*binding.place, binding.untimed, len(times))
 
-    def _add_each(
+    def _plausible(
         self, binding: Binding, perfs: list[records.CollectivePerf], results: Counter[records.Result]
-    ) -> None:
-        """Add records one by one, since some are implausible or have no time."""
+    ) -> list[records.CollectivePerf]:
+        """Return the plausible records, and count the others; note the numbers of all, in their order."""
+        plausible = []
         for perf in perfs:
             number, microseconds = perf.coll_sn, perf.coll_exec_time_us
             known = 0 <= number <= records.MAX_SEQUENCE_NUMBER
-            result = binding.result
-            if not known or not 0 <= microseconds <= records.MAX_EXEC_TIME_US:
-                result = records.Result.GARBAGE
-            elif microseconds < binding.least_us:
-                result = records.Result.GARBAGE if microseconds else records.Result.ZERO_TIME
-            results[result] += 1
-            untimed = Tally.UNTIMED_ZERO if result is records.Result.ZERO_TIME else binding.untimed
-            if untimed is not None and result is not records.Result.GARBAGE:
-                self.losses.note_untimed(*binding.place, untimed, 1)
-            if not known:
-                binding.sequence.seen = min(records.MAX_TOTAL, binding.sequence.seen + 1)
-            elif result is records.Result.ACCEPTED:
-                binding.add(number, number, [microseconds])
-                if binding.member is not None:
-                    binding.member.note([number], number, [microseconds])
-                if binding.end is not None:
-                    self.pairs.note(binding.end, binding.size_bytes, [perf])
-                if binding.series is not None:
-                    self._count(binding.series, [microseconds], [perf])
-                self._shared.implausible += microseconds < binding.plausible_us
-            else:
+            if known:
                 binding.sequence.add(number, number, 1)
+            else:
+                binding.sequence.seen = min(records.MAX_TOTAL, binding.sequence.seen + 1)
+            if known and binding.least_us <= microseconds <= records.MAX_EXEC_TIME_US:
+                plausible.append(perf)
+            elif known and not microseconds:
+                results[records.Result.ZERO_TIME] += 1
+                self.losses.note_untimed(*binding.place, Tally.UNTIMED_ZERO, 1)
+            else:
+                results[records.Result.GARBAGE] += 1
+        return plausible
 
     def _count(self, key: records.SeriesKey, times: list[int], perfs: list[records.CollectivePerf]) -> None:
         """Count timed collectives by duration and, if their records have these, by algorithm and protocol."""

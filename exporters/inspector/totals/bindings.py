@@ -57,13 +57,11 @@ class Binding:
         self.least_us = 1 if result is Result.ACCEPTED else 0
         self.plausible_us = 0
 
-    def add(self, lowest: int, highest: int, times: list[int]) -> None:
-        """Add operations numbered from ``lowest`` to ``highest`` that took ``times`` microseconds."""
-        count = len(times)
-        self.sequence.add(lowest, highest, count)
+    def add(self, times: list[int]) -> None:
+        """Add operations that took ``times`` microseconds."""
         if self.result is not Result.ACCEPTED:
             return
-        microseconds = sum(times)
+        count, microseconds = len(times), sum(times)
         bus_bytes = count * self.bus_bytes
         self.accumulator.add(count, count * self.size_bytes, microseconds, bus_bytes)
         if self.window is not None:
