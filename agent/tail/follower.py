@@ -10,11 +10,10 @@ import stat
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 
 from agent.tail.crowd import Crowd, LostPositions
 from agent.tail.file import MAX_LINE_BYTES, Chunk, FollowedFile, Position
-from agent.tail.listing import Directory, FollowLimits, FoundEntry, Listing, Walk, entry_at
+from agent.tail.listing import Directory, FoundEntry, Walk, entry_at
 from agent.tail.reader import LineReader, error_name
 from agent.tail.shares import Share, ShareOf, share_of
 
@@ -26,18 +25,18 @@ _NO_ENTRY = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, err
 
 
 class Follower:
-    """Follows the files of a directory and of its subdirectories, one level deep. No OSError leaves this class.
+    """Follows the files that ``listing`` finds. No OSError leaves this class.
 
-    ``matches`` selects files by name. ``start_at_end``: files at the first search that are not in ``resume`` are read
+    ``start_at_end``: files at the first search that are not in ``resume`` are read
     from their last newline on; later files from their first byte. ``generations``: the first free generation of
     identities used before, so that a reused inode never passes for its former file. ``skipped``: refusals by reason,
     once per search.
 
-    ``lost_positions``: positions in lost files, from the method of that name. Above ``limits`` each user, and each
-    directory of a user, has a fair share of the places. Within a share the most recently written files are followed; a
-    future time (by ``wall_clock``) counts as now.
+    ``lost_positions``: positions in lost files, from the method of that name. Above the limits of ``listing`` each
+    user, and each directory of a user, has a fair share of the places. Within a share the most recently written files
+    are followed; a future time (by ``wall_clock``) counts as now.
 
-    ``listing``: search other directories than ``root``. ``returns_end_lines``: a carriage return ends a line too.
+    ``returns_end_lines``: a carriage return ends a line too.
     ``backlog_bytes``: limit of old content read from a new file, plus the rest of its first line.
 
     ``keeps_open(path)``: whether an idle file stays open until its path no longer leads to it, as it may never be found
@@ -49,18 +48,15 @@ class Follower:
 
     def __init__(
         self,
-        root: Path,
-        matches: Callable[[str], bool],
+        listing: Walk,
         clock: Callable[[], float],
         *,
         resume: Sequence[Position] = (),
         lost_positions: Sequence[Position] = (),
         generations: Mapping[tuple[int, int], int] | None = None,
         start_at_end: bool = False,
-        limits: FollowLimits = FollowLimits(),  # noqa: B008  # immutable
         wall_clock: Callable[[], float] = time.time,
         share_of: ShareOf = share_of,
-        listing: Walk | None = None,
         returns_end_lines: bool = False,
         backlog_bytes: int | None = None,
         keeps_open: Callable[[str], bool] = lambda _path: False,
@@ -68,8 +64,6 @@ class Follower:
         self._keeps_open = keeps_open
         self._returns_end_lines = returns_end_lines
         self._backlog_bytes = backlog_bytes
-        self._root = str(root)
-        self._matches = matches
         self._clock = clock
         self._resume = {(position.device, position.inode): position for position in resume}
         self._start_at_end = start_at_end
@@ -78,14 +72,14 @@ class Follower:
         self._wall_clock = wall_clock
         self._now_ns = 0
         self._share_of = share_of
-        self._files = Crowd(limits.files)
+        self._files = Crowd(listing.limits.files)
         self._generations = dict(generations or {})
         self._is_complete = True
         self._foreign: Callable[[str, tuple[int, int]], bool] = lambda *_: False
         self.skipped: Counter[str] = Counter()
         self._lost = LostPositions(lost_positions, self.skipped)
-        self._listing = listing or Listing(root, limits)
-        self._reader = LineReader(self._listing.roots, clock, limits.open_files, self.skipped)
+        self._listing = listing
+        self._reader = LineReader(listing.roots, clock, listing.limits.open_files, self.skipped)
         self.available = False
         self.looked = False
         self.passed_over = 0
@@ -137,13 +131,13 @@ class Follower:
         if identity in self._files or self._start_at_end:
             return
         try:
-            entry = entry_at(self._root, path, identity)
+            entries = [entry_at(root, path, identity) for root in self._listing.roots]
         except OSError as error:
             self.skipped[error_name(error)] += 1
             return
-        if entry is not None and self._matches(entry[1].name):
+        for directory, entry in filter(None, entries):
             self._now_ns = int(self._wall_clock() * 1e9)
-            self._follow_entry(entry[1], entry[0])  # a process here holds it open, so it is not foreign
+            self._follow_entry(directory, entry)  # a process here holds it open, so it is not foreign
 
     def read(self, file: FollowedFile, budget_bytes: int = MAX_LINE_BYTES) -> Chunk | None:
         """Return the next whole lines, at most ``budget_bytes`` (or one long line); None if there are none.
@@ -164,9 +158,9 @@ class Follower:
     # The directories.
 
     def _handle_entry(self, directory: Directory, entry: FoundEntry) -> None:
-        """Follow the file of a directory entry if it matches and is not foreign."""
-        if self._matches(entry.name) and not self._is_passed_over(entry, directory.device):
-            self._follow_entry(entry, directory)
+        """Follow the file of a directory entry if it is not foreign."""
+        if not self._is_passed_over(entry, directory.device):
+            self._follow_entry(directory, entry)
 
     def _is_passed_over(self, entry: FoundEntry, device: int) -> bool:
         identity = (device, entry.inode)
@@ -181,7 +175,7 @@ class Follower:
         if self._start_at_end and len(self._unread) < MAX_FORGOTTEN:
             self._unread.add(identity)
 
-    def _follow_entry(self, entry: FoundEntry, directory: Directory) -> None:
+    def _follow_entry(self, directory: Directory, entry: FoundEntry) -> None:
         try:
             status = entry.stat()
         except OSError as error:

@@ -71,7 +71,7 @@ class Walk:
     """Directories that may be links."""
 
     def __init__(self, limits: FollowLimits) -> None:
-        self._limits = limits
+        self.limits = limits
 
     def look(self, now_ns: int, take: Take, skip: Skip, skipped: Counter[str]) -> bool:
         """Pass files to ``take``, errors to ``skip``; count in ``skipped``. Return False if no directory exists."""
@@ -116,7 +116,7 @@ class Walk:
             return handle
 
         taken = dict.fromkeys(chosen, 0)
-        room = self._limits.entries
+        room = self.limits.entries
         for _ in range(MAX_ROUNDS):
             if room < len(taken) or not taken:
                 break
@@ -129,7 +129,7 @@ class Walk:
                 if whole:
                     del taken[subdirectory]
         self._skipped["entry_limit"] += len(taken)
-        below = fairly_chosen(inner, self._limits.directories)
+        below = fairly_chosen(inner, self.limits.directories)
         self._skipped["directory_limit"] += len(inner) - len(below)
         return below
 
@@ -164,11 +164,12 @@ class Walk:
 
 
 class Listing(Walk):
-    """Searches one directory and its subdirectories, one level deep."""
+    """Searches files with matching names in one directory and its subdirectories, one level deep."""
 
-    def __init__(self, root: Path, limits: FollowLimits) -> None:
+    def __init__(self, root: Path, matches: Fits, limits: FollowLimits = FollowLimits()) -> None:  # noqa: B008  # immutable
         super().__init__(limits)
         self._root = str(root)
+        self._matches = matches
         self.roots = frozenset({self._root})
 
     def look_through(self) -> bool:
@@ -178,8 +179,8 @@ class Listing(Walk):
             return False
         with closing(root):
             top = [Subdirectory("", os.fstat(root).st_uid, 0)]
-            below = self.visit(root, top, self._root, any_name, any_name)
-            self.visit(root, below, self._root, any_name, no_name)
+            below = self.visit(root, top, self._root, self._matches, any_name)
+            self.visit(root, below, self._root, self._matches, no_name)
         return True
 
 

@@ -3,7 +3,6 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from agent.tail.file import CHUNK_BYTES, FollowedFile, Position
@@ -58,13 +57,10 @@ class TextFiles:
         self._patterns = [compiled_path_pattern(pattern) for pattern in patterns]
         self._listing = PatternListing(self._patterns, limits)
         self._follower = Follower(
-            Path("/"),
-            lambda _name: True,
+            self._listing,
             clock,
             resume=resume,
-            limits=limits,
             wall_clock=wall_clock,
-            listing=self._listing,
             returns_end_lines=True,
             backlog_bytes=None if from_beginning else BACKLOG_BYTES,
             keeps_open=keeps_open,

@@ -12,12 +12,16 @@ from fake_clock import FakeClock
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from agent.tail.file import FINGERPRINT_BYTES, FollowedFile, Position
-from agent.tail.follower import IDLE_SECONDS, Follower, FollowLimits
+from agent.tail.follower import IDLE_SECONDS, Follower
+from agent.tail.listing import FollowLimits, Listing
+
+LIMITS = FollowLimits()
 
 
-def follow(root: Path, clock: FakeClock | None = None, **options: Any) -> Follower:
+def follow(root: Path, clock: FakeClock | None = None, limits: FollowLimits = LIMITS, **options: Any) -> Follower:
     """Make a follower of logs; its time stands still unless a clock is given."""
-    return Follower(root, lambda name: name.endswith(".log"), (clock or FakeClock()).monotonic, **options)
+    listing = Listing(root, lambda name: name.endswith(".log"), limits)
+    return Follower(listing, (clock or FakeClock()).monotonic, **options)
 
 
 def drain(follower: Follower, file: FollowedFile) -> bytes:

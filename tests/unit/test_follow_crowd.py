@@ -6,7 +6,8 @@ from fake_clock import FakeClock
 from test_follow import begun, drain, follow, poll
 
 from agent.tail import crowd as module
-from agent.tail.follower import IDLE_SECONDS, FollowLimits
+from agent.tail.follower import IDLE_SECONDS
+from agent.tail.listing import FollowLimits
 
 
 def write(path: Path, text: bytes, modified_seconds: int) -> None:

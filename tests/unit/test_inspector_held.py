@@ -11,7 +11,7 @@ from inspector_reading import published
 from inspector_records import append, line
 
 from agent.tail.follower import Follower
-from agent.tail.listing import FollowLimits
+from agent.tail.listing import FollowLimits, Listing, any_name
 from exporters.inspector.reading import record_files
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.record_files import Ownership
@@ -69,7 +69,7 @@ def test_a_held_file_beyond_the_entry_limit_is_followed(tmp_path: Path) -> None:
     for number in range(8):
         (tmp_path / f"crowd-{number}").touch()
     log = tmp_path / list(os.scandir(tmp_path))[-1].name
-    follower = Follower(tmp_path, lambda _: True, FakeClock().monotonic, limits=FollowLimits(entries=7))
+    follower = Follower(Listing(tmp_path, any_name, FollowLimits(entries=7)), FakeClock().monotonic)
     assert str(log) not in {file.path for file in follower.discover()}
     follower.follow_held(str(log), identity(log))
     [file] = [file for file in follower.files() if file.path == str(log)]
@@ -94,7 +94,7 @@ def test_a_path_is_no_proof(tmp_path: Path, path: str) -> None:
     (root / "other.log").touch()
     for name in ("outside.log", "there.log", "root/a/b/deep.log"):
         (tmp_path / name).touch()
-    follower = Follower(root, lambda _: True, FakeClock().monotonic)
+    follower = Follower(Listing(root, any_name), FakeClock().monotonic)
     follower.discover()
     known, file = {file.path for file in follower.files()}, tmp_path / path
     follower.follow_held(f"{tmp_path}/{path}", identity(file if path != "root/other.log" else tmp_path / "outside.log"))
@@ -106,7 +106,7 @@ def test_a_root_that_is_a_link_is_known_by_both_names(tmp_path: Path) -> None:
     """A file is found where the configured directory is a link and the process' path is the resolved one."""
     (tmp_path / "real").mkdir()
     (tmp_path / "root").symlink_to(tmp_path / "real")
-    follower = Follower(tmp_path / "root", lambda _: True, FakeClock().monotonic)
+    follower = Follower(Listing(tmp_path / "root", any_name), FakeClock().monotonic)
     assert follower.discover() == []
     log = tmp_path / "real/x.log"
     log.touch()

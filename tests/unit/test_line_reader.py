@@ -6,7 +6,7 @@ import pytest
 from fake_clock import FakeClock
 from test_follow import append, drain, follow, open_descriptors, poll
 
-from agent.tail.follower import FollowLimits
+from agent.tail.listing import FollowLimits
 
 
 def test_file_swapped_for_a_link_before_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

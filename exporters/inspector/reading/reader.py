@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from agent.sdk.exporter import Clock, Logger
-from agent.sdk.files import FollowedFile, Follower, ShareOf, share_of
+from agent.sdk.files import FollowedFile, Follower, Listing, ShareOf, share_of
 from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.passes import FileContext, RingSizes
 from exporters.inspector.format.records import Result
@@ -82,8 +82,7 @@ class DirectoryReader:
             identity = (writer.writer_key.device, writer.writer_key.inode)
             generations[identity] = max(generations.get(identity, 0), writer.writer_key.generation + 1)
         self._follower = Follower(
-            root,
-            is_log,
+            Listing(root, is_log),
             clock.monotonic,
             resume=section.positions,
             lost_positions=section.left,

@@ -187,7 +187,8 @@ class RecordFiles:
         self._held &= ownership.held.keys()
         held = [identity for identity in ownership.held if identity not in self._held][:MAX_HELD_TAKEN]
         for identity in held:
-            self._follower.follow_held(ownership.held[identity], identity)
+            if is_log(ownership.held[identity].rpartition("/")[2]):
+                self._follower.follow_held(ownership.held[identity], identity)
         self._held.update(held)
         if held:
             self.sync(self._follower.files(), ownership, now)
