@@ -4,7 +4,7 @@ TextExporter: base of an exporter of jobs' text files; SavedTexts: its section o
 compiled_path_pattern: patterns of paths. JobTexts: follows text files of jobs; JobLines: their new lines. TextFiles,
 TextLines, Follower, Listing, FollowedFile: the parts of JobTexts. jobs_in_turns: local jobs, owners in turn. Position,
 SavedPositions: read positions for the checkpoint. ChangedFiles, read_changed, FileVersion: small files, read whole
-when they change. FairTable, Share, ShareOf, share_of: a bounded table with fair eviction; in_turns: items with owners
+when they change. FairTable, Share: a bounded table with fair eviction; in_turns: items with owners
 in turn; newest: the same for files. atoi, strtoll: numbers as C programs parse them.
 """
 
@@ -16,5 +16,5 @@ from agent.tail.file import FollowedFile, Position
 from agent.tail.follower import Follower
 from agent.tail.listing import Listing
 from agent.tail.patterns import compiled_path_pattern
-from agent.tail.shares import FairTable, Share, ShareOf, in_turns, share_of
+from agent.tail.shares import FairTable, Share, in_turns
 from agent.tail.text_files import TextFiles, TextLines, newest

@@ -15,7 +15,7 @@ from agent.tail.crowd import Crowd, LostPositions
 from agent.tail.file import MAX_LINE_BYTES, Chunk, FollowedFile, Position
 from agent.tail.listing import Directory, FoundEntry, Walk, entry_at
 from agent.tail.reader import LineReader, error_name
-from agent.tail.shares import Share, ShareOf, share_of
+from agent.tail.shares import Share, share_of
 
 IDLE_SECONDS = 60.0
 MAX_FORGOTTEN = 65_536
@@ -56,7 +56,6 @@ class Follower:
         generations: Mapping[tuple[int, int], int] | None = None,
         start_at_end: bool = False,
         wall_clock: Callable[[], float] = time.time,
-        share_of: ShareOf = share_of,
         returns_end_lines: bool = False,
         backlog_bytes: int | None = None,
         keeps_open: Callable[[str], bool] = lambda _path: False,
@@ -71,7 +70,6 @@ class Follower:
         self._unread: set[tuple[int, int]] = set()  # there at the first search but not followed: not new later
         self._wall_clock = wall_clock
         self._now_ns = 0
-        self._share_of = share_of
         self._files = Crowd(listing.limits.files)
         self._generations = dict(generations or {})
         self._is_complete = True
@@ -198,7 +196,7 @@ class Follower:
     def _new_file(
         self, identity: tuple[int, int], path: str, status: os.stat_result, directory: Directory
     ) -> FollowedFile | None:
-        share = self._share_of(status, directory.prefix)
+        share = share_of(status, directory.prefix)
         written_ns = min(status.st_mtime_ns, self._now_ns)
         if self._files.is_full() and not self._displace(share, written_ns):
             self.skipped["file_limit"] += 1

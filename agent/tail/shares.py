@@ -31,10 +31,6 @@ class Share(NamedTuple):
     directory: str
 
 
-ShareOf = Callable[[os.stat_result, str], Share]
-"""Returns the share of a file from its status and directory."""
-
-
 def share_of(status: os.stat_result, directory: str) -> Share:
     """Return the share from the file's user and its directory."""
     return Share(status.st_uid, directory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from agent.sdk.files import Share
 from agent.tail import crowd as crowd_module, follower as follower_module
 from agent.tail.crowd import LostPositions
 from agent.tail.file import Position
-from agent.tail.listing import FollowLimits
+from agent.tail.listing import FollowLimits, Listing
+from agent.tail.shares import share_of
 from exporters.inspector.reading import reader as reader_module, writers as writers_module
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.record_files import FileState
@@ -34,6 +36,13 @@ def share_by_name(status: os.stat_result, directory: str) -> Share:
     return Share(CROWD if status.st_nlink > 1 else VICTIM, directory)
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _shares() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(follower_module, "share_of", share_by_name)
+        yield
+
+
 class Node:
     """A directory with the crowd's files and the victim's, together or in two subdirectories.
 
@@ -48,9 +57,7 @@ class Node:
             path.mkdir(exist_ok=True)
         self.clock = FakeClock()
         self.admission = admission or Admission()
-        self.reader = DirectoryReader(
-            self.root, self.clock, self.admission.admit, from_beginning=True, share_of=share_by_name
-        )
+        self.reader = DirectoryReader(self.root, self.clock, self.admission.admit, from_beginning=True)
         self.ends: list[Turn] = []
 
     def crowd(self, number: int, content: bytes = b"", modified: int | None = None) -> Path:
@@ -102,11 +109,9 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Node:
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
-    """Make the follower's limits smaller."""
+    """Make the limits of listings smaller."""
     small = FollowLimits(**limits)
-    monkeypatch.setattr(follower_module.Follower.__init__, "__kwdefaults__", {
-        **(follower_module.Follower.__init__.__kwdefaults__ or {}), "limits": small,
-    })  # fmt: skip
+    monkeypatch.setattr(Listing.__init__, "__defaults__", (small,))
 
 
 @pytest.mark.slow
@@ -374,8 +379,9 @@ def test_shared_input_is_marked(tmp_path: Path, file_mode: int, directory_mode: 
     assert (files[FileState.WRITABLE_BY_OTHERS], files[FileState.FOLLOWED]) == (shared, 1)
 
 
-def test_a_file_is_its_users(tmp_path: Path) -> None:
+def test_a_file_is_its_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file's share is that of its user and its directory."""
+    monkeypatch.setattr(follower_module, "share_of", share_of)
     path = tmp_path / "here-pid7.log"
     path.write_bytes(line(0))
     uid = os.geteuid()

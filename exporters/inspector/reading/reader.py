@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 
 from agent.sdk.exporter import Clock, Logger
-from agent.sdk.files import FollowedFile, Follower, Listing, ShareOf, share_of
+from agent.sdk.files import FollowedFile, Follower, Listing
 from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.passes import FileContext, RingSizes
 from exporters.inspector.format.records import Result
@@ -55,7 +55,7 @@ class DirectoryReader:
     """Reads one configured directory, one bounded turn at a time.
 
     ``restored`` is the section of an earlier turn; ValueError when it is unreadable. Without it, existing files are
-    read from their end, unless ``from_beginning``. ``share_of`` returns the user and directory of a file.
+    read from their end, unless ``from_beginning``.
     """
 
     def __init__(
@@ -68,7 +68,6 @@ class DirectoryReader:
         from_beginning: bool = False,
         shared: Shared | None = None,
         log: Logger = Logger("inspector"),  # noqa: B008  # holds nothing
-        share_of: ShareOf = share_of,
     ) -> None:
         section = Section([], [], {}) if restored is None else msgspec.msgpack.decode(restored, type=Section)
         self._clock = clock
@@ -89,7 +88,6 @@ class DirectoryReader:
             generations=generations,
             start_at_end=restored is None and not from_beginning,
             wall_clock=clock.time,
-            share_of=share_of,
         )
         now, skipped = clock.monotonic(), self._follower.skipped
         self._writers = Writers(admit, self._shared, section.writers, now, section.shares(), skipped)
