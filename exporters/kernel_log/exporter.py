@@ -22,10 +22,10 @@ from agent.sdk.exporter import (
 from agent.sdk.hardware import NODE, CheckState, Subject, SubjectKind, gpu_faults
 from agent.sdk.metrics import Family, Metric
 from exporters.kernel_log.classify import Category, KernelEvent, categories, fails, judged, log_events
-from exporters.kernel_log.follower import MAX_SEQUENCE, KernelLogFollower
 from exporters.kernel_log.gpu_errors import GpuErrors
+from exporters.kernel_log.lines import MAX_SEQUENCE
 from exporters.kernel_log.mounts import still_failed
-from exporters.kernel_log.reader import EventGroup, LogReader, Look
+from exporters.kernel_log.reader import EventGroup, KernelLog, Look
 
 INTERVAL_SECONDS = 1.0
 MAX_KINDS = 512  # Pairs of category and code. Events of further pairs are counted with an empty code.
@@ -97,8 +97,7 @@ class KernelLogExporter(ShownExporter[bytes]):
         self._is_backlog = True
         await self._thread.call(categories)
         await self._thread.call(gpu_faults.read_table)
-        self._follower = KernelLogFollower(Path(self._config.path), self._past.last)
-        self._reader = LogReader(self._follower, ctx.roots, ctx.guard)
+        self._log = KernelLog(Path(self._config.path), self._past.last, ctx.roots, ctx.guard)
         ctx.evidence.offer(self._last_lines)
 
     async def _last_lines(self, _wanted: Wanted) -> Offered:
@@ -107,8 +106,8 @@ class KernelLogExporter(ShownExporter[bytes]):
         Reads the log first: a GPU's error precedes the death that it explains by less than the interval of updates.
         """
         if not self._is_backlog:
-            await self._thread.call(self._reader.catch_up)
-        lines = [f"{record.seconds:.6f} {record.text}\n" for record in tuple(self._reader.last)]
+            await self._thread.call(self._log.catch_up)
+        lines = [f"{record.seconds:.6f} {record.text}\n" for record in tuple(self._log.kept)]
         return Offered({"kernel.log": "".join(lines).encode()})
 
     async def update(self) -> None:
@@ -133,7 +132,7 @@ class KernelLogExporter(ShownExporter[bytes]):
                 raise
             raise NoData from None
         self._note(look)
-        self._past.last, self._is_backlog = self._reader.settled, False
+        self._past.last, self._is_backlog = self._log.lines.settled, False
         now = self._ctx.clock.time()
         for check, parts in self._past.parts.items():
             self._ctx.checks.report(NODE, check, CheckState.of(not parts))
@@ -144,7 +143,7 @@ class KernelLogExporter(ShownExporter[bytes]):
 
     async def _look(self) -> Look:
         read_only = tuple(self._past.parts.get(READ_ONLY, ()))
-        return await self._thread.call(partial(self._reader.look, read_only, is_backlog=self._is_backlog))
+        return await self._thread.call(partial(self._log.look, read_only, is_backlog=self._is_backlog))
 
     def _note(self, look: Look) -> None:
         """Count what a look read."""
@@ -235,7 +234,7 @@ class KernelLogExporter(ShownExporter[bytes]):
 
     async def drain(self) -> None:
         """Close the log."""
-        await self._thread.call(self._follower.close)
+        await self._thread.call(self._log.close)
 
 
 def render(section: bytes) -> Iterable[Metric]:

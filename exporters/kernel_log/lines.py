@@ -1,4 +1,6 @@
-"""The kernel's own lines among the records of its log. Pure.
+"""The records of the kernel's log, and the kernel's own lines among them. Pure.
+
+Documentation/ABI/testing/dev-kmsg of the kernel describes the records.
 
 NVIDIA's driver marks each of its lines as a continuation, also whole ones (KERN_CONT, in nv_printf of
 kernel-open/nvidia/os-interface.c): an Xid has the same flag as the rest of a line that another line interrupted. Such a
@@ -6,14 +8,47 @@ rest can begin with a user's text: the name of a cpuset, in the report of an OOM
 that name (cpuset_print_current_mems_allowed of kernel/cgroup/cpuset.c), so what it goes on with shows the forgery.
 """
 
+import re
 from collections.abc import Iterable
+from typing import Literal, NamedTuple
 
-from exporters.kernel_log.follower import KernelRecord
+MAX_TEXT = 1024  # Characters of a record's text. The kernel's own limit is about the same.
+MAX_SEQUENCE = 1 << 62  # The greatest plausible number of a record. A line with a greater number is not a record.
 
+_FRAGMENTS = (b"c", b"+")
+"""Flags of a record that continues a line, or that its writer calls a continuation (KERN_CONT)."""
+_RECORD = re.compile(rb"(\d{1,10}),(\d{1,20}),(\d{1,20}),([^;,\n]{0,16})[^;\n]{0,256};([^\n]{0,8192})")
 DRIVER = "NVRM: "  # Lines of NVIDIA's driver begin with this
 AFTER_A_NAME = ",mems_allowed="
 """The kernel's text after the name of a cpuset: at the end of the record or, after an interruption, in another one."""
 MAX_HELD = 1024  # Lines that wait for the next look. Beyond this limit the oldest count at once.
+
+
+class KernelRecord(NamedTuple):
+    """A record: its number since the boot, its time (seconds after the boot), its text.
+
+    ``writer``: a user, or the kernel. A fragment is the kernel's, too: the rest of a line that another line
+    interrupted, which can begin with a user's text, such as the name of a control group; or a whole line of a driver
+    that marks it so.
+    """
+
+    sequence: int
+    seconds: float
+    text: str
+    writer: Literal["user", "kernel", "fragment"]
+
+
+def parse_records(read: bytes) -> list[KernelRecord]:
+    """Return the records in ``read``. Lines of a record's dictionary (they begin with a blank) are left out."""
+    records = []
+    for line in read.split(b"\n"):
+        match = _RECORD.match(line)
+        if match is not None and int(match[2]) <= MAX_SEQUENCE:
+            text = match[5][:MAX_TEXT].decode("utf-8", "replace")
+            by_kernel: Literal["kernel", "fragment"] = "fragment" if match[4] in _FRAGMENTS else "kernel"
+            writer = by_kernel if int(match[1]) >> 3 == 0 else "user"
+            records.append(KernelRecord(int(match[2]), int(match[3]) / 1e6, text, writer))
+    return records
 
 
 class KernelLines:

@@ -1,18 +1,27 @@
-"""One look at the log: its events, with equal events grouped, and the state of mounts. Blocking; for one thread."""
+"""Reads the log, each record once, also across restarts of the agent: its events, equal ones grouped. For one thread.
 
+It blocks, but never waits for records.
+"""
+
+import errno
+import os
 import re
 from collections import deque
 from collections.abc import Iterable
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import NamedTuple
 
 from agent.sdk.exporter import Guard, Roots
 from agent.sdk.system import sysfs
 from exporters.kernel_log.classify import KernelEvent, categories, classify
-from exporters.kernel_log.follower import Batch, KernelLogFollower, KernelRecord
-from exporters.kernel_log.lines import DRIVER, KernelLines
+from exporters.kernel_log.lines import DRIVER, KernelLines, KernelRecord, parse_records
 from exporters.kernel_log.mounts import read_mounted
 
+MAX_RECORD_BYTES = 16 * 1024
+"""One read returns one record, and fails if the record is larger. The kernel's limit is 9 KiB (PRINTK_MESSAGE_MAX)."""
+MAX_RECORDS = 20_000
+"""Records of one look. A flood of records takes several looks, or is overwritten and counted as lost."""
 MAX_AGE_SECONDS = 600.0
 """At a first start, lines that are older than the newest line by more than this are only counted.
 
@@ -20,7 +29,7 @@ The problem may be repaired since. Only the log's own timestamps are compared: p
 apart.
 """
 MAX_BACKLOG_READS = 50
-"""Reads of the follower at the first look: a million records, more than any log has. Later records count as new."""
+"""Reads at the first look: a million records, more than any log has. Later records count as new."""
 MAX_AHEAD = 4  # Reads between two looks. A bundle beyond this limit has the lines of the last read.
 MAX_ALIKE = 512  # Texts of lines whose meaning is cached: a storm of lines has few different texts
 
@@ -29,7 +38,6 @@ AUDIT = "audit: "
 """The beginning of audit records, which appear here without auditd. They have command lines (EXECVE, PROCTITLE)."""
 
 remembered = lru_cache(MAX_ALIKE)(classify)  # Returns the event of a line, by its text
-
 
 _THREAD_GROUP = re.compile(r"^Tgid:\s*(\d{1,10})$", re.MULTILINE)
 _USER = re.compile(r"^Uid:\s*(\d{1,10})\s", re.MULTILINE)
@@ -58,63 +66,93 @@ class Look(NamedTuple):
     mounted: dict[str, bool] | None
 
 
-class LogReader:
-    """Reads events from the records of a follower. ``last``: the last records of the kernel.
+class KernelLog:
+    """The log at ``path``, which may also be a recorded file. ``lost``: records lost since the last look.
 
-    ``settled``: the number of the last record that a restarted agent need not read again.
+    ``last``: the number of the last record that was read, also by an earlier agent; -1 if there is none. ``kept``: the
+    last records that the kernel wrote.
     """
 
-    def __init__(self, follower: KernelLogFollower, roots: Roots, guard: Guard) -> None:
-        self._follower = follower
+    def __init__(self, path: Path, last: int, roots: Roots, guard: Guard) -> None:
+        self._path = path
+        self.last = last
         self._roots = roots
         self._guard = guard
-        self._lines = KernelLines()
-        self._ahead: list[Batch] = []
-        self.last: deque[KernelRecord] = deque(maxlen=LAST_RECORDS)
-
-    @property
-    def settled(self) -> int:
-        """Return the number of the record; see the class."""
-        return self._lines.settled
+        self._fd: int | None = None
+        self._newest = -1
+        self._ahead: list[tuple[list[KernelRecord], bool]] = []
+        self.lines = KernelLines()
+        self.lost = 0
+        self.kept: deque[KernelRecord] = deque(maxlen=LAST_RECORDS)
 
     def look(self, read_only: Iterable[str], *, is_backlog: bool) -> Look:
         """Return new events, lost records and the state of mounts. Only records that the kernel wrote are events.
 
         ``read_only``: file systems that were read-only; their mounts are checked. ``is_backlog``: the first look.
         """
-        is_first_start = is_backlog and self._follower.last < 0
+        is_first_start = is_backlog and self.last < 0
         events: list[tuple[KernelEvent, float]] = []
         processes: dict[int, tuple[int, int]] = {}
-        lost, newest = 0, 0.0
+        newest = 0.0
         ahead, self._ahead = self._ahead, []
         for number in range(len(ahead) + (MAX_BACKLOG_READS if is_backlog else 1)):
-            batch = ahead[number] if number < len(ahead) else self._read()
-            lost += batch.lost
-            newest = max(newest, *(record.seconds for record in batch.records), 0.0)
-            lines, doubtful = self._lines.select(batch.records, self._follower.last, wait=not is_backlog)
-            lost += doubtful
+            records, is_all = ahead[number] if number < len(ahead) else self.read()
+            newest = max(newest, *(record.seconds for record in records), 0.0)
+            lines, doubtful = self.lines.select(records, self.last, wait=not is_backlog)
+            self.lost += doubtful
             for record in lines:
                 read = partial(self._event, record, processes)
                 event = self._guard.attempt("a kernel record", read, sequence=record.sequence)
                 if event is not None:
                     events.append((event, record.seconds))
-            if batch.is_all and number >= len(ahead):
+            if is_all and number >= len(ahead):
                 break
         groups = [EventGroup(event, at, is_first_start and newest - at > MAX_AGE_SECONDS, 1) for event, at in events]
-        asked = tuple(read_only)
+        asked, lost, self.lost = tuple(read_only), self.lost, 0
         return Look(grouped(groups), lost, read_mounted(self._roots, asked) if asked else None)
 
     def catch_up(self) -> None:
-        """Read new records into ``last``; the next look has their events."""
+        """Read new records, for bundles; the next look has their events."""
         if len(self._ahead) < MAX_AHEAD:
-            self._ahead.append(self._read())
+            self._ahead.append(self.read())
 
-    def _read(self) -> Batch:
-        batch = self._follower.read()
-        last = self.last[-1].sequence if self.last else -1
-        new = [record for record in (*batch.known, *batch.records) if record.sequence > last]
-        self.last.extend([record for record in new if _is_kept(record)])
-        return batch
+    def read(self) -> tuple[list[KernelRecord], bool]:
+        """Return new records, and whether the log is read to its end. Raise OSError if it cannot be opened or read."""
+        if self._fd is None:
+            self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        records: list[KernelRecord] = []
+        for _ in range(MAX_RECORDS):
+            try:
+                raw = os.read(self._fd, MAX_RECORD_BYTES)
+            except OSError as error:
+                if error.errno == errno.EPIPE:  # overwritten: the next read returns the oldest record
+                    continue
+                if error.errno != errno.EAGAIN:
+                    self.close()
+                    raise
+                raw = b""
+            if not raw:
+                return records, True
+            records += [record for record in parse_records(raw) if self._is_new(record)]
+        return records, False
+
+    def close(self) -> None:
+        """Close the log."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def _is_new(self, record: KernelRecord) -> bool:
+        """Keep a record for bundles; return False for one that was read before: the log was opened again."""
+        if record.sequence > self._newest:
+            self._newest = record.sequence
+            if _is_kept(record):
+                self.kept.append(record)
+        if record.sequence <= self.last:
+            return False
+        self.lost += record.sequence - self.last - 1 if self.last >= 0 else 0
+        self.last = record.sequence
+        return True
 
     def _event(self, record: KernelRecord, processes: dict[int, tuple[int, int]]) -> KernelEvent | None:
         """Return the event of a line of the kernel; None for most lines."""

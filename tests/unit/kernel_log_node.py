@@ -37,7 +37,7 @@ class Node:
             self.ledger.load(before.ledger.dump())
         if named:
             self.name_hardware()
-        self.log, self.written = log, 0
+        self.log, self.written = log, before.written if before else 0
         self.changes: list[tuple[Path, str, str]] = []
         self.root = log.parent / "root"
         self.ranks = RankTable(self.clock, "here", settle_at_once=True)

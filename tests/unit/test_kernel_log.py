@@ -9,13 +9,12 @@ import pytest
 from agent.hardware.ledger import CHECKS
 from agent.sdk.exporter import Guard, Logger, Roots
 from agent.sdk.hardware import Told
-from exporters.kernel_log import follower as follower_module, lines, mounts as module, reader
+from exporters.kernel_log import lines, mounts as module, reader as reader_module
 from exporters.kernel_log.classify import categories, classify, fails, judged, patterns
-from exporters.kernel_log.follower import MAX_TEXT, Batch, KernelLogFollower, KernelRecord, parse_records
 from exporters.kernel_log.gpu_errors import read_xid
-from exporters.kernel_log.lines import KernelLines
+from exporters.kernel_log.lines import MAX_TEXT, KernelLines, KernelRecord, parse_records
 from exporters.kernel_log.mounts import mounted_devices, read_mounted
-from exporters.kernel_log.reader import LogReader
+from exporters.kernel_log.reader import KernelLog
 
 NVSWITCH = "nvswitch_fatal"
 DATA = Path(__file__).parents[1] / "data"
@@ -102,15 +101,19 @@ def test_records_and_what_are_none() -> None:
     assert len(parse_records(b"4,7,1,-;" + b"x" * (MAX_TEXT + 1))[0].text) == MAX_TEXT
 
 
+def opened_log(path: Path, last: int = -1) -> KernelLog:
+    """The log at a path, read up to the record ``last``."""
+    return KernelLog(path, last, Roots(), Guard(Logger("kernel_log")))
+
+
 def test_what_was_overwritten_is_counted(tmp_path: Path) -> None:
     """Numbers that are left out were lost; before the first record nothing was."""
     log = tmp_path / "kmsg"
     log.write_text("4,5,1,-;a\n4,9,1,-;b\n")
-    assert KernelLogFollower(log, -1).read().lost == 3
-    assert KernelLogFollower(log, 3).read().lost == 4
-    again = KernelLogFollower(log, 9).read()
-    assert again[:3] == ([], 0, True)
-    assert [record.text for record in again.known] == ["a", "b"]
+    for last, lost, records in ((-1, 3, 2), (3, 4, 2), (9, 0, 0)):
+        opened = opened_log(log, last)
+        assert (len(opened.read()[0]), opened.lost) == (records, lost)
+        assert [record.text for record in opened.kept] == ["a", "b"]
 
 
 def test_an_overrun_and_other_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,24 +127,23 @@ def test_an_overrun_and_other_errors(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return answer
 
     (tmp_path / "kmsg").write_text("")
-    follower = KernelLogFollower(tmp_path / "kmsg", -1)
+    log = opened_log(tmp_path / "kmsg")
     monkeypatch.setattr(os, "read", read)
-    batch = follower.read()
-    assert ([record.sequence for record in batch.records], batch.lost) == ([5, 8], 2)
+    assert ([record.sequence for record in log.read()[0]], log.lost) == ([5, 8], 2)
     with pytest.raises(OSError, match="Input/output error"):
-        follower.read()
+        log.read()
 
 
 def test_a_flood_is_read_over_several_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One look reads at most the limit of records; the batch is complete only when the look reaches the end."""
-    monkeypatch.setattr(follower_module, "MAX_RECORDS", 1)
-    monkeypatch.setattr(follower_module, "MAX_RECORD_BYTES", 10)
+    monkeypatch.setattr(reader_module, "MAX_RECORDS", 1)
+    monkeypatch.setattr(reader_module, "MAX_RECORD_BYTES", 10)
     (tmp_path / "kmsg").write_text("4,5,1,-;a\n4,6,1,-;b\n")
-    follower = KernelLogFollower(tmp_path / "kmsg", -1)
+    log = opened_log(tmp_path / "kmsg")
     for sequences, is_all in (([5], False), ([6], False), ([], True)):
-        batch = follower.read()
-        assert ([record.sequence for record in batch.records], batch.is_all) == (sequences, is_all)
-    follower.close()
+        records, at_end = log.read()
+        assert ([record.sequence for record in records], at_end) == (sequences, is_all)
+    log.close()
 
 
 MOUNTINFO = """\
@@ -273,18 +275,19 @@ def test_lines_beyond_the_limit_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_reads_ahead_of_a_look_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of three reads ahead of a look two are done, and the look has the events of both."""
-    monkeypatch.setattr(reader, "MAX_AHEAD", 2)
-    log = LogReader(Endless(tmp_path, -1), Roots(), Guard(Logger("kernel_log")))
+    monkeypatch.setattr(reader_module, "MAX_AHEAD", 2)
+    log = Endless(tmp_path, -1, Roots(), Guard(Logger("kernel_log")))
     for _ in range(3):
         log.catch_up()
-    assert log.last[-1].sequence == 1
+    assert log.kept[-1].sequence == 1
     assert [group.times for group in log.look((), is_backlog=False).groups] == [3]
 
 
-class Endless(KernelLogFollower):
+class Endless(KernelLog):
     """A log that has another record whenever it is read."""
 
-    def read(self) -> Batch:
-        self.last += 1
-        record = KernelRecord(self.last, 1.0, "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.", "kernel")
-        return Batch([record], 0, is_all=False, known=[])
+    def read(self) -> tuple[list[KernelRecord], bool]:
+        text = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
+        record = KernelRecord(self.last + 1, 1.0, text, "kernel")
+        assert self._is_new(record)
+        return [record], False

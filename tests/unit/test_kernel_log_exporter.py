@@ -16,7 +16,6 @@ from agent.sdk.hardware import Gpu, Told, fault_table
 from agent.sdk.ranks import ExitStatus, ProcessKey
 from exporters.kernel_log import (
     exporter as module,
-    follower as follower_module,
     gpu_errors as errors_module,
     reader as reader_module,
 )
@@ -108,8 +107,8 @@ async def test_the_newest_line_of_a_first_start_is_read_first(
     node: Node, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A backlog that takes several reads is judged by its newest line; later lines are new."""
-    monkeypatch.setattr(follower_module, "MAX_RECORDS", 1)
-    monkeypatch.setattr(follower_module, "MAX_RECORD_BYTES", 156)
+    monkeypatch.setattr(reader_module, "MAX_RECORDS", 1)
+    monkeypatch.setattr(reader_module, "MAX_RECORD_BYTES", 156)
     node.write(f"{MLX5:-<138}", seconds=1000.0)
     node.write(f"{XID:-<138}", seconds=1000.0)
     node.write(f"{'anything':-<138}", seconds=6000.0)
@@ -237,7 +236,7 @@ async def test_a_log_that_may_not_be_read(log: Path, monkeypatch: pytest.MonkeyP
 
     with pytest.raises(NoData):
         await Node(log.with_name("none")).look()
-    monkeypatch.setattr("exporters.kernel_log.follower.os.open", refuse)
+    monkeypatch.setattr("exporters.kernel_log.reader.os.open", refuse)
     with pytest.raises(NoData):
         await Node(log).look()
     with pytest.raises(PermissionError):
