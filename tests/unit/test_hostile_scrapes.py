@@ -28,6 +28,7 @@ from agent.web.server import WebServer
 JOBS = yaml.safe_load((Path(__file__).parents[2] / "deploy/prometheus/prometheus.yml").read_text())["scrape_configs"]
 QUERIES = [f"?{urlencode(job['params'], doseq=True)}" for job in JOBS if job["job_name"].startswith("rankwatch")]
 LIVENESS = JOBS[0]["params"]["collect[]"]
+SCRAPE_TIMEOUT_SECONDS = float(JOBS[0]["scrape_timeout"].removesuffix("s"))
 OTHERS = [f"source{number}" for number in range(15)]
 ACCEPT = "application/openmetrics-text;version=1.0.0;q=0.6,text/plain;version=0.0.4;q=0.4,*/*;q=0.1"
 SERIES = 500
@@ -117,7 +118,7 @@ def attack(port: int) -> Iterator[None]:
 
 @pytest.mark.slow
 async def test_scrapes_are_answered_beside_a_user_who_scrapes_without_end(agent: Agent) -> None:
-    """Beside 200 connections with changing selections each of 100 shipped scrapes takes less than 1 s."""
+    """Beside 200 connections with changing selections each of 100 shipped scrapes meets its time-out."""
 
     def measure() -> tuple[list[bytes], list[tuple[int, bytes, float]]]:
         alone = [agent.scrape(query)[1] for query in QUERIES]
@@ -127,4 +128,4 @@ async def test_scrapes_are_answered_beside_a_user_who_scrapes_without_end(agent:
     alone, beside = await asyncio.to_thread(measure)
     assert {status for status, _, _ in beside} == {200}
     assert all(body == alone[number % 2] for number, (_, body, _) in enumerate(beside))
-    assert max(seconds for _, _, seconds in beside) < 1.0
+    assert max(seconds for _, _, seconds in beside) < SCRAPE_TIMEOUT_SECONDS
