@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 from agent.sdk.ranks import Pauses, ProcessKey, RankLabel, RankView
@@ -36,17 +37,15 @@ class WatchedTrouble(NamedTuple):
     failing: frozenset[str]
 
 
+@dataclass(slots=True)
 class _Seen:
     """One process of a rank, from look to look."""
 
-    __slots__ = ("has_left", "pauses", "silent_at", "state", "struck")
-
-    def __init__(self) -> None:
-        self.state = ""
-        self.has_left = False
-        self.pauses = Pauses()
-        self.silent_at: float | None = None
-        self.struck: bool | None = None
+    state: str = ""
+    has_left: bool = False
+    pauses: Pauses = field(default_factory=Pauses)
+    silent_at: float | None = None
+    struck: bool | None = None
 
 
 class TroubleWatch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import msgspec
@@ -45,14 +46,12 @@ class Passage(msgspec.Struct):
     missing: int = 0
 
 
+@dataclass(slots=True)
 class _File:
     """The last lines read from a file, and the passages that miss lines of it."""
 
-    __slots__ = ("last", "open")
-
-    def __init__(self) -> None:
-        self.last: deque[bytes] = deque(maxlen=AROUND)
-        self.open: list[Passage] = []
+    last: deque[bytes] = field(default_factory=lambda: deque(maxlen=AROUND))
+    open: list[Passage] = field(default_factory=list)
 
 
 class LogPassages:

@@ -10,6 +10,7 @@ import re
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import NamedTuple
@@ -89,30 +90,26 @@ MAX_HELD_TAKEN = 1024
 FileKey = tuple[int, int, int]  # Device, inode and generation: one generation of a file
 
 
+@dataclass(slots=True, eq=False)
 class RecordFile:
     """One file and its writers.
 
     ``failures``: errors in a row; ``retry_at``: when (monotonic seconds) the file is read again.
     """
 
-    __slots__ = (
-        "failed", "failures", "file", "generation", "hostname", "known", "looked_size", "path", "piece_bytes",
-        "read_at", "retry_at", "state", "writers",
-    )  # fmt: skip
-
-    def __init__(self, file: FollowedFile, now: float) -> None:
-        self.file = file
-        self.generation = file.generation
-        self.hostname: str | None = None
-        self.path = ""
-        self.looked_size = self.failures = 0
-        self.failed = False
-        self.piece_bytes = FIRST_PIECE_BYTES
-        self.read_at = now
-        self.retry_at = float("-inf")
-        self.state = FileState.UNIDENTIFIED
-        self.writers: dict[WriterName, Aggregate] = {}
-        self.known: set[WriterName] = set()
+    file: FollowedFile
+    read_at: float
+    generation: int
+    hostname: str | None = None
+    path: str = ""
+    looked_size: int = 0
+    failed: bool = False
+    failures: int = 0
+    piece_bytes: int = FIRST_PIECE_BYTES
+    retry_at: float = float("-inf")
+    state: FileState = FileState.UNIDENTIFIED
+    writers: dict[WriterName, Aggregate] = field(default_factory=dict)
+    known: set[WriterName] = field(default_factory=set)
 
     @property
     def key(self) -> FileKey:
@@ -172,7 +169,9 @@ class RecordFiles:
 
     def sync(self, files: list[FollowedFile], ownership: Ownership, now: float) -> None:
         """Take the existing files at monotonic time ``now``, and decide which are this node's."""
-        self.files = {file.identity: self.files.get(file.identity) or RecordFile(file, now) for file in files}
+        self.files = {
+            file.identity: self.files.get(file.identity) or RecordFile(file, now, file.generation) for file in files
+        }
         unread = [record_file for record_file in self.files.values() if record_file.state is not FileState.FOLLOWED]
         for record_file in unread:
             if now >= record_file.retry_at:

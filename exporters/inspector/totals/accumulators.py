@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from array import array
+from dataclasses import dataclass
 from itertools import islice
 
 import msgspec
@@ -44,14 +45,13 @@ class Accumulator(msgspec.Struct, gc=False, array_like=True):
         return both
 
 
+@dataclass(slots=True, eq=False)
 class Window:
     """Bus bandwidth over the last window with data, of one (communicator, rank, collective)."""
 
-    __slots__ = ("bus_bytes", "last", "microseconds")
-
-    def __init__(self) -> None:
-        self.last: tuple[int, int] | None = None
-        self.bus_bytes = self.microseconds = 0
+    last: tuple[int, int] | None = None
+    bus_bytes: int = 0
+    microseconds: int = 0
 
     def roll(self) -> None:
         """End the window; if it has no data, keep the last one."""

@@ -6,6 +6,7 @@ The writer's limit of places (communicator, rank) and the series budget admit a 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from functools import partial
 
 from agent.sdk.metrics import Group
@@ -34,28 +35,24 @@ RecordKey = tuple[str, int, int, str, int, str]
 """Header id, rank, n_ranks, collective, size in bytes and timing source of a record."""
 
 
+@dataclass(slots=True, eq=False)
 class Binding:
     """Where the records of one RecordKey are added, and what each of them counts: a part that is not shown, nowhere."""
 
-    __slots__ = (
-        "accumulator", "bus_bytes", "end", "least_us", "member", "place", "plausible_us", "result",
-        "sequence", "series", "size_bytes", "transfer", "untimed", "window",
-    )  # fmt: skip
-
-    def __init__(self, result: Result, sequence: Sequence | None = None) -> None:
-        self.result = result
-        self.sequence = sequence or Sequence(None)
-        self.accumulator = Accumulator()
-        self.window: Window | None = None
-        self.transfer: TransferWindow | None = None
-        self.member: BoardMember | None = None
-        self.end: End | None = None
-        self.place = (OTHER, 0)
-        self.series: SeriesKey | None = None
-        self.untimed: Tally | None = None
-        self.size_bytes = self.bus_bytes = 0
-        self.least_us = 1 if result is Result.ACCEPTED else 0
-        self.plausible_us = 0
+    result: Result
+    sequence: Sequence = field(default_factory=lambda: Sequence(None))
+    accumulator: Accumulator = field(default_factory=Accumulator)
+    window: Window | None = None
+    transfer: TransferWindow | None = None
+    member: BoardMember | None = None
+    end: End | None = None
+    place: tuple[str, int] = (OTHER, 0)
+    series: SeriesKey | None = None
+    untimed: Tally | None = None
+    size_bytes: int = 0
+    bus_bytes: int = 0
+    least_us: int = 0
+    plausible_us: int = 0
 
     def add(self, times: list[int]) -> None:
         """Add operations that took ``times`` microseconds."""
@@ -165,9 +162,9 @@ class WriterSeries:
         binding.place = (comm, comm_rank)
         return binding
 
-    def _sequence(self, comm: str, comm_rank: int, name: str) -> Sequence | None:
+    def _sequence(self, comm: str, comm_rank: int, name: str) -> Sequence:
         if OTHER in (comm, name):
-            return None
+            return Sequence(None)
         key = (comm, comm_rank, name)
         if key not in self.sequences:
             first = P2P_FIRST if name == P2P_RING else 0

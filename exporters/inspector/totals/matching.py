@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -103,18 +104,16 @@ class SavedBoard(msgspec.Struct, array_like=True):
     members: list[SavedMember]
 
 
+@dataclass(slots=True, eq=False)
 class BoardMember:
     """One rank of a communicator, with the times of its operations, by number, that wait for the other members'."""
 
-    __slots__ = ("board", "credit", "group", "highest", "times", "writer_key")
-
-    def __init__(self, board: OperationBoard, writer_key: WriterKey, credit: Credit, group: Group) -> None:
-        self.board: OperationBoard | None = board
-        self.writer_key = writer_key
-        self.credit = credit
-        self.group = group
-        self.highest = -1
-        self.times: dict[int, int] = {}
+    board: OperationBoard | None
+    writer_key: WriterKey
+    credit: Credit
+    group: Group
+    highest: int = -1
+    times: dict[int, int] = field(default_factory=dict)
 
     def note(self, numbers: list[int], highest: int, times: list[int]) -> None:
         """Add operations: their numbers and kernel times in microseconds."""
