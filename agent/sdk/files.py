@@ -1,15 +1,16 @@
 """Files of jobs: found by pattern, followed with a fair share per owner, and read as lines.
 
-TextExporter: base of an exporter of jobs' text files; SavedTexts: its section of the checkpoint. PathPatterns,
-compiled_path_pattern: patterns of paths. JobTexts: follows text files of jobs; JobLines: their new lines. TextFiles,
-TextLines, Follower, Listing, FollowedFile: the parts of JobTexts. jobs_in_turns: local jobs, owners in turn. Position,
-SavedPositions: read positions for the checkpoint. ChangedFiles, read_changed, FileVersion: small files, read whole
-when they change. FairTable, Share: a bounded table with fair eviction; in_turns: items with owners
-in turn; newest: the same for files. atoi, strtoll: numbers as C programs parse them.
+TextExporter: base of an exporter of jobs' text files; SavedTexts: its section of the checkpoint; FORGET_SECONDS: how
+long that keeps jobs without ranks. PathPatterns, compiled_path_pattern: patterns of paths. JobTexts: follows text files
+of jobs; JobLines: their new lines. TextFiles, TextLines, Follower, Listing, FollowedFile: the parts of JobTexts.
+jobs_in_turns: local jobs, owners in turn. Position, SavedPositions: read positions for the checkpoint. ChangedFiles,
+read_changed, FileVersion: small files, read whole when they change. FairTable, Share: a bounded table with fair
+eviction; in_turns: items with owners in turn; newest: the same for files. atoi, strtoll: numbers as C programs parse
+them.
 """
 
 from agent.core.hosts import atoi, strtoll
-from agent.export.bases import SavedTexts, TextExporter, jobs_in_turns
+from agent.export.bases import FORGET_SECONDS, SavedTexts, TextExporter, jobs_in_turns
 from agent.export.job_texts import JobLines, JobTexts, PathPatterns, SavedPositions
 from agent.system.whole_file import ChangedFiles, FileVersion, read_changed
 from agent.tail.file import FollowedFile, Position

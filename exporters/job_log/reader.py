@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from agent.sdk.exporter import Context, Outputs
-from agent.sdk.files import FollowedFile, Position, TextFiles, TextLines, in_turns
+from agent.sdk.files import FORGET_SECONDS, FollowedFile, Position, TextFiles, TextLines, in_turns
 from agent.sdk.ranks import UNKNOWN_RANK, ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.job_log.catalogue import Catalogue
@@ -38,7 +38,6 @@ LOOKS_SHARE = 0.02  # Limit of the time share of file searches. Searches of a la
 NEW_RANKS_SECONDS = 10.0  # new ranks cause an earlier search: after a crash no process holds their logs open
 HOLDERS_SECONDS = 30.0  # Interval between searches of all processes for open files on shared file systems
 SAVE_SECONDS = 2.5  # Half the interval at which the agent writes its checkpoint
-FORGET_SECONDS = 900.0  # This long after a start, the reader drops jobs of the checkpoint that have no ranks here
 READ_CPU_SECONDS = 0.1  # CPU time limit per turn. A backlog takes at most a tenth of a core.
 READ_BYTES = 64 * 1024 * 1024
 MAX_CLAIMED = 1024  # Limit of read logs, with owners in turn, each owner's most recently written first
