@@ -1,4 +1,4 @@
-"""What is shipped: the metric families with their owners, and the rules."""
+"""What is shipped: the metric families with their owners, and the rules with their sources."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from programs import build
 
 from agent.app.discovery import exporter_names, load_spec
 from agent.export import agent_families
@@ -25,4 +26,6 @@ GROUPS: list[dict[str, Any]] = [
     group for path in sorted((DEPLOY / "rules").glob("*.yml")) for group in yaml.safe_load(path.read_text())["groups"]
 ]
 RULES: list[dict[str, Any]] = [rule for group in GROUPS for rule in group["rules"]]
-RECORDED = {rule["record"] for rule in RULES if "record" in rule}
+RECORDED = {rule["record"]: rule["expr"] for rule in RULES if "record" in rule}
+SOURCES = {path.name: path.read_text() for path in sorted((DEPLOY / "sources").glob("*.yml"))}
+THRESHOLDS = build.read_thresholds(DEPLOY / "thresholds.yml", None)

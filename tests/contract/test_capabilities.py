@@ -65,6 +65,6 @@ def test_metrics_and_alerts_are_there() -> None:
     named = set(words) - LABELS_AND_KEYS
     assert len(named) > 60
     assert named - metrics == set()
-    assert set(re.findall(r"`(\w+:rankwatch_\w+:\w+)`", text)) <= RECORDED
+    assert set(re.findall(r"`(\w+:rankwatch_\w+:\w+)`", text)) <= RECORDED.keys()
     alerts = re.findall(r"alerts? ((?:[A-Z]\w+(?:, )?)+)", text)
     assert {name for alert in alerts for name in alert.split(", ") if name} <= {rule.get("alert") for rule in RULES}

@@ -49,7 +49,7 @@ OF_ITS = re.compile(SERIES + r"\{[^}]*\}(?:\[\$__rate_interval\]\))? and on \(cl
 """Series of something else, kept for what the dashboard is about."""
 CLUSTER = 'cluster=~"$cluster(^.*)?"'
 SITE = yaml.safe_load((ROOT / "deploy" / "prometheus" / "thresholds.yml").read_text())
-KNOWN = FAMILIES.keys() | RECORDED
+KNOWN = FAMILIES.keys() | RECORDED.keys()
 """The metrics that the agent and its exporters export, and those that the shipped rules record."""
 METRIC = re.compile(r"\b(?:[a-z_]+:)?rankwatch_\w+(?::\w+)?")
 VARIABLE = re.compile(r"\$\{?([a-z_]\w*)")

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import _jsonnet  # type: ignore[import-not-found]  # an extension module without types
-import yaml
-
-ROOT = Path(__file__).parents[2]
+from shipped import GROUPS, ROOT
 
 
 def evaluated(field: str) -> Any:
@@ -21,12 +18,8 @@ def evaluated(field: str) -> Any:
 def test_rules_are_the_shipped_ones() -> None:
     """The mixin's rules equal the shipped ones, with the same intervals."""
     for kind, field in (("record", "prometheusRules"), ("alert", "prometheusAlerts")):
-        shipped = {}
-        for path in (ROOT / "deploy/prometheus/rules").glob("*.yml"):
-            for group in yaml.safe_load(path.read_text())["groups"]:
-                rules = [rule for rule in group["rules"] if kind in rule]
-                if rules:
-                    shipped[group["name"]] = group | {"rules": rules}
+        of_kind = [group | {"rules": [rule for rule in group["rules"] if kind in rule]} for group in GROUPS]
+        shipped = {group["name"]: group for group in of_kind if group["rules"]}
         assert {group["name"]: group for group in evaluated(field)["groups"]} == shipped
 
 

@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pytest
-import yaml
 from programs import build
+from shipped import RECORDED, ROOT, RULES, SOURCES, THRESHOLDS
 
 from agent.app.config import AgentConfig
 from agent.ranks.rank.numbers import NUMBERS
+from exporters.rdma.families import COUNTER, HARDWARE_COUNTER, TELLING, TELLING_OF_DRIVER
 
-ROOT = Path(__file__).parents[2]
-DEPLOY = ROOT / "deploy" / "prometheus"
 MAX_LINES = 1300  # Of all sources together
 MAX_COLUMNS = 120  # Of a line of a source
 MAX_RECORDINGS = 90  # In all sources
 MAX_DEPTH = 2  # Of recordings that read recordings, below an alert
 MAX_EXPRESSION = 26
 """Lines of MAX_COLUMNS that an expression fills as built."""
-SOURCES = {path.name: path.read_text() for path in sorted((DEPLOY / "sources").glob("*.yml"))}
-BUILT = build.build(SOURCES, build.read_thresholds(DEPLOY / "thresholds.yml", None))
-GROUPS: dict[str, list[dict[str, Any]]] = {name: yaml.safe_load(text)["groups"] for name, text in BUILT.items()}
-RULES: list[dict[str, Any]] = [rule for groups in GROUPS.values() for group in groups for rule in group["rules"]]
-RECORDED = {rule["record"]: rule["expr"] for rule in RULES if "record" in rule}
 RECORDING = re.compile(r"\b\w+:rankwatch_\w+:\w+")
 
 
@@ -66,15 +59,14 @@ def test_texts_ask_no_database() -> None:
 
 def test_agents_and_rules_judge_by_the_same_numbers(tmp_path: Path) -> None:
     """The agent's defaults equal the thresholds, and `build.py --agent` reads its section `verdict`."""
-    thresholds = build.read_thresholds(DEPLOY / "thresholds.yml", None)
     defaults = msgspec.to_builtins(NUMBERS)
     assert frozenset(AgentConfig.__struct_fields__) == build.SECTIONS
-    assert (defaults.keys() & thresholds.keys(), defaults.keys()) == (build.SHARED, build.SHARED | build.AGENTS_OWN)
-    assert {name: thresholds[name] for name in build.SHARED} == {name: defaults[name] for name in build.SHARED}
+    assert (defaults.keys() & THRESHOLDS.keys(), defaults.keys()) == (build.SHARED, build.SHARED | build.AGENTS_OWN)
+    assert {name: THRESHOLDS[name] for name in build.SHARED} == {name: defaults[name] for name in build.SHARED}
     config = tmp_path / "rankwatch.yml"
     config.write_text("verdict: {killed_behind_seconds: 20, blocked_seconds: 90}\n")
-    changed = build.with_verdict(thresholds, config)
-    assert changed == thresholds | {"killed_behind_seconds": 20}
+    changed = build.with_verdict(THRESHOLDS, config)
+    assert changed == THRESHOLDS | {"killed_behind_seconds": 20}
     assert "< time() - 20" in build.build(SOURCES, changed)["deaths.yml"]
 
 
@@ -94,7 +86,7 @@ def test_a_wrong_verdict_is_refused(text: str, tmp_path: Path) -> None:
     config = tmp_path / "rankwatch.yml"
     config.write_text(text)
     with pytest.raises(build.RulesError, match=r"rankwatch\.yml"):
-        build.with_verdict(build.read_thresholds(DEPLOY / "thresholds.yml", None), config)
+        build.with_verdict(THRESHOLDS, config)
 
 
 def test_recordings_serve() -> None:
@@ -103,3 +95,15 @@ def test_recordings_serve() -> None:
     readers += " ".join(path.read_text() for path in sorted((ROOT / "grafana").glob("*.py")))
     readers += " ".join(path.read_text() for path in sorted((ROOT / "agent").rglob("*.py")))
     assert [name for name in RECORDED if name not in readers] == []
+
+
+@pytest.mark.parametrize(
+    ("family", "shown"), [(COUNTER.name, TELLING), (HARDWARE_COUNTER.name, TELLING_OF_DRIVER)], ids=("link", "driver")
+)
+def test_counters_of_the_rules_are_shown(family: str, shown: frozenset[str]) -> None:
+    """Each RDMA counter of a rule has a series without all_counters."""
+    rules = " ".join(rule["expr"] for rule in RULES)
+    selectors = re.findall(family + r'\{counter=~?"([^"]+)"', rules)
+    assert len(selectors) == rules.count(family) > 0
+    named = {name for selector in selectors for name in selector.split("|")}
+    assert {name for name in named if not any(re.fullmatch(name, pattern) for pattern in shown)} == set()
