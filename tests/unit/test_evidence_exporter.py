@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from client_metrics import samples
 from evidence_site import TOLD, Site
+from fake_clock import FakeClock
 from lent import lent
 from rank_table import KILLED, environment
 
@@ -15,8 +16,9 @@ from agent.evidence import folder
 from agent.evidence.summary import Event, Word
 from agent.ranks.rank.facts import ProcessFacts
 from agent.sdk.evidence import Offered, Wanted
+from agent.sdk.exporter import NoData
 from agent.sdk.ranks import ProcessKey
-from exporters.evidence import EvidenceExporter, exporter as module, processes
+from exporters.evidence import EvidenceConfig, EvidenceExporter, exporter as module, processes
 
 
 @pytest.fixture
@@ -192,3 +194,11 @@ async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(
     for number in range(module.MAX_FROZEN + 3):
         await site.exporter._freeze(str(500 + number), views)
     assert (len(site.exporter._frozen), list(site.exporter._frozen)[:2]) == (module.MAX_FROZEN, ["500", "504"])
+
+
+async def test_without_a_directory_there_is_nothing_to_do(tmp_path: Path) -> None:
+    """If neither the directory nor its parent exists, the exporter has no source."""
+    exporter = EvidenceExporter(EvidenceConfig(path=str(tmp_path / "none" / "evidence")))
+    await exporter.start(lent("evidence", FakeClock()))
+    with pytest.raises(NoData):
+        await exporter.update()

@@ -9,7 +9,7 @@ import pytest
 from flight_dumps import dump, entry, pickled
 
 from exporters.flight_recorder import dump as module
-from exporters.flight_recorder.dump import Call, DumpSummary, GroupProgress, read_dump
+from exporters.flight_recorder.dump import DumpSummary, GroupProgress, read_dump
 from exporters.flight_recorder.pickled import RefusedError
 
 
@@ -31,13 +31,6 @@ def test_a_dump_without_members_is_nobodys() -> None:
     for ranks in ("", "[]", "all", "[0, x]"):
         assert read_dump(pickled(dump(ranks=ranks)), 0) is None
     assert read_dump(pickled(dump(pg_config={})), 0) is None
-
-
-def test_what_a_rank_waits_in() -> None:
-    """A rank waits in its first incomplete operation; the greatest number is the last one begun."""
-    answer = only(dump([entry(sequence=4, state="completed"), entry(sequence=6), entry(sequence=5)], enqueued=6))
-    assert answer == GroupProgress("0", "default_pg", 4, 6, Call(5, "all_reduce", "Float", "1024", "scheduled"))
-    assert only(dump([entry(sequence=4, state="completed")], enqueued=4)).waits is None
 
 
 def test_a_rank_without_entries() -> None:

@@ -115,6 +115,12 @@ def test_the_first_cause(lines: list[str], root: tuple[str, str, str] | None) ->
     assert log.shown().events.get(("6", "collective_mismatch", "root"), 0) == (root == ("collective_mismatch", "6", ""))
 
 
+def test_a_file_of_a_rank() -> None:
+    """A line without a name in a rank's own file is that rank's and this node's; a line that names a node is not."""
+    assert Log().write("ValueError: x", rank="3").root() == ("program_error", "3", "here")
+    assert Log().write(RECEIVED, rank="1").root() == ("gpu_hardware", UNKNOWN_RANK, "gpu-9")
+
+
 def test_a_cascade_is_named_where_no_root_comes_in_time() -> None:
     """A cascade names a cause after a minute without a root, and no more once there is one."""
     log = Log().write("[rank0]: torch.distributed.DistBackendError: NCCL error in: x")
