@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from agent.sdk.metrics import Family
+from agent.sdk.metrics import Family, declared
 from exporters.inspector.format.records import P2P_RECV, P2P_SEND, Result
 from exporters.inspector.reading.record_files import FileState
 from exporters.inspector.totals.losses import Tally
@@ -182,4 +182,4 @@ PROXY_SECONDS = Family(
     ("job_id", "rank", "comm", "direction", "peer", "phase"),
     f"6 per peer, rank and communicator, at most {MAX_PEERS} peers; only with NCCL_INSPECTOR_ENABLE_PROXY=1")
 # fmt: on
-FAMILIES = tuple(family for family in globals().values() if isinstance(family, Family))
+FAMILIES = declared(globals())

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from agent.sdk.metrics import Family, Metric, Rows
+from agent.sdk.metrics import Family, Metric, Rows, declared
 from agent.sdk.ranks import RankLabel
 from exporters.process.usage.totals import GroupTotals, RankUsage
 
@@ -50,7 +50,7 @@ AFFINITY = Family("rankwatch_rank_affinity_info", "gauge",
     "always 1.",
     (*_RANK, "cpus", "numa_nodes"), "1 per live rank, only with all_values")
 # fmt: on
-FAMILIES = tuple(family for family in globals().values() if isinstance(family, Family))
+FAMILIES = declared(globals())
 
 
 def render(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
-from agent.sdk.metrics import Family, Metric, Rows, comm_label
+from agent.sdk.metrics import Family, Metric, Rows, comm_label, declared
 from exporters.ras.protocol.client import EVENTS, OTHER, STAGES, Stage
 from exporters.ras.query.jobs import QueryPlan
 from exporters.ras.query.monitor import Monitored
@@ -178,7 +178,7 @@ INTERVAL = Family(
     "From the job's last query to the next: it grows with the job's size, with what a query costs, and with failures.",
     ("job_id",), "1 per queried job")
 # fmt: on
-FAMILIES = tuple(family for family in globals().values() if isinstance(family, Family))
+FAMILIES = declared(globals())
 STREAM_STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "size", "cut", "deadline")
 
 
