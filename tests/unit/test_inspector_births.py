@@ -15,7 +15,6 @@ from exporters.inspector.reading.slot import STALE_SECONDS
 from exporters.inspector.totals.inheritance import BIRTH_SECONDS, Births, Inheritance, Kind, RankTally
 from exporters.inspector.totals.losses import Tally
 
-SCRAPE_SECONDS = 15.0
 GAUGES = {"rankwatch_collective_bus_bandwidth_bytes_per_second"}
 COUNTERS = {
     OPERATIONS, "rankwatch_collective_seconds_total", "rankwatch_collective_bus_bytes_total",

@@ -130,6 +130,20 @@ def leaving(lines: list[str], known: Plan | None) -> set[int]:
     return {number for number, rank in taken(lines).ranks.items() if is_leaving(number, rank, known)}
 
 
+def test_planned_exits_follow_the_phase_of_a_rank() -> None:
+    """A rank is to leave from the start of the phase that kills it, and from the end of the one it is removed after."""
+    known = planned(PHASES)
+    lines = [f"global_rank={rank}, local_rank={rank} -> start phase 1" for rank in range(8)]
+    assert leaving(lines, known) == set()
+    lines += [f"global_rank={rank}, local_rank={rank} -> end phase 1" for rank in range(8)]
+    assert leaving(lines, known) == {5}
+    lines += [f"global_rank={rank}, local_rank={rank} -> start phase 2" for rank in (0, 1, 2, 3, 4, 6, 7)]
+    assert leaving(lines, known) == {5, 6}
+    lines += ["Process 0 -> global_rank=6, local_rank=6", "Process 1 -> global_rank=5, local_rank=5"]
+    assert leaving(lines, known) == set()
+    assert taken(lines).phase() == 2
+
+
 def test_ranks_that_say_that_they_leave() -> None:
     """Without a plan a rank's own line announces its exit, until it begins another phase."""
     lines = [f"{ME}start phase 1", f"{ME}this rank is being removed in this phase, exiting"]

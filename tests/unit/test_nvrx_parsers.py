@@ -234,7 +234,6 @@ def test_scores_follow_their_heading() -> None:
     assert sums.scores == {("8", "individual"): 0.8}
 
 
-LAST = events.MAX_RANK - 1
 INTERRUPTED = {
     "on ranks=[0, 1]": "0 1",
     "on ranks={1, 3}, Interruption.SOFT_TIMEOUT on ranks={2}": "1 3 2",  # by format_interruption_records of NVRx 0.4.1
