@@ -10,6 +10,7 @@ from evidence_site import TOLD, Site
 from fake_clock import FakeClock
 from lent import lent
 from rank_table import KILLED, environment
+from test_evidence_bundle import summary
 
 from agent.cli.evidence import main
 from agent.evidence import folder
@@ -19,6 +20,7 @@ from agent.sdk.evidence import Offered, Wanted
 from agent.sdk.exporter import NoData
 from agent.sdk.ranks import ProcessKey
 from exporters.evidence import EvidenceConfig, EvidenceExporter, exporter as module, processes
+from exporters.evidence.bundle import bundle_name
 
 
 @pytest.fixture
@@ -176,6 +178,20 @@ async def test_many_jobs_in_trouble_at_once_wait_in_a_bounded_line(site: Site) -
     tried = module.MAX_WAITING * (module.MAX_WAITING_PER_USER + 1)
     assert site.exporter.snapshot() == {"bundle": 0, "places": tried - len(first)}
     assert set(first) == site.exporter._begun.keys()
+
+
+async def test_the_bundle_of_a_job_in_trouble_outlives_a_flood(site: Site) -> None:
+    """Of a job with a dead rank the bundle stays when jobs of as many users as there are places die after it."""
+    await site.start_and_kill(1)
+    users = 4 * site.config.keep_bundles
+    for user in range(users):
+        job_id, at = f"job-{user}", 1.8e9 + user
+        bundle = (bundle_name(job_id, at, "here"), {}, summary(job_id, at, f"user-{user}"))
+        limits = (site.config.keep_bundles, site.exporter._watch.troubled)
+        await asyncio.to_thread(module.bundle.write, site.folder, *bundle, *limits)
+    kept = await site.summaries()
+    assert (len(kept), [entry.job_id for entry in kept if entry.user == "ann"]) == (users, ["7"])
+    assert "job-0" not in {entry.job_id for entry in kept}
 
 
 async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(
