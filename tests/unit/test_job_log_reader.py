@@ -119,6 +119,18 @@ def test_what_proves_whose_a_log_is(
     assert claimed(path, uid, name_id, holds, {"4711": known}, {"4711": [known]}) == claim
 
 
+def test_the_last_words_of_ranks_that_were_silent_are_read(unnamed: Node) -> None:
+    """The last lines of a job that was silent for minutes count, though no process holds the file."""
+    path = unnamed.write("mine.txt", "hello\n")
+    unnamed.run(4000, path)
+    unnamed.look()
+    unnamed.clock.advance(600.0)
+    unnamed.look()
+    unnamed.write("mine.txt", "ValueError: x\n")
+    shutil.rmtree(unnamed.proc / "4000")
+    assert sum(counts(unnamed.look()).values()) == 1
+
+
 def test_a_silent_containers_last_words_are_read(unnamed: Node, tmp_path: Path) -> None:
     """The last lines of a silent container's log count."""
     alias = tmp_path / "alias.txt"  # where the agent's tree has another file than the container's

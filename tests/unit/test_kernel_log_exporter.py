@@ -103,6 +103,15 @@ async def test_nothing_is_counted_twice_over_a_restart(log: Path) -> None:
     assert (await Node(log, first).look())["kernel_events_total", "gpu_xid", "79"] == 1
 
 
+async def test_old_lines_of_a_first_start_are_counted_and_fail_nothing(node: Node) -> None:
+    """At a first start lines older than the limit are counted and fail no check."""
+    node.write(MLX5, seconds=100.0)
+    node.write(XID, seconds=100.5)
+    node.write("anything", seconds=100.5 + reader_module.MAX_AGE_SECONDS)
+    assert (await node.look())["kernel_events_total", "mlx5_fatal", ""] == 1
+    assert node.failed() == {("GPU-a", "gpu_xid")}
+
+
 async def test_the_newest_line_of_a_first_start_is_read_first(
     node: Node, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
