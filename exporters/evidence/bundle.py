@@ -18,7 +18,7 @@ from agent.sdk.exporter import write_own_file
 
 MAX_PART_BYTES = 4 * 1024 * 1024  # Of one file; only the end of a longer one is kept
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
-_DRAFT = re.compile(rf".+({re.escape(bundle_files.SUFFIX)}|{re.escape(bundle_files.SUMMARY_SUFFIX)})\.new")
+_DRAFT = re.compile(rf".+({re.escape(bundle_files.SUFFIX)}|{re.escape(bundle_files.SUMMARY_SUFFIX)})\.(new|part)")
 """The name of a file that is not complete (``write_own_file``)."""
 
 

@@ -259,7 +259,7 @@ class EvidenceExporter:
                 age = max(0.0, clock.time() - summary.taken_at)
                 self._begun.setdefault(summary.job_id, clock.monotonic() - age)
                 covered = self._watch.covered
-                covered[summary.job_id] = max(covered.get(summary.job_id, 0.0), summary.taken_at)
+                covered[summary.job_id] = max(covered.get(summary.job_id, 0.0), min(summary.taken_at, clock.time()))
 
     def snapshot(self) -> Mapping[str, int]:
         """Return the failures by part."""

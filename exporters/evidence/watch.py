@@ -53,7 +53,7 @@ class TroubleWatch:
 
     ``troubled``: jobs that may have an open page after the last look: a rank is or was dead, does not respond, is
     silent, or is on failed hardware. ``covered``: by job, when its newest bundle of an earlier agent was taken (seconds
-    since the epoch): a death before that is no occasion.
+    since the epoch): a rank that is first seen dead, and died before that, is no occasion.
     """
 
     def __init__(self, silence_seconds: float) -> None:
@@ -120,13 +120,13 @@ class TroubleWatch:
         verdict = view.process.verdict
         if verdict is None or verdict.state == seen.state:
             return None
-        seen.state = verdict.state
+        is_first, seen.state = not seen.state, verdict.state
         if view.label.job_id in self._changes or len(self._changes) < MAX_JOBS:
             changes = self._changes.setdefault(view.label.job_id, deque(maxlen=MAX_CHANGES_PER_JOB))
             changes.append(Change(now_seconds, view.label.rank, verdict.state, verdict.reason))
         if verdict.state == "dead":
-            died_at = view.process.exited_seconds
-            return None if died_at is not None and died_at < self.covered.get(view.label.job_id, 0.0) else "dead"
+            is_covered = is_first and view.process.exited_seconds < self.covered.get(view.label.job_id, 0.0)
+            return None if is_covered else "dead"
         return "unresponsive" if verdict.state == "unresponsive" else None
 
     def _silent(self, view: RankView, seen: _Seen, now_seconds: float) -> Reason | None:

@@ -21,7 +21,8 @@ _RECORD = re.compile(rb"(\d{1,10}),(\d{1,20}),(\d{1,20}),([^;,\n]{0,16})[^;\n]{0
 DRIVER = "NVRM: "  # Lines of NVIDIA's driver begin with this
 AFTER_A_NAME = ",mems_allowed="
 """The kernel's text after the name of a cpuset: at the end of the record or, after an interruption, in another one."""
-MAX_HELD = 1024  # Lines that wait for the next look. Beyond this limit the oldest count at once.
+REST_SECONDS = 1.0  # The kernel writes the rest of an interrupted line sooner
+MAX_WAITING = 1024  # Lines that wait for the next look. Beyond this limit the oldest count at once.
 
 
 class KernelRecord(NamedTuple):
@@ -54,34 +55,41 @@ def parse_records(read: bytes) -> list[KernelRecord]:
 class KernelLines:
     """Selects the kernel's lines. A line of NVIDIA's driver waits for one look, in which a rest of it would appear.
 
-    ``settled``: the number of the last record that no look needs again; -1 before the first.
+    The lines after it wait, too. ``settled``: the number of the last record that no look needs again; -1 before the
+    first.
     """
 
     def __init__(self) -> None:
         self.settled = -1
-        self._held: list[KernelRecord] = []
+        self._waiting: list[KernelRecord] = []
 
     def select(
         self, records: Iterable[KernelRecord], last: int, *, wait: bool = True
     ) -> tuple[list[KernelRecord], int]:
-        """Return the kernel's lines among the records of a look and those held before, and the number of doubtful ones.
+        """Return the kernel's lines of a look and those that waited for it, in order, and the number of doubtful ones.
 
-        The lines are in the order of their numbers. ``last``: the number of the look's last record. Without ``wait`` no
-        line waits.
+        ``last``: the number of the look's last record. Without ``wait`` no line waits.
         """
-        before = self._held
-        held: list[KernelRecord] = []
-        lines: list[KernelRecord] = []
+        lines = self._waiting
+        waiting: list[KernelRecord] = []
         doubtful = 0
         for record in records:
-            if record.writer == "kernel":
-                lines.append(record)
-            elif record.writer == "fragment" and record.text.startswith(AFTER_A_NAME):
-                doubtful += len(before) + len(held)  # one may be a cpuset's name; which, the log does not show
-                before, held = [], []
-            elif record.writer == "fragment" and record.text.startswith(DRIVER) and AFTER_A_NAME not in record.text:
-                held.append(record)
-        kept = min(len(held), MAX_HELD) if wait else 0
-        now, self._held = held[: len(held) - kept], held[len(held) - kept :]
-        self.settled = self._held[0].sequence - 1 if self._held else last
-        return sorted([*before, *now, *lines]), doubtful
+            is_fragment = record.writer == "fragment"
+            is_driver = is_fragment and record.text.startswith(DRIVER)
+            if is_driver and AFTER_A_NAME in record.text:
+                doubtful += 1
+            elif is_fragment and record.text.startswith(AFTER_A_NAME):
+                count = len(lines) + len(waiting)
+                lines, waiting = ([line for line in some if not _may_end_in(line, record)] for some in (lines, waiting))
+                doubtful += count - len(lines) - len(waiting)
+            elif is_driver or record.writer == "kernel":
+                (waiting if wait and (waiting or is_driver) else lines).append(record)
+        over = max(0, len(waiting) - MAX_WAITING)
+        lines, self._waiting = lines + waiting[:over], waiting[over:]
+        self.settled = self._waiting[0].sequence - 1 if self._waiting else last
+        return lines, doubtful
+
+
+def _may_end_in(line: KernelRecord, rest: KernelRecord) -> bool:
+    """Return whether a line of the driver may be a cpuset's name after which the kernel wrote ``rest``."""
+    return line.writer == "fragment" and rest.seconds - line.seconds <= REST_SECONDS

@@ -94,9 +94,10 @@ class KernelLog:
         events: list[tuple[KernelEvent, float]] = []
         processes: dict[int, tuple[int, int]] = {}
         newest = 0.0
-        ahead, self._ahead = self._ahead, []
-        for number in range(len(ahead) + (MAX_BACKLOG_READS if is_backlog else 1)):
-            records, is_all = ahead[number] if number < len(ahead) else self.read()
+        for _ in range(MAX_BACKLOG_READS if is_backlog else 1):
+            self._ahead.append(self.read())  # an error leaves what was read ahead for the next look
+            batches, self._ahead = self._ahead, []
+            records = [record for batch, _ in batches for record in batch]
             newest = max(newest, *(record.seconds for record in records), 0.0)
             lines, doubtful = self.lines.select(records, self.last, wait=not is_backlog)
             self.lost += doubtful
@@ -105,7 +106,7 @@ class KernelLog:
                 event = self._guard.attempt("a kernel record", read, sequence=record.sequence)
                 if event is not None:
                     events.append((event, record.seconds))
-            if is_all and number >= len(ahead):
+            if batches[-1][1]:
                 break
         groups = [EventGroup(event, at, is_first_start and newest - at > MAX_AGE_SECONDS, 1) for event, at in events]
         asked, lost, self.lost = tuple(read_only), self.lost, 0

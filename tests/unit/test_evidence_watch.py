@@ -44,6 +44,18 @@ def test_states_that_are_occasions(looks: list[list[RankView]], occasions: list[
     assert [watch.look(views, float(at)).occasions for at, views in enumerate(looks)] == occasions
 
 
+@pytest.mark.parametrize(("looks", "covered", "occasions"), [
+    ([[gone(0)]], 1001.0, [()]), ([[gone(0)]], 999.0, [(DEAD,)]), ([[ALIVE], [gone(0)]], 5000.0, [(), (DEAD,)]),
+])  # fmt: skip
+def test_deaths_that_an_earlier_bundle_covers(
+    looks: list[list[RankView]], covered: float, occasions: list[tuple[Occasion, ...]]
+) -> None:
+    """A rank first seen dead is no occasion if a bundle is newer; one that was seen alive is, whatever the clock."""
+    watch = TroubleWatch(SILENCE)
+    watch.covered["7"] = covered
+    assert [watch.look(views, float(at)).occasions for at, views in enumerate(looks)] == occasions
+
+
 def test_hardware_that_fails_under_a_rank_is_an_occasion_once() -> None:
     """A rank that was on well hardware and is on failed hardware is an occasion; one that never was on well, none."""
     watch, struck = TroubleWatch(SILENCE), {RankLabel("7", "1")}

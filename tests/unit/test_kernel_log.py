@@ -264,7 +264,7 @@ def test_a_name_is_no_longer_than_a_process_has() -> None:
 
 def test_lines_beyond_the_limit_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of one line of NVIDIA's driver more than may wait the oldest counts at once."""
-    monkeypatch.setattr(lines, "MAX_HELD", 2)
+    monkeypatch.setattr(lines, "MAX_WAITING", 2)
     kernel = KernelLines()
     drivers = [KernelRecord(number, 1.0, "NVRM: Xid", "fragment") for number in range(3)]
     assert kernel.select(drivers, 2) == (drivers[:1], 0)
@@ -283,6 +283,21 @@ def test_reads_ahead_of_a_look_have_a_limit(tmp_path: Path, monkeypatch: pytest.
     assert [group.times for group in log.look((), is_backlog=False).groups] == [3]
 
 
+def test_a_failed_read_loses_nothing_that_was_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events of records that a bundle read appear in the first look whose own read succeeds."""
+    log = Endless(tmp_path, -1, Roots(), Guard(Logger("kernel_log")))
+    log.catch_up()
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="broken"):
+        patch.setattr(log, "read", broken)
+        log.look((), is_backlog=False)
+    assert [group.times for group in log.look((), is_backlog=False).groups] == [2]
+
+
+def broken() -> None:
+    """A device that fails."""
+    raise OSError("broken")
+
+
 class Endless(KernelLog):
     """A log that has another record whenever it is read."""
 
@@ -291,3 +306,23 @@ class Endless(KernelLog):
         record = KernelRecord(self.last + 1, 1.0, text, "kernel")
         assert self._is_new(record)
         return [record], False
+
+
+def test_lines_after_a_line_that_waits_wait_too() -> None:
+    """An agent that restarts between two looks reads both lines again, so neither counts before the next look."""
+    kernel = KernelLines()
+    records = [KernelRecord(0, 1.0, "first", "kernel"), KernelRecord(1, 1.0, "NVRM: Xid", "fragment")]
+    records.append(KernelRecord(2, 1.0, "after", "kernel"))
+    assert kernel.select(records, 2) == (records[:1], 0)
+    assert kernel.settled == 0
+    assert kernel.select([], 2) == (records[1:], 0)
+
+
+def test_a_rest_makes_only_recent_lines_doubtful() -> None:
+    """The rest of a line hides the driver's lines of a second before it; those and a line with a rest are counted."""
+    kernel = KernelLines()
+    early, late = KernelRecord(0, 1.0, "NVRM: Xid", "fragment"), KernelRecord(1, 7.5, "NVRM: Xid", "fragment")
+    odd = KernelRecord(2, 7.6, "NVRM: Xid, name=,mems_allowed=", "fragment")
+    rest = KernelRecord(3, 8.0, ",mems_allowed=0", "fragment")
+    assert kernel.select([early, late, odd], 2) == ([], 1)
+    assert kernel.select([rest], 3) == ([early], 1)
