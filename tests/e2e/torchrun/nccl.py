@@ -6,9 +6,11 @@ import ctypes
 import os
 import threading
 
+import torch
 import torch.distributed as dist
 
 WORLD_HASH = 0x1234567890ABCDEF
+DESCRIPTION_BYTES = 4096  # More than a rank's description has
 
 
 def run_ras(program: str, library: str, layout: str) -> None:
@@ -24,8 +26,9 @@ def run_ras(program: str, library: str, layout: str) -> None:
     answer.readline()  # its pid
     rank, size = dist.get_rank(), dist.get_world_size()
     os.write(tell, f"join world {WORLD_HASH:x} {size} {rank} {rank}\n".encode())
-    descriptions = [""] * size
-    dist.all_gather_object(descriptions, answer.readline().strip())
-    os.write(tell, f"meet world {''.join(descriptions)}\n".encode())
+    own = torch.tensor(list(answer.readline().strip().encode().ljust(DESCRIPTION_BYTES)), dtype=torch.uint8)
+    descriptions = [torch.empty_like(own) for _ in range(size)]
+    dist.all_gather(descriptions, own)  # not all_gather_object, which needs numpy
+    os.write(tell, b"meet world %b\n" % b"".join(bytes(one.tolist()).strip() for one in descriptions))
     if answer.readline() != "ok\n":
         raise RuntimeError("RAS does not run")
