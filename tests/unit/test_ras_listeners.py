@@ -266,6 +266,14 @@ def test_the_oldest_of_several_libraries_counts(tree: ProcTree) -> None:
     assert look(tree, key)[V4].servers[key].version is None
 
 
+def test_a_process_of_too_many_libraries_has_no_version(tree: ProcTree) -> None:
+    """With one library more than the limit the version is unknown, so the job gets no query."""
+    key, line = add(tree, 10, 71, 72), "7f0{0}-7f1{0} r-xp 00000000 08:01 99 /opt/{0}/libnccl.so.2.30.7\n"
+    for count, version in ((job_files.MAX_LIBRARIES, (2, 30, 7)), (job_files.MAX_LIBRARIES + 1, None)):
+        (tree.root / "10/maps").write_text("".join(line.format(number) for number in range(count)))
+        assert look(tree, key)[V4].servers[key].version == version
+
+
 def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond the limit of remembered libraries an earlier one is read again when seen."""
     monkeypatch.setattr(job_files, "_versions", {})

@@ -77,7 +77,7 @@ class FileFacts(msgspec.Struct, frozen=True):
     """RAS's settings in the files, and the oldest version of the libraries; None if one of them shows none."""
 
     settings: dict[str, str]
-    version: tuple[int, int, int] | None
+    version: Version | None
 
 
 def read_files(requests: list[FileRequest], _body: bytes) -> list[FileFacts | None]:
@@ -117,7 +117,7 @@ _readers: ByUser[FileRequest, FileFacts] = ByUser(read_one)
 _versions: dict[tuple[int, ...], Version | None] = {}
 
 
-MAX_LIBRARIES = 4  # Libraries of one process that are looked at
+MAX_LIBRARIES = 4  # A process that maps more has no known version
 MAX_MAPS_BYTES = 8 * 1024 * 1024
 
 _MAPPED = re.compile(
@@ -149,13 +149,15 @@ def mapped_library(proc_root: Path, pid: int) -> NcclLibrary:
         return NcclLibrary("")
     if not mapped:
         return NcclLibrary("")
+    flavor = "rccl" if b"/librccl" in next(iter(mapped)) else "nccl"
+    if len(mapped) > MAX_LIBRARIES:
+        return NcclLibrary(flavor)
     versions, files = [], []
-    for path, match in list(mapped.items())[:MAX_LIBRARIES]:
+    for path, match in mapped.items():
         if named := _NAME.search(os.fsdecode(path)):
             versions.append((int(named[1]), int(named[2]), int(named[3])))
         else:
             files.append(match[1].decode() if match[3] else os.fsdecode(path))
-    flavor = "rccl" if b"/librccl" in next(iter(mapped)) else "nccl"
     return NcclLibrary(flavor, oldest(versions), tuple(files))
 
 
