@@ -16,6 +16,7 @@ from agent.ranks.snapshot import RankSnapshot
 from agent.system.outputs import writers_of
 from agent.system.procfs import ProcFS
 from agent.tail.file import FollowedFile, Position
+from agent.tail.shares import in_turns
 from agent.tail.text_files import TextFiles
 
 TURN_BYTES = 1024 * 1024
@@ -26,8 +27,8 @@ HOLDERS_SECONDS = 15.0
 """Interval between searches for the writers of files without a known writer."""
 MAX_OURS = 4096
 """Limit of remembered files with a writer on this node. They stay known after the writer closes them."""
-MAX_POSITIONS = 128
-"""Limit of saved positions. After a restart, the agent reads further files again."""
+MAX_POSITIONS = 256
+"""Limit of saved positions, with equal shares of all users. After a restart, the agent reads further files again."""
 
 PathPattern = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 PathPatterns = Annotated[list[PathPattern], msgspec.Meta(max_length=32)]
@@ -92,11 +93,11 @@ class JobTexts:
         return results
 
     def positions(self) -> list[Position]:
-        """Return the positions in this node's files for the checkpoint: those of the newest MAX_POSITIONS files."""
-        positions = (
+        """Return the newest MAX_POSITIONS positions in this node's files, with equal shares of all users."""
+        positions = [
             position for position in self._files.positions() if (position.device, position.inode) in self._ours
-        )
-        return list(positions)[-MAX_POSITIONS:]
+        ]
+        return in_turns(reversed(positions), lambda position: position.uid, MAX_POSITIONS)
 
     def files(self, ranks: RankSnapshot) -> list[tuple[str, FollowedFile]]:
         """Return (job id, file) of each file that this node reads."""

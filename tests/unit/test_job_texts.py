@@ -17,6 +17,7 @@ from agent.sdk.ranks import RankSnapshot
 from agent.system import outputs as file_holders
 from agent.system.outputs import writers_of
 from agent.system.procfs import ProcFS
+from agent.tail.file import Position
 
 ME = os.getuid()
 
@@ -140,6 +141,15 @@ def test_files_that_were_ours_are_bounded(tmp_path: Path, monkeypatch: pytest.Mo
         texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/*_%j.log"])
         assert (len(texts.turn(users_of((10, "4711", ME)))), len(texts.positions())) == (read, 2)
         texts.close()
+
+
+def test_saved_positions_are_shared_by_users(tmp_path: Path) -> None:
+    """The checkpoint keeps the newest MAX_POSITIONS positions, with equal shares of all users."""
+    of_users = [7] + [8] * job_texts.MAX_POSITIONS
+    saved = [Position(1, inode, 0, f"/{inode}", 1, b"x", uid=uid) for inode, uid in enumerate(of_users)]
+    texts = JobTexts(lent("x", FakeClock(), tmp_path), ["/*"], saved)
+    assert {position.inode for position in texts.positions()} == {0, *range(2, job_texts.MAX_POSITIONS + 1)}
+    texts.close()
 
 
 def test_processes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
