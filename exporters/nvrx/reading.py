@@ -17,6 +17,7 @@ import msgspec
 from agent.helper.by_user import ByUser
 from agent.sdk.system import expand_hosts
 from agent.system.inside import open_inside, open_named, read_bounded
+from agent.tail.shares import in_turns
 
 MAX_CYCLE_BYTES = 256 * 1024  # A file for 10,000 nodes whose names form no ranges has 150 KB
 MAX_NUMBER = 1 << 31
@@ -26,7 +27,7 @@ _NAME = re.compile(r"cycle_info\.[^./\s]{0,128}\.[0-9]{1,9}\.[0-9]{1,9}", re.ASC
 _Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 GRACE_SECONDS = 1.0  # A call waits this long for all its threads
 MAX_ENTRIES = 65_536  # Limit of directory entries per read
-MAX_FOUND = 256  # Limit of jobs per directory; the exporter ignores jobs beyond it
+MAX_FOUND = 256  # Limit of jobs per directory, with equal shares of all users
 
 
 class Cycle(msgspec.Struct, frozen=True):
@@ -109,11 +110,16 @@ def read_one(request: CycleRequest) -> list[OwnedCycle]:
 
 
 def _read_directory(path: str) -> list[OwnedCycle]:
-    """Return the current cycle of each job."""
+    """Return the current cycle of each job with one of the newest MAX_FOUND links, with equal shares of all users."""
+    links = []
     with os.scandir(path) as entries:
-        links = [entry.name for entry in islice(entries, MAX_ENTRIES) if _CURRENT.fullmatch(entry.name)]
+        for entry in islice(entries, MAX_ENTRIES):
+            if _CURRENT.fullmatch(entry.name):
+                with suppress(OSError):
+                    links.append((entry.stat(follow_symlinks=False), entry.name))
+    links.sort(key=lambda link: -link[0].st_mtime_ns)  # ended jobs leave their links
     cycles = []
-    for link in links[:MAX_FOUND]:
+    for _, link in in_turns(links, lambda link: link[0].st_uid, MAX_FOUND):
         with suppress(OSError):
             if _NAME.fullmatch(name := os.readlink(f"{path}/{link}")):
                 cycles.append(_read(open_named(f"{path}/{name}")))

@@ -264,6 +264,17 @@ def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.Monke
     hangs.set()
 
 
+def test_links_of_ended_jobs_hide_no_cycle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more than MAX_FOUND links in a directory the newest are read."""
+    for number in range(12):
+        (tmp_path / f"cycle_info.{number}.0.0").write_text(json.dumps(RUNNING | {"cycle_number": number}))
+        link = tmp_path / f"cycle_info.{number}.current"
+        link.symlink_to(f"cycle_info.{number}.0.0")
+        os.utime(link, (0, number % 10), follow_symlinks=False)
+    monkeypatch.setattr(reading, "MAX_FOUND", 2)
+    assert [file.cycle.cycle for file in read_one(CycleRequest(str(tmp_path)))] == [9, 8]
+
+
 def test_a_directory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a directory MAX_ENTRIES entries and MAX_FOUND jobs are read, and not one more."""
     (tmp_path / "cycle_info.0.0.0").write_text(json.dumps(RUNNING))
