@@ -15,7 +15,13 @@ from agent.app.discovery import exporter_names
 
 ROOT = Path(__file__).parents[2]
 NAMES = exporter_names()
-HELPERS_MAY = ("agent.system.inside.", "agent.core.prometheus.", "agent.core.hosts.", "agent.helper.by_user.")
+HELPERS_MAY = (
+    "agent.system.inside.",
+    "agent.core.prometheus.",
+    "agent.core.hosts.",
+    "agent.helper.by_user.",
+    "agent.tail.shares.",
+)
 """What a helper's side imports directly: agent.sdk would load the whole agent there."""
 THIRD_PARTY = {"h11", "msgspec", "prometheus_client", "psutil", "pynvml", "yaml"}
 MODULES_NEED_A_REASON = {"subprocess", "socket", "multiprocessing", "http", "urllib"}
