@@ -3,17 +3,11 @@
 from itertools import chain
 
 from grafana import job_goodput, job_head, job_speed
-from grafana.cells import grid
-from grafana.panels import HALF, WHOLE, Panel, Query, Size, Steps, fixed, stats
+from grafana.panels import HALF, WHOLE, Panel, Query, Size
 from grafana.queries import (
     CLUSTER,
     JOB,
-    STATES,
-    bus_bandwidth,
-    coverage,
     endings,
-    rank_state_code,
-    rank_states_count,
 )
 from grafana.tables import rows
 
@@ -21,8 +15,6 @@ FOLDED = frozenset({"The fabric's own time, and slow pairs", "Where the GPUs' ti
 """Rows that start closed: they send no query until a user opens them."""
 RULE_INTERVAL = "60s"
 """Interval of the slower rules: more points would show nothing new, and 10,000 ranks make them expensive."""
-GRID_RANKS = 256
-"""Limit of cells with readable numbers."""
 LISTED = 32
 
 
@@ -48,8 +40,8 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
     rows_by_title = {
         "": [
             job_head.sentences(),
-            *_summary(),
-            _ranks_now(),
+            *job_head.summary(),
+            job_head.ranks_now(),
             job_speed.today(),
             *job_head.over_time(late_share),
             *_events(),
@@ -64,49 +56,6 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
     for panel in chain.from_iterable(rows_by_title.values()):
         panel.interval(RULE_INTERVAL)
     return rows_by_title
-
-
-def _summary() -> list[Panel]:
-    colors = {state: {"color": fixed(value.color)} for state, value in STATES.items()}
-    return [
-        stats(
-            "Ranks",
-            "Ranks that the job should have (world size, or the communicators' size), and its ranks by state.",
-            Query(rank_states_count("state", JOB), "{{state}}"),
-            Query(f"job:rankwatch_ranks_expected:max{{{JOB}}}", "expected"),
-            size=Size(12, 4),
-            overrides=colors,
-        ),
-        stats(
-            "Age and silence",
-            "Time since the first rank's process started, and since any rank last completed an operation, by records.",
-            Query(f"time() - min(rankwatch_rank_start_timestamp_seconds{{{JOB}}})", "age"),
-            Query(f"job:rankwatch_silence:seconds{{{JOB}}}", "silence"),
-            unit="s",
-            overrides={"silence": {"thresholds": Steps("green", {60: "yellow", 300: "red"}).build().build()}},
-        ),
-        stats(
-            "Bus bandwidth",
-            "Mean bus bandwidth of all collectives over five minutes, weighted by time; and the present share of "
-            "operations with a record, which it rests on.",
-            Query(bus_bandwidth("job_id", JOB), "bandwidth"),
-            Query(coverage(JOB), "coverage"),
-            unit="Bps",
-            overrides={"coverage": {"unit": "percentunit"}},
-        ),
-    ]
-
-
-def _ranks_now() -> Panel:
-    return grid(
-        "Ranks now",
-        "Each rank's state: green alive, blue finished, yellow exited, purple unknown, orange unresponsive, red dead. "
-        f"In larger jobs the {GRID_RANKS} worst. A click leads to the rank.",
-        Query(f"topk({GRID_RANKS}, {rank_state_code()})"),
-        size=HALF,
-        states=STATES,
-        limit=GRID_RANKS,
-    )
 
 
 def _events() -> list[Panel]:

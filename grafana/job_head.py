@@ -1,12 +1,24 @@
-"""The first screen of the Job dashboard: sentences, the job's owner, and all ranks over time, 8 or 8,000 of them."""
+"""The first screen of the Job dashboard: sentences, numbers, all ranks now and over time, 8 or 8,000; the owner."""
 
-from grafana.cells import heat
+from grafana.cells import grid, heat
 from grafana.panels import HALF, NO_RECORDS, Panel, Query, Size, Steps, fixed, stats
-from grafana.queries import JOB, firing, lateness, silence
+from grafana.queries import (
+    JOB,
+    STATES,
+    bus_bandwidth,
+    coverage,
+    firing,
+    lateness,
+    rank_state_code,
+    rank_states_count,
+    silence,
+)
 from grafana.tables import rows
 
 SMALL = 128
 """Jobs of at most this many ranks have a row for each rank, larger ones a row for each hundred."""
+GRID_RANKS = 256
+"""Limit of cells with readable numbers."""
 SILENT_SECONDS = 60
 """A rank without a completed operation for this long counts as waiting."""
 
@@ -83,6 +95,51 @@ def sentences() -> Panel:
             "J": NOW,
         },
         nothing="no live rank, and no exit in 15 minutes",
+    )
+
+
+def summary() -> list[Panel]:
+    """Return the panels of single numbers: ranks, age and silence, bus bandwidth."""
+    colors = {state: {"color": fixed(value.color)} for state, value in STATES.items()}
+    return [
+        stats(
+            "Ranks",
+            "Ranks that the job should have (world size, or the communicators' size), and its ranks by state.",
+            Query(rank_states_count("state", JOB), "{{state}}"),
+            Query(f"job:rankwatch_ranks_expected:max{{{JOB}}}", "expected"),
+            size=Size(12, 4),
+            overrides=colors,
+        ),
+        stats(
+            "Age and silence",
+            "Time since the first rank's process started, and since any rank last completed an operation, by records.",
+            Query(f"time() - min(rankwatch_rank_start_timestamp_seconds{{{JOB}}})", "age"),
+            Query(f"job:rankwatch_silence:seconds{{{JOB}}}", "silence"),
+            unit="s",
+            overrides={"silence": {"thresholds": Steps("green", {60: "yellow", 300: "red"}).build().build()}},
+        ),
+        stats(
+            "Bus bandwidth",
+            "Mean bus bandwidth of all collectives over five minutes, weighted by time; and the present share of "
+            "operations with a record, which it rests on.",
+            Query(bus_bandwidth("job_id", JOB), "bandwidth"),
+            Query(coverage(JOB), "coverage"),
+            unit="Bps",
+            overrides={"coverage": {"unit": "percentunit"}},
+        ),
+    ]
+
+
+def ranks_now() -> Panel:
+    """Return the grid of all ranks, coloured by state."""
+    return grid(
+        "Ranks now",
+        "Each rank's state: green alive, blue finished, yellow exited, purple unknown, orange unresponsive, red dead. "
+        f"In larger jobs the {GRID_RANKS} worst. A click leads to the rank.",
+        Query(f"topk({GRID_RANKS}, {rank_state_code()})"),
+        size=HALF,
+        states=STATES,
+        limit=GRID_RANKS,
     )
 
 
