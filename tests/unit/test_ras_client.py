@@ -26,7 +26,7 @@ from exporters.ras.protocol.client import (
     split_events,
 )
 
-QUICK = QueryLimits(step_seconds=0.4, attempts=2, collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
+QUICK = QueryLimits(step_seconds=1.0, attempts=2, collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
 """A report has 0.8 s."""
 SHORT = 64 * 1024
 
@@ -126,7 +126,7 @@ async def never_closing(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
 
 
 @pytest.mark.parametrize(("serve", "stage", "seconds"), [
-    pytest.param(silent, "handshake", 0.8, id="silent"),
+    pytest.param(silent, "handshake", 2.0, id="silent"),
     pytest.param(chatter, "size", 0.1, id="endless line"),
     pytest.param(answering([b"HTTP/1.1 400 Bad Request\r\n"]), "handshake", 0.1, id="another server"),
     pytest.param(answering([b"\xff\x00\xfe\n"]), "handshake", 0.1, id="binary"),
