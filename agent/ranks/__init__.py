@@ -1,1 +1,1 @@
-"""Ranks of this node: their processes, their numbers, their states and their exits."""
+"""Ranks of this node: processes, rank numbers, states and exits."""

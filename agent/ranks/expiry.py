@@ -10,9 +10,9 @@ from agent.ranks.rank.process import RankProcess
 ENDED_SECONDS = 900.0
 FINISHED_SECONDS = 60.0
 MAX_ENDED = 128
-"""Limit of ended ranks' records per user (per container; in Kubernetes per namespace) that span several jobs."""
+"""Limit of ended ranks' records per user (per container; in Kubernetes per namespace) if they are of several jobs."""
 MAX_ENDED_OF_JOB = 256
-"""Limit of ended ranks' records per user that belong to one job."""
+"""Limit of ended ranks' records per user if they are of one job."""
 
 _Ended: TypeAlias = tuple[ProcessKey, RankProcess]
 
@@ -31,8 +31,8 @@ def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
 def surplus(processes: Mapping[ProcessKey, RankProcess]) -> Iterator[ProcessKey]:
     """Yield the keys of the ended ranks' records to evict: those beyond MAX_ENDED per user.
 
-    Whole jobs go first, except a user's last job: jobs without a running rank, then without a dead rank, then by end.
-    The last job keeps MAX_ENDED_OF_JOB records: dead ranks before others, each by time of exit.
+    Whole jobs are evicted first: jobs without a running rank, then jobs without a dead rank, then the oldest. A user's
+    last job is not evicted. It keeps MAX_ENDED_OF_JOB records: dead ranks first, then by time of exit.
     """
     ended: defaultdict[str, defaultdict[str, list[_Ended]]] = defaultdict(lambda: defaultdict(list))
     running = set()
@@ -63,8 +63,8 @@ def eviction_candidate(processes: Mapping[ProcessKey, RankProcess], newcomer: st
     """Return the key of the record that a full table evicts for a new process; None if the process is refused.
 
     ``newcomer`` is the ``Owner.key`` of the new process. The owner with the most records loses its oldest record of an
-    ended rank. If that owner is the newcomer, records of dead ranks go last. If it is another owner, its records of
-    dead ranks are never evicted; its newest running process is evicted instead.
+    ended rank. If the newcomer is that owner, its records of dead ranks are evicted last. Another owner never loses a
+    record of a dead rank: it loses its newest running process instead.
     """
     held = Counter(process.owner.key for process in processes.values())
     most = max(held, key=lambda owner: (held[owner], owner != newcomer))

@@ -1,7 +1,7 @@
 """Health of ranks and of the node, from the findings of the health ledger. Pure.
 
-A rank is unhealthy when a counted check has failed on one of its GPUs, on the NIC near one, or on the node as a whole.
-Checks that do not count by default report wear or possible trouble; the configuration can count them.
+A rank is unhealthy when a counted check has failed on one of its GPUs, on a NIC near such a GPU, or on the node as a
+whole. Checks that do not count by default report wear or possible trouble; the configuration can count them.
 """
 
 from collections.abc import Collection, Iterable
@@ -64,7 +64,7 @@ def families(snapshot: HealthSnapshot) -> Iterable[Metric]:
     well.update((entry.check, 0.0) for entry in failed)
     since = CHECK_FAILED.rows()
     first: dict[tuple[str, ...], float] = {}
-    for entry in failed:  # two sources may report one fault
+    for entry in failed:  # two sources may report the same fault
         key = (entry.check, *entry.subject)
         first[key] = min(first.get(key, entry.finding.since_seconds), entry.finding.since_seconds)
     for failed_at, seconds in first.items():

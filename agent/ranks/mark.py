@@ -1,4 +1,4 @@
-"""Request and answer of `rankwatch mark`, which sets a mark in a job's time line; and the socket's path."""
+"""Request, reply and socket path of `rankwatch mark`, which sets a mark in a job's time line."""
 
 from typing import Annotated
 
@@ -20,6 +20,6 @@ class MarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MarkAnswer(msgspec.Struct, frozen=True):
-    """The answer: one line of JSON. ``refused``: the reason; empty when the mark is set."""
+    """The reply: one line of JSON. ``refused``: the reason; empty when the mark is set."""
 
     refused: str = ""

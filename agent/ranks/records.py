@@ -13,14 +13,14 @@ WRITER_IDLE_SECONDS = 900.0
 
 
 def is_record_file(path: str) -> bool:
-    """Return True if a file with this name may hold records: `host-pid123.log`, also renamed to `host-pid123.log.1`."""
+    """Return True if a file with this name may hold records: `host-pid123.log`, or rotated `host-pid123.log.1`."""
     return "-pid" in path and (".log" in path or ".jsonl" in path)
 
 
 class WriterRecord(msgspec.Struct):
     """A writer of records with its process, or the stand-in (``unseen``) for a process that was never seen.
 
-    ``uid``: owner of its file, None if unknown. An expired writer stays for a while: its series must be removed.
+    ``uid``: owner of its file, None if unknown. An expired writer stays until exporters have removed its series.
     """
 
     seen_at: SavedSeconds
@@ -31,7 +31,10 @@ class WriterRecord(msgspec.Struct):
 
 
 class SavedTable(msgspec.Struct):
-    """The rank table in the checkpoint. ``saved_at``: monotonic. ``schedulers``: those with a proven job here."""
+    """The rank table in the checkpoint.
+
+    ``saved_at``: monotonic. ``schedulers``: those with a proven job on this node.
+    """
 
     processes: list[RankProcess]
     writer_keys: list[tuple[WriterKey, WriterRecord]]

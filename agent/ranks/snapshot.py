@@ -16,13 +16,13 @@ HOSTNAME = "HOSTNAME"
 
 
 class PublishedProcess(RankProcess, frozen=True):  # type: ignore[misc]  # msgspec allows this and refuses assignments
-    """A copy of a rank process, as it was when published."""
+    """An immutable copy of a rank process."""
 
     facts: ProcessFacts = UNSEEN
 
 
 class RankView(msgspec.Struct, frozen=True):
-    """One rank as published: its label and its process."""
+    """One published rank: its label and its process."""
 
     label: RankLabel
     slot: int
@@ -30,7 +30,7 @@ class RankView(msgspec.Struct, frozen=True):
 
     @property
     def uid(self) -> int | None:
-        """Return the uid of its process; None if unknown."""
+        """Return the uid of the rank's process; None if unknown."""
         return self.process.facts.uid
 
     def gpus(self) -> tuple[RankGpu, ...]:
@@ -42,12 +42,13 @@ class RankView(msgspec.Struct, frozen=True):
 class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
     """The rank table between two changes. ``ranks``: running and ended ranks, by job and rank.
 
-    ``running``: all running rank processes, also those without a label or unconfirmed since a restart.
-    ``taken_seconds`` (since the epoch), ``taken_at`` (since the boot): when the copy was made. Ages count from it.
-    ``jobs``: lines of the liveness book, by job id. ``without_nccl``: processes with a rank's environment that have not
-    loaded NCCL. ``read_otherwise``: processes that need no records. ``held_files``: record files that processes here
-    hold open, by device and inode. ``hostnames``: of this node and of its containers with ranks. ``renamed``: job ids
-    that went to a proven owner, oldest first: earlier labels with them are out of date.
+    ``running``: all running rank processes, including processes without a label and processes unconfirmed since a
+    restart. ``taken_seconds`` (since the epoch), ``taken_at`` (since the boot): when the copy was made. Ages are
+    relative to this time. ``jobs``: lines of the liveness book, by job id. ``without_nccl``: processes with a rank's
+    environment that have not loaded NCCL. ``read_otherwise``: processes that need no records. ``held_files``: record
+    files that processes on this node hold open, by device and inode. ``hostnames``: of this node and of its containers
+    with ranks. ``renamed``: job ids that moved to a proven owner, oldest first: earlier labels with these ids are out
+    of date.
     """
 
     ranks: tuple[RankView, ...] = ()
@@ -73,8 +74,8 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
     def job_of(self, uid: int, named: str | None) -> str:
         """Return the job id for a file of user ``uid``; ``named``: the job id in the file's name, if any.
 
-        A file counts only for jobs of its own user. Empty if the user has no such job here, or has several and the name
-        does not choose one.
+        A file counts only for jobs of its own user. Empty if the user has no such job on this node, or has several jobs
+        and the file's name does not choose one.
         """
         jobs = self._names.get(uid, {})
         if named is None:
@@ -83,7 +84,7 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _names(self) -> Mapping[int, Mapping[str, AbstractSet[str]]]:
-        """Return, by user and job, the names of the job: its label, and its ids before an owner's suffix."""
+        """Return by user and job the names of the job: its label, and its ids without the suffix for an owner."""
         users: dict[int, dict[str, set[str]]] = {}
         for view in self.ranks:
             process = view.process
@@ -95,9 +96,9 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
 
 
 def local_ranks(views: Iterable[RankView], hostnames: frozenset[str]) -> dict[tuple[str, str], str]:
-    """Return the newest rank of a job by host name and local rank; UNKNOWN_RANK if two launchers have one at once.
+    """Return the newest rank of a job by host name and local rank; UNKNOWN_RANK if two live ranks have them.
 
-    A rank's host name is its HOSTNAME if that is one of ``hostnames``, else empty: any of them.
+    A rank's host name is its HOSTNAME if ``hostnames`` contains it; else it is empty, which stands for every host name.
     """
     places: dict[tuple[str, str], list[RankView]] = {}
     for view in views:
@@ -119,13 +120,13 @@ def published(process: RankProcess) -> PublishedProcess:
     slots = None if process.slots is None else list(process.slots)
     members, seen_at = dict(process.members), dict(process.seen_at)
     copied = msgspec.structs.replace(process, slots=slots, members=members, seen_at=seen_at)
-    return PublishedProcess(*msgspec.structs.astuple(copied))  # a tenth of the time of keyword arguments
+    return PublishedProcess(*msgspec.structs.astuple(copied))  # takes a tenth of the time of keyword arguments
 
 
 def views_of(
     processes: Mapping[ProcessKey, RankProcess], labels: LabelBook
 ) -> tuple[tuple[RankView, ...], Mapping[ProcessKey, PublishedProcess]]:
-    """Return the ranks of seen processes that hold the label, sorted by job and rank; and the running processes."""
+    """Return the ranks of seen processes that hold a label, sorted by job and rank; and the running processes."""
     ranks, running = [], {}
     for key, process in processes.items():
         copied = published(process)

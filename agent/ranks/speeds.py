@@ -1,4 +1,4 @@
-"""Speeds of ranks, and their lateness in the last minute, for pages that show more than metrics."""
+"""Speeds of ranks, and their lateness in the last minute, for the status page and `/api/v1/ranks`."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ class RankSpeed(msgspec.Struct, frozen=True):
     """Speed of a rank, from an exporter.
 
     ``bus_bandwidth_bytes_per_second``: over the last seconds with data, None without data. ``lateness_seconds``: total
-    time that all others waited for this rank alone, None if no communicator shows it.
+    time that all other ranks waited for this rank alone; None if no communicator measures it.
     """
 
     bus_bandwidth_bytes_per_second: float | None = None
@@ -34,7 +34,7 @@ class SpeedBook:
         self._lateness: dict[RankLabel, deque[tuple[float, float]]] = {}
 
     def observe(self, speeds: Mapping[RankLabel, RankSpeed]) -> None:
-        """Replace the speeds of all ranks; a lateness that decreased has restarted at 0."""
+        """Replace the speeds of all ranks. If a lateness decreased, its counter restarted at 0."""
         now = self._clock.monotonic()
         self._speeds = speeds
         known = {label: track for label, track in self._lateness.items() if label in speeds}

@@ -1,8 +1,8 @@
-"""The rank table: which processes are ranks, each one's number, whether it runs, and how it ended.
+"""The rank table: which processes are ranks, and the number, state and exit of each rank.
 
-Every method runs in the event loop. Exporters add evidence (agent/ranks/writer.py); only the table makes labels. A
-published binding (process -> job and rank) holds for the life of the process: later contradictions are counted and
-never change a label.
+Every method runs in the event loop. Exporters add evidence (agent/ranks/writer.py); only the table assigns labels. A
+published binding (process -> job and rank) holds for the life of the process: later contradictions are logged and never
+change a label.
 """
 
 from collections.abc import Mapping
@@ -23,15 +23,15 @@ from agent.ranks.snapshot import RankSnapshot, views_of
 from agent.ranks.speeds import SpeedBook
 
 UNSEEN_SECONDS = 5.0
-"""How long a process that no exporter observes still counts as running. A reload takes less time."""
+"""How long a process that no exporter observes still counts as running: longer than a reload takes."""
 
 
 class RankTable:
     """The rank table. ``settle_at_once``: bind without waiting (a single pass over recorded data).
 
     ``job_id_variables``: environment variables with the job id of new processes, tried before the known ones.
-    ``variables``: by exporter, the variables of rank processes that it needs. ``changed``: jobs with exits not judged
-    yet. ``hostnames``: of this node and of its containers with ranks.
+    ``variables``: for each exporter the environment variables of rank processes that it needs. ``changed``: jobs with
+    exits that are not judged yet. ``hostnames``: of this node and of its containers with ranks.
     """
 
     def __init__(self, clock: Clock, hostname: str, settle_at_once: bool = False) -> None:
@@ -53,7 +53,7 @@ class RankTable:
         self.speeds = SpeedBook(clock)
 
     def kept_variables(self) -> frozenset[str]:
-        """Return the variables to read of a rank process: those that name it, and those that exporters need."""
+        """Return the variables to read of rank processes: the names of rank and job, and those that exporters need."""
         return KEPT_VARIABLES.union(self.job_id_variables, *self.variables.values())
 
     def observe_gpus(self, hardware: Hardware) -> None:
@@ -95,7 +95,7 @@ class RankTable:
     def tick(self) -> None:
         """Publish due bindings, judge every job, and remove expired records. Called at 1 Hz."""
         now = self.clock.monotonic()
-        self.judge_changed()  # first: a restarted rank may take the label of the rank whose exit explains others
+        self.judge_changed()  # first: a restarted rank may take the label of a rank whose exit explains other exits
         self.binder.bind_due(self.processes, self.unseen())
         for process in self.running().values():
             if process.unproven_since is not None and now - process.unproven_since > UNSEEN_SECONDS:
@@ -153,7 +153,7 @@ class RankTable:
         self.binder.release(key, process)
 
     def make_room(self, owner: str) -> bool:
-        """Evict a process of the owner with the most, if ``owner`` has fewer; return False if none can be evicted."""
+        """Evict a process for a new one of ``owner`` (see ``eviction_candidate``); return False if there is none."""
         self.judge_changed()
         if (key := expiry.eviction_candidate(self.processes, owner)) is not None:
             self._drop(key)
@@ -192,12 +192,12 @@ class RankTable:
     # -- writers of records ----------------------------------------------------------------------------------------
 
     def unlinked_writers(self) -> dict[WriterKey, int | None]:
-        """Return the writers whose process is still searched for, each with the uid of its file."""
+        """Return the writers whose process is still unknown, each with the uid of its file."""
         since = self.clock.monotonic() - LINK_SECONDS
         return {key: self.writers[key].uid for key, unseen in self.unseen().items() if unseen.found_at > since}
 
     def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:
-        """Return the fixed label of one rank of a writer; None until it is published."""
+        """Return the label of one rank of a writer; None until the label is published."""
         process = self.process_of(writer_key)
         return None if process is None else self.binder.label(process, comm, comm_rank)
 
@@ -216,7 +216,7 @@ class RankTable:
         return {writer_key: record.unseen for writer_key, record in self.writers.items() if record.unseen is not None}
 
     def expire_writers(self, now: float) -> None:
-        """Expire writers whose process left the table, and idle writers with an older file or without a process."""
+        """Expire writers whose process left the table, and idle writers that have no process or a newer file."""
         newest: dict[tuple[int, int], int] = {}
         for writer_key in self.writers:
             file = (writer_key.device, writer_key.inode)

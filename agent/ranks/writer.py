@@ -19,18 +19,18 @@ from agent.ranks.table import RankTable
 MAX_PROCESSES = 1024
 MAX_WRITERS = 4096
 MAX_FORMER = 8
-"""How many generations the search for a file's previous writer goes back: some generations held no record."""
+"""Limit of generations that the search for a file's previous writer goes back: some generations hold no record."""
 FUTURE_SLACK_SECONDS = 2.0
-"""A record may be this far in the future; a later time is cut to this."""
+"""A record's time may be this far in the future; a later time is reduced to it."""
 OOM_LOG_SECONDS = 10.0
-"""A kernel log line names an exit at most this long after it; a later line is about another process."""
+"""The kernel logs an OOM kill at most this long after the exit; a later line is about another process with the same
+pid."""
 
 
 class RankWriter(Leased[RankTable]):
     """Writes the evidence of exporter ``source``. ``snapshot`` returns the same object until the next tick or write.
 
-    Other reads go to the table: ``kept_variables``, ``unlinked_writers`` and, for a writer of records, ``label``,
-    ``recording_settings`` and ``is_expired``.
+    ``kept_variables``, ``unlinked_writers``, ``label``, ``recording_settings`` and ``is_expired`` are the table's.
     """
 
     def __init__(self, table: RankTable, source: str) -> None:
@@ -48,10 +48,10 @@ class RankWriter(Leased[RankTable]):
         return table
 
     def close(self) -> None:
-        """Withdraw the evidence that holds only while the exporter runs.
+        """Withdraw the evidence that is valid only while the exporter runs.
 
-        Variables and held files stay until its next run. The variables of a process are read once, when it is
-        discovered. A file that no process seems to hold is no longer read.
+        Variables and held files stay until its next run: the variables of a process are read only once, at its
+        discovery, and a file that no process holds would no longer be read.
         """
         for withdraw in list(self._at_end.values()):
             withdraw()
@@ -70,7 +70,7 @@ class RankWriter(Leased[RankTable]):
         self._lent.variables[self._source] = names
 
     def observe_process(self, facts: ProcessFacts) -> bool:
-        """Add a rank process; return False without room. A full table evicts one of the owner with the most for it."""
+        """Add a rank process. A full table evicts a process of the owner with the most; return False if it cannot."""
         table = self._lent
         now = table.clock.monotonic()
         if facts.key in table.processes:
@@ -100,7 +100,7 @@ class RankWriter(Leased[RankTable]):
     ) -> None:
         """Note that a rank process was just seen running.
 
-        ``state``: the kernel's letter. ``blocked_since``: since when a thread that NCCL needs has not run.
+        ``state``: the kernel's letter. ``blocked_since``: the time since which a thread that NCCL needs has not run.
         """
         process = self._lent.processes.get(key)
         if process is None or process.exited_at is not None:
@@ -111,7 +111,7 @@ class RankWriter(Leased[RankTable]):
         process.finalized = finalized
 
     def lose_sight(self) -> None:
-        """Note that no exporter observes processes now: after UNSEEN_SECONDS they are hidden until seen again."""
+        """Note that no exporter observes processes now; after UNSEEN_SECONDS they are hidden until observed again."""
         table = self._lent
         for process in table.running().values():
             if process.unproven_since is None:
@@ -123,7 +123,7 @@ class RankWriter(Leased[RankTable]):
         self._at_end["without_nccl"] = lambda: self.observe_without_nccl(0)
 
     def observe_held_files(self, held: Mapping[tuple[int, int], str]) -> None:
-        """Note the record files that processes here hold open, by device and inode; each path is the holder's own."""
+        """Note the record files that processes on this node hold open, by device and inode; a path is its holder's."""
         self._lent.held_files = held
 
     def observe_user(self, uid: int, name: str) -> None:
@@ -140,7 +140,7 @@ class RankWriter(Leased[RankTable]):
                 table.refused += not process.join(membership, table.clock.monotonic())
 
     def observe_silences(self, silences: Mapping[ProcessKey, RasSilence]) -> None:
-        """Note which processes here RAS misses; all processes not in ``silences`` count as heard."""
+        """Note which processes on this node are missing in RAS reports; for all others the silence ends."""
         for key, process in self._lent.processes.items():
             process.silence = silences.get(key) if process.exited_at is None else None
         self._at_end["silences"] = lambda: self.observe_silences({})
@@ -178,7 +178,10 @@ class RankWriter(Leased[RankTable]):
             self.observe_exit(key, None)
 
     def observe_job_ends(self, ends: Iterable[JobEnd]) -> None:
-        """Note how schedulers ended jobs here, one end per job. Exporters repeat an end, as exits may follow it."""
+        """Note how schedulers ended jobs on this node, one end per job.
+
+        Exporters repeat an end: exits may follow later.
+        """
         table, by_id = self._lent, {end.job_id: end for end in ends}
         for process in table.processes.values() if by_id else ():
             end = by_id.get(process.scheduled_job_id)
@@ -223,7 +226,7 @@ class RankWriter(Leased[RankTable]):
             process.note_progress(min(last_progress_seconds, table.clock.time() + FUTURE_SLACK_SECONDS))
 
     def link(self, writer_key: WriterKey, key: ProcessKey) -> None:
-        """Note that process ``key`` wrote the records of ``writer_key``, and move their evidence to it."""
+        """Note that process ``key`` wrote the records of ``writer_key``, and move their evidence to the process."""
         table = self._lent
         record, process = table.writers.get(writer_key), table.processes.get(key)
         if record is None or process is None or record.process is not None:
@@ -258,8 +261,8 @@ class RankWriter(Leased[RankTable]):
     def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
         """Link a process that truncated its file just before it exited: no process holds the file now.
 
-        If it exited while the agent was away, its exit time is unknown: newer records may be of a successor with its
-        pid.
+        If it exited while the agent was away, its exit time is unknown: newer records may be of a later process with
+        the same pid.
         """
         key = self._former(writer_key)
         process = None if key is None else self._table.processes.get(key)

@@ -23,15 +23,15 @@ CAUSE_SECONDS = 5.0
 MAX_LEADS_PER_NODE = 64
 """Limit of lead exits on the node that are not retracted."""
 MAX_ENDED_JOBS = 64
-"""Limit of one user's jobs exported after their last rank here ended; jobs with lead exits stay beyond it."""
+"""Limit of one user's jobs exported after their last rank on this node ended. Jobs with lead exits do not count."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class LivenessBook:
-    """Keeps a JobLine per job. ``facts``: what exporters know of exits.
+    """Keeps a JobLine per job. ``facts``: causes of exits and planned exits, from exporters.
 
-    Times are CLOCK_BOOTTIME seconds, as in the rank table; ``now_seconds`` is the same moment since the epoch. If
-    ``numbers`` change, an exported lead exit can change its class once.
+    Times are CLOCK_BOOTTIME seconds, as in the rank table; ``now_seconds`` is the same moment in epoch seconds. After a
+    change of ``numbers`` an exported lead exit can change its class once.
     """
 
     def __init__(self, labels: LabelBook) -> None:
@@ -71,7 +71,7 @@ class LivenessBook:
             self.jobs.setdefault(job_id, line_of(ran, clock.monotonic(), clock.time(), self.numbers.short_seconds))
 
     def running(self, processes: Iterable[RankProcess]) -> dict[str, RanBefore]:
-        """Return the jobs with running processes, in the form of the boot file."""
+        """Return the jobs with running processes, as the boot file saves them."""
         ranks: defaultdict[str, list[str]] = defaultdict(list)
         started: defaultdict[str, float] = defaultdict(lambda: float("inf"))
         users: dict[str, str] = {}
@@ -90,11 +90,11 @@ class LivenessBook:
         }
 
     def note_end(self, end: JobEnd, job_id: str, now: float, now_seconds: float) -> None:
-        """Note that the scheduler ended the job with label ``job_id``."""
+        """Note that the scheduler ended the job that is exported as ``job_id``."""
         line = self.jobs.get(job_id)
         if line is not None and end.state in ENDED_BY_SCHEDULER and line.end_state != end.state:
-            ended_at = min(now, now - (now_seconds - end.ended_seconds))  # of the boot clock
-            if ended_at >= line.started_at:  # schedulers repeat the end of an earlier run
+            ended_at = min(now, now - (now_seconds - end.ended_seconds))  # on the boot clock
+            if ended_at >= line.started_at:  # not the end of an earlier run, which schedulers repeat
                 line.end_state, line.end_at = end.state, ended_at
 
     def expire(self, now: float) -> None:
@@ -130,7 +130,7 @@ class LivenessBook:
                 self._revise(line, lead, process, is_torn=process.key in torn, now=now)
 
     def _consider(self, line: JobLine, process: RankProcess, *, is_lead: bool, is_torn: bool, now: float) -> None:
-        """Add a lead exit once its status and cause are known. Mark others, or all if the book is full, as victims."""
+        """Add a lead exit once its status and cause are known; mark others, or all if the book is full, as victims."""
         label, exited_at = self._labels.held(process), process.exited_at
         if label is None or exited_at is None:
             return
@@ -153,7 +153,7 @@ class LivenessBook:
             process.is_victim = True
 
     def _revise(self, line: JobLine, lead: LeadExit, process: RankProcess, *, is_torn: bool, now: float) -> None:
-        """If a late fact changed the class of a lead exit, retract it and add one of the new class."""
+        """If a late fact changed the class of a lead exit, retract that exit and add it again with the new class."""
         exit_class = class_of(process.exit, finished=self._is_finished(process), torn=is_torn)
         if exit_class == lead.exit_class:
             return
@@ -165,13 +165,13 @@ class LivenessBook:
         line.leads = (*line.leads, revised)
 
     def _is_finished(self, process: RankProcess) -> bool:
-        """Return True when a proof shows that the process ended as planned or finished."""
+        """Return True when it is proven that the process ended as planned, or finished."""
         label = self._labels.held(process)
         is_planned = label is not None and self.facts.is_planned(label)
         return is_planned or process.shown_state == "finished"
 
     def _follows_a_restarted(self, process: RankProcess, line: JobLine, members: Container[ProcessKey]) -> bool:
-        """Return True when the process exited soon after the lead exit of another rank that has no record any more."""
+        """Return True when the process exited soon after the lead exit of another rank whose record is gone."""
         ranks = {label.rank for label in process.labels}
         return any(
             0 < (process.exited_at or 0.0) - lead.exited_at <= self.numbers.episode_seconds
@@ -180,7 +180,7 @@ class LivenessBook:
         )
 
     def _make_room(self, line: JobLine, now: float) -> bool:
-        """Retract the oldest lead exit of a full node's largest user; return False if that is this job's user."""
+        """Retract the oldest lead exit of the user with the most; return False if this job belongs to that user."""
         held = [(job.share, lead, job) for job in self.jobs.values() for lead in job.leads if lead.retracted_at is None]
         if len(held) < MAX_LEADS_PER_NODE:
             return True

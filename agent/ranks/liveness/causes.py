@@ -1,4 +1,4 @@
-"""Causes of rank exits, a closed set: failed hardware under the rank, or a category of its job's log."""
+"""Causes of rank exits, a closed set: a failed check of the rank's hardware, or a category of its job's log."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def cause(word: str) -> str:
 class ExitFacts:
     """Causes of exits and planned exits, as exporters report them.
 
-    ``hardware`` returns, by rank, the check that failed on its hardware while the rank ran.
+    ``hardware`` returns for each rank the check that failed on its hardware while the rank ran.
     """
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class ExitFacts:
         return ExitFactsWriter(self, source)
 
     def cause_of(self, label: RankLabel) -> str:
-        """Return the cause of this rank's exit: its hardware's, else a log's; empty if unknown."""
+        """Return the cause of this rank's exit: its failed hardware check, else a log category; empty if unknown."""
         words = [self.hardware().get(label, "")]
         for causes in self.causes.values():
             words += [causes.get(label, ""), causes.get(RankLabel(label.job_id, ""), "")]
@@ -67,7 +67,7 @@ class ExitFacts:
 
 
 class ExitFactsWriter(Leased[ExitFacts]):
-    """Writer of exit facts, lent to one exporter."""
+    """Writes the exit facts of one exporter."""
 
     def set_causes(self, causes: Mapping[RankLabel, str]) -> None:
         """Replace this exporter's causes: checks or log categories by rank; rank "" stands for the whole job."""

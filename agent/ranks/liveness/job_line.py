@@ -14,11 +14,12 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
 
 ENDED_SECONDS = 900.0
-"""How long a job's series stay after its last rank ended, and a lead exit that can no longer alert stays."""
+"""How long a job's series stay after its last rank ended, and how long a lead exit stays that cannot raise an alert."""
 LEAD_SECONDS = 86_400.0
 """How long a lead exit is exported while its job may run on other nodes."""
 RETRACTED_SECONDS = 300.0
-"""How long a retracted lead exit is exported as -1: a Prometheus that misses scrapes for less time still sees it."""
+"""How long a retracted lead exit is exported as -1. A Prometheus that misses scrapes for a shorter time still sees the
+-1."""
 MAX_RETRACTED = 6
 """Limit of retracted lead exits per job and node; the oldest is dropped first."""
 MAX_LEADS = 3
@@ -26,15 +27,17 @@ MAX_LEADS = 3
 
 
 ExitClass = Literal["oom", "crash", "fail", "torn", "killed", "left", "ok", "reboot"]
-"""oom: the OOM killer. crash: SEGV, BUS, ILL, FPE, TRAP, SYS. fail: ABRT, status 1 to 127. torn: SIGKILL, and SIGTERM
-or a failure of a peer here within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and all others, unless a
-proof shows that the job finished. ok: finished, planned, or ended by the scheduler. reboot: the rank ran when this
-machine went down."""
+"""oom: the OOM killer. crash: SEGV, BUS, ILL, FPE, TRAP, SYS. fail: ABRT, status 1 to 127. torn: SIGKILL, if a peer on
+this node fails or ends by SIGTERM within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and every other exit,
+unless the job is proven to have finished. ok: finished, planned, or ended by the scheduler. reboot: the rank ran when
+this machine went down."""
 Lifetime = Literal["short", "long"]
 
 
 class LeadExit(msgspec.Struct, frozen=True):
-    """A lead exit and its labels. ``retracted_at``: when its age became -1. ``revised``: its class changed once.
+    """A lead exit and its labels.
+
+    ``retracted_at``: when the exported age became -1. ``revised``: the class has changed once.
 
     ``process`` is None for class reboot. Times are CLOCK_BOOTTIME seconds.
     """
@@ -61,10 +64,11 @@ class LeadExit(msgspec.Struct, frozen=True):
 class JobLine(msgspec.Struct):
     """Liveness facts of a job on this node.
 
-    ``share``: the user, whose jobs share one part of bounded tables. ``live``: number of live ranks, None if unknown.
-    ``proven``: the scheduler proves that a rank here belongs to the job; ``proves_first``: that rank 0 does.
-    ``started_at``: when the oldest rank of the latest run started. ``left_at``: when the last rank ended, None while
-    one runs. ``ranks``: the most ranks here at once. ``expected``: ranks of the whole job, 0 if unknown.
+    ``share``: the user; all jobs of one user share one part of bounded tables. ``live``: number of live ranks, None if
+    unknown. ``proven``: the scheduler proves that a rank on this node belongs to the job. ``proves_first``: that rank
+    is rank 0. ``started_at``: when the oldest rank of the latest run started. ``left_at``: when the last rank ended,
+    None while one runs. ``ranks``: the most ranks on this node at once. ``expected``: ranks of the whole job, 0 if
+    unknown.
     """
 
     share: str
@@ -83,7 +87,7 @@ class JobLine(msgspec.Struct):
     leads: tuple[LeadExit, ...] = ()
 
     def note_ranks(self, members: Collection[RankProcess], started_at: float | None, now: float) -> None:
-        """Note which of ``members`` run at ``now``; ``started_at`` is the start of the oldest one, None if none runs.
+        """Note which of ``members`` run at ``now``; ``started_at``: start of the oldest running one, None if none runs.
 
         A start in the future (damaged evidence) counts as now. The scheduler's end of an earlier run is dropped.
         """
@@ -118,7 +122,7 @@ class JobLine(msgspec.Struct):
             self.leads = tuple(retracted if other is lead else other for other in self.leads if other is not surplus)
 
     def retract_returned(self, running: Collection[tuple[str, float]], now: float) -> None:
-        """Retract the exits of ranks that run here again, and all exits before the present run.
+        """Retract the exits of ranks that run again on this node, and all exits before the current run.
 
         ``running``: (rank, start) of each running rank.
         """
@@ -129,7 +133,10 @@ class JobLine(msgspec.Struct):
                 self.retract(lead, now)
 
     def admit(self, lead: LeadExit, now: float) -> bool:
-        """Add a lead exit; a full line retracts one of class ok for it, else one of class left. False: no room."""
+        """Add a lead exit; at the limit, retract one of class ok or else left.
+
+        Return False if the exit is not added.
+        """
         valid = [other for other in self.leads if other.retracted_at is None]
         if len(valid) >= MAX_LEADS:
             soft = [other for kind in ("ok", "left") for other in valid if other.exit_class == kind]
@@ -158,7 +165,8 @@ class JobLine(msgspec.Struct):
 class RanBefore(msgspec.Struct, frozen=True):
     """A job whose ranks ran on this node before a reboot. ``started_seconds``: epoch start of its oldest rank.
 
-    ``proven``: the scheduler proved that one of them belongs to the job. ``share``: as in JobLine, else the user.
+    ``proven``: the scheduler proved that one of the ranks belongs to the job. ``share``: as in JobLine; empty: the
+    user.
     """
 
     user: str
@@ -170,9 +178,10 @@ class RanBefore(msgspec.Struct, frozen=True):
 
 
 def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float) -> JobLine:
-    """Return the line of a job whose ranks ended with the previous boot; its lowest rank is the lead exit.
+    """Return the line of a job whose ranks ended with the previous boot; the lead exit is the job's lowest rank.
 
-    The exit's time is this boot, after the true exit, so that it never precedes exits of peers on other nodes.
+    The exported time of the exit is this boot. The true exit was earlier; so this exit never precedes exits on other
+    nodes.
     """
     booted_seconds = now_seconds - now
     lived: Lifetime = "short" if booted_seconds - ran.started_seconds < short_seconds else "long"
@@ -190,7 +199,7 @@ def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float
 
 
 def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitClass:
-    """Return the class of an exit. ``finished``: proven so. ``torn``: the result of ``killed_before_teardown``."""
+    """Return the class of an exit. ``finished``: it is proven. ``torn``: the result of ``killed_before_teardown``."""
     if finished:
         return "ok"
     reason = fatal_reason(status)
@@ -207,10 +216,10 @@ def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitCl
 def lead_exits(
     exits: Sequence[RankProcess], soft: Collection[ProcessKey], numbers: Numbers = NUMBERS
 ) -> set[ProcessKey]:
-    """Return the keys of the lead exits: the first exit of each episode, its first soft one and its first struck one.
+    """Return the keys of the lead exits: of each episode the first exit, the first soft exit and the first struck exit.
 
-    ``exits``: exits of one job here, in order of time. ``soft``: exits by SIGTERM or of class ok, which show a cancel
-    or an end. An episode ends when no rank has exited for ``episode_seconds``.
+    ``exits``: exits of one job on this node, in order of time. ``soft``: exits by SIGTERM or of class ok, a sign that
+    the job was cancelled or ended. An episode ends when no rank has exited for ``episode_seconds``.
     """
     victims, struck = preceded(exits, numbers), struck_exits(exits, numbers)
     leads: set[ProcessKey] = {process.key for process in exits if process.key not in victims}

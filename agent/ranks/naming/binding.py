@@ -14,25 +14,25 @@ from agent.ranks.rank import environment
 from agent.ranks.rank.process import RankProcess
 
 SETTLE_SECONDS = 1.0
-"""How long a process waits for siblings that claim the rank which its environment names."""
+"""How long a process waits for siblings that claim the same rank."""
 BINDING_SECONDS = 10.0
 """How long a process waits for the world communicator, or for a label that another process holds."""
 
 MAX_RENAMED = 4096
-"""Limit of job ids taken over by a proven owner since the agent's start; beyond it exporters keep the old labels."""
+"""Limit of job ids that moved to a proven owner since the agent's start; above it exporters keep the old labels."""
 MAX_SIBLINGS = 64
-"""Limit of processes that share one environment; beyond it one is shown and the others are duplicates."""
+"""Limit of processes that share one environment. Above the limit one process is shown and the others are duplicates."""
 
 ProcessName = ProcessKey | WriterKey
-"""Key of a process in the table; a process that was never seen has the key of its writer."""
+"""Key of a process in the table; for a process that was never seen, the key of its writer."""
 _Claimed = tuple[str, str, str, int | None]
-"""(owner, job id, group, rank) of a claim."""
+"""The owner, job id, group and rank that a process claims."""
 
 
 class RankBinder:
     """Gives processes their labels. ``duplicates``: processes that did not get all of their labels.
 
-    ``renamed``: job ids that went to a proven owner, oldest first.
+    ``renamed``: job ids that moved to a proven owner, oldest first.
     """
 
     def __init__(self, clock: Clock, hostname: str, settle_at_once: bool) -> None:
@@ -61,7 +61,7 @@ class RankBinder:
                 self.bind(process, name, processes)
 
     def bind(self, process: RankProcess, name: ProcessName, processes: Mapping[ProcessKey, RankProcess]) -> None:
-        """Fix the labels of a process, unless they are fixed already, or if nothing names its rank.
+        """Fix the labels of a process, unless the labels are fixed already or no source names its rank.
 
         ``processes``: all processes. If ``process`` proves its job id, processes of other owners lose that id.
         """
@@ -151,7 +151,7 @@ class RankBinder:
         siblings: Sequence[RankProcess],
         processes: Mapping[ProcessKey, RankProcess],
     ) -> None:
-        """Bind a process that shares its task's environment to the first of its candidate ranks that is free."""
+        """Bind a process that shares its task's environment to its first free candidate rank."""
         job_id = self._job_id(process, processes)
         others = {id(sibling) for sibling in siblings if sibling is not process}
         for rank, source in candidates(process, siblings):
@@ -173,7 +173,7 @@ class RankBinder:
         return self._step_id(process, processes)
 
     def _step_id(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> str:
-        """Return the job's id, plus the group's hash for a job step that began while another step ran here."""
+        """Return the job's id; if another step of the job already ran on this node, add a hash of this step."""
         shown, step = process.shown_job_id, process.claim.group
         if not step.startswith(environment.STEP):
             return shown
@@ -186,7 +186,7 @@ class RankBinder:
         return shown
 
     def _unnamed_job_id(self, process: RankProcess) -> str:
-        """Return an id for a job without one: from its world communicator, else its owner, or a user's session."""
+        """Return an id for a job without a name: a hash of its world communicator, else of its owner or session."""
         world, facts = process.world(), process.facts
         if world is not None:
             return environment.job_hash(world.comm)
@@ -210,7 +210,7 @@ class RankBinder:
                 continue
             self.labels.release(other)
             shown, _ = self.owners.assign(plain, other, ())
-            old = other.slots or ()  # a group's hash stays at the end of the job's id
+            old = other.slots or ()  # the hash of a group stays at the end of the job's id
             named = [label and RankLabel(shown + label.job_id.removeprefix(plain), label.rank) for label in old]
             other.slots = [label and self.labels.take(label, other, may_regroup=False) for label in named]
             other.shown_job_id = shown
@@ -223,7 +223,7 @@ def _claimed(process: RankProcess) -> _Claimed:
 
 
 def _claimants(processes: Mapping[ProcessKey, RankProcess]) -> dict[_Claimed, list[RankProcess]]:
-    """Return the processes by claimed rank, at most MAX_SIBLINGS + 1 of each: more are duplicates."""
+    """Return the processes by claimed rank, at most MAX_SIBLINGS + 1 per rank: all others are duplicates."""
     claimants: defaultdict[_Claimed, list[RankProcess]] = defaultdict(list)
     for process in processes.values():
         if process.claim.rank is not None and len(same := claimants[_claimed(process)]) <= MAX_SIBLINGS:

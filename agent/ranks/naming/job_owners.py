@@ -16,10 +16,10 @@ _HASH_BYTES = 4
 
 
 class Holder(msgspec.Struct):
-    """The holder of a job id: its ``key`` (see ``party``), and the uid of its first process.
+    """The holder of a job id. ``key``: see ``party``. ``uid``: of the holder's first process.
 
     ``proven``: the scheduler proves that one of the holder's processes belongs to the job. ``only_proven``: the first
-    process was proven; then processes without proof do not belong to the job, even those of the same user.
+    process was proven. Then processes without proof do not belong to the job, even if the same user runs them.
     """
 
     key: str
@@ -31,7 +31,8 @@ class Holder(msgspec.Struct):
 class JobOwners:
     """The holder of each job id on this node.
 
-    ``schedulers``: schedulers with a proven job on this node; an unproven claim of one of their ids is suspect.
+    ``schedulers``: schedulers with a proven job on this node. An unproven claim of such a scheduler's job id is
+    suspect.
     """
 
     def __init__(self) -> None:
@@ -43,10 +44,9 @@ class JobOwners:
         return shown in self._holders
 
     def assign(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> tuple[str, bool]:
-        """Return the id shown for job ``plain`` of ``process``, and whether it was taken from another owner.
+        """Return the id shown for job ``plain`` of ``process``, and whether another owner lost this id.
 
-        ``processes``: all processes. The stand-in of an unseen process has no owner: it neither holds an id nor loses
-        one.
+        ``processes``: all processes. The stand-in of an unseen process has no owner: it neither holds nor loses an id.
         """
         if process.facts is None:
             return plain, False
@@ -66,7 +66,7 @@ class JobOwners:
         return shown, False
 
     def keep(self, processes: Iterable[RankProcess]) -> None:
-        """Drop the ids that no process in ``processes`` is shown under. Cheap while there are few ids."""
+        """Drop the ids under which no process in ``processes`` is shown. Cheap while there are few ids."""
         held = {process.shown_job_id for process in processes}
         for shown in self._holders.keys() - held:
             del self._holders[shown]
@@ -78,7 +78,7 @@ class JobOwners:
                 self._hold(process.shown_job_id, process)
 
     def _may_hold(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> bool:
-        """Return True if the id is free or its party's, or its unproven holder (same user) has exited: a restart."""
+        """Return True if the id is free, held by its party, or by an unproven holder (same user) that has exited."""
         proven = is_proven(process)
         suspect = not proven and process.claim.scheduler in self.schedulers and plain == process.claim.job_id
         holder = self._holders.get(plain)
@@ -114,9 +114,9 @@ def party(process: RankProcess) -> str:
 
 
 def plain_id(process: RankProcess, otherwise: str) -> str:
-    """Return the id of the process' job before owners are considered; ``otherwise`` if nothing names the job.
+    """Return the id of the process' job before owners are considered; ``otherwise`` if no source names the job.
 
-    Ids of pods carry the namespace if it is known.
+    The id of a pod's job contains the namespace if it is known.
     """
     owner = process.owner
     plain = process.claim.job_id or otherwise
@@ -124,7 +124,7 @@ def plain_id(process: RankProcess, otherwise: str) -> str:
 
 
 def is_proven(process: RankProcess) -> bool:
-    """Return True if the scheduler confirms the job id that the process claims, or Kubernetes its pod's namespace."""
+    """Return True if the scheduler confirms the claimed job id, or if Kubernetes confirms the pod's namespace."""
     owner, claim = process.owner, process.claim
     if owner.kind == "pod":
         return bool(owner.namespace)
@@ -132,20 +132,20 @@ def is_proven(process: RankProcess) -> bool:
 
 
 def proof_of(process: RankProcess) -> str:
-    """Return what proves the process' job: cgroup, parent (both the scheduler's), pod or none."""
+    """Return the proof of the process' job: cgroup or parent (of the scheduler), pod, or none."""
     if not is_proven(process):
         return "none"
     return "pod" if process.owner.kind == "pod" else process.owner.proof
 
 
 def is_disproved(process: RankProcess) -> bool:
-    """Return True when the scheduler shows the process in another job than it claims."""
+    """Return True when the scheduler shows that the process belongs to another job than it claims."""
     owner, claim = process.owner, process.claim
     return bool(owner.scheduler) and claim.scheduler == owner.scheduler and claim.job_id != owner.job_id
 
 
 def suffixed(plain: str, process: RankProcess) -> list[str]:
-    """Return the ids for a process that is not the holder's: with the pod's or user's number, else an owner hash."""
+    """Return the ids for a process of another owner: the suffix is the pod's or user's number, else a hash."""
     short = plain[: environment.MAX_LABEL_CHARACTERS]
     digest = hashlib.blake2s(process.owner.key.encode(), digest_size=_HASH_BYTES).hexdigest()
     return [f"{short}-{process.owner.suffix(process.seen.uid)}", f"{short}-{digest}"]

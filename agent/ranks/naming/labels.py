@@ -6,16 +6,16 @@ from agent.ranks.rank.process import RankProcess
 
 
 class LabelBook:
-    """The holder of each label. A live process keeps its label; an ended or unseen one loses it to a live one."""
+    """The holder of each label. A live process keeps its label, and takes it from an ended or unseen process."""
 
     def __init__(self) -> None:
         self._holders: dict[RankLabel, RankProcess] = {}
 
     def take(self, label: RankLabel, process: RankProcess, may_regroup: bool) -> RankLabel | None:
-        """Give ``label`` to ``process`` and return the label that it got; None if a live process keeps it.
+        """Give ``label`` to ``process`` and return the assigned label; None if a live process holds it.
 
         ``may_regroup``: if the holder belongs to another process group under the same job id (vLLM replicas, several
-        trainings in one allocation), give the label with the group's own job id instead.
+        trainings in one allocation), assign the label with the job id of this process' group.
         """
         if self._give(label, process):
             return label
@@ -26,13 +26,13 @@ class LabelBook:
         return regrouped if self._give(regrouped, process) else None
 
     def release(self, process: RankProcess, labels: list[RankLabel | None] | None = None) -> None:
-        """Free those of ``labels`` that ``process`` holds; by default all of its labels."""
+        """Free the ``labels`` that ``process`` holds; by default all its labels."""
         for label in (process.slots or []) if labels is None else labels:
             if label is not None and self._holders.get(label) is process:
                 del self._holders[label]
 
     def restore(self, process: RankProcess) -> None:
-        """Give a process from the checkpoint its labels back; for equal labels the last one restored is the holder."""
+        """Restore the labels of a process from the checkpoint; the process restored last holds an equal label."""
         self._holders.update(dict.fromkeys(process.labels, process))
 
     def holder(self, label: RankLabel) -> RankProcess | None:
@@ -44,7 +44,7 @@ class LabelBook:
         return self._holders.get(label) is process
 
     def held(self, process: RankProcess) -> RankLabel | None:
-        """Return the first label that the process still holds; None once a restarted rank took them all."""
+        """Return the first label that the process still holds; None once restarted ranks took all its labels."""
         return next((label for label in process.labels if self.holds(process, label)), None)
 
     def _give(self, label: RankLabel, process: RankProcess) -> bool:

@@ -1,4 +1,4 @@
-"""Tell ranks apart that share their task's environment, and so its rank number. Pure.
+"""Number ranks that share their task's environment, which names one rank for all of them. Pure.
 
 Children of a task inherit its variables: workers of vLLM and SGLang, and processes of torch.multiprocessing.spawn.
 """
@@ -13,7 +13,7 @@ from agent.ranks.rank.process import RankProcess
 _TITLE = re.compile(r"(?:VLLM::|sglang::)[A-Za-z]{1,32}((?:_[A-Z]{2,4}[0-9]{1,5}){1,8})(?!\w)")
 _AXIS = re.compile(r"_([A-Z]+)([0-9]+)")
 _NO_AXIS = frozenset({"EP"})
-"""Axes that are ignored: expert ranks number the same processes a second time."""
+"""Ignored axes: expert ranks number the same processes a second time."""
 
 Place = tuple[tuple[str, int], ...]
 
@@ -21,7 +21,7 @@ Place = tuple[tuple[str, int], ...]
 def are_siblings(process: RankProcess, other: RankProcess) -> bool:
     """Return True for processes of one scheduler task, or of one parent process.
 
-    A rank and its own child are not siblings: the child may be a helper that the rank ends at will.
+    A rank and its own child are not siblings: the child may be a helper, which the rank may end at any time.
     """
     if process.facts is None or other.facts is None:
         return False
@@ -42,7 +42,7 @@ def place_of(title: str) -> Place:
 
 
 def number_of(own: Place, places: Sequence[Place]) -> int | None:
-    """Return the rank of ``own`` among ``places`` (which include it); None if their axes differ or two are equal."""
+    """Return the rank of ``own`` in ``places``, which include it; None if axes differ or two places are equal."""
     axes = [axis for axis, _ in own]
     if not own or len(set(places)) < len(places) or any([axis for axis, _ in place] != axes for place in places):
         return None
@@ -55,9 +55,9 @@ def number_of(own: Place, places: Sequence[Place]) -> int | None:
 def candidates(process: RankProcess, siblings: Sequence[RankProcess]) -> Iterable[tuple[str, str]]:
     """Yield (rank, source) candidates for a process of a shared environment, the best first.
 
-    ``siblings``: the processes that share the environment, including this one. If their task is its step's only one, a
-    title's number is the rank, and a local index (in the order of starts) is added to the task's number. Else either
-    number follows the task's number after a point, so that ranks of two nodes stay distinct.
+    ``siblings``: the processes that share the environment, including this one. In a job step with one task, the number
+    in a title is the rank, and a local index (in the order of starts) is added to the task's number. Otherwise the rank
+    is the task's number, a point, and the title's number or local index: so ranks of two nodes stay distinct.
     """
     number = number_of(place_of(process.seen.title), [place_of(sibling.seen.title) for sibling in siblings])
     task, alone = process.claim.rank or 0, process.claim.world_size == 1

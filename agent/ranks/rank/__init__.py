@@ -1,1 +1,1 @@
-"""One rank process: its facts from /proc, its owner, its claims, its exit and its verdict."""
+"""One rank process: facts from /proc, owner, claimed rank and job, exit and verdict."""

@@ -1,4 +1,4 @@
-"""Read the rank and job that a process' environment names. Pure. Users set the values, so all are bounded."""
+"""Read the rank and job that a process' environment names. Pure. Users set the values, so each value has a limit."""
 
 import hashlib
 import re
@@ -6,16 +6,16 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-MAX_RANK = 1 << 20  # exclusive for a rank without a known size, inclusive for other numbers
+MAX_RANK = 1 << 20  # exclusive for a rank of a job of unknown size, inclusive for other numbers
 MAX_LABEL_CHARACTERS = 128
 MAX_GROUP_CHARACTERS = 255
-"""Limit of an address and of a port: no host name is longer (RFC 1035)."""
+"""Limit of an address and of a port: the longest host name (RFC 1035)."""
 STEP = "step/"
 """Prefix of a group that is a job step."""
 _JOB_HASH_DIGITS = 12
 _GROUP_HASH_DIGITS = 8
 
-# Pairs of variables of a launcher: the rank and the number of ranks. The first pair with rank < size wins.
+# By launcher the variables of the rank and of the number of ranks. The first pair with rank < size wins.
 # torchrun and others; Open MPI; PMIx (srun --mpi=pmix sets no size); MPICH and Intel MPI; Slurm.
 _RANK_VARIABLES = (
     ("RANK", "WORLD_SIZE"),
@@ -35,7 +35,7 @@ _RESTART_VARIABLES = ("SLURM_RESTART_COUNT", "TORCHELASTIC_RESTART_COUNT", "JOBS
 _MAX_RESTARTS, _RESTART_COUNT = "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RESTART_COUNT"
 _TEXT_VARIABLES = ("SLURM_JOB_PARTITION", "SLURM_CLUSTER_NAME", "SLURM_JOB_NUM_NODES", "SLURM_TASK_PID")
 _JOB_NAME_VARIABLES = ("SLURM_JOB_NAME", "PBS_JOBNAME", "LSB_JOBNAME")
-_NO_RUN_ID = frozenset({"", "none", "0", "ffffffff"})  # the last is of Ray's workers that started before their job
+_NO_RUN_ID = frozenset({"", "none", "0", "ffffffff"})  # ffffffff: a Ray worker that started before its job
 _LOOPBACK = re.compile(r"^(localhost|127\.|::1|\[::1\])", re.IGNORECASE)
 _DECIMAL = re.compile(r"[0-9]{1,7}", re.ASCII)
 
@@ -52,13 +52,13 @@ MAX_SETTING_CHARACTERS = 1024
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """Claims of an environment. ``rank`` None, ``job_id`` empty: the environment names none.
+    """The rank and the job that an environment names. ``rank`` None, ``job_id`` empty: it names none.
 
-    ``group``: rendezvous address and port, else the scheduler's job step; it tells process groups under one job id
-    apart; empty if unknown. ``scheduler``: the scheduler that gave ``job_id``; empty for another launcher's id or a
-    hash. ``task``: the pid of the scheduler's task, inherited by the processes that it starts. ``tasks``: tasks of the
-    job step; ``local_tasks``: those on this node. ``nodes``, ``restarts``: numbers as text. ``restarts_left``: restarts
-    that the launcher can still make; None if unknown.
+    ``group``: rendezvous address and port, else the scheduler's job step; it distinguishes process groups under one job
+    id; empty if unknown. ``scheduler``: the scheduler that gave ``job_id``; empty for another launcher's id or a hash.
+    ``task``: the pid of the scheduler's task, inherited by the processes that it starts. ``tasks``: number of tasks of
+    the job step; ``local_tasks``: of its tasks on this node. ``nodes``, ``restarts``: numbers as text.
+    ``restarts_left``: restarts that the launcher can still make; None if unknown.
     """
 
     rank: int | None = None

@@ -1,4 +1,4 @@
-"""Group a job's exits on this node into episodes: the first exit, and those that the launcher caused. Pure."""
+"""Group a job's exits on this node into episodes: a first exit, and the exits that the launcher then caused. Pure."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence, Set
@@ -11,16 +11,16 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
 
 SIMULTANEOUS_SECONDS = 0.1
-"""Exits this close together have no known order: then a struck exit counts as earlier than any other."""
+"""Exits this close together have no known order: a struck exit (see ``struck_exits``) then counts as the earliest."""
 _LAST_OWN_STATUS = 127  # shells and signal handlers exit with 128+n after signal n
 
 
 def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
-    """Return those that SIGKILL ended, first in their episode, before a live peer failed or ended by SIGTERM.
+    """Return the first exit of each episode if SIGKILL caused it before a live peer failed or ended by SIGTERM.
 
-    ``exits``: in order of time. An exit by SIGTERM within SIMULTANEOUS_SECONDS of the SIGKILL counts as later. The
-    first exits of episodes are too far apart for one exit of a peer to count for two of them. Where SIGKILL ended
-    several at once, a person or program ended the job: then a peer's failure shows nothing, a SIGTERM does.
+    ``exits``: in order of time. An exit by SIGTERM within SIMULTANEOUS_SECONDS of the SIGKILL counts as later. Episodes
+    are so far apart that one exit of a peer counts for one episode only. If SIGKILL ended several processes at once, a
+    person or program ended the job: then only a peer's SIGTERM is evidence, not its failure.
     """
     killed = [p for p in exits if ended_by(p, SIGKILL) and p.unproven_since is None]
     failed = [p for p in exits if _fails(p) or ended_by(p, SIGTERM)] if killed else []
@@ -42,10 +42,10 @@ def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMB
 
 
 def preceded(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
-    """Return the processes that exited after another one in the same episode, and so may be victims of a teardown.
+    """Return the processes that exited after another process of the same episode: they may be victims of a teardown.
 
-    ``exits``: in order of time. For each process two others suffice: the last exit that is clearly earlier, and the
-    first by ``_order`` among the simultaneous ones, which is the first struck exit or the first of all.
+    ``exits``: in order of time. Each process is compared with two exits only: the last clearly earlier exit, and the
+    first simultaneous exit by ``_order`` (the first struck exit, or else the first of all).
     """
     struck_keys = struck_exits(exits, numbers)
     struck = [p for p in exits if p.key in struck_keys]
@@ -80,9 +80,9 @@ def _order(process: RankProcess, struck: Set[ProcessKey]) -> tuple[bool, float, 
 
 
 def struck_exits(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
-    """Return those that the OOM killer or a fatal signal ended, but no SIGABRT of a peer after a single SIGKILL.
+    """Return the struck exits: by the OOM killer or a fatal signal, except a SIGABRT after a peer's single SIGKILL.
 
-    ``exits``: in order of time. Several SIGKILLs at once explain no SIGABRT: see ``killed_before_teardown``.
+    ``exits``: in order of time. Several SIGKILLs at once do not explain a SIGABRT: see ``killed_before_teardown``.
     """
     killed_at = [left_at_of(p) for p in exits if ended_by(p, SIGKILL) and fatal_reason(p.exit) is None]
 
@@ -98,7 +98,7 @@ def struck_exits(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> se
 
 
 def _count_near(times: Sequence[float], at: float) -> int:
-    """Return how many of the sorted ``times`` are within SIMULTANEOUS_SECONDS of a time."""
+    """Return how many of the sorted ``times`` are within SIMULTANEOUS_SECONDS of ``at``."""
     return bisect_right(times, at + SIMULTANEOUS_SECONDS) - bisect_left(times, at - SIMULTANEOUS_SECONDS)
 
 

@@ -14,9 +14,9 @@ VerdictReason = Literal[
 
 
 class RasSilence(msgspec.Struct, frozen=True):
-    """Consecutive RAS reports that miss a process: since when (monotonic, epoch seconds), and their number.
+    """Consecutive RAS reports without a process: since when (monotonic, epoch seconds), and how many.
 
-    ``contradicted``: the process itself still answered.
+    ``contradicted``: the process itself still shows a sign of life.
     """
 
     since: float

@@ -9,18 +9,18 @@ import msgspec
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 FATAL_SIGNALS = frozenset({SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS})
-"""Signals that a process' own fault causes."""
+"""Signals that are caused by a fault of the process itself."""
 CRASHES = frozenset(signal.name for signal in FATAL_SIGNALS)
 ENDED_BY_SCHEDULER = frozenset({"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE"})
-"""Intended ends: the scheduler ended the ranks, by SIGTERM and later SIGKILL."""
+"""States of a job that the scheduler ended on purpose, by SIGTERM and later SIGKILL."""
 ENDED_IN_ORDER = frozenset({"COMPLETED", "REQUEUED"})
-"""Ends that excuse neither a signal nor a failure status: after a crash a script can end well or ask for a requeue."""
+"""States that explain neither a signal nor a failure: after a crash a script can end well or request a requeue."""
 
 
 class ExitStatus(msgspec.Struct, frozen=True):
     """Exit status of a process. ``known`` False: it could not be read. ``oom``: the OOM killer sent the signal.
 
-    ``by_launcher``: the status that the launcher gives to the processes that it ends.
+    ``by_launcher``: the status of processes that the launcher ends.
     """
 
     known: bool
@@ -64,7 +64,7 @@ def in_words(reason: str, signal: str, code: str) -> str:
 
 
 class JobEnd(msgspec.Struct, frozen=True):
-    """A scheduler's end of a job on this node: its start (0: unknown) and end in epoch seconds, and its state."""
+    """The scheduler's report of a job's end on this node: its start (0: unknown), end (epoch seconds) and state."""
 
     job_id: str
     started_seconds: float

@@ -9,13 +9,13 @@ from agent.core.identity import ProcessKey
 
 OwnerKind = Literal["pod", "job", "container", "user"]
 Proof = Literal["cgroup", "parent", "none"]
-"""Source that names a scheduler's job: a control group made by root, an ancestor that is its daemon, or none."""
+"""Proof of a scheduler's job: a control group made by root, an ancestor that is the scheduler's daemon, or none."""
 
 _SUFFIX_DIGITS = 8
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The owner of a process: the first proven of its pod, its scheduler's job, its container, its user.
+    """The owner of a process: its pod, its scheduler's job, its container or its user: the first one that is proven.
 
     ``name``: the pod's uid, ``scheduler/job id``, the container's id or the user's uid; empty if unknown.
     ``namespace``: of a pod; empty if unknown. ``scheduler`` and ``job_id``: the job that ``proof`` names, even if the
@@ -31,7 +31,7 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return the key that one owner's processes share; a pod's is its namespace: Kubernetes' border of trust."""
+        """Return the key of all the owner's processes. For a pod it is the namespace: Kubernetes' border of trust."""
         if self.kind == "pod" and self.namespace:
             return f"namespace/{self.namespace}"
         return f"{self.kind}/{self.name}"

@@ -16,17 +16,19 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 MAX_MEMBERSHIPS = 256
 SIGN_OF_LIFE_SECONDS = 5.0
-"""Records may arrive this late; a record newer than that was written after RAS began to miss the process."""
+"""Records may arrive this late. A record that is still newer was written after the first RAS report without the
+process."""
 
 _LOG = Logger("ranks")
 RAY_TITLE, RAY_ENDS = "ray::", ExitStatus(known=True, code=1)
-"""The title of a Ray worker, and the status with which Ray ends it; an exception in its code ends no worker."""
+"""The title of a Ray worker, and its exit status when Ray ends it. An exception in the user's code does not end a
+worker."""
 SHARED_SOURCES = frozenset({"title", "local_index"})
 """Sources of rank labels of processes in one task: their environment has the task's numbers, not their own."""
 
 
 class RankGpu(msgspec.Struct, frozen=True):
-    """A GPU that a process uses: driver's index, UUID, PCI address, and the nearest NIC (empty if unknown)."""
+    """A GPU that a process uses: the driver's index, UUID, PCI address, and the nearest NIC (empty if unknown)."""
 
     index: int
     uuid: str
@@ -35,15 +37,16 @@ class RankGpu(msgspec.Struct, frozen=True):
 
 
 class RankProcess(msgspec.Struct):
-    """A process of one or several ranks; without ``facts`` the stand-in for a writer whose process was never seen.
+    """A process of one or several ranks; without ``facts``, the stand-in for a process that was never seen.
 
     ``slots``: its labels once bound, in the order of its ranks in its largest communicator; None for a label that
-    another live process holds. ``plain_job_id``: its job's id before a suffix for its owner; ``shown_job_id``: with the
-    suffix, if any. ``state``: the kernel's letter. ``blocked_since``: when a thread that NCCL needs was first seen in D
-    with its current context-switch count. ``unproven_since``: the process was last seen running then (the agent was
-    away). ``gpus``: the GPUs that it uses, or last used. ``oom_logged``: the kernel's log says that the OOM killer sent
-    it SIGKILL. ``ended_by_scheduler``: the scheduler's end of the job explains its exit. ``is_victim``: its exit is no
-    lead exit, as it followed another one or the table was full. Times ending in ``_at`` or ``_since`` are monotonic.
+    another live process holds. ``plain_job_id``: its job's id without a suffix for its owner; ``shown_job_id``: with
+    the suffix, if there is one. ``state``: the kernel's letter. ``blocked_since``: when a thread that NCCL needs was
+    first seen in D with its current context-switch count. ``unproven_since``: when the process was last seen running,
+    if no exporter has observed it since. ``gpus``: the GPUs that it uses, or last used. ``oom_logged``: the kernel's
+    log says that the OOM killer sent it SIGKILL. ``ended_by_scheduler``: the scheduler's end of the job explains its
+    exit. ``is_victim``: its exit is no lead exit: it followed another exit, or the table was full. Times ending in
+    ``_at`` or ``_since`` are monotonic.
     """
 
     found_at: SavedSeconds
@@ -85,12 +88,12 @@ class RankProcess(msgspec.Struct):
 
     @property
     def labels(self) -> tuple[RankLabel, ...]:
-        """Return its published labels; empty before it has any."""
+        """Return its published labels; empty before the first."""
         return tuple(label for label in self.slots or () if label is not None)
 
     @property
     def user(self) -> str:
-        """Return its user; for a pod the namespace, as most pods run as root; empty if unknown."""
+        """Return its user, or for a pod the namespace, as most pods run as root; empty if unknown."""
         if self.facts is None:
             return ""
         if self.owner.kind == "pod" and self.owner.namespace:
@@ -99,28 +102,28 @@ class RankProcess(msgspec.Struct):
 
     @property
     def share(self) -> str:
-        """Return its share of bounded tables: its container's (most run as root), else its user's."""
+        """Return the owner of its share of bounded tables: its container (most run as root), else its user."""
         return self.owner.key if self.owner.kind == "container" else self.user
 
     @property
     def environment_readable(self) -> bool:
-        """Return True when its environment could be read; the same right shows its exit status."""
+        """Return True when its environment could be read; reading its exit status needs the same right."""
         return self.seen.environment is not None
 
     @property
     def scheduled_job_id(self) -> str:
-        """Return the id of its scheduler's job: the proven one, else the claimed one; empty for none."""
+        """Return the id of its scheduler's job: the proven id, else the claimed id; empty without a scheduler."""
         if self.owner.scheduler:
             return self.owner.job_id
         return self.claim.job_id if self.claim.scheduler else ""
 
     @property
     def world_size(self) -> int | None:
-        """Return the number of ranks of the job from its own environment; None if that names none."""
+        """Return the number of ranks of the job from the process' own environment; None if unknown."""
         return None if self.has_anothers_environment() else self.claim.world_size
 
     def has_anothers_environment(self) -> bool:
-        """Return True when its environment describes its task, not itself: its rank differs from the one there."""
+        """Return True when its environment describes its task: the rank in the environment is not its own rank."""
         if self.source in SHARED_SOURCES:
             return True
         named, claimed = [label.rank for label in self.labels], self.claim.rank
@@ -128,18 +131,18 @@ class RankProcess(msgspec.Struct):
 
     @property
     def local_rank(self) -> str:
-        """Return its local rank from its own environment; empty if that names none."""
+        """Return its local rank from its own environment; empty if unknown."""
         return "" if self.has_anothers_environment() else self.claim.local_rank
 
     def join(self, membership: Membership, now: float) -> bool:
         """Note its membership in a communicator at monotonic time ``now``; return False at MAX_MEMBERSHIPS.
 
-        A rank in the world communicator that differs from all published labels is logged.
+        If its rank in the world communicator differs from all published labels, this is logged.
         """
         place = (membership.comm, membership.comm_rank)
         known = self.members.get(place)
         if known is not None:
-            if membership.name and not known.name:  # records describe a communicator better than RAS
+            if membership.name and not known.name:  # records have the name of a communicator, RAS does not
                 self.members[place] = membership
             return True
         if len(self.members) >= MAX_MEMBERSHIPS:
@@ -171,7 +174,7 @@ class RankProcess(msgspec.Struct):
             self.exit = ExitStatus(known=True, signal=SIGKILL, oom=True)
 
     def note_job_end(self, end: JobEnd, numbers: Numbers = NUMBERS) -> bool:
-        """Note how the scheduler ended its job; return True if that changes the verdict on its exit."""
+        """Note how the scheduler ended its job; return True if this changes the verdict on the process' exit."""
         if self.exited_at is None:
             return False
         before = self.ended_by_scheduler
@@ -183,9 +186,9 @@ class RankProcess(msgspec.Struct):
         self.progress_seconds = max(self.progress_seconds or 0.0, seconds)
 
     def note_gpus(self, hardware: Hardware, pid: int) -> None:
-        """Note which GPUs it uses; GPUs that it used before the driver fell silent stay.
+        """Note which GPUs the process uses. GPUs that it used before the driver stopped answering stay.
 
-        A lost GPU stays too: the driver no longer lists the process on it, even if the process uses other GPUs.
+        A lost GPU stays, too: the driver lists no processes of a lost GPU.
         """
         if held := hardware.gpus_of(pid):
             gpus = {gpu.uuid: gpu for gpu in self.gpus if hardware.is_unseen(gpu.uuid)}
@@ -199,11 +202,14 @@ class RankProcess(msgspec.Struct):
         return runs and self.found_at <= since and self.progress_seconds is None
 
     def is_surely_a_rank(self) -> bool:
-        """Return True when it initialised NCCL; a process that only uses a GPU and maps the library may be no rank."""
+        """Return True when it initialised NCCL.
+
+        A process that only maps the library and uses a GPU may not be a rank.
+        """
         return self.seen.evidence in ("thread", "records")
 
     def pid_rank(self) -> list[str]:
-        """Return the label ``pid-N`` for a rank of unknown number whose environment was read; else an empty list."""
+        """Return [``pid-N``] for a rank of unknown number if its environment was read; else an empty list."""
         facts = self.facts
         if facts is None or facts.environment is None or not self.is_surely_a_rank():
             return []
@@ -212,8 +218,8 @@ class RankProcess(msgspec.Struct):
     def ranks(self, unique: bool) -> tuple[list[str], str]:
         """Return its global ranks and their source (environment or communicator); an empty list if unknown.
 
-        The environment names one rank. The communicator counts instead for a process with several ranks, or if siblings
-        claim the same number (``unique`` False), which is then the node's.
+        The environment names one rank. Of a process with several ranks, or if siblings claim the same number
+        (``unique`` False), the communicator names the ranks.
         """
         world = self.world()
         local = self.local_ranks(world.comm) if world is not None else []
@@ -223,7 +229,7 @@ class RankProcess(msgspec.Struct):
 
     @property
     def key(self) -> ProcessKey:
-        """Return its pid and start; zeros if the process was never seen."""
+        """Return its pid and start time; zeros if the process was never seen."""
         return self.seen.key
 
     @property
@@ -235,18 +241,18 @@ class RankProcess(msgspec.Struct):
 
     @property
     def judged(self) -> VerdictReason | None:
-        """Return the reason of its last verdict. The evidence behind it may have left the table since."""
+        """Return the reason of its last verdict. The evidence for that verdict may have left the table since."""
         return None if self.verdict is None else self.verdict.reason
 
     @property
     def progress_after_exit_seconds(self) -> float:
-        """Return how long after its exit its records were still written; 0 while it runs."""
+        """Return how long after its exit records of it were still written; 0 while it runs."""
         if self.exited_at is None or self.progress_seconds is None:
             return 0.0
         return self.progress_seconds - self.exited_seconds
 
     def ras_silence(self) -> RasSilence | None:
-        """Return the RAS reports that miss it, marked as contradicted if newer records are a sign of life."""
+        """Return the RAS reports without it, marked as contradicted if newer records are a sign of life."""
         silence = self.silence
         if silence is None or self.progress_seconds is None:
             return silence
@@ -266,5 +272,5 @@ class RankProcess(msgspec.Struct):
         return local.index(comm_rank) if len(local) == len(self.slots or ()) and comm_rank in local else None
 
     def world(self) -> Membership | None:
-        """Return its membership of its largest communicator (the smallest hash among equals); None without any."""
+        """Return its membership of its largest communicator (if several, the smallest hash); None without any."""
         return min(self.members.values(), key=lambda m: (-m.size, m.comm, m.comm_rank), default=None)

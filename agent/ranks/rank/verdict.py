@@ -25,11 +25,11 @@ PROGRESS_SLACK_SECONDS = 5.0
 
 
 class _Job(msgspec.Struct, frozen=True):
-    """The processes of a job, indexed so that ``_judge`` answers each question about all of them in O(log n).
+    """The processes of a job, indexed so that ``_judge`` compares one process with all others in O(log n).
 
-    ``found_at``: when each was discovered, in ascending order. ``alive_until``: at each index the latest time at which
-    that process, or one discovered before it, was known to be alive. ``preceded``, ``torn_down``: results of
-    ``preceded`` and ``killed_before_teardown``.
+    ``found_at``: when each was discovered, in ascending order. ``alive_until``: for each index i the latest time at
+    which one of the processes 0 to i was known to be alive. ``preceded``: result of that function. ``torn_down``:
+    result of ``killed_before_teardown``.
     """
 
     found_at: Sequence[float]
@@ -72,7 +72,7 @@ def _judge(process: RankProcess, job: _Job) -> RankVerdict:
 
 
 def _judge_running(process: RankProcess, job: _Job) -> RankVerdict:
-    if process.state == "T":  # "t" means that a debugger stopped it
+    if process.state == "T":  # "t" would mean that a debugger stopped the process
         return RankVerdict("unresponsive", "stopped")
     if process.blocked_since is not None and job.now - process.blocked_since > job.numbers.blocked_seconds:
         return RankVerdict("unresponsive", "blocked")
@@ -100,10 +100,10 @@ def _judge_left(process: RankProcess, job: _Job) -> RankVerdict:
 
 
 def _outlived_seconds(process: RankProcess, job: _Job) -> float:
-    """Return how long a peer was alive after ``process`` exited; 0 or less if none was.
+    """Return how long a peer was alive after ``process`` exited; 0 or less if no peer was.
 
-    Only peers that already ran count: a process of a later restart proves nothing. The search includes the process
-    itself, which is harmless: it was not alive after its exit.
+    Only peers that already ran count: a process of a later restart proves nothing. The search includes ``process``
+    itself: this is harmless, as it was not alive after its exit.
     """
     left_at = left_at_of(process)
     peers = bisect_left(job.found_at, left_at)
