@@ -1,1 +1,1 @@
-"""The command line: starts the daemon, and has the commands that query a running one."""
+"""The command line: starts the daemon, or queries a running daemon."""

@@ -13,21 +13,21 @@ from agent.evidence import folder
 from agent.evidence.summary import Summary
 
 SHOWN_EVENTS = 40
-"""Limit of printed events of the time line: the first half and the last half."""
+"""Limit of printed events: of a longer time line the first and the last ones are printed."""
 SHOWN_RANKS = 32
 TAKE_SECONDS = 40.0
-"""How long to wait for a bundle: the agent collects for 20 s by default, and may first finish another bundle."""
+"""How long to wait for a bundle: the agent collects for 20 s by default, and may be busy with another bundle."""
 POLL_SECONDS = 0.2
 ASK_SECONDS = 5.0  # Timeout of a query to the agent
 
 
 def time_of_day(seconds: float) -> str:
-    """Return the time of day (UTC) with tenths of seconds, cut off rather than rounded so that the order stays."""
+    """Return the time of day (UTC) with tenths of seconds, truncated to keep the order of events."""
     return f"{time.strftime('%H:%M:%S', time.gmtime(seconds))}.{int(seconds % 1 * 10)}"
 
 
 def listed(summaries: Iterable[tuple[str, Summary]]) -> str:
-    """Return a line for each bundle, the newest first."""
+    """Return one line per bundle, the newest first."""
     rows = [
         f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(summary.taken_at))}  job {summary.job_id}  {name}  "
         f"{summary.because}"
@@ -90,7 +90,7 @@ def _ranks(summary: Summary) -> list[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command; return the exit status: 0 success, 1 no such bundle, or none was taken."""
+    """Run the command; return the exit status: 0 success, 1 no such bundle, or no bundle was taken."""
     parser = argparse.ArgumentParser(
         prog="rankwatch evidence",
         description="The bundles of evidence that the agent of this node took when ranks died or hung.",
@@ -128,9 +128,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _configured(flags: argparse.Namespace) -> Path:
-    """Return the directory in the named configuration, else in the running agent's or the default one.
+    """Return the directory of bundles in the named configuration, else in the running agent's, else in the default one.
 
-    Raises ConfigError if a named configuration cannot be read; any other that cannot be read has the usual directory.
+    Raises ConfigError if a named configuration cannot be read. Without a readable one, return the default directory.
     """
     usual = own_agent.CONFIG_FILE
     with contextlib.suppress(OSError, ValueError):
@@ -141,7 +141,7 @@ def _configured(flags: argparse.Namespace) -> Path:
 
 
 def _check(path: Path, rights: int) -> None:
-    """Raise OSError if the directory is missing, or if this user may not read it or request a bundle there."""
+    """Raise OSError if the directory is missing, or if this user lacks ``rights`` on it."""
     if not path.is_dir():
         why = "the agent takes no evidence, or elsewhere (--path), or is another one (--web.listen-address)"
         raise FileNotFoundError(f"no directory {path}: {why}")
@@ -150,7 +150,7 @@ def _check(path: Path, rights: int) -> None:
 
 
 def _check_job(flags: argparse.Namespace) -> None:
-    """Raise ValueError if the agent answers and has no rank of the job."""
+    """Raise ValueError if the agent replies and has no rank of the job."""
     try:
         jobs = [job.job_id for job in own_agent.document(own_agent.place_of(flags), ASK_SECONDS).jobs]
     except (OSError, ValueError):

@@ -18,11 +18,11 @@ _SEEN = "max by (cluster, job_id, node, user, {labels}) (present_over_time({metr
 _FAILURES = {"signal, cause": "rank:rankwatch_dead:time", "class": 'rank:rankwatch_exit:time{class="reboot"}'}
 _RULES = "count(present_over_time(cluster:rankwatch_targets:count[{days}d]))"
 _SIGNALS = frozenset({"SIGSEGV", "SIGBUS", "SIGILL"})
-"""Signals that faulty memory or a driver can cause."""
+"""Signals that faulty memory or a faulty driver can cause."""
 
 
 class Lemon(NamedTuple):
-    """A node. ``points``: one per job that failed there first, two if the cause looks like hardware."""
+    """A node. ``points``: one per job whose first failure was on it, or two if the cause looks like hardware."""
 
     cluster: str
     node: str
@@ -55,14 +55,14 @@ def main(arguments: Sequence[str]) -> int:
         and flags.cluster in (None, lemon.cluster)
     ]
     clusters = sorted({lemon.cluster for lemon in chosen})
-    if flags.format == "slurm" and len(clusters) > 1:  # sbatch refuses a list with nodes that it does not know
+    if flags.format == "slurm" and len(clusters) > 1:  # sbatch refuses a list with unknown nodes
         return refuse("exclude", f"nodes of several clusters: name one by --cluster ({plain(', '.join(clusters))})", 2)
     say(_FORMATS[flags.format](chosen))
     return 0
 
 
 def lemons(failures: Iterable[Sample]) -> list[Lemon]:
-    """Return the nodes of these first failures, the most points first."""
+    """Return the nodes of these first failures, sorted by points."""
     points: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     users: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for labels in (labels for labels, _ in failures if labels.get("node")):

@@ -1,7 +1,7 @@
 """`rankwatch healthy`: report whether this node's hardware is healthy, to health checks of schedulers and launchers.
 
-It prints the agent's verdict on hardware. Whether ranks live does not matter: a launcher runs it before it restarts
-them. It answers within two seconds, even if the agent hangs.
+It prints the agent's verdict on the hardware, not on the ranks: a launcher runs it before it restarts ranks. The
+command ends within two seconds, even if the agent hangs.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from agent.hardware.ledger import CHECKS
 from agent.ranks.health import CHECK_FAILED, NODE_HEALTHY, RANK_HEALTHY, RANK_UNHEALTHY
 
 HEALTHY, NOT_HEALTHY, CANNOT_TELL = 0, 1, 2
-"""Exit statuses, the same as node-problem-detector expects."""
+"""Exit statuses, as node-problem-detector expects them."""
 ASK_SECONDS = 1.5
-"""Limit of the query: with the start of this program the answer takes at most two seconds."""
+"""Timeout of the query: with the start of Python, the command takes at most two seconds."""
 MAX_NAMED = 8
-"""Limit of failed checks that the answer names; further ones are counted."""
+"""Limit of failed checks named in the output; further checks are counted."""
 _QUERY = "/metrics?collect[]=health"
 
 
@@ -54,14 +54,14 @@ def main(arguments: Sequence[str]) -> int:
         answer = Answer(CANNOT_TELL, f"cannot tell: {error}")
     except (OSError, ValueError) as error:
         answer = Answer(CANNOT_TELL, f"cannot tell: no answer from {agent}: {error}")
-    except Exception as error:  # noqa: BLE001  # uncaught, the exit status 1 would mean not healthy
+    except Exception as error:  # noqa: BLE001  # an uncaught error would exit with 1, which means not healthy
         answer = Answer(CANNOT_TELL, f"cannot tell: cannot read the answer of {agent}: {error!r}")
     say(plain(answer.text))
     return answer.status
 
 
 def judge(families: Iterable[Metric], job_id: str | None = None) -> Answer:
-    """Return the verdict of the metrics on the node, or on the ranks of one job on it."""
+    """Return the verdict of the metrics on the node, or on the ranks of one job on this node."""
     samples = [sample for family in families for sample in family.samples]
     if job_id is None:
         verdicts = [sample.value for sample in samples if sample.name == NODE_HEALTHY.name]
@@ -84,7 +84,7 @@ def judge(families: Iterable[Metric], job_id: str | None = None) -> Answer:
 
 
 def _order(labels: dict[str, str]) -> tuple[bool, str, str]:
-    """Return a sort key that puts checks first which by default make a node unhealthy."""
+    """Return a sort key: checks that by default make a node unhealthy come first."""
     return not CHECKS.get(labels["check"], True), labels["check"], labels["name"]
 
 
@@ -96,7 +96,7 @@ def _failed(labels: dict[str, str]) -> str:
 
 @contextmanager
 def _ended_after(seconds: float) -> Iterator[None]:
-    """Raise TimeoutError after ``seconds``, even while an answer arrives slowly."""
+    """Raise TimeoutError after ``seconds``, even while a reply still arrives."""
 
     def end(_number: int, _frame: object) -> None:
         raise TimeoutError(f"not within {seconds} s")

@@ -25,7 +25,8 @@ COMMANDS = {
     "mark": ("agent.cli.mark", "set a mark in the time line of a job"),
     "simulate": ("agent.simulate.cli", "run a simulated job"),
 }
-"""By command: its module, whose ``main`` takes the arguments and returns the exit status, and its description."""
+"""For each command its module and its description. The module's ``main`` takes the arguments and returns the exit
+status."""
 HELP = "help"
 
 _NAMES_A_WEB_FILE = re.compile(rb"""\bconfig_file["']?\s*:\s*(?!""|'')\S""")
@@ -35,7 +36,7 @@ _NAMES_A_WEB_FILE = re.compile(rb"""\bconfig_file["']?\s*:\s*(?!""|'')\S""")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status: 0 success, 1 failure, 2 wrong arguments.
 
-    `rankwatch healthy` returns 0 healthy, 1 not healthy, 2 it cannot tell.
+    `rankwatch healthy` returns 0 healthy, 1 not healthy, 2 unknown.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == [HELP]:
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given and given[0] in COMMANDS:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # the terminal's encoding may lack characters of a job's name
-        module = importlib.import_module(COMMANDS[given[0]][0])  # imported late: the daemon needs no command in memory
+        module = importlib.import_module(COMMANDS[given[0]][0])  # imported late: the daemon needs no command
         try:
             return int(module.main(given[1:]))
         except BrokenPipeError:  # `| head` has read enough
@@ -58,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     log.configure(flags.log_level, flags.log_format)
     if not _may_serve_tls(flags):
         leave_out_openssl()
-    from agent.app.run import run  # noqa: PLC0415  # it imports asyncio, which must come after leave_out_openssl
+    from agent.app.run import run  # noqa: PLC0415  # imports asyncio, so it must follow leave_out_openssl
 
     try:
         return run(flags)
@@ -83,7 +84,7 @@ def _may_serve_tls(flags: argparse.Namespace) -> bool:
     try:
         return _NAMES_A_WEB_FILE.search(flags.config_file.read_bytes()) is not None
     except OSError:
-        return False  # reading the configuration reports the error
+        return False  # the daemon reports the error when it reads the file
 
 
 def _parser() -> argparse.ArgumentParser:

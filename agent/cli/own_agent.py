@@ -1,4 +1,4 @@
-"""Query the running agent of this node: find its address, check the port's owner, and read its answer."""
+"""Query the running agent of this node: find its address, check the owner of the port, and read the reply."""
 
 import argparse
 import http.client
@@ -19,7 +19,7 @@ MAX_BYTES = 64 * 1024 * 1024
 CONFIG_FILE = Path("/etc/rankwatch/rankwatch.yml")
 _UNIX = "unix:"
 FIRST_ORDINARY_UID = 1000
-"""First uid of people (login.defs(5)); root and services have lower ones."""
+"""First uid of people (login.defs(5)); root and services have lower uids."""
 _OF_SERVICES = range(61184, 65536)
 """Uids of systemd's services (DynamicUser=), of container images, and the overflow uid of unmapped users."""
 _LISTENING = b"0A"
@@ -27,7 +27,10 @@ _TABLES = ("net/tcp", "net/tcp6")
 
 
 class AgentPlace(NamedTuple):
-    """Address of the agent: HOST:PORT or unix:FILE. ``is_given``: the user gave it, and so vouches for the listener."""
+    """Address of the agent: HOST:PORT or unix:FILE.
+
+    ``is_given``: the user gave the address, and so trusts its listener.
+    """
 
     address: str
     is_given: bool = True
@@ -69,8 +72,7 @@ def place_of(flags: argparse.Namespace, local: Path = Path("/run") / LOCAL_SOCKE
 def configuration(named: Path | None, usual: Path = CONFIG_FILE) -> AgentConfig:
     """Return the configuration in the file ``named``; raises ConfigError if it cannot be read.
 
-    Without one, the configuration in ``usual``, or the defaults: that file may be missing, or readable only to the
-    agent's user.
+    If ``named`` is None, return the configuration in ``usual``, or the defaults if this file is missing or unreadable.
     """
     try:
         path = named or usual
@@ -82,11 +84,11 @@ def configuration(named: Path | None, usual: Path = CONFIG_FILE) -> AgentConfig:
 
 
 def read(agent: AgentPlace, path: str, seconds: float) -> bytes:
-    """Return the agent's answer at ``path`` (with its query).
+    """Return the agent's reply at ``path`` (with query).
 
-    ``seconds``: limit of a silence. Raises OSError if the agent does not answer with status 200, or if an ordinary user
-    listens at the default port; ValueError if its address is invalid. Uses no proxy: clusters set http_proxy for all
-    users, and no proxy reaches this node.
+    ``seconds``: timeout without data. Raises OSError if the agent does not reply with status 200, or if an ordinary
+    user listens at the default port; ValueError if the address is invalid. Uses no proxy: clusters set http_proxy for
+    all users, and no proxy reaches this node.
     """
     connection = _connection(agent, seconds)
     try:
@@ -112,7 +114,7 @@ def document(agent: AgentPlace, seconds: float) -> NodeDocument:
 
 
 def is_text(path: Path) -> bool:
-    """Return True for a regular file with content: another user's agent may name a device, or a file of /proc."""
+    """Return True for a regular file with content. Another user's agent may name a device, or a file of /proc."""
     try:
         status = path.stat()
     except PermissionError:
@@ -154,7 +156,7 @@ def _connects(path: Path) -> bool:
 
 
 def stranger_at(port: int, proc: Path = Path("/proc")) -> int | None:
-    """Return the uid of another ordinary user who listens at ``port``, else None (blocking)."""
+    """Return the uid of another ordinary user that listens at ``port``, or None (blocking)."""
     tables = []
     for name in _TABLES:
         with suppress(OSError):

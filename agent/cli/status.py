@@ -22,7 +22,7 @@ _OTHER_SCREEN, _OWN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Query the agent and print; return the exit status: 1 without an answer, or if there is no such job."""
+    """Query the agent and print; return the exit status: 1 without a reply, or if there is no such job."""
     parser = argparse.ArgumentParser(prog="rankwatch status", description="Show the ranks of a running agent.")
     own_agent.add_flags(parser)
     parser.add_argument("--job", metavar="ID", help="only this job's ranks")
@@ -63,11 +63,11 @@ def of_job(document: NodeDocument, job_id: str | None) -> NodeDocument:
 
 
 def table(document: NodeDocument, *, colour: bool = False) -> str:
-    """Return a sentence for each job in trouble, the ranks, those in trouble first, and notes with remedies."""
+    """Return sentences about jobs in trouble, a table of ranks (those in trouble first), and notes with remedies."""
     troubled = [job for job in document.jobs if set(job.states) - {"alive", "finished"}]
     sentences = [f"job {plain(job.job_id)}: {plain(job.sentence)}" for job in troubled]
     notes = [plain(note) for note in document.notes]
-    # exporters in other states have no source here
+    # exporters in other states found no source on this node
     exporters = [exporter for exporter in document.exporters if exporter.why and exporter.state in ("up", "down")]
     notes += [plain(f"exporter {exporter.name}: {exporter.why}") for exporter in exporters]
     if document.configuration.refused:
@@ -85,7 +85,7 @@ def table(document: NodeDocument, *, colour: bool = False) -> str:
 
 
 def brief(document: NodeDocument) -> str:
-    """Return the ranks by job and state as sets of numbers, then those without a number by name."""
+    """Return the ranks by job and state: sets of numbers, then the names of ranks without a number."""
     ranks_by_state: dict[tuple[str, str], list[str]] = {}
     for rank in document.ranks:
         ranks_by_state.setdefault((plain(rank.job_id), plain(rank.state)), []).append(rank.rank)

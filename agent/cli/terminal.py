@@ -12,7 +12,7 @@ from agent.core import prometheus
 from agent.core.hosts import ranges
 
 NO_ANSWER = (OSError, ValueError, msgspec.MsgspecError)
-"""Exceptions if a Prometheus does not answer, or answers with something unexpected."""
+"""Exceptions when a Prometheus does not reply, or when its reply is invalid."""
 
 _COLOURS = {"alive": "32", "finished": "32", "dead": "1;31", "unresponsive": "1;31"}
 _ODD_COLOUR = "33"
@@ -33,7 +33,7 @@ def as_json(value: object) -> str:
 
 def say(text: str) -> None:
     """Print a command's answer."""
-    print(text)  # noqa: T201  # its answer
+    print(text)  # noqa: T201  # the command's output
 
 
 def refuse(command: str, why: str, status: int = 1) -> int:
@@ -55,7 +55,7 @@ def add_prometheus(parser: argparse.ArgumentParser, cluster: str = "if one Prome
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[str]], state: int, *, colour: bool) -> list[str]:
-    """Return lines with aligned columns and plain cells. ``state``: the column that is coloured by its value."""
+    """Return lines with aligned columns and plain cells. ``state``: the column to be coloured by value."""
     lines = [list(head), *([plain(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     shown = []
@@ -68,7 +68,7 @@ def columns(head: Sequence[str], rows: Iterable[Sequence[str]], state: int, *, c
 
 
 def rank_set(ranks: Iterable[str]) -> str:
-    """Return ranks as sets of numbers, such as ``0-3,7``, then those without a number by name."""
+    """Return ranks as sets of numbers, such as ``0-3,7``, then the names of ranks without a number."""
     names = set(ranks)
     numbered = {rank for rank in names if rank.isascii() and rank.isdecimal()}
     return ",".join(filter(None, (ranges(map(int, numbered)), *sorted(map(plain, names - numbered)))))

@@ -1,1 +1,1 @@
-"""Shared basics: time, logs, threads, metric declarations, names of ranks, checkpoint, systemd."""
+"""Shared modules: time, logs, threads, metric declarations, rank labels, checkpoint, systemd."""

@@ -1,7 +1,7 @@
 """The checkpoint: one file, replaced atomically, that lets counters and ranks survive a restart of the agent.
 
-It is tagged with the kernel's boot id and ignored after a reboot: pids, inodes and CLOCK_MONOTONIC mean nothing then.
-So it is not synced to disk: the page cache outlives a killed agent, and no content outlives a boot.
+The file contains the kernel's boot id and is ignored after a reboot: then pids and monotonic times have no meaning. So
+the file is not synced to disk: the page cache survives a killed agent, which is enough.
 """
 
 import errno
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 FORMAT = 1
 MAX_BYTES = 64 * 1024 * 1024
-"""Limit of the file; the limits of all sections together stay below it."""
+"""Limit of the file; the sum of the sections' limits is lower."""
 MAX_SECTION_BYTES = 2 * 1024 * 1024
 """Default limit of a section."""
 ENVELOPE_BYTES = 64 * 1024
@@ -28,7 +28,7 @@ SAVE_INTERVAL_SECONDS = 5.0
 MAX_COUNT = 1 << 62
 MAX_SECONDS = float(1 << 40)
 SavedCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
-"""A count in a section; a greater one means damage. ``saved_sum`` adds within the limit."""
+"""A count in a section; a greater count means that the section is damaged. ``saved_sum`` adds within the limit."""
 SavedSeconds = Annotated[float, msgspec.Meta(ge=-MAX_SECONDS, le=MAX_SECONDS)]
 """A time in a section, monotonic or since the epoch: a finite number."""
 
@@ -39,7 +39,7 @@ def saved_sum(count: int, more: int = 1) -> int:
 
 
 class _Checkpoint(msgspec.Struct):
-    """Content of the file; each section's bytes are its owner's own encoding."""
+    """Content of the file. Each section's owner encodes its bytes."""
 
     format: int
     boot_id: str
@@ -50,8 +50,8 @@ class StateSection(Leased[None]):
     """One owner's section of the checkpoint. Called on the event loop.
 
     ``restored``: the owner's last publication in this boot, or None. ``publish`` replaces it; the file follows within
-    seconds. ``durable``: the publication that a killed agent would find again, or None. ``refused``: number of
-    publications larger than ``max_bytes``. After ``close`` the last publication stays.
+    seconds. ``durable``: the publication that is in the file, or None. ``refused``: number of publications larger than
+    ``max_bytes``. After ``close`` the last publication stays.
     """
 
     def __init__(self, name: str, restored: bytes | None, max_bytes: int = MAX_SECTION_BYTES) -> None:
@@ -69,19 +69,19 @@ class StateSection(Leased[None]):
         self._too_large = False
 
     def restore(self, kind: type[T], log: Logger) -> T | None:
-        """Return the decoded last publication; None if there is none or, logged, if it cannot be decoded."""
+        """Return the decoded last publication; None if there is none, or if it cannot be decoded, which is logged."""
         if self.restored is None:
             return None
         try:
             return msgspec.msgpack.decode(self.restored, type=kind)
-        except Exception as error:  # noqa: BLE001  # any effect of damage: it must not stop every start
+        except Exception as error:  # noqa: BLE001  # damage can raise any error, and must not prevent the start
             log.warning("checkpoint not readable, starting without it", section=self.name, error=error)
             return None
 
     def publish(self, section: bytes) -> None:
         """Publish ``section`` for the next start.
 
-        A section over the limit is refused, and the previous one stays: it is older, but whole.
+        A section over the limit is refused and the previous publication stays: it is older, but complete.
         """
         self.ensure_open()
         too_large = len(section) > self.max_bytes
@@ -116,7 +116,7 @@ class StateFile:
         self._failed_by: int | None = None
 
     def load(self) -> None:
-        """Read the file (blocking; before the loop runs); log and ignore an unusable one."""
+        """Read the file (blocking; before the loop runs); log and ignore an unusable file."""
         if self._path is None:
             return
         try:
@@ -140,7 +140,7 @@ class StateFile:
             self._restored = checkpoint.sections
 
     def section(self, name: str, max_bytes: int = MAX_SECTION_BYTES) -> StateSection:
-        """Return the section ``name`` for its next owner, with the previous owner's last publication."""
+        """Return the section ``name`` with the previous owner's last publication, for its next owner."""
         before = self._sections.get(name)
         restored = self._restored.pop(name, None) if before is None else before.published
         section = StateSection(name, restored, max_bytes)
@@ -161,7 +161,7 @@ class StateFile:
         return self._path is not None and any(section.published is not section.durable for section in sections)
 
     def encode(self) -> Draft:
-        """Return the file's next content: publications, and restored sections without an owner as far as they fit."""
+        """Return the file's next content: publications, and as many restored sections without an owner as fit."""
         owned = {s.name: s.published for s in self._sections.values() if s.published is not None}
         sections, room = dict(owned), MAX_BYTES - ENVELOPE_BYTES - sum(map(len, owned.values()))
         for name, section in list(self._restored.items()):
@@ -174,10 +174,13 @@ class StateFile:
         return Draft(msgspec.msgpack.encode(_Checkpoint(FORMAT, self.boot_id, sections)), owned)
 
     def write(self, draft: Draft) -> bool:
-        """Replace the file (blocking, in any thread); return False if that fails. Log the first of equal errors."""
+        """Replace the file (blocking, in any thread); return False if that fails.
+
+        Of equal errors only the first is logged.
+        """
         if self._path is None:
             return False
-        if len(draft.content) > MAX_BYTES:  # load would refuse it: an older file is better
+        if len(draft.content) > MAX_BYTES:  # ``load`` would refuse the file: the older file is better
             self._log.warning("checkpoint not written: too large", path=self._path, bytes=len(draft.content))
             return False
         try:
@@ -192,9 +195,9 @@ class StateFile:
         return True
 
     def note(self, draft: Draft, *, written: bool) -> None:
-        """Note whether ``draft`` was written; if so, its sections are durable.
+        """Note whether ``draft`` was written.
 
-        A failure is counted, and its sections still count as changed.
+        If so, its sections are durable. If not, they stay changed, and the failure is counted.
         """
         if not written:
             self._write_errors += self._path is not None
@@ -210,7 +213,7 @@ def write_own_file(path: Path, content: bytes, *, sync: bool) -> None:
     """
     scratch = path.with_name(path.name + ".new")
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-    scratch.unlink(missing_ok=True)  # left by a killed agent or put there by another user
+    scratch.unlink(missing_ok=True)  # of a killed agent, or of another user
     fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(content)
@@ -227,7 +230,10 @@ def write_own_file(path: Path, content: bytes, *, sync: bool) -> None:
 
 
 def read_own_file(path: Path, max_bytes: int) -> bytes:
-    """Return a file that only this user or root can have written; raises OSError for any other, without blocking."""
+    """Return the content of a file that only this user or root can write; raises OSError for another file.
+
+    Never blocks.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(fd, "rb") as file:
         status = os.fstat(fd)

@@ -1,4 +1,4 @@
-"""The clock as a parameter, which tests replace, and the lag of the event loop."""
+"""The clock, which tests replace, and the lag of the event loop."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ class Clock:
     """The machine's clocks."""
 
     def monotonic(self) -> float:
-        """Return seconds since the boot (CLOCK_BOOTTIME), the clock of process starts, the same in every process."""
+        """Return seconds since the boot (CLOCK_BOOTTIME), the clock of process starts, equal in every process."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def time(self) -> float:
@@ -21,14 +21,14 @@ class Clock:
 
 
 class LoopLag:
-    """Measures how late short timers fire, and keeps the peaks that can be the maximum of a minute."""
+    """Measures how late short timers fire, and keeps the peaks that can become the maximum of the last minute."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._peaks: deque[tuple[float, float]] = deque()
 
     def begin(self) -> None:
-        """Start probing for as long as the loop runs."""
+        """Start measuring; it continues while the loop runs."""
         asyncio.get_running_loop().call_later(PROBE_SECONDS, self._probe, self._clock.monotonic())
 
     def _probe(self, before: float) -> None:

@@ -1,4 +1,4 @@
-"""Run one piece of work at a time, with peers in turn."""
+"""Run one work item at a time; peers take turns."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
@@ -17,10 +17,12 @@ class _Flight(Generic[V]):
 
 
 class FairLane(Generic[K, V]):
-    """Runs ``work`` for one key at a time; peers take turns: each waits for at most one piece of every other peer.
+    """Runs ``work`` for one key at a time.
 
-    Requests for equal keys share one result, which is then dropped. A key requested by several peers is in the queue of
-    each, and runs at the first turn of any. Callers limit the number of requests.
+    Peers take turns: each peer waits for at most one work item of every other peer.
+
+    Requests for equal keys share one result, which is not cached. A key that several peers request is in the queue of
+    each peer, and runs when the first of these peers has its turn. Callers limit the number of requests.
     """
 
     def __init__(self, work: Callable[[K], Awaitable[V]]) -> None:
@@ -33,7 +35,8 @@ class FairLane(Generic[K, V]):
     async def get(self, peer: str, key: K) -> V:
         """Return the result of ``work(key)``, or raise its exception.
 
-        Cancelling a request disturbs neither other requests nor running work. Work begins only if a request waits.
+        Cancelling a request disturbs neither other requests nor running work. Work begins only while a request waits
+        for it.
         """
         flight = self._flights.get(key)
         if flight is None:
@@ -76,6 +79,6 @@ class FairLane(Generic[K, V]):
             if queue:
                 self._queues[peer] = queue  # behind the other peers
             flight = self._flights.get(key)
-            if flight is not None and not flight.turn.is_set():  # it has not run at another peer's turn
+            if flight is not None and not flight.turn.is_set():  # not yet run in another peer's turn
                 flight.turn.set()
                 self._busy, self._served = True, peer

@@ -1,4 +1,4 @@
-"""Parse texts as other programs do: Slurm's host lists such as ``n[004-006,008]``, and C's numbers. Pure."""
+"""Parse host lists like Slurm (``n[004-006,008]``) and numbers like C. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -7,18 +7,18 @@ MAX_HOSTS = 65_536
 """Limit of hosts in a list; a longer list is refused."""
 MAX_TEXT_CHARACTERS = 1 << 20
 MAX_BRACKETS = 8
-"""Limit of brackets in one name. Slurm itself writes one pair, or one per dimension of a torus."""
+"""Limit of bracket pairs in one name. Slurm writes one pair, or one per dimension of a torus."""
 _MAX_DIGITS = 9
 _RANGE = re.compile(rf"([0-9]{{1,{_MAX_DIGITS}}})(?:-([0-9]{{1,{_MAX_DIGITS}}}))?", re.ASCII)
 _BRACKETS = re.compile(r"([^\[\]]*)(?:\[([^\[\]]*)\])?")
 MAX_DIGITS = 22
-"""Number of octal digits of 64 bits: a longer number overflows, as in C."""
+"""Octal digits of a 64-bit number: a longer number overflows, as in C."""
 _DECIMAL = re.compile(r"\s*([+-]?)([0-9]*)", re.ASCII)
 _ANY_BASE = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*|)", re.ASCII)
 
 
 def expand_hosts(text: str) -> tuple[str, ...]:
-    """Return the names in a host list, in order; raises ValueError if it is invalid or names too many."""
+    """Return the names in a host list, in order; raises ValueError if the list is invalid or too long."""
     if len(text) > MAX_TEXT_CHARACTERS:
         raise ValueError("a list of hosts that is too long")
     hosts: list[str] = []

@@ -7,7 +7,7 @@ import msgspec
 
 COMM_DIGITS = 14
 MAX_GENERATION = (1 << 62) - 1
-"""Limit of truncations of a file: a checkpoint with a higher number is damaged."""
+"""Limit of truncations of a file; a higher number in a checkpoint is damage."""
 UNKNOWN_RANK = "unknown"
 """Rank label of records whose rank inside a process of several ranks is unknown."""
 
@@ -20,14 +20,14 @@ class ProcessKey(NamedTuple):
 
 
 class RankLabel(NamedTuple):
-    """The two labels that every rank series carries; ``rank`` is the global rank."""
+    """The two labels of every series of a rank; ``rank`` is the global rank."""
 
     job_id: str
     rank: str
 
 
 def rank_order(rank: str) -> tuple[bool, int, str]:
-    """Return a sort key for ranks: numbers in numeric order, then others by name."""
+    """Return a sort key for ranks: numbers in numeric order, then other names in alphabetical order."""
     is_number = rank.isascii() and rank.isdecimal() and len(rank) < 10
     return not is_number, int(rank) if is_number else 0, rank
 
@@ -42,7 +42,7 @@ class WriterKey(NamedTuple):
     """The writer of a stream of records: the file, its generation, and the host name and pid in its name.
 
     ``pid`` is in the writer's pid namespace, ``hostname`` in its UTS namespace. ``generation`` counts truncations of
-    the file, so that a restarted writer of the same name has another key.
+    the file, so that a restarted writer of the same file gets another key.
     """
 
     device: int
@@ -66,10 +66,10 @@ class Membership(msgspec.Struct, frozen=True, gc=False):
 
 
 def comm_label(hash_text: str) -> str:
-    """Return the `comm` label for a communicator hash in hex, with or without ``0x``; what follows a ``-`` stays whole.
+    """Return the `comm` label for a communicator hash in hex, with or without ``0x``; a suffix after ``-`` is kept.
 
-    It is the first 14 digits of the unpadded form; shorter hashes stay whole. Inspector cuts its ids to 16 characters
-    ("0x" and 14 digits: plugins/profiler/inspector, NCCL 2.28-2.30), RAS pads them to 16 digits.
+    The label is the first 14 digits of the unpadded hash; shorter hashes are not cut. Inspector cuts its ids to 16
+    characters ("0x" and 14 digits: plugins/profiler/inspector, NCCL 2.28-2.30), RAS pads them to 16 digits.
     """
     digits, dash, secondary = hash_text.removeprefix("0x").removeprefix("0X").lower().partition("-")
     return (digits.lstrip("0") or "0")[:COMM_DIGITS] + dash + secondary

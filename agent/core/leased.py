@@ -1,16 +1,16 @@
-"""Base of the writers that the agent lends to one exporter run."""
+"""Base class of writers into the agent's tables, each valid for one run of an exporter."""
 
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
 
-class LeaseEnded(RuntimeError):  # noqa: N818  # a signal to a late update, not an error
-    """A write after the lease ended. The agent ignores it."""
+class LeaseEnded(RuntimeError):  # noqa: N818  # stops a late update: not an error
+    """A write after the lease ended. The agent ignores such a write."""
 
 
 class Leased(Generic[T]):
-    """Writer into ``table`` for exporter ``source``. After ``close`` reads work, and writes raise LeaseEnded."""
+    """Writer into ``table`` for exporter ``source``. After ``close`` reads still work, but writes raise LeaseEnded."""
 
     def __init__(self, table: T, source: str = "") -> None:
         self._table = table
@@ -29,5 +29,5 @@ class Leased(Generic[T]):
             raise LeaseEnded("the exporter's run has ended")
 
     def close(self) -> None:
-        """Refuse further writes. A subclass also withdraws its evidence that holds only while its exporter runs."""
+        """Refuse further writes. A subclass also withdraws evidence that is valid only while its exporter runs."""
         self._closed = True

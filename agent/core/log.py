@@ -1,4 +1,4 @@
-"""Log one line per event: a constant message plus fields, limited when it repeats, written without blocking."""
+"""Log one line per event: a constant message with fields. Repeats are limited, and writing never blocks."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 MAX_VALUE_CHARACTERS = 512
 """Limit of a value or message; a longer one is cut and ends in an ellipsis."""
 MAX_QUEUED_LINES = 1000
-"""Limit of unwritten lines, as while the reader of standard error hangs; further lines are lost and counted."""
+"""Limit of unwritten lines, if the reader of standard error hangs; further lines are lost and counted."""
 FLUSH_SECONDS = 1.0
 
 _PREFIX = "rankwatch."
@@ -40,10 +40,10 @@ _NUMBERS = {"debug": logging.DEBUG, "info": logging.INFO, "warn": logging.WARNIN
 class Logger:
     """The log of one part of the agent, ``name``; every method takes a constant message and fields.
 
-    Repeats are counted by message, so variable parts are fields. If a field names a ``user`` (or ``uid``), they are
-    counted by that user and the ``job_id``: one user's messages do not hold back another's. ``{name}`` in the message
-    stands for the field of that name: "rank {rank} left". Values have any type; an exception is shown by its type, its
-    text and, unless it is an OSError, the line that raised it.
+    Repeats are counted by message, so variable parts must be fields. If a field names a ``user`` (or ``uid``), repeats
+    are counted by user and ``job_id``: messages of one user do not suppress messages of another. ``{name}`` in the
+    message is replaced by the field ``name``: "rank {rank} left". Values have any type; an exception is shown by its
+    type, its text and, unless it is an OSError, the line that raised it.
     """
 
     __slots__ = ("_logger",)
@@ -69,10 +69,10 @@ class Logger:
 
 
 class Guard:
-    """Runs work on one piece of a source (a record, a process) at a time, so that an error affects only that piece.
+    """Runs work on one item of a source (a record, a process) at a time, so that an error affects only that item.
 
-    ``skipped``: number of pieces whose work failed; each is logged. Several threads of an exporter may use one guard: a
-    race can make the count one too low, which is harmless.
+    ``skipped``: number of items whose work failed; each is logged. Several threads of an exporter may use one guard: a
+    race can make this count one too low, which is harmless.
     """
 
     def __init__(self, log: Logger) -> None:
@@ -80,12 +80,12 @@ class Guard:
         self.skipped = 0
 
     def attempt(self, what: str, work: Callable[[], T], **which: object) -> T | None:
-        """Return the result of ``work``, or None if it raised; ``what`` and ``which`` name the piece in the log."""
+        """Return the result of ``work``, or None if it raised; ``what`` and ``which`` name the item in the log."""
         try:
             return work()
-        except LeaseEnded:  # not an error of this piece: the exporter's run has ended
+        except LeaseEnded:  # not an error of this item: the exporter's run has ended
             raise
-        except Exception as error:  # noqa: BLE001  # any error of an odd piece; counted and logged
+        except Exception as error:  # noqa: BLE001  # any error of one item; counted and logged
             self.skipped += 1
             self._log.error("{what} was left out because of an error", what=what, error=error, **which)
             return None
@@ -93,13 +93,13 @@ class Guard:
 
 def configure(
     level: Level = "info",
-    format: Format = "logfmt",  # the flag is --log.format
+    format: Format = "logfmt",  # the flag's name is --log.format
     stream: TextIO | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
     """Send every log of the process, including libraries', to ``stream`` (standard error) from ``level`` on.
 
-    A later call replaces the settings. ``monotonic`` returns seconds and times the limits of repeats.
+    A later call replaces the settings. ``monotonic``: a clock in seconds, for the limits of repeats.
     """
     root = logging.getLogger()
     for old in _own_handlers():
@@ -157,7 +157,7 @@ class _LineHandler(logging.Handler):
             if lost := self._lost + self._limit.forgotten:
                 fields["lines_lost"] = lost
             line = self._line_of(fields)
-        except Exception:  # noqa: BLE001  # a value without text must not harm the caller; counted
+        except Exception:  # noqa: BLE001  # a value whose text fails must not harm the caller; counted
             self._lost += 1
             return
         self._queue.put(line)
@@ -189,7 +189,7 @@ def _own_handlers() -> list[_LineHandler]:
 
 
 def _about(record: logging.LogRecord) -> tuple[str, str]:
-    """Return the user and the job in a line's fields; empty if not there."""
+    """Return the user and the job in a line's fields; empty if absent."""
     fields: Mapping[str, object] = getattr(record, "fields", None) or {}
     user = str(fields.get("user") or fields.get("uid", ""))
     return user[:MAX_VALUE_CHARACTERS], str(fields.get("job_id", ""))[:MAX_VALUE_CHARACTERS]
@@ -215,7 +215,7 @@ def _fields_of(record: logging.LogRecord) -> dict[str, object]:
 
 
 def _plain(value: object) -> str | int | float | bool | None:
-    """Return ``value`` for both formats: numbers, bool and None unchanged, all else as text."""
+    """Return ``value`` for both formats: numbers, bool and None unchanged, other values as text."""
     if value is None or isinstance(value, bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     text = _error_text(value) if isinstance(value, BaseException) else str(value)

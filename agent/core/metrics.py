@@ -1,4 +1,4 @@
-"""Declare metric families, each once and whole with its help text; and hold their series at one moment."""
+"""Declarations of metric families with their help texts, and the series of a family at one moment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COUNT, SUM = "count", "sum"
 class Family:
     """A metric family: full name as stored by Prometheus, type, help, labels and cost.
 
-    ``cost``: how many series it makes, as text. ``aggregate``: how to combine nodes that export the same labels
+    ``cost``: number of series, as text. ``aggregate``: how to combine series of several nodes with equal labels
     (``none``: only one node exports a series). The last label of a histogram is `le`.
     """
 

@@ -1,15 +1,15 @@
-"""Limit repeated log messages, so that no part of the agent and no user of the node fills the journal. Pure."""
+"""Limit repeated log messages, so that neither a part of the agent nor a user can fill the journal. Pure."""
 
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 REPEATS_PER_WINDOW = 10
-"""Limit of one message; if it names a user, per job of that user."""
+"""Limit of one message per window; for a message that names a user, per job of that user."""
 REPEATS_PER_USER = 30
-"""Limit of one message for all jobs of one user, so that invented jobs do not fill the journal."""
+"""Limit of one message per window for all jobs of one user: a user can invent job ids."""
 WINDOW_SECONDS = 60.0
 MAX_MESSAGES = 1024
-"""Limit of windows, one per (logger, level, message, user, job); a new one evicts the oldest."""
+"""Limit of windows, one per (logger, level, message, user, job); a new window evicts the oldest."""
 
 MessageKey: TypeAlias = tuple[str, int, str]
 """(logger, level, message)."""
@@ -25,7 +25,7 @@ class _Window(NamedTuple):
 class RepeatLimit:
     """Admits a message REPEATS_PER_WINDOW times per WINDOW_SECONDS.
 
-    If the message names a user, this limit is per job, and REPEATS_PER_USER is the limit for all the user's jobs.
+    For a message that names a user this limit is per job, and REPEATS_PER_USER is the limit for all jobs of the user.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
@@ -34,9 +34,9 @@ class RepeatLimit:
         self.forgotten = 0
 
     def admit(self, key: MessageKey, user: str = "", job_id: str = "") -> int | None:
-        """Return how many of ``key`` were held back since the last admitted one; None to hold back this one.
+        """Return how many of ``key`` were suppressed since the last admitted one; None to suppress this one, too.
 
-        ``forgotten`` counts held-back messages of evicted windows.
+        ``forgotten`` counts suppressed messages of evicted windows.
         """
         now = self._monotonic()
         limits: dict[_CountedKey, int] = {(key, user, job_id if user else ""): REPEATS_PER_WINDOW}
@@ -50,7 +50,7 @@ class RepeatLimit:
         return sum(self._pass(counted, now) for counted in limits)
 
     def _pass(self, counted: _CountedKey, now: float) -> int:
-        """Count an admitted message; return how many the previous window held back if this starts a new one, else 0."""
+        """Count an admitted message; return how many the previous window suppressed if this starts a new one, else 0."""
         window = self._windows.get(counted)
         if window is not None and now - window.start < WINDOW_SECONDS:
             self._windows[counted] = window._replace(passed=window.passed + 1)

@@ -1,4 +1,4 @@
-"""Limit series fairly: a limit per rank, and one for all ranks that groups of owners share."""
+"""Limit the number of series: per rank, and in all, with fair shares for groups of owners."""
 
 import threading
 from collections.abc import Hashable
@@ -8,19 +8,20 @@ from agent.core.leased import Leased
 SERIES_PER_RANK = 400
 SERIES_IN_ALL = 50_000
 GREED = 2
-"""A group may hold at most this many times the free room."""
+"""A group may hold at most this many times the number of free entries."""
 
 Group = tuple[Hashable, ...]
-"""Owner of entries, the widest group first: a user, then a directory of that user. An empty group is the total."""
+"""Owner of entries, the widest group first: a user, then a directory of that user. The empty group stands for the
+total."""
 
 
 class FairBudget:
-    """Room for ``room`` entries that groups share. ``refused``: number of refusals.
+    """A limit of ``room`` entries that groups share. ``refused``: number of refusals.
 
-    A group may grow while it then holds at most GREED times the free room. Groups above an equal share are refused
-    early, so capacity remains for new ones and no entry is ever taken back. If k groups want everything, each gets
-    GREED / (GREED * k + 1) of it. Subgroups share their group's room in the same way: one user's job with one directory
-    gets 4/7 of all, and all jobs of one user 2/3.
+    An entry is admitted if its group then holds at most GREED times the number of free entries. So groups above an
+    equal share are refused early, entries stay free for new groups, and no entry is ever evicted. If k groups request
+    everything, each gets GREED / (GREED * k + 1) of it. Subgroups share their group's limit in the same way: one user's
+    job with one directory gets 4/7 of all, and all jobs of one user 2/3.
     """
 
     def __init__(self, room: int) -> None:
@@ -29,7 +30,7 @@ class FairBudget:
         self.taken = self.refused = 0
 
     def take(self, group: Group, amount: int = 1) -> bool:
-        """Take room; return False if the group, or a wider group, would hold too much."""
+        """Add ``amount`` entries; return False if the group, or a wider group, would hold too many."""
         free = self._room - self.taken - amount
         for depth in range(1, len(group) + 1):
             if free >= 0:
@@ -41,7 +42,7 @@ class FairBudget:
         return True
 
     def keep(self, group: Group, amount: int) -> None:
-        """Take room that was granted earlier, even if it exceeds the limit now."""
+        """Add entries that were admitted earlier, even above the limit."""
         self.taken += amount
         for depth in range(1, len(group) + 1):
             held = self._held.pop(group[:depth], 0) + amount
@@ -49,12 +50,12 @@ class FairBudget:
                 self._held[group[:depth]] = held
 
     def give_back(self, group: Group, amount: int) -> None:
-        """Release room."""
+        """Remove ``amount`` entries."""
         self.keep(group, -amount)
 
 
 class SeriesBudget:
-    """Limits of all exporters' series: ``in_all``, and ``per_rank`` of one rank. ``refused``: refused requests."""
+    """Limits of all exporters' series: ``in_all``, and ``per_rank`` for one rank. ``refused``: number of refusals."""
 
     def __init__(self, per_rank: int = SERIES_PER_RANK, in_all: int = SERIES_IN_ALL) -> None:
         self.per_rank = per_rank
@@ -66,10 +67,10 @@ class SeriesBudget:
 class Admission(Leased[SeriesBudget]):
     """Counts an exporter's series by owner. The exporter adds refused series to `other` from their first sample.
 
-    Folding a series into `other` later would make `other` jump, and the end of that series would look like a reset. So
-    none is ever taken back. Instead an owner's ``group`` (its user, and a part of that user's jobs) has a fair share of
-    the total, which leaves room for later groups (see FairBudget). ``close`` releases everything. Exporters call from
-    their own threads, hence the lock; only creating or removing a series takes it.
+    Adding a series to `other` later would make `other` jump, and the end of that series would look like a reset. So an
+    admitted series is never evicted. Instead an owner's ``group`` (its user, and a part of that user's jobs) has a fair
+    share of the total, and later groups still get series (see FairBudget). ``close`` releases everything. Exporters
+    call from their own threads, hence the lock; only creating or removing a series takes it.
     """
 
     def __init__(self, budget: SeriesBudget) -> None:
@@ -78,9 +79,9 @@ class Admission(Leased[SeriesBudget]):
         self._group: dict[Hashable, Group] = {}
 
     def admit(self, owner: Hashable, series: int, ranks: int = 1, group: Group = ()) -> bool:
-        """Reserve ``series`` for ``owner``, which has ``ranks`` ranks; count and return False if a limit is reached.
+        """Reserve ``series`` series for ``owner``, which has ``ranks`` ranks; at a limit, count this and return False.
 
-        The first admission fixes the owner's ``group``. Without a group only the total and the limit per rank apply.
+        The first admission sets the owner's ``group``. For an empty group only the total and the limit per rank apply.
         """
         with self._table.lock:
             budget, held, group = self._lent, self._held.get(owner, 0), self._group.get(owner, group)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from agent.core.log import Logger
 
 FEEDS_PER_TIMEOUT = 3
-"""Notifications of the watchdog per timeout, so that one late turn does not end the agent."""
+"""Watchdog notifications per timeout: a single late notification does not end the agent."""
 
 
 class Notifier:
@@ -65,13 +65,13 @@ class WatchdogGate:
         self._missing.discard(name)
 
     def may_feed(self) -> bool:
-        """Return True if the watchdog may be notified now; then every beat is awaited again."""
+        """Return True if the watchdog may be notified now; every beat is then awaited again."""
         if self._missing:
             return False
         self._missing = set(self._last_seen)
         return True
 
     def missing(self) -> dict[str, float]:
-        """Return the awaited beats with the seconds since each was last seen (or since the start)."""
+        """Return the missing beats, each with the seconds since it was last seen (or since the start)."""
         now = self._monotonic()
         return {name: now - self._last_seen[name] for name in sorted(self._missing)}

@@ -1,4 +1,4 @@
-"""Threads with one owner each: blocking work shares no thread, and never uses the default executor."""
+"""Threads with one owner each: blocking calls of two owners never share a thread."""
 
 import asyncio
 import queue
@@ -20,8 +20,8 @@ _Job = tuple[Callable[[], object], _Settle]
 class OwnThread(Executor):
     """A daemon thread that runs one owner's blocking calls in order; an executor for aiofiles.
 
-    A call that hangs delays only its owner, and never the exit of the process: the thread is a daemon and is not
-    joined, unlike those of ThreadPoolExecutor. A thread in uninterruptible sleep cannot be joined.
+    A call that hangs delays its owner, but never the exit of the process: the thread is a daemon and is not joined,
+    unlike threads of ThreadPoolExecutor. A thread in uninterruptible sleep cannot be joined.
     """
 
     def __init__(self, name: str) -> None:
@@ -38,7 +38,7 @@ class OwnThread(Executor):
         loop = asyncio.get_running_loop()
         future: asyncio.Future[object] = loop.create_future()
         self._put(function, lambda result, error: loop.call_soon_threadsafe(_settle, future, result, error))
-        return await future  # type: ignore[return-value]  # the future carries what `function` returned
+        return await future  # type: ignore[return-value]  # the future has the result of `function`
 
     def submit(self, function: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> Future[T]:
         """Run ``function`` on this thread as Executor.submit does. Raises LeaseEnded after ``stop``."""
@@ -47,7 +47,7 @@ class OwnThread(Executor):
         return future
 
     def stop(self) -> None:
-        """End the thread after the queued calls; return at once."""
+        """Return at once; the thread ends after the queued calls."""
         self._stopped = True
         self._jobs.put(None)
 

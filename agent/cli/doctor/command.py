@@ -22,7 +22,10 @@ Level = Literal["wrong", "note"]
 
 
 class NodeFinding(NamedTuple):
-    """The result of one check. ``wrong`` needs a fix; a ``note`` is a setting that the reader may not know."""
+    """The result of one check.
+
+    Level ``wrong`` needs a fix; level ``note`` is a setting that the reader may not know.
+    """
 
     check: str
     text: str
@@ -35,7 +38,7 @@ note = partial(NodeFinding, level="note")
 
 
 def examine(facts: Facts) -> list[NodeFinding]:
-    """Return all findings, those that need a fix first."""
+    """Return all findings; the ones that need a fix come first."""
     findings = [finding for check in CHECKS for finding in check(facts)]
     return sorted(findings, key=lambda finding: finding.level != "wrong")
 
@@ -250,7 +253,7 @@ CHECKS: tuple[Callable[[Facts], Iterable[NodeFinding]], ...] = (
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Check the node and print the findings; return the exit status: 0 all is well (notes aside), 1 a fix is needed."""
+    """Check the node and print the findings; return the exit status: 0 no fix is needed, 1 a fix is needed."""
     parser = argparse.ArgumentParser(
         prog="rankwatch doctor",
         description="Check this node's installation and print fixes. Exit status: 0 all is well, 1 something is wrong.",
@@ -269,7 +272,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def as_text(findings: Sequence[NodeFinding]) -> str:
-    """Return the findings as lines of text, each with its remedy."""
+    """Return the findings with their remedies as lines of text."""
     lines = [
         f"{finding.level.upper():5}  {finding.check}: {plain(finding.text)}\n       -> {plain(finding.remedy)}"
         for finding in findings

@@ -39,7 +39,7 @@ Samples = Mapping[str, list[tuple[dict[str, str], float]]]
 
 
 class DumpDirectory(NamedTuple):
-    """A directory that jobs write records to. ``mode`` None: it does not exist."""
+    """A directory for records. ``mode`` None: it does not exist."""
 
     path: str
     mode: int | None
@@ -47,11 +47,11 @@ class DumpDirectory(NamedTuple):
 
 
 class Watcher(NamedTuple):
-    """Facts from a Prometheus. ``targets``: by shipped scrape job, False if the last scrape of this node failed.
+    """Facts from a Prometheus. ``targets``: for each shipped scrape job, False if the last scrape of this node failed.
 
-    ``error``: why the query failed. ``unsent``: alerts that it failed to send in the last 5 minutes.
+    ``error``: why the query failed. ``unsent``: number of alerts that could not be sent in the last 5 minutes.
     ``clock_ahead_seconds``: how far this node's clock is ahead, None if unknown. ``rules_missing``: names of the rules
-    on this machine that it has not loaded. ``shows_password``: the password in its address crosses the network
+    on this machine that Prometheus has not loaded. ``shows_password``: the password in its address crosses the network
     unencrypted. ``placeholders``: alerts whose runbook link is still the example address.
     """
 
@@ -70,9 +70,11 @@ class Watcher(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """All facts. ``config_error``, ``agent_error``: why configuration or agent could not be read; else empty.
+    """All facts.
 
-    ``sees_own_user``: the service runs without the right to read other users' processes.
+    ``config_error``, ``agent_error``: why the configuration or the agent could not be read; empty without an error.
+
+    ``sees_own_user``: the service may read only its own user's processes.
     """
 
     config_file: str = ""
@@ -92,7 +94,7 @@ class Facts:
 def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | None) -> Facts:
     """Query every source; failures become part of the facts.
 
-    ``config_file``: None for the file that the running agent uses, else the default file.
+    ``config_file`` None: the running agent's file, or without an agent the default file.
     """
     facts = Facts(
         nvidia_device=Path("/dev/nvidiactl").exists(),
@@ -122,7 +124,7 @@ def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | Non
 
 
 def _may_be_there(path: Path) -> bool:
-    """Return True if the file exists, or if this user may not know."""
+    """Return True if the file exists, or if this user may not look."""
     try:
         return path.is_file()
     except PermissionError:
@@ -130,7 +132,7 @@ def _may_be_there(path: Path) -> bool:
 
 
 def _clock_is_kept() -> bool:
-    """Return True if the kernel's clock is synchronised (adjtimex(2), which here only reads the state)."""
+    """Return True if the kernel's clock is synchronised (adjtimex(2), called here to read only)."""
     try:
         return bool(ctypes.CDLL(None).adjtimex(ctypes.create_string_buffer(_TIMEX_BYTES)) != _TIME_ERROR)
     except (OSError, AttributeError):
@@ -138,7 +140,7 @@ def _clock_is_kept() -> bool:
 
 
 def _directories(config: AgentConfig) -> tuple[DumpDirectory, ...]:
-    section = config.exporters.get("inspector", {})  # an invalid path has failed in the agent
+    section = config.exporters.get("inspector", {})  # the agent has already reported an invalid path
     paths = section.get("paths", [DEFAULT_RECORDS])
     is_on = section.get("enabled", True) is not False and isinstance(paths, list)
     return tuple(_directory(str(path)) for path in paths) if is_on else ()
@@ -164,7 +166,7 @@ def _samples(text: str) -> Samples:
 _UNSENT = "increase(prometheus_notifications_errors_total[5m]) > 0"
 _NUMBER = re.compile(r"(\w+_seconds)=([0-9.]*[0-9])")
 PLACEHOLDER = "http://wiki.example/"
-"""Address of runbooks in the shipped thresholds."""
+"""Example address of the runbooks in the shipped thresholds."""
 _AHEAD = "rankwatch_node_time_seconds - timestamp(rankwatch_node_time_seconds)"
 
 
@@ -201,7 +203,7 @@ def ask_prometheus(url: str) -> Watcher:
 
 
 def _shipped_rules() -> set[str]:
-    """Return the names of the rules that the package installed on this machine; empty without the package."""
+    """Return the names of the rules in the package on this machine; empty without the package."""
     names: set[str] = set()
     for folder in SHARED_RULES:
         with suppress(OSError):
@@ -211,7 +213,7 @@ def _shipped_rules() -> set[str]:
 
 
 def _is_here(target: Mapping[str, Any], node: str) -> bool:
-    """Return True if a target is this node's agent: by host name, or by an address of this machine."""
+    """Return True if the target's host name or address is this machine's."""
     import psutil  # noqa: PLC0415  # only --prometheus needs it
 
     host = str(urllib.parse.urlsplit(str(target["scrapeUrl"])).hostname or "")

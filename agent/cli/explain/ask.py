@@ -1,4 +1,4 @@
-"""Query Prometheus for a job and its course over a range; the number of series does not grow with the ranks."""
+"""Query Prometheus for a job and its course over a range; more ranks do not make more series."""
 
 import itertools
 import math
@@ -20,20 +20,20 @@ STEP_SECONDS = 5.0
 """Evaluation interval of the liveness rules; long ranges use a multiple of it."""
 BEFORE_START_SECONDS = 60.0
 OLDEST_SECONDS = 900.0
-"""A timestamp at most this old when first seen is believed; an older one is a clock error."""
+"""A timestamp that is older when Prometheus first saw it is a clock error."""
 SAME_SECONDS = 5.0
-"""Largest difference between two values of one event's time, each computed from an age."""
+"""Two times this close together, each computed from an age, belong to one event."""
 MAX_DEATHS = 8
-"""Limit of deaths per time: the first ones, each on another node."""
+"""Limit of deaths per evaluation time: the first ones, each on another node."""
 EPISODE_SECONDS = 60.0
-"""Deaths within this time form one episode with one first death."""
+"""Deaths this close together form one episode, which has one first death."""
 GOES_ON_SECONDS = 60
-"""A job that still completes operations this long after a death runs on without the rank."""
+"""A job that completes operations this long after a death continues without the rank."""
 WEAK_CATEGORIES = (
     "peer_gpu_memory|ib_retry_exceeded|ib_remote_invalid_request|ib_completion_error|ib_async_event|launcher_failed"
     "|watchdog_exception|ib_call_failed|program_error|restart_refused"
 )
-"""Log categories that may be a cause or a consequence: they count only if the log has no other category."""
+"""Log categories that may be a cause or a consequence: they count only if the log has no line of another category."""
 
 
 class _Rule(msgspec.Struct):
@@ -50,7 +50,7 @@ class _Rules(msgspec.Struct):
 
 
 class Ask:
-    """Queries the Prometheus at an address; raises the errors of ``prometheus.get``."""
+    """Queries the Prometheus at ``url``; raises the errors of ``prometheus.get``."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -112,7 +112,7 @@ def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) 
 def course(ask: Ask, labels: str, start: float, end: float) -> Course:
     """Return the course of the job with these labels from ``start`` to ``end`` (s since the epoch)."""
     step = STEP_SECONDS * max(1, math.ceil((end - start) / MAX_POINTS / STEP_SECONDS))
-    # Steps are multiples of the clock: a query an hour later has the same points.
+    # Points are at multiples of the step: a query an hour later has the same points.
     begin, last = math.floor(start / step) * step, math.floor(end / step) * step
 
     def over(expression: str) -> list[Line]:
@@ -163,11 +163,11 @@ def course(ask: Ask, labels: str, start: float, end: float) -> Course:
 
 
 UNRESPONSIVE = 'rankwatch_rank_state{{{}, state="unresponsive"}}'
-"""Selector of unresponsive ranks; to be filled with the job's labels."""
+"""Selector of unresponsive ranks, without the job's labels."""
 
 
 def _first_deaths(labels: str) -> str:
-    """Return the query for deaths that no other death explains, unless the job runs on without the rank."""
+    """Return the query for deaths that no other death explains, unless the job continues without the rank."""
     dead = f"rank:rankwatch_dead:time{{{labels}}}"
     worked = f"time() - job:rankwatch_silence:seconds{{{labels}}} - {GOES_ON_SECONDS}"
     goes_on = f"{dead} < on (cluster, job_id) group_left () ({worked})"
@@ -184,13 +184,16 @@ def _all_killed(labels: str) -> str:
 
 
 def _late(labels: str) -> str:
-    """Return the query for the share of time that the job waits for its latest rank, while that is a straggler."""
+    """Return the query for the share of time that the job waits for its latest rank, while that rank is a straggler."""
     late = f"avg_over_time(comm_rank:rankwatch_late:ratio{{{labels}}}[15m])"
     return f'max({late} and on (cluster, job_id, rank) ALERTS{{{labels}, alertname="StragglerRank"}})'
 
 
 def first_root(labels: str, back: str = "") -> str:
-    """Return the query for the first log line that can be the cause; ``back``: range to search, such as ``[1h]``."""
+    """Return the query for the first log line that can be the cause.
+
+    ``back``: range of the search, such as ``[1h]``.
+    """
 
     def first(operator: str) -> str:
         category = f"category{operator}{quoted(WEAK_CATEGORIES)}"
@@ -210,7 +213,7 @@ def struck(labels: str) -> str:
 
 
 def lost_nodes(labels: str) -> str:
-    """Return the query for the job's lost nodes; its value: the node's last answer, or its ranks' exit at a reboot."""
+    """Return the query for the job's lost nodes; value: time of the last answer, or of the ranks' exit at a reboot."""
     lost = f'ALERTS{{{labels}, alertname="NodeLost"}}'
     answers = f"rankwatch_job_ranks_live{{{labels}}}"
     return (
@@ -226,12 +229,12 @@ def ended(labels: Mapping[str, str]) -> str:
 
 
 def believed(stamp: float, seen: float) -> float:
-    """Return ``stamp``, or ``seen`` (when Prometheus first saw it) if ``stamp`` is the product of a wrong clock."""
+    """Return ``stamp``; if a wrong clock made it, return ``seen``, the time at which Prometheus first saw it."""
     return stamp if seen - OLDEST_SECONDS <= stamp <= seen else seen
 
 
 def _timestamps(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Return points whose values are times, none later than its point."""
+    """Return the points with values, which are times, cut to the time of the point."""
     return tuple((at, min(value, at)) for at, value in points)
 
 
@@ -245,7 +248,7 @@ def _started(running: tuple[tuple[float, float], ...], step: float) -> list[Happ
 
 
 def _deaths(lines: Iterable[Line], which: str) -> list[tuple[Span, Happened]]:
-    """Return the deaths in order of time; ``which`` is appended to the first death of each episode."""
+    """Return the deaths in order of time, with ``which`` appended to the text of the first death of each episode."""
     seen: list[tuple[Span, Line]] = []
     for line in lines:
         for at, value in line.points:
@@ -282,7 +285,7 @@ def _spans(
     step: float,
     start_of: Callable[[float, float], float] = lambda first, _value: first,
 ) -> list[Span]:
-    """Return the spans of points ``step`` seconds apart; one missing point ends no span.
+    """Return the spans of points that are ``step`` seconds apart; a single missing point does not end a span.
 
     ``start_of(first, value)`` returns a span's start from its first point.
     """

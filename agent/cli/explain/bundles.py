@@ -10,20 +10,23 @@ from agent.evidence.folder import parsed_summary
 from agent.evidence.summary import Event, Summary
 
 MAX_FILES = 4096
-"""Limit of files read per folder: the last ones by name."""
+"""Limit of files read in a folder: the last ones by name."""
 MAX_WORDS = 64
-"""Limit of one bundle's words, and of its events, suspects' first: each node gets a share."""
+"""Limit of one bundle's statements and of its events (those about suspects first), so that every node has a share."""
 MAX_NAMED = 8
-"""Limit of files named with their error; further ones are counted."""
+"""Limit of unreadable files shown with their error; further files are counted."""
 LATE_SECONDS = 1800.0
 """A bundle belongs to an incident if it was taken at most this long after it."""
 EARLY_SECONDS = 120.0
 TOGETHER_SECONDS = 0.05
-"""Ends this close together have no known order: agents see the end of a process within a few milliseconds."""
+"""Exits this close together have no known order: an agent sees the exit of a process a few milliseconds late."""
 
 
 class Read(NamedTuple):
-    """Distinct summaries of one job in order of time. ``failed``: files that could not be read, with the reason."""
+    """The distinct summaries of one job, in order of time.
+
+    ``failed``: files that could not be read, with the reason.
+    """
 
     summaries: tuple[Summary, ...]
     failed: tuple[str, ...]
@@ -52,7 +55,7 @@ def read(folder: Path, job_id: str) -> Read:
 def weigh(summaries: Iterable[Summary], job: KnownJob, incident: Incident) -> Details:
     """Return the details of ``incident`` from bundles, without bundles of other incidents or of another cluster's job.
 
-    Times of a node whose clock is known to be wrong are corrected, as the rules correct those of metrics.
+    If a node's clock is known to be wrong, its times are corrected, as the rules correct the times of metrics.
     """
     happened: list[Happened] = []
     said: list[Said] = []
@@ -86,7 +89,7 @@ def weigh(summaries: Iterable[Summary], job: KnownJob, incident: Incident) -> De
 
 
 def _words(summary: Summary, followed: Container[tuple[str, str]]) -> list[Said]:
-    """Return a bundle's words; processes in ``followed`` ended after the first and are not blamed for their end."""
+    """Return a bundle's statements. Processes in ``followed`` ended after the first exit: their end blames no rank."""
     suspects = set(summary.suspects[:MAX_WORDS])
     node = {rank.rank: summary.node for rank in summary.ranks}
     words = sorted(summary.words, key=lambda word: (not word.blames, word.rank not in suspects))[:MAX_WORDS]
@@ -114,7 +117,7 @@ def _events(summary: Summary, offset: float, start: float) -> list[Happened]:
 
 
 def _kind(event: Event) -> Kind:
-    """Return the event's kind: an end or a verdict, which metrics show too, or other."""
+    """Return the event's kind: an exit or a verdict (metrics show these, too), or other."""
     if event.source == "process" or (event.source == "verdict" and event.what.startswith("dead")):
         return "died"
     return "unresponsive" if event.source == "verdict" and event.what.startswith("unresponsive") else "other"

@@ -47,7 +47,10 @@ def main(arguments: Sequence[str]) -> int:
 def explain(
     asker: ask.Ask, job_id: str, cluster: str | None, since: float | None, end: float, read: bundles.Read
 ) -> tuple[story.StoryPage | None, str]:
-    """Return the page, or None and the reason. ``since``: seconds before ``end``; None: from the job's start."""
+    """Return the page, or None and the reason.
+
+    ``since``: seconds before ``end``; None: from the job's start.
+    """
     seconds = ask.DEFAULT_HOURS * 3600.0 if since is None else since
     job = ask.job(asker, job_id, cluster, end, seconds)
     if len(job.clusters) > 1:
@@ -92,7 +95,7 @@ def _page(
 
 
 def _of_bundles(read: bundles.Read, job: KnownJob) -> Incident:
-    """Return the incident of the last bundles, for a job whose metrics show none."""
+    """Return the incident of the last bundles, for a job whose metrics show no incident."""
     times = [summary.taken_at - job.offsets.get(summary.node, 0.0) for summary in read.summaries]
     last = max(times)
     first = min(taken_at for taken_at in times if last - taken_at <= bundles.LATE_SECONDS)
@@ -143,7 +146,7 @@ def _moment(text: str) -> float:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the file atomically: a reader sees the old page or the new one."""
+    """Write the file atomically: a reader sees the old page or the new page."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

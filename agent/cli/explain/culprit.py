@@ -1,4 +1,4 @@
-"""Decide which ranks caused an incident: weigh independent witnesses and show where they disagree. Pure."""
+"""Decide which ranks caused an incident: weigh independent witnesses, and show where they disagree. Pure."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -10,19 +10,20 @@ from agent.evidence.summary import Witness
 AFTER_A_DEATH: tuple[Witness, ...] = (
     "hardware", "verdict", "kernel_log", "job_log", "ras", "flight_recorder", "stacks", "records",
 )  # fmt: skip
-"""Witnesses by trust, highest first, which decides between ranks with equally many: an exit is observed."""
+"""Witnesses, the most trusted first: the order decides between ranks that equally many witnesses blame. An exit is
+observed, not inferred."""
 IN_A_HANG: tuple[Witness, ...] = (
     "hardware", "flight_recorder", "ras", "stacks", "verdict", "kernel_log", "job_log", "records",
 )  # fmt: skip
-"""The same for a job that hung first: the next death is often an innocent rank whose watchdog gave up."""
+"""The same for a job that hung first: the first death then is often an innocent rank, which its watchdog ended."""
 MAX_CULPRITS = 64
 
 
 class WeighedWords(NamedTuple):
-    """The culprits, lowest number first, and how many witnesses blame each; no ranks if none is blamed.
+    """The culprits, lowest number first, and how many witnesses blame each; no ranks if no witness blames a rank.
 
-    ``for_them``, ``against``, ``other``: distinct words in order. ``against``: of witnesses that blame other ranks and
-    none of the culprits. ``other``: all remaining words.
+    ``for_them``, ``against``, ``other``: distinct statements in order. ``against``: statements of witnesses that blame
+    other ranks and no culprit. ``other``: all remaining statements.
     """
 
     ranks: tuple[str, ...] = ()
@@ -33,7 +34,9 @@ class WeighedWords(NamedTuple):
 
 
 def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
-    """Return the words by blame: first of the rank with most kinds of witness, then with the most trusted one.
+    """Return the culprits and all statements.
+
+    The culprit is the rank that the most kinds of witness blame; of equals, the rank with the most trusted witness.
 
     A witness counts once per rank, however many nodes and bundles repeat it: copies or one forged source cannot outvote
     another witness. Metrics cover the whole job, a bundle one node: if a witness is in both, its bundle blames no
@@ -52,13 +55,13 @@ def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
     ranks = sorted((rank for rank, witnesses in by_rank.items() if witnesses == best), key=rank_order)[:MAX_CULPRITS]
     mine = tuple(word for word in words if word.blames and word.rank in ranks)
     against = tuple(word for word in words if word.blames and word.rank not in ranks and word.witness not in best)
-    # A witness of the culprits that blames more ranks does not disagree: it is shown last.
+    # A witness that blames the culprits and further ranks does not disagree: it is shown last.
     more = tuple(word for word in words if word.blames and word.rank not in ranks and word.witness in best)
     return WeighedWords(tuple(ranks), len(best), mine, against, (*more, *(word for word in words if not word.blames)))
 
 
 def _of_the_whole(said: Sequence[Said]) -> list[Said]:
-    """Return the words; a bundle's word loses its blame if its witness blames other ranks in metrics."""
+    """Return the statements; a bundle's statement loses its blame if its witness blames other ranks in metrics."""
     whole: dict[Witness, set[str]] = {}
     for word in said:
         if word.blames and word.source == "metrics":
@@ -67,7 +70,7 @@ def _of_the_whole(said: Sequence[Said]) -> list[Said]:
 
 
 def _once(said: Iterable[Said], trust: tuple[Witness, ...]) -> list[Said]:
-    """Return each witness' words about a rank once from metrics and once from bundles, if their texts differ."""
+    """Return at most one statement from metrics and one from bundles per witness and rank, if their texts differ."""
     kept: dict[tuple[str, str, bool, bool], Said] = {}
     texts: set[tuple[str, str, str]] = set()
     for word in sorted(said, key=lambda word: (word.source != "metrics", word)):

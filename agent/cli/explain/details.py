@@ -1,4 +1,4 @@
-"""Query Prometheus for the witnesses of one incident: a bounded number of series of each, the worst first."""
+"""Query Prometheus for the witnesses of one incident: for each a limited number of series, the worst first."""
 
 import math
 import re
@@ -12,10 +12,10 @@ from agent.core.prometheus import Sample
 from agent.evidence.summary import Witness
 
 MAX_SERIES = 16
-"""Limit of series per witness. A witness that blames more ranks names no culprit: all may have ended or may wait.
-Of ranks on lost nodes the first count."""
+"""Limit of series per witness. A witness that blames more ranks names no culprit: then all ranks may have ended or may
+wait. For lost nodes the first ranks count."""
 MAX_ENDS = 8
-"""Limit of ranks' ends in the time line; further ones are counted."""
+"""Limit of exits in the time line; further exits are counted."""
 AROUND_SECONDS = 120
 """Series of an incident are searched from this long before it to this long after it."""
 TOGETHER_SECONDS = 10.0
@@ -29,14 +29,14 @@ ADVICE = {
     "fix_system": "By the job's log a restart alone will not help before the system is mended.",
 }
 _Wording = str | Callable[[Sample], str]
-_MOST = MAX_SERIES + 1  # One more, to see that there are too many
+_MOST = MAX_SERIES + 1  # one more, to detect that the limit is exceeded
 
 
 class _Window:
-    """An incident and AROUND_SECONDS before and after it: queries Prometheus and collects what happened and was said.
+    """An incident and AROUND_SECONDS before and after it: queries Prometheus, and collects events and statements.
 
-    ``job``: the job's labels. ``back``: the window's length as a PromQL duration. ``seen``: the end of a query, which
-    keeps only nodes with ranks of the job.
+    ``job``: the job's labels. ``back``: the window's length as a PromQL duration. ``seen``: the last part of a query,
+    which selects the nodes with ranks of the job.
     """
 
     def __init__(self, ask: Ask, labels: str, incident: Incident, course: Course) -> None:
@@ -68,14 +68,14 @@ class _Window:
         return f"min_over_time(({times})[{self.back}:15s])"
 
     def add_events(self, samples: Iterable[Sample], kind: Kind, source: str, what: _Wording) -> None:
-        """Add samples to the time line; a sample's value is its time."""
+        """Add samples to the time line; a sample's value is the time of the event."""
         self.happened += [
             Happened(sample.value, kind, _rank(sample), _node(sample), _worded(what, sample), source)
             for sample in samples
         ]
 
     def add_words(self, samples: Sequence[Sample], witness: Witness, says: _Wording) -> None:
-        """Add a witness' words; without blame if the witness blames more than MAX_SERIES ranks."""
+        """Add a witness' statements; if it blames more than MAX_SERIES ranks, they blame no rank."""
         blames = len(samples) <= MAX_SERIES
         more = "" if blames else f" (of more than {MAX_SERIES} ranks)"
         self.said += [
@@ -84,7 +84,7 @@ class _Window:
 
 
 def _worded(words: _Wording, sample: Sample) -> str:
-    """Return a sentence about a sample: made by a function, or with the sample's labels filled in."""
+    """Return a sentence about a sample. ``words``: a function of the sample, or a template for its labels."""
     if not isinstance(words, str):
         return words(sample)
     return words.format_map(defaultdict(str, sample.labels))
@@ -93,7 +93,7 @@ def _worded(words: _Wording, sample: Sample) -> str:
 def details(ask: Ask, labels: str, incident: Incident, course: Course) -> Details:
     """Return the details of an incident from metrics."""
     window = _Window(ask, labels, incident, course)
-    # The rules call these deaths the first: their witness is the verdict. In a crash loop the earliest counts.
+    # By the rules these deaths were first: the witness is the verdict. In a crash loop the earliest counts.
     deaths = sorted(death for death in window.happened if death.kind == "died")
     window.said += [Said(death.rank, death.node, "verdict", death.what, blames=True) for death in deaths[:1]]
     for witness in (_ends, _unresponsive, _hardware, _faults, _lost_nodes, _late, _ras, _flight_recorder, _marks):
@@ -111,7 +111,7 @@ def details(ask: Ask, labels: str, incident: Incident, course: Course) -> Detail
 
 
 def _ends(window: _Window) -> None:
-    """Add the first MAX_ENDS ends of ranks, without blame, and how many ranks have ended by now."""
+    """Add the first MAX_ENDS exits of ranks, without blame, and the number of all exits."""
     exits = window.last("rank:rankwatch_exit:time", ', class!="ok"')
     first = window.query(f"bottomk({MAX_ENDS}, {exits} >= {window.start:.0f})")
     window.add_events(first, "died", "verdict", lambda sample: ended(sample.labels))
@@ -137,7 +137,7 @@ def _hardware(window: _Window) -> None:
 
 
 def _faults(window: _Window) -> None:
-    """Add driver reports about GPUs of the job's nodes, without blame: checks of the hardware blame the rank."""
+    """Add driver reports about GPUs of the job's nodes, without blame: the hardware checks already blame the rank."""
 
     def what(sample: Sample) -> str:
         of = sample.labels
@@ -180,7 +180,7 @@ def _late(window: _Window) -> None:
 
 
 def _log_words(window: _Window) -> list[str]:
-    """Add the words of the job's log; return its advice."""
+    """Add the statements of the job's log; return its advice."""
     root = window.query(first_root(window.job, f"[{window.back}]"))
     before = len(window.said)
     window.add_words(

@@ -8,10 +8,10 @@ from agent.cli.explain.model import SYMPTOMS, Course, Incident, Span, What
 APART_SECONDS = 900.0
 """Symptoms further apart belong to two incidents, whether or not the job worked in between."""
 HANG_SECONDS = 120.0
-"""A job with its last progress this long before its first death hung first: no operation takes this long."""
+"""If a job's last progress is this long before its first death, the job hung first: no operation takes this long."""
 
 NODE_SECONDS = 120.0
-"""A node lost this soon after the last progress explains the stop: the rules take a minute to be sure."""
+"""A node lost at most this long after the last progress explains the stop: the rules need a minute to detect it."""
 _HOUR = 3600.0
 
 
@@ -56,7 +56,7 @@ def _incident(course: Course, group: Sequence[Span]) -> Incident:
 def _back(course: Course, stops: Sequence[Span], after: float) -> float | None:
     """Return when the job worked again: its first progress after a restart, or after the last symptom ended.
 
-    Operations that survivors of a death still complete do not count: they complete while the death is shown.
+    Operations of surviving ranks do not count: they complete while the rules still show the death.
     """
     over = max(span.end for span in stops)
     after = max([after, *(span.start for span in stops)])
@@ -74,9 +74,10 @@ def _back(course: Course, stops: Sequence[Span], after: float) -> float | None:
 class Cost(NamedTuple):
     """Cost of an incident in GPU-hours.
 
-    ``stopped``: held without work. ``again``: work since the last checkpoint, lost if the job went back to it; None if
-    no checkpoint is known. ``late``: waiting for late ranks before the stop. ``seconds``: how long the job held GPUs
-    without work; ``goes_on``: it still does. ``is_guess``: the number of GPUs is unknown, so each rank counts as one.
+    ``stopped``: GPUs held without work. ``again``: work since the last checkpoint, lost if the job restarted from it;
+    None if no checkpoint is known. ``late``: waiting for late ranks before the stop. ``seconds``: how long the job held
+    GPUs without work; ``goes_on``: it still holds them. ``is_guess``: the number of GPUs is unknown, so each rank
+    counts as one.
     """
 
     seconds: float
@@ -91,7 +92,7 @@ def cost(course: Course, incident: Incident, ranks: int | None) -> Cost:
     """Return the cost of ``incident`` until the job worked again, or until the end of the range."""
     gpus, each_seconds, last = course.gpus, course.step, incident.end
     is_guess = not gpus
-    if gpus:  # a holding ends when the job releases its GPUs
+    if gpus:  # the job may release its GPUs before
         last = max(at for at, _ in gpus) + each_seconds
     else:
         gpus, each_seconds = ((course.start, float(ranks or 0)),), course.end - course.start

@@ -1,4 +1,4 @@
-"""Data of an incident: its events, the witnesses' words, and facts about the job. Pure."""
+"""Data of an incident: events, the statements of witnesses, and facts about the job. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ What = Literal["hung", "died", "node_lost", "went_on"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds in the order of events at the same time."""
 SYMPTOMS = frozenset({"late", "hardware", "log", "silent", "unresponsive", "node_lost", "died"})
-"""Kinds that start an incident; the other kinds only belong to one."""
+"""Kinds of events that start an incident; other kinds only belong to one."""
 
 
 class Span(NamedTuple):
@@ -23,7 +23,7 @@ class Span(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """One line of the time line. ``at``: epoch seconds. ``rank``, ``node``: empty if it concerns none."""
+    """An event in the time line. ``at``: epoch seconds. ``rank``, ``node``: empty if the event concerns none."""
 
     at: float
     kind: Kind
@@ -34,7 +34,10 @@ class Happened(NamedTuple):
 
 
 class Said(NamedTuple):
-    """A witness' word about a rank. ``says``: a sentence without the rank. ``source``: metrics, or a bundle's node."""
+    """A witness' statement about a rank.
+
+    ``says``: a sentence without the rank. ``source``: metrics, or the node of a bundle.
+    """
 
     rank: str
     node: str
@@ -45,10 +48,11 @@ class Said(NamedTuple):
 
 
 class Incident(NamedTuple):
-    """An incident of the job. ``back``: when the job worked again, None if it did not before the end of the range.
+    """An incident of the job. ``back``: when the job worked again; None if it had not at the end of the range.
 
-    ``since``: the last progress before it (``has_progress``), or its first symptom if none is known. ``what``: the job
-    hung before any death, a rank died while the job worked, a node was lost, or the job went on regardless.
+    ``since``: the last progress before the incident (``has_progress``), or its first symptom if no progress is known.
+    ``what``: the job hung before any death, a rank died while the job worked, a node was lost, or the job went on
+    regardless.
     """
 
     start: float
@@ -66,10 +70,10 @@ class Incident(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The course of the job over the whole range, from few series.
+    """The course of the job over the whole range.
 
     ``progress``, ``running_since``, ``late``, ``gpus``: (time of the point, its value). ``late``: share of time that
-    the job waited for its latest rank. ``gpus``: number of GPUs that it held for the step.
+    the job waited for its latest rank. ``gpus``: number of GPUs that the job held in the step.
     """
 
     start: float
@@ -112,4 +116,4 @@ class Details:
     alerts: tuple[str, ...] = ()
     advice: tuple[str, ...] = ()
     left_out: tuple[str, ...] = ()
-    """What was not used and why, as sentences."""
+    """Unused sources, each with the reason, as sentences."""

@@ -15,7 +15,7 @@ from agent.page.front_page import age_text
 MAX_TIMELINE = 28
 """Limit of lines in the time line, so that the story fits one page."""
 MAX_WORDS = 12
-"""Limit of words of each kind: for the culprit, against it, others."""
+"""Limit of rows of statements of each kind: for the culprit, against it, others."""
 WHAT: Mapping[What, str] = {
     "hung": "the job hung",
     "died": "a rank died while the job worked",
@@ -23,7 +23,7 @@ WHAT: Mapping[What, str] = {
     "went_on": "the job went on, and waited for a late rank or ran on hardware that had failed",
 }
 SAME_SECONDS = 20.0
-"""Reports from two sources about one rank within this time are one event: the sources run every 15 s."""
+"""Reports of two sources about one rank within this time are one event: the sources run every 15 s."""
 NAMES: Mapping[str, str] = {
     "verdict": "process", "records": "NCCL's records", "ras": "NCCL's RAS", "flight_recorder": "flight recorder",
     "hardware": "hardware checks", "kernel_log": "kernel log", "job_log": "job log", "stacks": "stacks",
@@ -87,7 +87,7 @@ def page_of(
 
 
 def timeline(happened: Iterable[Happened]) -> tuple[tuple[str, ...], ...]:
-    """Return rows of time, rank, node, event and source, each event once; if there are too many, without the middle."""
+    """Return rows of time, rank, node, event and source, each event once; a long time line loses its middle."""
     kept: list[Happened] = []
     for event in sorted(set(happened), key=lambda event: (event.at, KINDS.index(event.kind), event)):
         double = next((number for number, other in enumerate(kept) if _same(event, other)), None)
@@ -110,7 +110,7 @@ def _source(happened: Happened) -> str:
 
 
 def _same(event: Happened, other: Happened) -> bool:
-    """Return True if both are the same event, reported by two queries, or by metrics and a bundle."""
+    """Return True if two queries, or metrics and a bundle, report one event."""
     if event.kind == other.kind and event.kind in ("died", "unresponsive"):
         return event.rank == other.rank and abs(event.at - other.at) < SAME_SECONDS
     return (event.rank, event.node, event.what) == (other.rank, other.node, other.what) and (
@@ -163,7 +163,7 @@ def _who(details: Details, judgement: WeighedWords) -> tuple[tuple[str, ...], ..
 
 
 def _rows(said: Sequence[Said]) -> tuple[tuple[str, ...], ...]:
-    """Return rows of witness, ranks and sentence; ranks with the same sentence of a witness share a row."""
+    """Return rows of witness, ranks and sentence. Ranks share a row if a witness says the same about them."""
     together: dict[tuple[str, str, str], list[str]] = {}
     for word in said:
         source = "" if word.source == "metrics" else f" (bundle of {word.source})"

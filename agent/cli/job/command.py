@@ -133,7 +133,7 @@ def _cells(rank: JobRank, now_seconds: float) -> Sequence[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Query Prometheus and print; return the exit status: 0 all ranks are healthy, 1 some are not, 2 no answer."""
+    """Query Prometheus and print; return the exit status: 0 all ranks are healthy, 1 some are not, 2 no reply."""
     parser = argparse.ArgumentParser(
         prog="rankwatch job",
         description="Show a whole job over all its nodes: which ranks are dead, late or missing, and which died first. "

@@ -1,4 +1,4 @@
-"""Gather a job's facts from Prometheus: its ranks on all nodes, which are late and why, and its alerts."""
+"""Gather a job's facts from Prometheus: its ranks on all nodes, its late ranks with the reason, and its alerts."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ STEP = "15s"
 """MEMORY: range of the search for ranks that are no longer exported. STEP: its step, the scrape interval."""
 
 UNSEEN = "unseen"
-"""State of a rank that no agent exports now, though one did within MEMORY."""
+"""State of a rank that no agent exports now, but an agent exported within MEMORY."""
 
 
 class RankKey(NamedTuple):
@@ -26,7 +26,11 @@ class RankKey(NamedTuple):
 
 
 class JobRank(NamedTuple):
-    """A rank of the job. ``state``: as in docs/metrics.md, or UNSEEN. ``late_share``: 0 to 1 of the others' time."""
+    """A rank of the job.
+
+    ``state``: as in docs/metrics.md, or UNSEEN. ``late_share``: share (0 to 1) of the time that the others waited for
+    it.
+    """
 
     node: str
     rank: str
@@ -51,7 +55,10 @@ class FiringAlert(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """All facts. ``clusters``: those with a job of this id. ``has_rules``: the shipped rules have series of the job."""
+    """All facts.
+
+    ``clusters``: clusters with a job of this id. ``has_rules``: the shipped rules have series of the job.
+    """
 
     job_id: str
     now_seconds: float
@@ -68,12 +75,12 @@ def facts_from(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
     """Return the job's facts; if several clusters have such a job, only their names. ``cluster`` None: any cluster."""
     job = matcher(job_id, cluster)
     [now] = ask("vector(time())")
-    # A rank can have series of several nodes: a live one counts, and the others only without a live one.
+    # A rank can have series of several nodes. The others count only if no series shows a live rank.
     live = f'rankwatch_rank_state{{{job}, state=~"alive|unresponsive"}}'
     shown = ask(f"{live} or on (cluster, job_id, rank) rankwatch_rank_state{{{job}}}")
     has_rules = bool(ask(f"job:rankwatch_ranks_live:sum{{{job}}}"))
     info = f"rankwatch_rank_info{{{job}}}"
-    # When each rank was last seen; 0 if it lived only between two steps.
+    # The time when each rank was last seen; 0 if no step of the range saw it.
     seen = ask(f"max_over_time(timestamp({info})[{MEMORY}:{STEP}]) or 0 * last_over_time({info}[{MEMORY}])")
     clusters = tuple(sorted({sample.labels.get("cluster", "") for sample in (*shown, *seen)}))
     if len(clusters) > 1:
@@ -159,7 +166,7 @@ def _key(sample: Sample) -> RankKey:
 
 
 def rank_end(labels: Mapping[str, str] | None, at_seconds: float | None) -> RankEnd | None:
-    """Return a rank's end from the labels reason, signal and code; None if its time is unknown."""
+    """Return a rank's exit from the labels reason, signal and code; None if its time is unknown."""
     if at_seconds is None:
         return None
     known_labels = labels or {}
