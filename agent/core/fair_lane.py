@@ -17,9 +17,9 @@ class _Flight(Generic[V]):
 
 
 class FairLane(Generic[K, V]):
-    """Runs ``work`` for one key at a time.
+    """Runs ``work`` for one key at a time, with peers in turn.
 
-    Peers take turns: each peer waits for at most one work item of every other peer.
+    A peer waits for at most one work item of every other peer.
 
     Requests for equal keys share one result, which is not cached. A key that several peers request is in the queue of
     each peer, and runs when the first of these peers has its turn. Callers limit the number of requests.

@@ -50,7 +50,7 @@ class RepeatLimit:
         return sum(self._pass(counted, now) for counted in limits)
 
     def _pass(self, counted: _CountedKey, now: float) -> int:
-        """Count an admitted message; return how many the previous window suppressed if this starts a new one, else 0."""
+        """Count an admitted message; return how many the previous window suppressed if this one starts a window."""
         window = self._windows.get(counted)
         if window is not None and now - window.start < WINDOW_SECONDS:
             self._windows[counted] = window._replace(passed=window.passed + 1)

@@ -1,1 +1,1 @@
-"""Exporters' interface, and the way from their state to the text of a scrape."""
+"""The interface of exporters, and the rendering of their state as the text of a scrape."""

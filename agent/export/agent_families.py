@@ -95,11 +95,11 @@ _UPDATES: tuple[tuple[Family, Callable[[ExporterStatus], float | None]], ...] = 
     (EXPORTER_LATE, lambda exporter: exporter.late if exporter.present or not exporter.up or exporter.late else None),
     (EXPORTER_SKIPPED, lambda exporter: exporter.skipped or None),
 )
-"""Functions that return each family's value for an exporter; None for no series."""
+"""For each family the function that returns an exporter's value; None for no series."""
 
 
 class SelfSnapshot(msgspec.Struct, frozen=True):
-    """State of the agent. ``helpers``: by name, whether the last call was answered, and the calls by result."""
+    """State of the agent. ``helpers``: for each helper whether the last call succeeded, and the calls by result."""
 
     age_seconds: float
     exporters: tuple[ExporterStatus, ...]
@@ -118,7 +118,7 @@ def self_source(read: Callable[[], SelfSnapshot]) -> Source:
 
 
 def families(snapshot: SelfSnapshot, process: psutil.Process) -> Iterable[Metric]:
-    """Render the agent's state, and read its process' usage (blocking); unreadable values are absent."""
+    """Render the agent's state, and read the usage of its process (blocking); unreadable values are absent."""
     build = BUILD_INFO.rows()
     build.add((__version__, platform.python_version()), 1.0)
     yield build.metric

@@ -1,4 +1,4 @@
-"""Base classes of exporters: one shows its last result, one follows text files of jobs, one reads small files."""
+"""Base classes of exporters: of a last result, of jobs' text files, and of small files that are read whole."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -14,13 +14,16 @@ from agent.ranks.snapshot import RankSnapshot
 from agent.tail.shares import in_turns
 
 FORGET_SECONDS = 900.0
-"""For this long after a start, results of the checkpoint stay without ranks of their job: ranks appear one by one."""
+"""For this long after a start, a job's results from the checkpoint stay even if no rank of the job is known yet."""
 C = TypeVar("C", bound=ExporterConfig)
 T = TypeVar("T")
 
 
 class ShownExporter(Generic[T]):
-    """Exports ``shown``, the result of its last update; ``render`` is pure. A subclass has ``start`` and ``update``."""
+    """Exports ``shown``, the result of its last update; ``render`` is pure.
+
+    A subclass defines ``start`` and ``update``.
+    """
 
     def __init__(self, shown: T, render: Callable[[T], Iterable[Metric]]) -> None:
         self.shown = shown
@@ -35,11 +38,11 @@ class ShownExporter(Generic[T]):
         return self._render(snapshot)
 
     async def drain(self) -> None:
-        """Do nothing: no work is under way, and threads and helpers end with the lease."""
+        """Do nothing: no work is running, and threads and helpers end with the lease."""
 
 
 class SavedTexts(msgspec.Struct):
-    """An exporter's section of the checkpoint: read positions. A subclass adds a field: results by job."""
+    """An exporter's section of the checkpoint: read positions. A subclass declares a field with the results by job."""
 
     positions: SavedPositions = []
 
@@ -48,7 +51,7 @@ S = TypeVar("S", bound=SavedTexts)
 
 
 def jobs_in_turns(ranks: RankSnapshot, most: int) -> frozenset[str]:
-    """Return the ids of at most ``most`` local jobs, owners in turn; without jobs of an unknown user."""
+    """Return the ids of at most ``most`` jobs on this node, owners in turn, without jobs of an unknown user."""
     owners = {view.label.job_id: view.process.facts.owner.key for view in ranks.ranks if view.uid is not None}
     return frozenset(in_turns(owners, owners.__getitem__, most))
 
@@ -56,7 +59,8 @@ def jobs_in_turns(ranks: RankSnapshot, most: int) -> frozenset[str]:
 class TextExporter(ShownExporter[T], Generic[S, T]):
     """Follows the files of ``paths`` in a thread, which runs ``turn``, ``take`` and ``forget``.
 
-    ``saved``: results of the lines, of at most ``max_jobs`` jobs. ``section``: the same, encoded after each turn.
+    ``saved``: results from the lines, of at most ``max_jobs`` jobs. ``section``: its section of the checkpoint, encoded
+    after each turn.
     """
 
     def __init__(
@@ -103,7 +107,10 @@ class TextExporter(ShownExporter[T], Generic[S, T]):
         self.keep(texts.turn(ranks), ranks)
 
     def keep(self, jobs: Iterable[JobLines], ranks: RankSnapshot) -> None:
-        """Forget jobs without ranks here, and process lines of the others. An error costs the lines of one file."""
+        """Forget jobs without ranks on this node, and process lines of the other jobs.
+
+        An error loses the lines of one file only.
+        """
         followed = jobs_in_turns(ranks, self._max_jobs)
         if not self.ctx.once:
             room = self._max_jobs - len(followed) if self.ctx.clock.monotonic() < self._forget_at else 0
@@ -131,7 +138,7 @@ class TextExporter(ShownExporter[T], Generic[S, T]):
 
 
 class SysfsExporter(ShownExporter[T | None], Generic[C, T]):
-    """Reads a source in its own thread and exports the last result, if the source was there.
+    """Reads a source in its own thread and exports the last result, if the source exists.
 
     A subclass defines what to ``read`` and how to ``render`` it. A subclass that compares with earlier values, or
     writes to the agent's tables, overrides ``update`` and calls ``look`` there.
@@ -162,7 +169,7 @@ class SysfsExporter(ShownExporter[T | None], Generic[C, T]):
             raise NoData from None
 
     async def update(self) -> None:
-        """Read once. Until it ends scrapes get the last result; without the source they get none."""
+        """Read once. Until the read ends, scrapes get the last result; without a source they get no series."""
         try:
             self.shown = await self.look()
         except NoData:

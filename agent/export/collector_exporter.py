@@ -1,4 +1,4 @@
-"""Run a collector of prometheus-client as an exporter: in a thread, at an interval, with the limit of series.
+"""Run a collector of prometheus-client as an exporter: in a thread, at an interval, and with a limit of series.
 
 A collector is an object with ``collect()``, which yields metric families as in prometheus_client.core: ``name``,
 ``documentation``, ``type`` and ``samples`` (https://prometheus.github.io/client_python/collector/custom/).
@@ -28,7 +28,7 @@ _WITHOUT = ("_created", "_gcount", "_gsum")
 
 
 class Collector(Protocol):
-    """A collector as prometheus-client's registry accepts it."""
+    """A collector, as the registry of prometheus-client accepts it."""
 
     def collect(self) -> Iterable[Any]:
         """Yield metric families."""
@@ -78,7 +78,10 @@ def collector_spec(name: str, make: Callable[..., Collector]) -> Spec:
 
 
 def converted(collected: Iterable[Any]) -> tuple[Metric, ...]:
-    """Return the converted metric families; CollectorError: our prefix, a bad name, a timestamp, doubles, too many."""
+    """Return the converted metric families.
+
+    Raises CollectorError for our prefix, a bad name, a timestamp, duplicate or too many series.
+    """
     metrics: dict[str, Metric] = {}
     samples = 0
     for number, family in enumerate(collected):

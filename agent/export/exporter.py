@@ -1,4 +1,4 @@
-"""The interface of exporters, and what the agent lends to them."""
+"""The interface of exporters, and the resources that the agent lends to them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -29,7 +29,7 @@ class NoData(Exception):  # noqa: N818  # a signal, not an error: the source is 
 class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Base of every exporter's section of the configuration.
 
-    ``enabled``: ``auto``: a missing source is not an error. True: it is.
+    ``enabled``: if ``auto``, a missing source is not an error; if True, it is an error.
     """
 
     enabled: bool | Literal["auto"] = "auto"
@@ -37,7 +37,7 @@ class ExporterConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 @dataclass(frozen=True, slots=True)
 class Roots:
-    """Paths of the kernel's file systems and the system's directories; tests replace them by recorded trees."""
+    """Paths of the kernel's file systems and the system's directories; tests use recorded trees instead."""
 
     proc: Path = Path("/proc")
     sys: Path = Path("/sys")
@@ -46,7 +46,7 @@ class Roots:
 
 
 class Note(Leased[None]):
-    """A note to operators about a working exporter: what it cannot read, with the remedy; empty for none."""
+    """A note to operators about a working exporter: what it cannot read, with the remedy; may be empty."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -60,12 +60,12 @@ class Note(Leased[None]):
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Resources that the agent lends to one exporter run. After the run writes raise LeaseEnded; reads work.
+    """Resources that the agent lends to one exporter run. After the run, writes raise LeaseEnded and reads still work.
 
-    ``ranks``: reads all ranks, takes evidence about them. ``admit``: reserves series. ``thread``: makes a thread for
+    ``ranks``: reads the rank table and adds evidence. ``admit``: reserves series. ``thread``: makes a thread for
     blocking calls. ``helper``: lends a process for calls that may hang. ``checks``: takes findings about hardware.
     ``hardware``: takes the hardware's inventory. ``evidence``: takes offers for bundles. ``exits``: takes causes of
-    exits. ``guard``: keeps an error to one piece of a source (a record, a process). ``note``: shown to operators.
+    exits. ``guard``: limits an error to one item of a source (a record, a process). ``note``: shown to operators.
     ``once``: a single pass over recorded data (no streams, no state, files of all hosts).
     """
 
@@ -115,8 +115,8 @@ class Exporter(Protocol):
 class Spec:
     """Description of an exporter before it is built; each exporter module has one as ``SPEC``.
 
-    ``build``: takes the decoded ``config`` and must not touch the source. ``deadline_seconds``: a longer update is late
-    (marked and counted, not cancelled). ``series_cap``: more series than this are dropped and counted.
+    ``build``: takes the decoded ``config``; it must not touch the source. ``deadline_seconds``: a longer update is late
+    (marked and counted, not cancelled). ``series_cap``: limit of series; series above it are dropped and counted.
     ``checkpoint_bytes``: limit of its section of the checkpoint; 0 for none. ``keeps_past``: bundles of evidence
     contain its series of the last minutes.
     """

@@ -1,7 +1,8 @@
-"""Read lines of jobs' text files and map each file to its job. The node with the writing process reads a file.
+"""Read lines of jobs' text files and map each file to its job.
 
-A file belongs to the job whose control group contains the writer. This works in containers, whose ranks often run as
-another user than the job. Without such a group, the file belongs to a job of the file's owner.
+The node on which a process writes a file reads the file. A file belongs to the job whose control group contains the
+writer, even if the writer runs as another user, as in containers. Without such a group the file belongs to a job of the
+file's owner.
 
 ``JobTexts`` blocks and belongs to the thread of its exporter.
 """
@@ -20,15 +21,16 @@ from agent.tail.shares import in_turns
 from agent.tail.text_files import TextFiles
 
 TURN_BYTES = 1024 * 1024
-"""Bytes read per turn. This limit keeps the reading of a backlog below a tenth of a core."""
+"""Bytes read per turn: at this limit a backlog takes less than a tenth of a core."""
 LOOK_SECONDS = 5.0
 """Interval between searches for new files."""
 HOLDERS_SECONDS = 15.0
 """Interval between searches for the writers of files without a known writer."""
 MAX_OURS = 4096
-"""Limit of remembered files with a writer on this node. They stay known after the writer closes them."""
+"""Limit of files with a known writer on this node. A file stays known after its writer closes it."""
 MAX_POSITIONS = 256
-"""Limit of saved positions, with equal shares of all users. After a restart, the agent reads further files again."""
+"""Limit of saved positions, with equal shares of all users. Files without a saved position are read again after a
+restart of the agent."""
 
 PathPattern = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 PathPatterns = Annotated[list[PathPattern], msgspec.Meta(max_length=32)]
@@ -37,14 +39,15 @@ SavedPositions = Annotated[list[Position], msgspec.Meta(max_length=MAX_POSITIONS
 
 
 Claim = Callable[[str, str], bool | None]
-"""Takes a path and a job id, and returns whether this node reads the file. None: the node of the writer reads it.
+"""Takes a path and a job id, and returns whether this node reads the file; None: the node of the writer reads it.
 
-Called only for files with the job id in their names. A file without a writer on this node may belong to another job
-of the same user, on other nodes or from an earlier week."""
+Called only for files with the job id in their names. A file without a writer on this node may belong to another job of
+the same user, on other nodes or from an earlier week.
+"""
 
 
 class JobLines(NamedTuple):
-    """Whole lines of one file, in order. ``seconds``: latest possible time of their writing, since the epoch."""
+    """Whole lines of one file, in order. ``seconds``: the latest possible time of writing, since the epoch."""
 
     job_id: str
     path: str
@@ -54,7 +57,7 @@ class JobLines(NamedTuple):
 
 
 class JobTexts:
-    """Files that match ``patterns``. ``resume``: saved positions; this node continues to read their files.
+    """Files that match ``patterns``. ``resume``: saved positions of files that this node continues to read.
 
     An exporter may set ``claim`` if its files name their node.
     """
@@ -75,7 +78,7 @@ class JobTexts:
         return self._files.available
 
     def turn(self, ranks: RankSnapshot) -> list[JobLines]:
-        """Return about TURN_BYTES of new lines of jobs with ranks here; of recorded data all lines."""
+        """Return about TURN_BYTES of new lines of jobs with ranks on this node; for recorded data return all lines."""
         self._discover(ranks)
         lines = self._read(ranks)
         while self._ctx.once and self._files.waiting:
@@ -93,7 +96,7 @@ class JobTexts:
         return results
 
     def positions(self) -> list[Position]:
-        """Return the newest MAX_POSITIONS positions in this node's files, with equal shares of all users."""
+        """Return the newest MAX_POSITIONS positions in files of this node, with equal shares for all users."""
         positions = [
             position for position in self._files.positions() if (position.device, position.inode) in self._ours
         ]
@@ -121,7 +124,7 @@ class JobTexts:
                 del self._ours[next(iter(self._ours))]
 
     def _is_wanted(self, file: FollowedFile, ranks: RankSnapshot) -> bool:
-        """Return whether the file may belong to a job here and its writer is not known yet."""
+        """Return True if the file may belong to a job on this node and its writer is not known yet."""
         if self._ctx.once or (file.identity in self._ours and file.identity not in self._resumed):
             return False
         named, job_id = self._files.job_id(file), self._job(file, ranks)
@@ -140,9 +143,9 @@ class JobTexts:
 
     def _job(self, file: FollowedFile, ranks: RankSnapshot) -> str:
         named = self._files.job_id(file)
-        if self._ctx.once:  # recorded data: their jobs have no ranks here
+        if self._ctx.once:  # recorded data: the jobs have no ranks on this node
             return named or "recorded"
         proven = self._ours.get(file.identity, "")
-        if proven and proven in ranks.job_ids and named in (None, proven):  # also if its ranks run as another user
+        if proven and proven in ranks.job_ids and named in (None, proven):  # even if another user runs its ranks
             return proven
-        return ranks.job_of(file.share.uid, named or proven or None)  # never another job than the proven one
+        return ranks.job_of(file.share.uid, named or proven or None)  # the proven job, or no job

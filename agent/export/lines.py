@@ -1,7 +1,7 @@
 """Write families as lines of Prometheus' text format 0.0.4 and of OpenMetrics 1.0.0.
 
-The result equals prometheus-client's byte for byte, which is the reference of the tests. The head of each line (name
-and escaped labels) is built once and cached while the series exists: docs/decisions/0053-rendering.md.
+The result equals that of prometheus-client byte for byte: tests compare them. The head of each line (name and escaped
+labels) is built once and cached while the series exists: docs/decisions/0053-rendering.md.
 """
 
 import re
@@ -11,13 +11,15 @@ from agent.core.metrics import Family, Metric
 
 _NON_FINITE = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 _EXACT_INTEGERS = 1 << 53
-"""Every smaller whole number is an exact float."""
+"""Every smaller integer is exact as a float."""
 _EXPONENT_FROM, _EXPONENT_TO = 1e6, 1e16
-"""Numbers in this range are written with an exponent, as Go does; Python itself does so above it."""
+"""Numbers in this range are written with an exponent, as Go writes them. Python itself uses an exponent only above this
+range."""
 _EXPONENTS = ("", *(f"e+{exponent:02d}" for exponent in range(16)))
 """Exponents by the number of digits before the point."""
 PIECE_SERIES = 500
-"""Series per piece (about 80 kB): larger pieces leave the CPU cache, and the allocator maps them at each scrape."""
+"""Series per piece (about 80 kB): larger pieces do not fit the CPU cache, and the allocator maps new memory for them at
+each scrape."""
 _ODD = re.compile(r'[\\\n"]')
 
 
@@ -26,7 +28,7 @@ def number(value: float) -> str:
 
     Raises TypeError or OverflowError if it is not a float.
     """
-    if type(value) is int and 0 <= value < _EXACT_INTEGERS:  # counters: half the cost of conversion to float
+    if type(value) is int and 0 <= value < _EXACT_INTEGERS:  # counters: half the cost of a conversion to float
         digits = str(value)
         if value < _EXPONENT_FROM:
             return digits + ".0"
@@ -49,7 +51,7 @@ def _with_exponent(digits: str, before_point: int) -> str:
 class Heads:
     """The last series of ``family`` in order, with the head (name and labels) of each line.
 
-    Series mostly equal those of the last scrape, so comparing their labels is usually all the work.
+    Most series equal those of the last scrape; then the labels are only compared.
     """
 
     def __init__(self, family: Family) -> None:
@@ -59,7 +61,7 @@ class Heads:
         self._lines: dict[str, str] = {}
 
     def of(self, labels: list[tuple[str, ...]]) -> list[str]:
-        """Return the heads of these series, and cache them instead of the previous ones.
+        """Return the heads of these series, and replace the cache by them.
 
         Raises ValueError if a series has too many or too few label values, TypeError for a value that is not text.
         """
@@ -90,9 +92,10 @@ def _line(family: Family, suffix: str) -> str:
 
 
 class KeptHeads:
-    """The cached heads of all sources' last series, by source and family; heads of vanished series are dropped.
+    """The cached heads of the series of the last scrape, by source and family.
 
-    So the sources' limits bound it. Owned by the render thread, which calls every method.
+    Heads of vanished series are dropped, so the sources' limits are limits of the cache. Only the render thread calls
+    the methods.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Render snapshots into one exposition: sources are isolated, limited, without duplicates, and off the loop."""
+"""Render snapshots into one exposition on the render thread, with limits and without duplicates."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +16,8 @@ class Source:
     """A source of series: a running exporter, or a part of the agent.
 
     ``name``: its name in `collect[]` and in label `exporter`. ``series_cap``: limit of its series. ``snapshot`` copies
-    its state on the loop; ``families`` renders the copy on the render thread. ``shown``: returns False while its data
-    are stale.
+    the source's state on the event loop; ``families`` renders the copy on the render thread. ``shown``: returns False
+    while the data are stale.
     """
 
     name: str
@@ -46,7 +46,7 @@ class _Outcome:
 
 
 class Registry:
-    """Renders the current ``sources`` at each request; an error costs only one source's series.
+    """Renders the current ``sources`` at each request. An error affects only one source's series.
 
     ``installed``: names of sources that may be disabled; a scrape that selects one must not fail.
     """
@@ -78,7 +78,7 @@ class Registry:
                 continue
             try:
                 taken.append((source, source.snapshot()))
-            except Exception as error:  # noqa: BLE001  # an exporter's error must not cost the others their scrape
+            except Exception as error:  # noqa: BLE001  # an exporter's error must not affect other exporters' series
                 self._fail(source.name, error)
         names = frozenset(source.name for source in shown)
         rendered, outcomes = await self._thread.call(lambda: self._render(taken, names, selection))
@@ -115,7 +115,10 @@ class Registry:
         return body.rendered(), outcomes
 
     def _gather(self, source: Source, snapshot: object, selection: Selection, body: Body) -> _Outcome:
-        """Add a source's families up to its limit, without duplicates; an error costs its remaining families."""
+        """Add a source's families up to its limit, without duplicates.
+
+        After an error its remaining families are missing.
+        """
         outcome = _Outcome()
         try:
             for metric in source.families(snapshot):
@@ -123,14 +126,14 @@ class Registry:
                 if kept.labels:
                     for piece in self.heads.text(source.name, kept, openmetrics=selection.openmetrics):
                         body.add(piece)
-        except Exception as error:  # noqa: BLE001  # an exporter's error must not cost the others their scrape
+        except Exception as error:  # noqa: BLE001  # an exporter's error must not affect other exporters' series
             outcome.error = error
         self.heads.keep_families(source.name, outcome.given)
         return outcome
 
 
 def _limited(metric: Metric, cap: int, outcome: _Outcome) -> Metric:
-    """Return the new series of ``metric`` within the limit, and count the others."""
+    """Return the series of ``metric`` that are no duplicates and within the limit, and count the others."""
     earlier = outcome.given.setdefault(metric.family.name, [])
     seen = set(metric.labels)
     kept = metric

@@ -1,4 +1,4 @@
-"""Bounded sets with fair eviction per user: followed files, and saved positions in lost files. No file system."""
+"""Sets with a limit and fair eviction per user: followed files, and saved positions of lost files. Pure."""
 
 import heapq
 from collections import Counter
@@ -9,7 +9,7 @@ from agent.tail.shares import FairTable, Share
 
 Identity = tuple[int, int]
 _Entry = tuple[bool, int, Identity]
-"""(is busy, last write, identity) of a file: the smallest entry is evicted first."""
+"""Whether a file is busy, its last write and its identity: the smallest entry is evicted first."""
 MAX_LOST = 1024
 """Limit of lost files with a saved position: a renamed file or an unmounted directory may return."""
 
@@ -23,11 +23,11 @@ class Crowd(FairTable[Identity, FollowedFile]):
         self._heaps: dict[Share, list[_Entry]] = {}
 
     def is_full(self) -> bool:
-        """Return True if another file needs an eviction."""
+        """Return True if the limit is reached."""
         return len(self) >= self._limit
 
     def begin_look(self) -> None:
-        """Start a new search for files: the order of eviction is computed again."""
+        """Start a new search for files: compute the order of eviction again."""
         self._heaps.clear()
 
     def add(self, file: FollowedFile) -> None:
@@ -39,8 +39,8 @@ class Crowd(FairTable[Identity, FollowedFile]):
     def displaced_by(self, share: Share, written_ns: int) -> FollowedFile | None:
         """Remove and return the file to evict for a new file; None if the new file is refused.
 
-        The file is the longest unwritten one of the share with the most files, idle ones first. A share's own new file
-        evicts only an idle file that was written earlier.
+        It is the file with the oldest last write in the share with the most files; idle files are evicted first. A new
+        file of the same share evicts only an idle file that was written earlier.
         """
         loser = self.losing_share(share)
         if loser not in self._heaps:
@@ -59,7 +59,7 @@ def _entry(file: FollowedFile) -> _Entry:
 
 
 def _is_idle(file: FollowedFile) -> bool:
-    """Return True if ``file`` is closed and has nothing left to read of what was begun."""
+    """Return True if ``file`` is closed, and is read to its end or was never read."""
     closed = file.descriptor is None and not file.unlinked and file.modified_ns >= 0
     return closed and (file.drained or not file.fingerprint)
 

@@ -1,7 +1,6 @@
-"""One followed file: its state, whether it is still the same file, and its next whole lines.
+"""One followed file: its state, the test of its identity, and its next whole lines.
 
-These functions know no directories and no other files: ``agent.tail.follower`` finds files and ``agent.tail.reader``
-opens them.
+``agent.tail.follower`` finds files and ``agent.tail.reader`` opens them.
 """
 
 import os
@@ -15,7 +14,7 @@ import msgspec
 from agent.tail.shares import NO_OWNER, Share
 
 CHUNK_BYTES = 128 * 1024
-"""Size of a first read: smaller reads cost more per line, larger ones leave the CPU cache."""
+"""Size of a first read: smaller reads cost more per line, and larger reads do not fit the CPU cache."""
 MAX_LINE_BYTES = 1024 * 1024
 FINGERPRINT_BYTES = 512
 HEAD_BYTES = 4096
@@ -24,7 +23,7 @@ MAX_UID = (1 << 32) - 1
 MAX_GENERATION = (1 << 62) - 1
 """Limit of truncations of one file."""
 SCAN_BYTES = 16 * 1024 * 1024
-"""How far one read searches for the end of an overlong line or of a hole."""
+"""Limit of bytes that one read searches for the end of an overlong line or of a hole."""
 
 _NUL_RUN = re.compile(rb"\0+")
 
@@ -47,12 +46,12 @@ class Position(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def share(self) -> Share:
-        """Return the share of a table that the file counts in."""
+        """Return the user and directory whose share of a table the file counts in."""
         return Share(self.uid, os.path.dirname(self.path))
 
 
 class Chunk(NamedTuple):
-    """Result of one read: whole lines, and the numbers of skipped overlong lines and of skipped NUL bytes in holes."""
+    """Result of one read: whole lines, the number of skipped overlong lines, and of skipped NUL bytes in holes."""
 
     data: bytes
     overlong: int = 0
@@ -72,11 +71,11 @@ class FollowedFile:
     """A followed file. ``generation``: how often it was truncated.
 
     ``size_bytes``: size last seen. ``from_start``: reading began at the first byte. ``caught_up``: False only while a
-    resumed file has unread lines from before it was rediscovered. ``share``: user and directory when first seen.
-    ``shared``: others than its user may write or replace it. ``written_ns``: its modification time, at most the time of
-    the search; ``written_by``: the modification time that ``written_ns`` stands for. ``returns_end_lines``: a carriage
-    return ends a line too, and is read as a newline. ``drained``: no whole line is left at this size and modification
-    time. ``scanned``: bytes after ``offset`` without the end of the overlong line there.
+    resumed file has unread lines that were written before its rediscovery. ``share``: user and directory when first
+    seen. ``shared``: other users may write or replace it. ``written_ns``: its modification time, at most the time of
+    the search; ``written_by``: the modification time before that limit. ``returns_end_lines``: a carriage return ends a
+    line too, and is read as a newline. ``drained``: no whole line is left at this size and modification time.
+    ``scanned``: bytes after ``offset`` without the end of the overlong line there.
     """
 
     device: int
@@ -104,7 +103,7 @@ class FollowedFile:
     descriptor: int | None = None
 
     def __post_init__(self) -> None:
-        """Initialise the fields that start from the first size and path."""
+        """Set the fields that depend on the first size and path."""
         self.share = Share(NO_OWNER, os.path.dirname(self.path))
         self.size_at_start = self.size_bytes
 
@@ -115,11 +114,11 @@ class FollowedFile:
 
     def position(self) -> Position:
         """Return the read position."""
-        path = os.fsencode(self.path).decode(errors="replace")  # file names may not be text, a checkpoint's must be
+        path = os.fsencode(self.path).decode(errors="replace")  # the checkpoint needs UTF-8
         return Position(*self.identity, self.generation, path, self.offset, self.fingerprint, self.tail, self.share.uid)
 
     def note(self, size_bytes: int, modified_ns: int, now: float) -> None:
-        """Note the current size and modification time; the content is compared when it is read."""
+        """Note the current size and modification time; the next read compares the content."""
         if size_bytes == self.size_bytes and modified_ns == self.modified_ns:
             return
         never_read = not self.fingerprint
@@ -138,7 +137,7 @@ class FollowedFile:
             self.written_ns = min(modified_ns, now_ns)
 
     def restart(self) -> None:
-        """Start another generation at the first byte, as the content was replaced."""
+        """Start a new generation at the first byte: the content was replaced."""
         self.generation += 1
         self.offset = self.scanned = 0
         self.fingerprint = self.tail = b""
@@ -151,7 +150,7 @@ def judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -> File
     """Compare a file with its state up to ``offset``; ``head`` is at least as long as ``fingerprint``.
 
     A head of NULs is a hole at the front of the same generation (copytruncate under a writer without O_APPEND, or a
-    punched hole): the content after the offset is still to be read.
+    punched hole): the content after the offset is then still unread.
     """
     if size_bytes < offset:
         return FileChange.TRUNCATED
@@ -164,17 +163,18 @@ def judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -> File
 
 
 def is_front_overwritten(descriptor: int, file: FollowedFile) -> bool:
-    """Return True if the last line read still precedes the offset in a file whose front changed.
+    """Return True if the front of a file changed, but the last line read still precedes the offset.
 
-    If True, the file was not truncated: a second process of the same name writes at its own offset. (Host names and
-    pids are not unique over containers.) Its lines before ours are lost, but no line is read twice.
+    Then the file was not truncated: a second process writes to it at its own offset. (Its name is not unique:
+    containers can have equal host names and pids.) Lines of that process before the offset are lost, but no line is
+    read twice.
     """
     start = file.offset - len(file.tail)
     return file.tail != b"" and _read_at(descriptor, len(file.tail), start, file) == file.tail
 
 
 def next_lines(descriptor: int, file: FollowedFile, budget_bytes: int) -> Chunk | None:
-    """Read whole lines from the file's offset and move the offset; None if no whole line is there."""
+    """Read whole lines from the file's offset and move the offset; None without a whole line."""
     want = min(CHUNK_BYTES, budget_bytes)
     raw = _read_at(descriptor, want, file.offset, file)
     hole_bytes = 0
@@ -184,7 +184,7 @@ def next_lines(descriptor: int, file: FollowedFile, budget_bytes: int) -> Chunk 
     if b"\n" not in raw and len(raw) == want and not file.scanned:
         want = MAX_LINE_BYTES + 1
         raw = _read_at(descriptor, want, file.offset, file)
-        raw = raw[: raw.find(b"\n") + 1] or raw  # only one long line: the cost of a chunk stays bounded
+        raw = raw[: raw.find(b"\n") + 1] or raw  # a single long line, so that a chunk stays small
     end = 0 if file.scanned else raw.rfind(b"\n") + 1
     if end:
         file.offset += end
@@ -202,20 +202,23 @@ def _read_at(descriptor: int, want: int, offset: int, file: FollowedFile) -> byt
 
 
 def _last_line(raw: bytes, end: int) -> bytes:
-    """Return the line that ends before ``end``, at most its last 512 bytes; its time stamp makes it unique."""
+    """Return the line that ends before ``end``, at most its last 512 bytes.
+
+    The time stamp in the line makes it unique.
+    """
     low = max(0, end - FINGERPRINT_BYTES)
     return raw[max(low, raw.rfind(b"\n", low, end - 1) + 1) : end]
 
 
 def _cleaned(data: bytes, hole_bytes: int) -> Chunk:
-    """Replace each hole inside ``data`` by a newline: the line before a hole was cut."""
+    """Replace each hole inside ``data`` by a newline: the hole cut the line before it."""
     if b"\0" not in data:  # the fastest check: counting takes a fifth of the reading time
         return Chunk(data, 0, hole_bytes)
     return Chunk(_NUL_RUN.sub(b"\n", data), 0, hole_bytes + data.count(b"\0"))
 
 
 def _skip_hole(descriptor: int, file: FollowedFile) -> int:
-    """Move the offset over NULs to the next other byte; NULs at the end stay, as data may still replace them."""
+    """Move the offset over NULs to the next other byte. NULs at the end stay: data may still replace them."""
     start = position = file.offset
     for _ in range(SCAN_BYTES // CHUNK_BYTES):
         piece = os.pread(descriptor, CHUNK_BYTES, position)
@@ -237,7 +240,7 @@ def _skip_hole(descriptor: int, file: FollowedFile) -> int:
 def _skip_overlong(descriptor: int, file: FollowedFile, raw: bytes, hole_bytes: int) -> Chunk | None:
     """Skip a line longer than MAX_LINE_BYTES; the offset stays at its start until its newline is found."""
     nul = raw.find(b"\0")
-    if nul > 0 and not file.scanned:  # cut by a hole: the line never becomes whole
+    if nul > 0 and not file.scanned:  # cut by a hole: the line will never be whole
         file.offset += nul
         file.tail = b""
         return Chunk(raw[:nul] + b"\n", 0, hole_bytes)

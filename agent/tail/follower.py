@@ -1,7 +1,7 @@
-"""Read lines of growing files of other programs: identity, truncation, holes, limits. It knows no format.
+"""Read lines of growing files of other programs: identity, truncation, holes, limits. The lines can have any format.
 
 It runs in one thread, which it may block. A file is identified by (device, inode) and its first bytes. The offset is
-always at a line's start, so the offset alone is the durable position: a partial last line is read again later.
+always at the start of a line, so the offset alone is a position to save: a partial last line is read again.
 """
 
 import errno
@@ -21,29 +21,28 @@ IDLE_SECONDS = 60.0
 MAX_FORGOTTEN = 65_536
 
 _NO_ENTRY = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR})
-"""Errors that mean that nothing is readable there; any other error may hide existing files."""
+"""Errors that mean that the path does not exist; after any other error files may still exist."""
 
 
 class Follower:
     """Follows the files that ``listing`` finds. No OSError leaves this class.
 
-    ``start_at_end``: files at the first search that are not in ``resume`` are read
-    from their last newline on; later files from their first byte. ``generations``: the first free generation of
-    identities used before, so that a reused inode never passes for its former file. ``skipped``: refusals by reason,
-    once per search.
+    ``start_at_end``: files that the first search finds and that are not in ``resume`` are read from their last newline
+    on; later files are read from their first byte. ``generations``: the first unused generation by identity, so that a
+    file with a reused inode is not taken for the former file. ``skipped``: refusals by reason, once per search.
 
-    ``lost_positions``: positions in lost files, from the method of that name. Above the limits of ``listing`` each
-    user, and each directory of a user, has a fair share of the places. Within a share the most recently written files
-    are followed; a future time (by ``wall_clock``) counts as now.
+    ``lost_positions``: saved result of the method of that name. At the limits of ``listing`` each user, and each
+    directory of a user, has a fair share of the followed files. Within a share the most recently written files are
+    followed; a future time (by ``wall_clock``) counts as now.
 
-    ``returns_end_lines``: a carriage return ends a line too.
-    ``backlog_bytes``: limit of old content read from a new file, plus the rest of its first line.
+    ``returns_end_lines``: a carriage return ends a line too. ``backlog_bytes``: limit of old content read from a new
+    file, plus the rest of its first line.
 
-    ``keeps_open(path)``: whether an idle file stays open until its path no longer leads to it, as it may never be found
-    again. It is then read to its end, and closed at the next search.
+    ``keeps_open(path)``: whether an idle file stays open until its path no longer leads to it (a renamed file may never
+    be found again). Then the file is read to its end, and closed at the next search.
 
-    ``available``: the directory existed at the last search. ``looked``: one search was complete. ``passed_over``: files
-    that the last search skipped as ``foreign``.
+    ``available``: the directory existed at the last search. ``looked``: at least one search was complete.
+    ``passed_over``: files that the last search skipped as ``foreign``.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class Follower:
         self._resume = {(position.device, position.inode): position for position in resume}
         self._start_at_end = start_at_end
         self._seen: set[tuple[int, int]] = set()
-        self._unread: set[tuple[int, int]] = set()  # there at the first search but not followed: not new later
+        self._unread: set[tuple[int, int]] = set()  # found by the first search but not followed: not new later
         self._wall_clock = wall_clock
         self._now_ns = 0
         self._files = Crowd(listing.limits.files)
@@ -87,7 +86,7 @@ class Follower:
         return self._files.values()
 
     def positions(self) -> list[Position]:
-        """Return the read position in each file that was read, and those of ``resume`` still without their file."""
+        """Return the read position in each file that was read, and positions of ``resume`` whose file is not found yet."""
         return [*self._resume.values(), *(file.position() for file in self._files.values() if file.fingerprint)]
 
     def lost_positions(self) -> list[Position]:
@@ -99,9 +98,9 @@ class Follower:
         return 0 if file.start_at_end else max(0, file.size_bytes - file.offset)
 
     def discover(self, foreign: Callable[[str, tuple[int, int]], bool] = lambda *_: False) -> list[FollowedFile]:
-        """Search the directories, follow new files, drop files that are gone; return the followed files.
+        """Search the directories, follow new files, and drop files that are gone. Return the followed files.
 
-        ``foreign`` returns True for the name and identity of a new file to ignore, which costs no system call.
+        ``foreign`` takes the name and identity of a new file, and returns True to ignore it without a system call.
         """
         self._seen = set()
         self._is_complete = True
@@ -124,7 +123,8 @@ class Follower:
     def follow_held(self, path: str, identity: tuple[int, int]) -> None:
         """Follow the file at ``path`` at once, without waiting for the next search.
 
-        ``path``: as a process has it open. ``discover`` handles a file elsewhere or with another identity.
+        ``path``: as in the process that has the file open. ``discover`` handles a file elsewhere or with another
+        identity.
         """
         if identity in self._files or self._start_at_end:
             return
@@ -135,7 +135,7 @@ class Follower:
             return
         for directory, entry in filter(None, entries):
             self._now_ns = int(self._wall_clock() * 1e9)
-            self._follow_entry(directory, entry)  # a process here holds it open, so it is not foreign
+            self._follow_entry(directory, entry)  # a process on this node has it open, so it is not foreign
 
     def read(self, file: FollowedFile, budget_bytes: int = MAX_LINE_BYTES) -> Chunk | None:
         """Return the next whole lines, at most ``budget_bytes`` (or one long line); None if there are none.
@@ -149,7 +149,7 @@ class Follower:
         return self._reader.head(file)
 
     def close(self) -> None:
-        """Close all descriptors; call nothing afterwards."""
+        """Close all descriptors. Call no method afterwards."""
         for file in self._files.values():
             self._reader.close(file)
 
@@ -229,7 +229,7 @@ class Follower:
         return file
 
     def _displace(self, share: Share, written_ns: int) -> bool:
-        """Drop a file to make room for another; return False if the other one is refused."""
+        """Drop a file for a new file of ``share``; return False if the new file is refused."""
         file = self._files.displaced_by(share, written_ns)
         if file is None:
             return False
@@ -249,7 +249,7 @@ class Follower:
             if file.identity not in self._seen and not self._is_in_place(file):
                 file.unlinked = True  # or renamed out of the directories: read on while open
                 if self._keeps_open(file.path) and not was_gone:
-                    file.drained = False  # read once more, to its end
+                    file.drained = False  # read to its end
             if file.drained and self._may_close(file, now, was_gone=was_gone):
                 self._reader.close(file)
             if file.unlinked and file.descriptor is None:
@@ -271,7 +271,7 @@ class Follower:
             self._lost.save(position)
 
     def _is_in_place(self, file: FollowedFile) -> bool:
-        """Return True if the name still leads to the file, or if an error (a hung or stale mount) leaves it open."""
+        """Return True if the path still leads to the file, or if this is unknown (hung or stale mount)."""
         try:
             status = os.stat(file.path, follow_symlinks=False)
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Search a directory and its subdirectories within limits of directories and entries, in fair shares."""
+"""Search a directory and its subdirectories. Limits of directories and entries are shared fairly."""
 
 import errno
 import os
@@ -16,11 +16,11 @@ from agent.tail.reader import DIRECTORY_FLAGS, closing
 from agent.tail.shares import in_turns
 
 MAX_ROUNDS = 16
-"""How often unused shares of entries are given to the other directories."""
+"""How often directories with further entries get the unused shares of others."""
 
 
 class FollowLimits(NamedTuple):
-    """Limits of a search; files beyond them are counted in ``Follower.skipped``.
+    """Limits of a search; files above them count in ``Follower.skipped``.
 
     ``entries``: limit for the root, and again for all its subdirectories together.
     """
@@ -32,7 +32,7 @@ class FollowLimits(NamedTuple):
 
 
 class Directory(NamedTuple):
-    """An open directory. ``shared``: others than its user may replace its files."""
+    """An open directory. ``shared``: other users may replace its files."""
 
     prefix: str
     device: int
@@ -40,7 +40,7 @@ class Directory(NamedTuple):
 
 
 class Subdirectory(NamedTuple):
-    """A subdirectory: its path below the base, its owner, and when files were last created in it."""
+    """A subdirectory: path below the base, owner, and time of the last change."""
 
     name: str
     uid: int
@@ -49,7 +49,7 @@ class Subdirectory(NamedTuple):
 
 @dataclass(slots=True)
 class FoundEntry:
-    """A directory entry: name, inode, and a function for its status, which follows no link and may raise OSError."""
+    """A directory entry: name, inode, and a function for the status, which follows no link and may raise OSError."""
 
     name: str
     inode: int
@@ -74,7 +74,7 @@ class Walk:
         self.limits = limits
 
     def look(self, now_ns: int, take: Take, skip: Skip, skipped: Counter[str]) -> bool:
-        """Pass files to ``take``, errors to ``skip``; count in ``skipped``. Return False if no directory exists."""
+        """Pass files to ``take`` and errors to ``skip``; count skipped files. Return False if no directory exists."""
         self._now_ns, self._take, self.skip, self._skipped = now_ns, take, skip, skipped
         return self.look_through()
 
@@ -96,7 +96,7 @@ class Walk:
     ) -> list[Subdirectory]:
         """Take the files with matching names, and return the matching directories within the limit.
 
-        Each directory of ``chosen`` has a share of the entries; unused shares go to the others.
+        Each directory of ``chosen`` has a share of the entries. Other directories get unused shares.
         """
         inner: list[Subdirectory] = []
 
@@ -136,7 +136,7 @@ class Walk:
     def _scan(self, base: int, subdirectory: Subdirectory, start: int, count: int, enter: _Enter) -> tuple[int, bool]:
         """Handle up to ``count`` entries from number ``start`` on.
 
-        Returns their number, and whether no entry is left (or an error ended the directory).
+        Returns their number, and True if no entry is left (or an error ended the search).
         """
         seen = 0
         try:
@@ -206,7 +206,7 @@ def fairly_chosen(subdirectories: list[Subdirectory], limit: int) -> list[Subdir
 
 
 def opened_below(base: int, path: str) -> int:
-    """Open a directory below ``base``, one name at a time and without following links."""
+    """Open a directory below ``base`` name by name, without following links."""
     descriptor = os.open(".", DIRECTORY_FLAGS, dir_fd=base)
     for name in filter(None, path.split("/")):
         with closing(descriptor):
@@ -239,5 +239,5 @@ def _directory(prefix: str, descriptor: int) -> Directory:
 
 
 def is_open_to_others(mode: int) -> bool:
-    """Return True if others than a directory's user may replace that user's files in it."""
+    """Return True if other users may replace the files of a directory's owner in it."""
     return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX

@@ -44,10 +44,10 @@ def compiled_path_pattern(text: str) -> Pattern:
 
 
 class PatternListing(Walk):
-    """Searches the files that match ``patterns``, and those of ``named``; follows no link below a base.
+    """Searches the files that match ``patterns`` and the files in ``named``; follows no link below a base.
 
-    Limits apply per pattern: ``limits.entries`` for all directories of one level, ``limits.directories`` of them, in
-    fair shares of their users.
+    Limits apply per pattern, with fair shares for users: ``limits.directories`` directories per level, and
+    ``limits.entries`` entries in all of them.
     """
 
     def __init__(self, patterns: Sequence[Pattern], limits: FollowLimits) -> None:
@@ -57,7 +57,7 @@ class PatternListing(Walk):
         self.roots = frozenset(pattern.base for pattern in patterns)
 
     def look_through(self) -> bool:
-        """Search once; return False if no base exists and no file was named."""
+        """Search once; return False if no base exists and ``named`` is empty."""
         has_base = [self._search(pattern) for pattern in self._patterns]
         for path in self.named:
             self._take_named(path)
@@ -77,7 +77,7 @@ class PatternListing(Walk):
         return True
 
     def _take_named(self, path: str) -> None:
-        """Take one file by its path; a missing file is no error."""
+        """Pass on one file by its path; a missing file is not an error."""
         directory, name = os.path.split(path)
         try:
             status = os.stat(path, follow_symlinks=False)

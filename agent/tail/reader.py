@@ -27,9 +27,8 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 class LineReader:
     """Reads the files below ``roots`` with at most ``open_files`` open at once.
 
-    At the limit a file that was read to its end is closed first. The share with the most open files loses one even if
-    it has unread lines. ``skipped`` counts, by reason, files that could not be opened or read. No OSError leaves this
-    class.
+    At the limit a file without unread lines is closed first; otherwise a file of the share with the most open files is
+    closed. ``skipped`` counts, by reason, files that could not be opened or read. No OSError leaves this class.
     """
 
     def __init__(
@@ -84,12 +83,12 @@ class LineReader:
         if len(self._open) >= self._open_files and not self._make_room(file.share):
             self._skipped["open_limit"] += 1
             return False
-        # Through its directory, so that no link is followed below the root.
+        # Opened through its directory, so that no link below the root is followed.
         directory, name = os.path.split(file.path)
         parent = os.open(directory, DIRECTORY_FLAGS | (0 if directory in self._roots else os.O_NOFOLLOW))
         with closing(parent):
             named = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-        with closing(named):  # no device, and no file that a user puts in this one's place, is opened
+        with closing(named):  # opens no device, and no file that a user puts in place of this file
             status = os.fstat(named)
             if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != file.identity:
                 self._skipped["replaced"] += 1
@@ -105,12 +104,12 @@ class LineReader:
             candidates = [file for file in candidates if file.drained]
         if not candidates:
             return False
-        # An unlinked file goes last, as it cannot be opened again; but many of them must not block other users.
+        # Unlinked files are closed last, as they cannot be opened again; but they must not block other users.
         self.close(min(candidates, key=lambda file: (file.unlinked, not file.drained, file.grown_at)))
         return True
 
     def _put_off(self, file: FollowedFile) -> None:
-        """Postpone an unreadable file to the next search, whether or not it changes until then."""
+        """Postpone an unreadable file to the next search, even if the file changes before."""
         file.drained = True
         file.modified_ns = -1
 
@@ -140,7 +139,7 @@ class LineReader:
             chunk = next_lines(descriptor, file, budget_bytes)
             unchanged = os.pread(descriptor, FINGERPRINT_BYTES, 0).startswith(head)
         finally:
-            # The file was replaced between two reads of its head, so the lines may be of either generation: drop them.
+            # The file was replaced between two reads of its head. The lines may be of either generation: drop them.
             # After an error the lines are read again, too.
             if not unchanged:
                 file.offset, file.tail = start, tail

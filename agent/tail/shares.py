@@ -1,4 +1,4 @@
-"""Count a bounded table's entries by share (users, then their directories); choose the share to evict from. Pure."""
+"""Count a table's entries by share (user, then directory), and choose the share that loses an entry. Pure."""
 
 import os
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
 NO_OWNER = -1
-"""The uid of a file whose status was not read yet."""
+"""The uid of a file before its status is read."""
 
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 def in_turns(items: Iterable[T], owner_of: Callable[[T], Hashable], most: int | None = None) -> list[T]:
-    """Return at most ``most`` items, owners in turn: the first item of each owner, then the second of each."""
+    """Return at most ``most`` items, owners in turn: the first item of each owner, then each owner's second item."""
     turns: Counter[Hashable] = Counter()
     numbered = []
     for item in items:
@@ -25,7 +25,7 @@ def in_turns(items: Iterable[T], owner_of: Callable[[T], Hashable], most: int | 
 
 
 class Share(NamedTuple):
-    """A file's user and its directory: containers mostly share one user id, root's."""
+    """A file's user and its directory. The directory matters as most containers run as root."""
 
     uid: int
     directory: str
@@ -37,7 +37,7 @@ def share_of(status: os.stat_result, directory: str) -> Share:
 
 
 class _Largest(NamedTuple):
-    """The number of keys of each user, the largest directory of each, and the largest user (NO_OWNER: no keys)."""
+    """The number of keys of each user, each user's largest directory, and the largest user (NO_OWNER: no keys)."""
 
     users: Counter[int]
     directories: Mapping[int, Share]
@@ -50,7 +50,7 @@ class FairTable(Generic[K, V]):
     def __init__(self) -> None:
         self._entries: dict[K, tuple[Share, V]] = {}
         self._keys: dict[Share, dict[K, None]] = {}
-        self._largest: _Largest | None = None  # since the last change
+        self._largest: _Largest | None = None  # as of the last change
 
     def __contains__(self, key: object) -> bool:
         """Return True if the table has the key."""
@@ -104,10 +104,10 @@ class FairTable(Generic[K, V]):
         return self._entries[key][0]
 
     def losing_share(self, share: Share) -> Share:
-        """Return the share that loses a key to ``share`` in a full table: the largest directory of the largest user.
+        """Return the share that loses a key to ``share`` at the limit: the largest directory of the largest user.
 
-        It is ``share`` itself unless another share has at least two keys more, so that two shares never evict each
-        other in turns. A share without keys gets a place at once, as long as there are fewer shares than places.
+        It is ``share`` itself unless another share has at least two keys more: otherwise two shares would evict each
+        other in turn. A share without keys gets a key at once while there are fewer shares than keys.
         """
         self._largest = self._largest or _largest({share: len(keys) for share, keys in self._keys.items()})
         users, directories, most = self._largest

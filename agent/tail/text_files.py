@@ -12,7 +12,7 @@ from agent.tail.patterns import PatternListing, compiled_path_pattern
 from agent.tail.shares import in_turns
 
 BACKLOG_BYTES = 16 * 1024 * 1024
-"""Limit of bytes that are read from a newly found file's existing content."""
+"""Limit of bytes read from the existing content of a newly found file."""
 MAX_TEXT_BYTES = 8 * 1024
 """Longer lines are cut to this length."""
 MAX_NAMED = 4096
@@ -21,7 +21,7 @@ PIECE_BYTES = CHUNK_BYTES
 
 
 class TextLines(NamedTuple):
-    """The result of one read. ``data``: whole lines, each with a final newline, which also replaces a carriage return.
+    """The result of one read. ``data``: whole lines, each with a final newline, even if it ended in a carriage return.
 
     ``generation`` changes when the file restarts from the beginning.
     """
@@ -36,9 +36,9 @@ class TextLines(NamedTuple):
 
 
 class TextFiles:
-    """Files that match ``patterns``, and files that a call of ``discover`` names.
+    """Files that match ``patterns``, and files that the caller of ``discover`` names.
 
-    Patterns are absolute; ``*`` matches within one name; ``%j`` is the job id. Raise ValueError for an invalid one.
+    Patterns are absolute; ``*`` matches within one name; ``%j`` is the job id. An invalid pattern raises ValueError.
     ``resume``: saved positions. Reading of a new file begins BACKLOG_BYTES before its end, or with ``from_beginning``
     at its beginning. ``keeps_open``: see Follower. No method raises OSError.
     """
@@ -69,16 +69,16 @@ class TextFiles:
 
     @property
     def available(self) -> bool:
-        """Return whether a directory of the patterns existed at the last ``discover``."""
+        """Return True if a directory of the patterns existed at the last ``discover``."""
         return self._follower.available
 
     @property
     def waiting(self) -> bool:
-        """Return whether ``read`` has not yet reached the end of some files."""
+        """Return True if a file still has unread bytes."""
         return bool(self._queue)
 
     def discover(self, named: Iterable[str] = ()) -> list[FollowedFile]:
-        """Search for files, also for the first MAX_NAMED paths of ``named``. Return all files followed now."""
+        """Search for files, including the first MAX_NAMED paths of ``named``. Return all followed files."""
         self._listing.named = list(named)[:MAX_NAMED]
         return self._follower.discover()
 
@@ -87,17 +87,17 @@ class TextFiles:
     ) -> Iterator[TextLines]:
         """Yield about ``budget_bytes`` of new lines, from where the last call ended.
 
-        Users take turns, and so do the files of a user: one piece of a file per turn. ``is_ours``: whether to read a
-        file.
+        Users take turns, and so do the files of a user: one chunk of a file per turn. ``is_ours``: returns True for a
+        file to read.
         """
-        queued = {file.identity for file in self._queue}  # a file that grows faster than it is read never leaves
+        queued = {file.identity for file in self._queue}  # a file that grows faster than it is read stays queued
         others = [file for file in self._follower.files() if file.identity not in queued and is_ours(file)]
         self._queue = deque(in_turns([*self._queue, *newest(others)], lambda file: file.share.uid))
         while self._queue and budget_bytes > 0:
             file = self._queue.popleft()
             lines = self._read(file) if is_ours(file) else None
             if lines is not None and len(lines.data) < PIECE_BYTES // 2:
-                # Probably the end of the file. A file that is read to its end can be evicted when too many are open.
+                # Probably the end of the file; the reader may close a file that is read to its end.
                 budget_bytes -= len(lines.data)
                 yield lines
                 lines = self._read(file)
