@@ -1,1 +1,1 @@
-"""The program: configuration, running exporters, start, reload and stop."""
+"""The daemon: configuration, running exporters, start, reload and stop."""

@@ -1,6 +1,7 @@
-"""Save the running ranks in a small synced file that survives a loss of power: their peers may still wait then.
+"""Save the running ranks in a file that survives a loss of power: peers on other nodes may still wait for them.
 
-The checkpoint serves one boot and is not synced. The agent writes and syncs this file when ranks start or exit.
+The checkpoint is only for one boot and is not synced to disk. The agent writes and syncs this file when ranks start or
+exit.
 """
 
 import asyncio
@@ -18,9 +19,9 @@ from agent.ranks.liveness.job_line import RanBefore
 NAME = "ranks-of-this-boot"
 MAX_FILE_BYTES = 1024 * 1024
 WRITE_SECONDS = 3600.0
-"""The file is also written after this time without a change: its age shows how long the machine was down."""
+"""The file is also written after this time without a change: its age then shows how long the machine was down."""
 MAX_AGE_SECONDS = 86_400.0
-"""A file older than this is ignored: its jobs no longer wait."""
+"""An older file is ignored: its jobs no longer wait."""
 
 
 class _File(msgspec.Struct):
@@ -30,7 +31,10 @@ class _File(msgspec.Struct):
 
 
 class BootFile:
-    """Reads the ranks of the previous boot, and saves those of this boot; does neither if ``directory`` is None."""
+    """Reads the ranks of the previous boot, and saves the ranks of this boot.
+
+    If ``directory`` is None it does nothing.
+    """
 
     def __init__(self, directory: Path | None, boot_id: str, thread: OwnThread) -> None:
         self._path = None if directory is None else directory / NAME

@@ -33,7 +33,7 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Section `web`. ``listen_address``: host:port, :port or [address]:port, or a list of them.
 
     ``config_file``: TLS and passwords, as ``--web.config.file``; empty for none. ``dashboards``, ``runbooks``:
-    addresses that the page at `/` links to; empty for no links.
+    addresses of links on the page at `/`; empty for no links.
     """
 
     listen_address: str | Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_ADDRESSES)] = (
@@ -50,7 +50,7 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section `state`. ``path``: the checkpoint file; empty for none: then counters restart at 0 with the agent."""
+    """Section `state`. ``path``: the checkpoint file; if empty, counters restart at 0 with the agent."""
 
     path: Annotated[str, msgspec.Meta(pattern=r"^[^\0]*$")] = DEFAULT_STATE_PATH
 
@@ -58,14 +58,14 @@ class StateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class IdentityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Section `identity`. ``job_id_variables``: environment variables with the job id; the first that is set wins.
 
-    They are tried before the known variables, for processes discovered from now on: a job id never changes later.
+    They are tried before the known variables. A change applies to processes discovered later: a job id never changes.
     """
 
     job_id_variables: Annotated[list[VariableName], msgspec.Meta(max_length=MAX_JOB_ID_VARIABLES)] = []
 
 
 class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section `health`: the checks that decide health are the default ones and ``count``, minus ``ignore``."""
+    """Section `health`: the counted checks are the default checks and ``count``, minus ``ignore``."""
 
     count: list[str] = []
     ignore: list[str] = []
@@ -78,7 +78,10 @@ class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The whole configuration. ``exporters``: raw sections, each validated later as its exporter's own type."""
+    """The whole configuration.
+
+    ``exporters``: raw sections, which are validated later, each as its exporter's own type.
+    """
 
     web: WebConfig = WebConfig()
     state: StateConfig = StateConfig()
@@ -91,7 +94,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Loaded(Document):
     """A parsed file: the configuration, and the line of each of its parts.
 
-    ``text``: the file's text. ``source``: its name in messages. An empty section (``exporters:`` with every key
+    ``text``: the file's text. ``source``: its name in messages. An empty section (``exporters:`` with all keys
     commented out) counts as missing. Raises ConfigError with the first error.
     """
 
@@ -168,7 +171,7 @@ def _as_config_errors(path: Path) -> Iterator[None]:
 
 
 def _without_empty(raw: object) -> object:
-    """Return the file's value without null sections and exporters (keys with nothing below them in YAML)."""
+    """Return the file's value without null sections and exporters (YAML keys without a value)."""
     if raw is None:
         return {}
     if not isinstance(raw, dict):

@@ -33,15 +33,16 @@ from agent.web.handlers import Pages
 from agent.web.serving import Serving
 
 SWITCH_INTERVAL_SECONDS = 0.001
-"""How long a busy thread keeps the interpreter from the event loop: at the default, 5 ms, the loop is 16 ms late."""
+"""How long a busy thread keeps the interpreter from the event loop. With Python's default (5 ms) the loop is 16 ms
+late."""
 GC_THRESHOLDS = (20_000, 50, 100)
-"""With these a full collection during a scrape of 50,000 series takes 40 ms, with the default thresholds 90 ms."""
+"""A full collection during a scrape of 50,000 series takes 40 ms with these thresholds, and 90 ms with Python's."""
 CONFIG_POLL_SECONDS = 5.0
 SELF_RENDER_SECONDS = 10.0
 
 
 class Daemon:
-    """The daemon. ``run`` returns the exit status of the process."""
+    """The daemon. ``run`` returns the process' exit status."""
 
     def __init__(
         self,
@@ -101,7 +102,7 @@ class Daemon:
             return 1
         await self._supervisor.begin(plan)
         gc.set_threshold(*GC_THRESHOLDS)
-        gc.freeze()  # the start's objects live as long as the daemon: collections skip them
+        gc.freeze()  # objects made at the start live as long as the daemon: collections skip them
         status = await self._serve()
         self._log.info("stopping")
         self._notifier.send("STOPPING=1")
@@ -131,7 +132,7 @@ class Daemon:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
         failed = [error for task in done if (error := task.exception()) is not None]
-        for error in failed:  # a task that ends by itself is a bug: exit, and systemd restarts the agent
+        for error in failed:  # a task ended: this is a bug; exit, so that systemd restarts the agent
             self._log.error("a task of the agent failed, the agent ends", error=error)
         return 1 if failed else 0
 

@@ -1,4 +1,4 @@
-"""Find exporters by name, our own and those of other packages, and select those that a configuration enables."""
+"""Find exporters by name, in rankwatch and in other packages, and select the enabled ones."""
 
 import importlib
 import pkgutil
@@ -27,7 +27,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
 
 class ExporterPlan(msgspec.Struct, frozen=True):
-    """The exporters that a configuration enables. ``broken``: names of those that cannot be imported.
+    """The exporters that a configuration enables. ``broken``: names of exporters that cannot be imported.
 
     ``counted``: checks that make a rank unhealthy. ``job_id_variables``: see IdentityConfig.
     """
@@ -40,7 +40,7 @@ class ExporterPlan(msgspec.Struct, frozen=True):
 
 
 def exporter_names() -> tuple[str, ...]:
-    """Return the sorted names of our exporters: the modules of the package ``exporters``."""
+    """Return the sorted names of rankwatch's exporters: the modules of the package ``exporters``."""
     return tuple(sorted(module.name for module in pkgutil.iter_modules(exporters.__path__)))
 
 
@@ -54,7 +54,7 @@ def names_in_packages() -> tuple[str, ...]:
 def load_spec(name: str) -> Spec:
     """Import exporter ``name`` and return its Spec; raises any error of the import, or TypeError if it has no Spec.
 
-    An entry point names a Spec, or a collector class for prometheus-client. Our own exporters take precedence.
+    An entry point names a Spec, or a collector class for prometheus-client. Rankwatch's own exporters take precedence.
     """
     try:
         module = importlib.import_module(f"exporters.{name}")
@@ -86,9 +86,9 @@ def _spec_in_package(name: str) -> Spec:
 
 
 def _allow_openssl() -> None:
-    """Let ``import ssl`` work again, which prometheus-client and most collectors need; see ``leave_out_openssl``.
+    """Make ``import ssl`` work again, which prometheus-client and most collectors need; see ``leave_out_openssl``.
 
-    A module that was imported without ssl stays so: asyncio has no TLS, and packages import http.client again.
+    A module that was already imported stays without ssl: asyncio has no TLS, and http.client must be imported again.
     """
     if sys.modules.get("ssl", ...) is None:
         del sys.modules["ssl"]
@@ -98,7 +98,7 @@ def _allow_openssl() -> None:
 def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:
     """Validate every exporter's section and return the enabled exporters; ConfigError names the first error.
 
-    Exporters of other packages load only if the configuration names them. An import that fails is logged, and the
+    Exporters of other packages load only if the configuration names them. If an import fails, this is logged, and the
     exporter counts as broken.
     """
     names = exporter_names()
@@ -113,7 +113,7 @@ def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:
             continue  # not even imported
         try:
             spec = load_spec(name)
-        except Exception as error:  # noqa: BLE001  # whatever a broken module raises
+        except Exception as error:  # noqa: BLE001  # a broken module may raise any error
             log.error("exporter {exporter} could not be imported", exporter=name, error=error)
             broken.append(name)
             continue

@@ -1,6 +1,6 @@
 """Render the node's document at `/api/v1/ranks` and its page at `/`, on the event loop.
 
-Each is rendered at most once per HOLD_SECONDS.
+Each result is cached for HOLD_SECONDS.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +23,7 @@ T = TypeVar("T", str, bytes)
 HOLD_SECONDS = 0.5
 
 STATIC = {file.path: HttpResponse(200, file.content_type, file.text, STATIC_HEADERS) for file in (SCRIPT, STYLE)}
-"""The page's script and style, by path."""
+"""Script and style of the page, by path."""
 
 
 class HeldAnswer(Generic[T]):
@@ -36,7 +36,7 @@ class HeldAnswer(Generic[T]):
         self._made_at = 0.0
 
     def __call__(self) -> T:
-        """Return the cached result, or a new one if it is too old."""
+        """Return the cached result, or a new result if it is too old."""
         now = self._clock.monotonic()
         if self._made is None or now - self._made_at >= HOLD_SECONDS:
             self._made, self._made_at = self._make(), now

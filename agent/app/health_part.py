@@ -1,4 +1,4 @@
-"""Ranks on failed hardware: for an evidence bundle, which faults of any age concern, and as causes of exits."""
+"""Ranks on failed hardware: for an evidence bundle (faults of any age), and for causes of exits."""
 
 from collections.abc import Callable, Mapping
 
@@ -12,11 +12,12 @@ from agent.ranks.health import HealthSnapshot, subjects_of
 from agent.ranks.snapshot import RankView
 
 OLD_FAULT_SECONDS = 120.0
-"""A fault older than the rank, or less than this time younger, is not its cause of death: the rank ran regardless."""
+"""A fault from before a rank's start, or from this long after it, is not its cause of death: the rank ran despite the
+fault."""
 
 
 async def health_part(snapshot: Callable[[], HealthSnapshot], wanted: Wanted) -> Offered:
-    """Return the part; findings that do not count are in its file but blame no rank."""
+    """Return the part of the bundle. Findings that do not count are in its file but blame no rank."""
     known = snapshot()
     failed = [entry for entry in known.entries if entry.finding.state is CheckState.FAILED]
     words = [
@@ -38,13 +39,13 @@ async def health_part(snapshot: Callable[[], HealthSnapshot], wanted: Wanted) ->
 def struck_ranks(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool]) -> Mapping[RankLabel, str]:
     """Return the ranks on failed hardware, each with the first failed check and the GPU or NIC, as text.
 
-    ``has_failed``: whether any check has failed; if not, as usual, nothing else is computed.
+    ``has_failed``: whether any check has failed; if not, the result is empty at once.
     """
     return {view.label: _what(entry) for view, entry in reversed(_struck(snapshot()))} if has_failed() else {}
 
 
 def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool]) -> Mapping[RankLabel, str]:
-    """Return, by rank, the check that failed after OLD_FAULT_SECONDS of its life, or ``xid_79`` for Xid 79."""
+    """Return by rank the check that failed more than OLD_FAULT_SECONDS after its start; for Xid 79 ``xid_79``."""
     if not has_failed():
         return {}
     known = snapshot()
@@ -53,13 +54,13 @@ def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool
         view.label: f"xid_{codes[entry.subject.name]}"
         if entry.check == "gpu_xid" and entry.subject.name in codes
         else entry.check
-        for view, entry in reversed(_struck(known))  # the first check is the last to be set
+        for view, entry in reversed(_struck(known))  # set last, the first check stays
         if entry.finding.since_seconds - view.process.facts.start_seconds > OLD_FAULT_SECONDS
     }
 
 
 def _struck(known: HealthSnapshot) -> list[tuple[RankView, Entry]]:
-    """Return each rank with each failed check under it that counts."""
+    """Return each rank with each failed check of its hardware that counts."""
     failed = known.counted_failures()
     return [(view, entry) for view in known.ranks.ranks for entry in failed if entry.subject in subjects_of(view)]
 

@@ -1,4 +1,4 @@
-"""Resources lent to one exporter run, released when it ends."""
+"""Resources that the agent lends to one exporter run, and releases when it ends."""
 
 import asyncio
 from dataclasses import dataclass, fields
@@ -19,7 +19,7 @@ from agent.ranks.table import RankTable
 from agent.ranks.writer import RankWriter
 
 HELPERS_SECONDS = 3.0
-"""Longest wait for helpers to stop. The agent abandons a helper that hangs in the kernel."""
+"""Longest wait for helpers to stop. A helper that hangs in the kernel is then abandoned."""
 
 
 @dataclass(kw_only=True)
@@ -43,9 +43,10 @@ class Lender:
 
 
 class Lease:
-    """The lease of one exporter run. After ``close`` each write of the exporter raises.
+    """The lease of one exporter run.
 
-    An update can end after its exporter was drained, while the next run is under way.
+    After ``close`` each write of the exporter raises: an update can end after its exporter was drained, while the next
+    run is active.
     """
 
     def __init__(self, lender: Lender, name: str, checkpoint_bytes: int = 0) -> None:

@@ -46,7 +46,7 @@ class ShownPast:
             try:
                 if source.shown():
                     taken.append((source, source.snapshot()))
-            except Exception as error:  # noqa: BLE001  # an exporter's error affects only its own past
+            except Exception as error:  # noqa: BLE001  # an error affects only this exporter's past series
                 self._log.error("the past of exporter {exporter} is not kept", exporter=source.name, error=error)
         self._moments.append(_Moment(self._clock.time(), tuple(taken)))
 
@@ -61,7 +61,7 @@ class ShownPast:
 
 
 def tables(moments: Sequence[_Moment], log: Logger) -> dict[str, bytes]:
-    """Return the tables by file name, with times in UTC. Slow: each snapshot takes as long to render as a scrape."""
+    """Return the tables by file name, with times in UTC. Slow: to render each snapshot takes as long as a scrape."""
     columns = [time.strftime("%H:%M:%S", time.gmtime(moment.at)) for moment in moments]
     rows: dict[str, dict[str, list[str]]] = {}
     for number, moment in enumerate(moments):
@@ -71,7 +71,7 @@ def tables(moments: Sequence[_Moment], log: Logger) -> dict[str, bytes]:
                 for series, value in _series(source.families(snapshot)):
                     if series in known or len(known) < MAX_ROWS:
                         known.setdefault(series, [""] * len(moments))[number] = value
-            except Exception as error:  # noqa: BLE001  # one exporter's mistake costs its own past
+            except Exception as error:  # noqa: BLE001  # an error affects only this exporter's past series
                 log.error("past values of exporter {exporter} are not available", exporter=source.name, error=error)
     return {f"{name}.tsv": _text(columns, known) for name, known in rows.items()}
 

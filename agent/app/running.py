@@ -11,15 +11,15 @@ from agent.export.exporter import Exporter, ExporterConfig, NoData, Spec
 from agent.export.registry import Source
 
 REST_RATIO = 0.5
-"""Part of an interval that passes between a slow update and the next one."""
+"""Part of an interval that passes between a slow update and the next update."""
 STALE_INTERVALS = 3
 STALE_FLOOR_SECONDS = 5.0
-"""A source that fails, hangs or is absent keeps its series for three intervals, and at least this long."""
+"""If a source fails, hangs or is absent, its series stay for three intervals, and for at least this time."""
 MAX_WHY_CHARACTERS = 200
 
 
 class Running:
-    """Runs ``exporter`` by its ``spec``; an update is never cancelled, and two never overlap.
+    """Runs ``exporter`` by its ``spec``. Updates are never cancelled and never overlap.
 
     Cancelling an update would leave its thread running, and could close a connection too early.
     """
@@ -48,7 +48,7 @@ class Running:
 
     @property
     def why(self) -> str:
-        """Return why the last update failed or found no source, else what the exporter cannot read; may be empty."""
+        """Return why the last update failed or found no source; else what the exporter cannot read, if anything."""
         return self._failure or self._lease.context.note.text
 
     def shown(self) -> bool:
@@ -134,7 +134,7 @@ class Running:
         )
 
     def _note(self, error: BaseException | None) -> None:
-        if isinstance(error, LeaseEnded) and self._lease.is_closed:  # an update that outlived its exporter
+        if isinstance(error, LeaseEnded) and self._lease.is_closed:  # the update ended after its exporter was drained
             return
         self.looked = True
         self._failure = "" if error is None else str(error)[:MAX_WHY_CHARACTERS]
@@ -172,14 +172,14 @@ def _wake(rest: asyncio.Future[None]) -> None:
 
 
 def rest_seconds(took_seconds: float, interval_seconds: float) -> float:
-    """Return the pause after an update: up to one interval after its start, at least REST_RATIO of one after its end.
+    """Return the pause after an update: until one interval after its start, but at least REST_RATIO of an interval.
 
-    Missed intervals are not made up for.
+    Missed updates are not repeated.
     """
     return max(interval_seconds - took_seconds, REST_RATIO * interval_seconds)
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """Retrieve the exception of a task that may never be awaited, so that the event loop logs no warning."""
+    """Retrieve the exception of a task that is perhaps never awaited, so that the event loop logs no warning."""
     if not task.cancelled():
         task.exception()

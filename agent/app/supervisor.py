@@ -23,10 +23,10 @@ TICK_SECONDS = 1.0
 RANKS_BYTES = 12 * 1024 * 1024
 """Limit of the rank table's size in the checkpoint."""
 FIRST_LOOK_SECONDS = 30.0
-"""Longest time that a start withholds the series: a process that hangs in /proc must not hide its node. The alert
-RankwatchLate follows then, as the update passes its deadline."""
+"""Limit of the time after a start without series: a process that hangs in /proc must not hide its node. The update then
+passes its deadline, and the alert RankwatchLate fires."""
 PROCESS_EXPORTER = "process"
-"""The exporter that discovers rank processes, and confirms those of the checkpoint."""
+"""The exporter that discovers rank processes, and confirms the processes in the checkpoint."""
 LAST_SAVE_SECONDS = 5.0
 """Longest wait for the last checkpoint: a file system that hangs must not keep the agent from exiting."""
 
@@ -45,7 +45,7 @@ class Supervisor:
         self._saved_at = float("-inf")
         self.ranks = RankTable(clock, hostname, settle_at_once=once)
         if not self._restore("rank table", self._ranks_section, self.ranks.load):
-            self.ranks = RankTable(clock, hostname, settle_at_once=once)  # without what was loaded before the damage
+            self.ranks = RankTable(clock, hostname, settle_at_once=once)  # drops parts that are loaded already
         self._lender = Lender(roots=roots, clock=clock, hostname=hostname, ranks=self.ranks, state=state, once=once)
         self.series = self._lender.series
         self.helpers = self._lender.helpers
@@ -78,7 +78,10 @@ class Supervisor:
     # -- exporters -------------------------------------------------------------------------------------------------
 
     async def begin(self, plan: ExporterPlan, schedule: bool = True) -> None:
-        """Start the enabled exporters; one that fails to start counts as down (``broken``), and the others run."""
+        """Start the enabled exporters.
+
+        An exporter that fails to start counts as down (``broken``), and the others run.
+        """
         asyncio.get_running_loop().set_exception_handler(ignore_ended)
         self._take(plan)
         self.ranks.liveness.note_ran_before(self._ran_before, self._clock)
@@ -92,10 +95,10 @@ class Supervisor:
         self._begun = True
 
     async def apply(self, plan: ExporterPlan) -> bool:
-        """Apply ``plan``. Exporters with an equal section keep running.
+        """Apply ``plan``.
 
-        The changed ones all start, or the old ones run again and the result is False. An exporter that failed to start
-        before with this section undoes nothing.
+        Exporters with an equal section keep running. If a changed exporter does not start, the old ones run again and
+        the result is False. An exporter that already failed to start with this section does not count.
         """
         wanted, current = plan.enabled, self.running
         changed = [name for name in wanted if name not in current or current[name].config != wanted[name].config]
@@ -107,7 +110,7 @@ class Supervisor:
         await asyncio.gather(*map(asyncio.shield, ends))
         started = dict(zip(changed, replacements, strict=True))
         refused = {name: wanted[name].config for name, running in started.items() if running is None}
-        # Known failures do not undo a reload.
+        # An exporter that already failed does not undo a reload.
         if any(self._refused.get(name) != config for name, config in refused.items()):
             await self._return_to(old, [running for running in replacements if running is not None])
             return False
@@ -143,22 +146,22 @@ class Supervisor:
         self._past.stop()
 
     def health_snapshot(self) -> health.HealthSnapshot:
-        """Return a copy of the tables about the health of the ranks and the node."""
+        """Return a copy of the state about the health of ranks and node."""
         ranks = self.ranks.timed_snapshot()
         return health.HealthSnapshot(ranks, self.ledger.entries(), self.counted, self.hardware.faults())
 
     def ready(self) -> bool:
-        """Return True once the first update of each running exporter ended in any way, or is late."""
+        """Return True once the first update of each running exporter succeeded, failed or is late."""
         return self._begun and all(running.looked or running.late for running in self.running.values())
 
     def has_looked(self, name: str) -> bool:
-        """Return True once this exporter's first update ended in any way, or if there is no such exporter."""
+        """Return True once this exporter's first update succeeded or failed, or if there is no such exporter."""
         return self._begun and (name not in self.running or self.running[name].looked)
 
     def may_show(self) -> bool:
         """Return True once processes were searched and the ranks named by an environment have labels.
 
-        Always True FIRST_LOOK_SECONDS after the start. A reload does not change it.
+        Always True FIRST_LOOK_SECONDS after the start. A reload does not change the result.
         """
         if not self._may_show:
             is_late = self._clock.monotonic() >= self._started_at + FIRST_LOOK_SECONDS
@@ -170,7 +173,7 @@ class Supervisor:
     # -- the tick --------------------------------------------------------------------------------------------------
 
     async def run(self, beat: Callable[[], object]) -> None:
-        """Tick at 1 Hz for ever and call ``beat`` after each tick. A checkpoint that hangs delays no tick."""
+        """Tick at 1 Hz and call ``beat`` after each tick. A checkpoint that hangs does not delay a tick."""
         saving: asyncio.Task[None] | None = None
         while True:
             self.ranks.observe_gpus(self.hardware)
@@ -188,10 +191,10 @@ class Supervisor:
             await asyncio.sleep(TICK_SECONDS)
 
     def _publish(self, what: str, section: StateSection, dump: Callable[[], bytes]) -> None:
-        """Publish a table for the checkpoint; one that cannot be encoded keeps its previous section."""
+        """Publish a table for the checkpoint. If the table cannot be encoded, its previous section stays."""
         try:
             section.publish(dump())
-        except Exception as error:  # noqa: BLE001  # such as text that cannot be encoded; counted and logged
+        except Exception as error:  # noqa: BLE001  # for example text that cannot be encoded; counted and logged
             section.refused += 1
             self._log.error("the {what} cannot be saved, its last checkpoint stays", what=what, error=error)
 
@@ -208,14 +211,14 @@ class Supervisor:
         try:
             exporter = prepared.spec.build(prepared.config)
             await exporter.start(lease.context)
-        except Exception as error:  # noqa: BLE001  # whatever a broken exporter raises
+        except Exception as error:  # noqa: BLE001  # a broken exporter may raise any error
             self._log.error("exporter {exporter} did not start", exporter=name, error=error)
             await lease.close()
             return None
         return Running(prepared.spec, prepared.config, exporter, lease, self._clock)
 
     async def _replace(self, old: Running | None, prepared: Prepared) -> Running | None:
-        """End the old run and start a new one; return None if it fails to start."""
+        """End the old run and start a new run; return None if the new run fails to start."""
         if old is not None:
             await asyncio.shield(self._end(old))
         running = await self._start(prepared)
@@ -253,7 +256,7 @@ class Supervisor:
             return True
         try:
             load(section.restored)
-        except Exception as error:  # noqa: BLE001  # any effect of damage: it must not stop every start
+        except Exception as error:  # noqa: BLE001  # damage can raise any error, and must not prevent the start
             self._log.warning("checkpoint of the {what} not readable, starting without it", what=what, error=error)
             return False
         return True

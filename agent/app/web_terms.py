@@ -1,4 +1,4 @@
-"""The web file in use: read at the start, and again whenever the file or a certificate changes."""
+"""The web file in use: read at the start, and again after each change of the file or of a certificate."""
 
 import asyncio
 import os
@@ -15,14 +15,14 @@ from agent.web.secured import Passwords, Secured
 from agent.web.web_file import WebFile
 
 POLL_SECONDS = 5.0
-"""Interval of checks for a renewed certificate, a new password or an error in the file."""
+"""Interval of checks for changes of the web file and of its certificates."""
 
 
 class WebTerms:
     """Requirements for clients from the file at ``path``; none if ``path`` is None.
 
-    An invalid file leaves the previous terms in force. So does a file without the earlier protection: it may be half
-    written. ``refused``: why the newest text is not in use; empty if it is.
+    The previous terms stay valid if the file is invalid, or if it lacks the earlier protection: it may be half written.
+    ``refused``: why the newest text is not in use; else empty.
     """
 
     def __init__(self, path: Path | None, clock: Clock, log: Logger) -> None:
@@ -45,7 +45,7 @@ class WebTerms:
         stamp = _stamp_of([self.path])
         web_file = parse(read_config(self.path), str(self.path))
         folder = self.path.parent
-        self._known_files = tuple(web_file.files(folder))  # also of a refused file: its certificates may arrive later
+        self._known_files = tuple(web_file.files(folder))  # even of a refused file: its certificates may arrive later
         stamp += _stamp_of(self._known_files)
         if self._file is None and not (web_file.tls_server_config or web_file.basic_auth_users):
             self._log.warning("web configuration without TLS and passwords: any client may read", path=str(self.path))
@@ -56,7 +56,7 @@ class WebTerms:
         self.terms, self._file, self._stamp = terms, web_file, stamp
 
     async def watch(self) -> None:
-        """Apply changes of the files for as long as the agent runs."""
+        """Apply changes of the files while the agent runs."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             if self.path is not None:
@@ -70,7 +70,7 @@ class WebTerms:
         self._stamp = stamp
         try:
             await self._files.call(self.load)
-        except Exception as error:  # noqa: BLE001  # OpenSSL, bcrypt, paths: logged and shown; nothing changes
+        except Exception as error:  # noqa: BLE001  # errors of OpenSSL, bcrypt, paths: logged and shown, the terms stay
             said = str(error) or type(error).__name__
             if self.refused != said:
                 self._log.error("web configuration refused, the previous one stays", error=said)
@@ -95,7 +95,7 @@ class WebTerms:
         return Secured(passwords, headers, web_file.rate_limit, self._clock.monotonic, tls)
 
     def _passwords_of(self, web_file: WebFile) -> Passwords | None:
-        """Return the password checker; the previous one, with its cache, if the users are the same."""
+        """Return the password checker; if the users are unchanged, the previous checker with its cache."""
         if not web_file.basic_auth_users:
             return None
         if self._passwords is None or self._file is None or self._file.basic_auth_users != web_file.basic_auth_users:
@@ -112,7 +112,7 @@ class WebTerms:
 
 
 def local_socket(environ: Mapping[str, str]) -> Path | None:
-    """Return the socket for commands of root, in the unit's RuntimeDirectory=; None without one."""
+    """Return the path of the socket for commands of root, in the unit's RuntimeDirectory=; None without one."""
     directory = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     return Path(directory, "web.sock") if directory else None
 
@@ -130,7 +130,7 @@ def _stamp_of(paths: Iterable[Path]) -> tuple[tuple[int, int, int], ...]:
     for path in paths:
         try:
             status = os.stat(path)
-        except (OSError, ValueError):  # of a path with a NUL
+        except (OSError, ValueError):  # ValueError: a path with a NUL
             stamps.append((0, 0, 0))
         else:
             stamps.append((status.st_mtime_ns, status.st_ino, status.st_size))

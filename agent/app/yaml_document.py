@@ -1,4 +1,4 @@
-"""A YAML document: its values, the line of each value, and messages that suggest a correction."""
+"""A YAML document: values, the line of each value, and error messages that suggest a correction."""
 
 import difflib
 import re
@@ -84,7 +84,7 @@ _CHARACTER_HINT = ": a tab? Indent with spaces, and quote values that begin with
 
 
 def _refuse_wide_and_deep(text: str, source: str) -> None:
-    """Refuse nesting beyond MAX_DEPTH, which crashes libyaml, and aliases, whose trees can exceed any memory."""
+    """Refuse nesting deeper than MAX_DEPTH, which crashes libyaml, and aliases, which can expand to any size."""
     depth = 0
     for event in yaml.parse(text, Loader=yaml.CSafeLoader):
         line = event.start_mark.line + 1 if event.start_mark else 0
@@ -96,7 +96,7 @@ def _refuse_wide_and_deep(text: str, source: str) -> None:
 
 
 def _refuse_doubles(node: Node | None, path: str, source: str) -> None:
-    """Refuse equal keys: YAML would silently use the last one, though the author meant both."""
+    """Refuse equal keys: YAML would silently use only the last value."""
     if isinstance(node, SequenceNode):
         for item in node.value:
             _refuse_doubles(item, path, source)
@@ -112,7 +112,7 @@ def _refuse_doubles(node: Node | None, path: str, source: str) -> None:
 
 
 def _line_of(node: Node | None, path: str) -> int:
-    """Return the line of the deepest part of ``path`` in the text; 0 if no part is there."""
+    """Return the line of the deepest existing part of ``path`` in the text; 0 if no part exists."""
     line = 0
     for part in _PART.findall(path):
         if part[0] and isinstance(node, MappingNode):
@@ -129,7 +129,7 @@ def _line_of(node: Node | None, path: str) -> int:
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """Return the end of a message about an unknown name: the closest known name, else all of them."""
+    """Return the end of a message about an unknown name: the closest known name, else all known names."""
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]}?" if near else f"; known: {', '.join(sorted(known))}"
 
@@ -139,7 +139,7 @@ _WORDS = {
     "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "null": "nothing",
     "array": "a list", "object": "a mapping (name: value)",
 }  # fmt: skip
-"""msgspec's names of types, in words of YAML."""
+"""msgspec's names of types, in terms of YAML."""
 
 
 def _with_choices(type_: type[Any], path: str, message: str) -> str:

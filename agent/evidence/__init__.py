@@ -1,1 +1,1 @@
-"""Evidence of an incident: a node's knowledge when a rank died or hung, in a bundle on its disk."""
+"""Evidence of an incident: the state of a node when a rank died or hung, in a bundle on its disk."""

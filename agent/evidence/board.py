@@ -1,4 +1,4 @@
-"""The board of evidence: exporters offer named parts, made when a bundle is taken, and report stalled jobs."""
+"""The board of evidence: exporters register functions for the parts of bundles, and report stalled jobs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agent.evidence.summary import Event, Word
 
 
 class Wanted(msgspec.Struct, frozen=True):
-    """The request for a bundle: a job, the pids of its ranks here by rank, and suspects, the likeliest first."""
+    """The request for a bundle: a job, the pids of its ranks on this node, and suspects, the likeliest first."""
 
     job_id: str
     pids: Mapping[str, int]
@@ -20,7 +20,7 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """A part of a bundle: files by name, and their words and events for the summary."""
+    """A part of a bundle: files by name, and statements and events for the summary."""
 
     files: Mapping[str, bytes]
     words: Sequence[Word] = ()
@@ -28,11 +28,11 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 Offer = Callable[[Wanted], Awaitable[Offered]]
-"""Makes a part. It may raise, and is abandoned at the bundle's deadline: either costs only this part."""
+"""Makes a part. If it raises, or takes longer than the bundle's deadline, only this part is missing."""
 
 
 Stalls = Callable[[], Mapping[str, float]]
-"""Returns the stalled jobs by id, with the seconds of their stall when last seen. Called often: it must be cheap."""
+"""Returns for each stalled job the seconds of its stall when last seen. Called often, so it must be cheap."""
 
 
 Files = Callable[[str], Awaitable[bytes | None]]
@@ -40,7 +40,7 @@ Files = Callable[[str], Awaitable[bytes | None]]
 
 
 class Offers(Leased["EvidenceBoard"]):
-    """Writer of one exporter (``source``): its offers and reports on the board."""
+    """Writes the parts and reports of one exporter (``source``) to the board."""
 
     def __init__(self, board: EvidenceBoard, source: str) -> None:
         super().__init__(board)
@@ -50,16 +50,16 @@ class Offers(Leased["EvidenceBoard"]):
         self.files: Files | None = None
 
     def offer(self, make: Offer) -> None:
-        """Offer a part from now on, named after the exporter."""
+        """From now on make a part of each bundle by ``make``; its name is the exporter's."""
         self.ensure_open()
         self.make = make
 
     def all(self) -> dict[str, Offer]:
-        """Return the offered parts of all exporters, by exporter."""
+        """Return for each exporter the function that makes its part."""
         return {offers.source: offers.make for offers in self._table.offers if offers.make is not None}
 
     def tell_stalls(self, stalls: Stalls) -> None:
-        """Report stalled jobs by ``stalls`` from now on."""
+        """From now on get the exporter's stalled jobs from ``stalls``."""
         self.ensure_open()
         self.read_stalls = stalls
 
@@ -72,7 +72,7 @@ class Offers(Leased["EvidenceBoard"]):
         return longest
 
     def serve(self, files: Files) -> None:
-        """Serve files of bundles by ``files`` from now on."""
+        """From now on get files of bundles from ``files``."""
         self.ensure_open()
         self.files = files
 
@@ -81,13 +81,13 @@ class Offers(Leased["EvidenceBoard"]):
         return self._table.struck()
 
     def close(self) -> None:
-        """Withdraw this exporter's offers and reports."""
+        """Withdraw the parts and reports of this exporter."""
         self._table.offers = [offers for offers in self._table.offers if offers is not self]
         super().close()
 
 
 class EvidenceBoard:
-    """The board: offers of all exporters, stalled jobs, and ranks on failed hardware.
+    """The board: parts of all exporters, stalled jobs, and ranks on failed hardware.
 
     Every method runs in the event loop.
     """
@@ -102,7 +102,7 @@ class EvidenceBoard:
         return self.offers[-1]
 
     async def file(self, name: str) -> bytes | None:
-        """Return a file of a bundle by its name; None if there is none, or no exporter serves files."""
+        """Return a file of a bundle by its name; None without such a file, or if no exporter serves files."""
         for offers in self.offers:
             if offers.files is not None and (content := await offers.files(name)) is not None:
                 return content

@@ -21,15 +21,15 @@ MAX_SUMMARY_BYTES = 8 * 1024 * 1024
 MAX_SERVED_BYTES = 16 * 1024 * 1024
 """Limit of a file served over HTTP; packed bundles have about 1 MiB, unpacked up to 20 MiB."""
 MAX_LISTED = 1000
-"""Limit of bundles listed in a directory: the newest ones."""
+"""Limit of listed bundles of a directory: the newest ones."""
 REQUEST_PREFIX = "take-"
 MAX_REQUESTS = 8
-"""Limit of requests handled at once; further ones wait."""
+"""Limit of requests handled at once; further requests wait."""
 MAX_JOB_ID_BYTES = 150
 """Limit of a job id in a request. A request's name has the id in base 32, and file names have at most 255 bytes."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+-\d{8}T\d{6}Z-[A-Za-z0-9._-]+")
 _REQUEST = re.compile(rf"{REQUEST_PREFIX}([0-9a-z]+)")
-"""Matches only requests: a bundle's name always has a time and a suffix."""
+"""Matches only names of requests: a bundle's name always has a time and a suffix."""
 
 
 def bundles(folder: Path) -> list[str]:
@@ -99,7 +99,7 @@ def request_bundle(folder: Path, job_id: str) -> Path:
 def take_requests(folder: Path) -> list[str]:
     """Return the jobs with a request for a bundle, and remove the requests.
 
-    Only users who may write to the directory can request one: it belongs to the service.
+    Only users who may write to the directory, which belongs to the service, can request a bundle.
     """
     try:
         names = sorted(path.name for path in folder.glob(f"{REQUEST_PREFIX}*"))

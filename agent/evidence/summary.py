@@ -1,11 +1,11 @@
-"""The summary beside a bundle (``.json``): job, time, trigger, the witnesses' words, and the list of parts."""
+"""The summary next to a bundle (``.json``): job, time, trigger, the witnesses' statements, and the list of parts."""
 
 from typing import Annotated, Literal
 
 import msgspec
 
 MAX_LISTED = 4096
-"""Maximum number of ranks, of words, of events and of parts of each kind."""
+"""Limit of ranks, of statements, of events and of parts of each kind."""
 MAX_TEXT = 512
 
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
@@ -18,7 +18,8 @@ Witness = Literal["verdict", "records", "ras", "flight_recorder", "hardware", "k
 class RankAtTime(msgspec.Struct, frozen=True):
     """A rank of this node. ``state``: as in rankwatch_rank_state. ``since``: start of the state, epoch seconds.
 
-    ``last_operation``: from its records ("last completed AllReduce no. 812, ..."). ``quiet_seconds``: time since then.
+    ``last_operation``: text from its records ("last completed AllReduce no. 812, ..."). ``quiet_seconds``: time since
+    then.
     """
 
     rank: Text
@@ -32,7 +33,7 @@ class RankAtTime(msgspec.Struct, frozen=True):
 
 
 class Word(msgspec.Struct, frozen=True):
-    """What one witness says about a rank. ``says``: a sentence without the rank ("died of SIGKILL")."""
+    """A witness' statement about a rank. ``says``: a sentence without the rank ("died of SIGKILL")."""
 
     rank: Text
     witness: Witness
@@ -50,7 +51,7 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Part(msgspec.Struct, frozen=True):
-    """A file of the bundle. ``failed``: why it is missing or cut, empty if it is whole."""
+    """A file of the bundle. ``failed``: why the file is missing or cut; empty if it is complete."""
 
     name: Text
     size_bytes: int
@@ -59,7 +60,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """The whole summary. ``suspects``: rank numbers, the most suspicious first. ``user``: the job's."""
+    """The whole summary. ``suspects``: rank numbers, the most suspicious first. ``user``: the user of the job."""
 
     format: Literal[1]
     job_id: Text

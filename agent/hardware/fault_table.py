@@ -1,4 +1,4 @@
-"""The last errors of each GPU, from one exporter or from all: at most MAX_FAULTS, of the last day. Pure."""
+"""The errors of each GPU in the last day, from one exporter or from all: at most MAX_FAULTS per GPU. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -45,7 +45,7 @@ FaultsByPci: TypeAlias = Mapping[str, Sequence[FaultSeen]]  # The errors by the 
 
 
 def add(known: Iterable[FaultSeen], fault: Fault, seconds: float) -> list[FaultSeen]:
-    """Return a GPU's known errors with one more, seen at ``seconds`` (epoch): the MAX_FAULTS most important ones."""
+    """Return the MAX_FAULTS most important of a GPU's ``known`` errors and ``fault``, seen at ``seconds`` (epoch)."""
     return _first(_last([*known, FaultSeen(fault, seconds)]))
 
 
@@ -86,13 +86,14 @@ def _last(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
 def _first(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
     """Return the MAX_FAULTS most important errors.
 
-    Dropped first: consequences, then errors that affect only a process, then nonfatal ones; the oldest of each first.
+    Dropped first: consequences, then errors that affect only a process, then nonfatal errors; within each kind the
+    oldest first.
     """
     return sorted(seen, key=_worth, reverse=True)[:MAX_FAULTS]
 
 
 def _best_known(seen: Sequence[FaultSeen]) -> list[FaultSeen]:
-    """Return the errors without those known by number alone, if the line of the same error is also known."""
+    """Return the errors. An error that is known by number alone is left out if the line of the same error is known."""
     by_number = {
         fault_seen.fault
         for fault_seen in seen

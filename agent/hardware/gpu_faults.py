@@ -41,16 +41,17 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Judged(NamedTuple):
-    """A fault, and the check of the health ledger that it fails; empty if it fails none."""
+    """A fault, and the check of the health ledger that the fault fails; empty if it fails no check."""
 
     fault: Fault
     check: str
 
 
 class Told(msgspec.Struct, frozen=True):
-    """An error as the driver reports it, by number or line; see ``Fault``. ``cause``: the code of the error before it.
+    """An error as the driver reports it, by number or line; see ``Fault``.
 
-    ``place``: where in the GPU it happened, for the rows about a place.
+    ``cause``: the code of the error that caused it. ``place``: where in the GPU it happened, for the rows about a
+    place.
     """
 
     code: str
@@ -94,8 +95,8 @@ def judge(maker: Maker, report: Told) -> Judged:
 def _row(maker: Maker, report: Told) -> _Row:
     """Return the row that fits best.
 
-    First the rows with the severity are tried: for the unit, for the unit that it is a part of, for no unit. Then the
-    row of the unit without a severity, and the row without both.
+    Rows with the severity come first: for the unit, for the unit that contains it, for no unit. Then follow the row of
+    the unit without a severity, and the row without unit and severity.
     """
     table = read_table()
     units = (report.unit, report.unit.partition("/")[0], "")

@@ -71,7 +71,7 @@ class Hardware:
             self._nearest = nearest_nics(self.gpus(), self.nics())
 
     def withdraw(self, kept: Collection[str]) -> None:
-        """Drop the observations of sources outside ``kept``: those are disabled, or did not start again."""
+        """Drop the observations of sources outside ``kept``, which are disabled or did not start again."""
         self._of = {source: observed for source, observed in self._of.items() if source in kept}
         self._nearest = nearest_nics(self.gpus(), self.nics())
 
@@ -117,7 +117,7 @@ class Hardware:
 class HardwareSource(Leased[Hardware]):
     """Writes and reads for one exporter (``source``). Each write replaces the previous one.
 
-    What it wrote stays after ``close``, until the exporter's next run or until it is withdrawn.
+    After ``close`` the observations stay until the exporter's next run, or until ``Hardware.withdraw``.
     """
 
     def __init__(self, hardware: Hardware, source: str) -> None:
@@ -137,8 +137,8 @@ class HardwareSource(Leased[Hardware]):
     ) -> None:
         """Write the UUIDs of the GPUs that each process uses. The pids are those of the agent's namespace.
 
-        ``unseen``: GPUs that did not answer, such as a lost one. Their processes are unknown. ``divided``: GPUs in
-        parts (MIG). Their processes share nothing.
+        ``unseen``: GPUs that did not answer, such as a lost GPU: their processes are unknown. ``divided``: GPUs in
+        parts (MIG), whose processes share no part.
         """
         kept = {pid: tuple(sorted(set(uuids))) for pid, uuids in list(users.items())[:MAX_GPU_PROCESSES]}
         self._lent.put(self._source, users=kept, unseen=frozenset(unseen), divided=frozenset(divided))
@@ -151,9 +151,9 @@ class HardwareSource(Leased[Hardware]):
 
 
 def nearest_nics(gpus: Iterable[Gpu], nics: Iterable[Nic]) -> dict[str, str]:
-    """Return the nearest NIC of each GPU by UUID: first one that no other GPU has, else the nearest one.
+    """Return the nearest NIC of each GPU by UUID.
 
-    A NIC without a common PCI bridge must be on the GPU's NUMA node.
+    A NIC that no other GPU has is preferred. A NIC without a common PCI bridge must be on the GPU's NUMA node.
     """
     all_nics = list(nics)
     pairs = sorted(

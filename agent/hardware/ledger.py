@@ -1,9 +1,9 @@
-"""The health ledger: the failed checks of the hardware, the piece of hardware of each, and the time of its failure.
+"""The health ledger: the failed checks of the hardware, each with the piece of hardware and the time of the failure.
 
 The event loop owns it: call every method there. Exporters write findings. The roll-up (agent/ranks/health.py) derives
-the health of ranks and the node from them. A finding is a level or latched. A level is written again at every look. A
-latched fault stays until its recovery is seen (a reset, a counter cleared), even if no look reports it again. A reboot
-ends the checkpoint, and with it every latched fault.
+the health of ranks and the node from them. A finding is a level or a latched fault. Exporters write levels again at
+every update. A latched fault stays until its recovery is seen (a reset, a counter cleared), even if no later update
+reports it. A reboot ends the checkpoint, and with it every latched fault.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ NODE = Subject("node", "")
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """The result of a check of one subject, since when (epoch seconds), and whether it stays until it is cleared."""
+    """The result of a check of one subject, its start (epoch seconds), and whether it is latched."""
 
     state: CheckState
     since_seconds: SavedSeconds
@@ -117,7 +117,7 @@ class Checks(Leased[HealthLedger]):
     """Writes findings for one exporter."""
 
     def report(self, subject: Subject, check: str, state: CheckState) -> None:
-        """Write a level; an unchanged one keeps its time. A latched fault of the same subject and check stays."""
+        """Write a level; an unchanged level keeps its time. A latched fault of the same subject and check stays."""
         self._put(subject, check, state, latched=False)
 
     def report_all(self, levels: Levels) -> None:
@@ -145,7 +145,7 @@ class Checks(Leased[HealthLedger]):
     def rename(self, kind: SubjectKind, names: Mapping[str, str]) -> None:
         """Move findings of this kind to new names, by ``names`` (old to new; old names are PCI addresses).
 
-        If both names have a finding of one check, the worse one stays; of two equally bad ones the later one.
+        If both names have a finding of one check, the worse finding stays, or of equal findings the later one.
         """
         findings = self._lent.findings
         for key, finding in list(findings.items()):

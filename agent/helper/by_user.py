@@ -1,6 +1,7 @@
 """Answer requests about users' files, in one thread per user. Imports only the standard library.
 
-A call to a hung file system never returns and cannot be cancelled; then only its own user loses answers.
+A call to a hung file system never returns and cannot be cancelled: then only requests about this user's files get no
+answer.
 """
 
 import threading
@@ -8,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-MAX_WAITING = 64  # Limit of hung threads; beyond it no file is read
+MAX_WAITING = 64  # Limit of hung threads; at the limit no file is read
 STACK_BYTES = 256 * 1024
 
 
@@ -25,7 +26,7 @@ class ByUser(Generic[R, A]):
         self._waiting: dict[int, threading.Thread] = {}
 
     def answers(self, requests: Sequence[R], grace_seconds: float) -> list[A | None]:
-        """Return the answer to each request; None for those unanswered after ``grace_seconds`` for all together."""
+        """Return the answer to each request; None for a request without an answer ``grace_seconds`` after the call."""
         default_bytes = threading.stack_size(STACK_BYTES)
         results: list[A | None] = [None] * len(requests)
         self._waiting = {uid: thread for uid, thread in self._waiting.items() if thread.is_alive()}

@@ -1,7 +1,7 @@
 """Run helpers: processes for calls that may hang, or whose memory hostile data could increase.
 
-A thread that hangs in a driver cannot be ended; a process mostly can. A process in uninterruptible sleep cannot be
-killed: the agent abandons it, never waits for it, and starts no second one beside it.
+A thread that hangs in a driver cannot be ended; a process usually can be killed. A process in uninterruptible sleep
+cannot: the agent abandons it without a wait, and starts no other process while it exists.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from agent.helper.process import HelperProcess
 
 BACK_OFF_SECONDS = 1.0
 MAX_BACK_OFF_SECONDS = 60.0
-"""Wait before a start after the second failure in a row; it doubles with each further failure. A single failure must
-not cost the next call, which may concern another user."""
-KILL_SECONDS = 0.5  # A killed process exits within milliseconds; one that exists after this time hangs in the kernel
+"""Wait before a start after the second failure in a row; it doubles with each further failure. After a single failure
+the next call, which may concern another user, must not fail."""
+KILL_SECONDS = 0.5  # A killed process exits within milliseconds; if it exists after this time, it hangs in the kernel
 STOP_SECONDS = 1.0  # Time for a process to exit on request, before it is killed
 _MAX_DOUBLINGS = 16
-IDLE_SECONDS = 120.0  # A process without calls for this time is ended, to free its memory
+IDLE_SECONDS = 120.0  # The agent ends a process without calls for this time, to free its memory
 
 CallResult: TypeAlias = Literal["ok", "failed", "hung"]
 CALL_RESULTS: tuple[CallResult, ...] = ("ok", "failed", "hung")
@@ -37,7 +37,7 @@ class HelperError(Exception):
 
 
 class HelperFailed(HelperError):  # noqa: N818  # named like the metric's label
-    """The process crashed, broke the protocol, ran out of memory, or waits for its next start after that."""
+    """The process crashed, broke the protocol, ran out of memory, or waits for its next start after such a failure."""
 
 
 class HelperHung(HelperError):  # noqa: N818  # named like the metric's label
@@ -48,7 +48,7 @@ class HelperHung(HelperError):  # noqa: N818  # named like the metric's label
 class HelperSpec(Generic[Answer]):
     """Description of a helper. ``target``: MODULE:FUNCTION that answers calls (see ``agent.helper.serve``).
 
-    ``answer``: type of the answers. ``memory_bytes``: limit of memory for calls, beyond the interpreter and the
+    ``answer``: type of the answers. ``memory_bytes``: limit of memory for calls, in addition to the interpreter and the
     module's imports. The module is imported without its packages' ``__init__``.
     """
 
@@ -79,21 +79,21 @@ class Helper(Generic[Answer]):
         self._start_at = float("-inf")
 
     def lend(self) -> None:
-        """Count another user; each user must ``stop`` once."""
+        """Count another user of the helper. Each user must call ``stop`` once."""
         self._users += 1
 
     async def call(self, request: object, deadline_seconds: float) -> Answer:
         """Send a request that msgspec can encode and return the answer; raises HelperHung or HelperFailed.
 
-        ``deadline_seconds`` limits twice: the process' start and its receipt of the request; and its answer.
+        ``deadline_seconds`` limits the process' start with the receipt of the request, and then again the answer.
         """
         return await self.call_with_body(request, _no_pieces(), deadline_seconds)
 
     async def call_with_body(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> Answer:
-        """Send a request with a body in ``pieces`` of up to 4 MiB, so that the body is never whole in this process.
+        """Send a request with a body in ``pieces`` of up to 4 MiB: the agent never has the whole body in memory.
 
-        The process gets the deadline for each piece too; waiting for a piece does not count. An error of ``pieces`` is
-        raised, and the next call gets a new process.
+        The deadline also applies to the receipt of each piece, without the wait for the piece. An error of ``pieces``
+        is raised, and the next call gets a new process.
         """
         async with self._turn:
             if self._idle is not None:
@@ -109,7 +109,7 @@ class Helper(Generic[Answer]):
             return answer
 
     def rest(self) -> None:
-        """End the process now to free its memory, if the next call is far off."""
+        """End the process now to free its memory: for a helper whose next call is far off."""
         if not self._turn.locked():
             self._kill()
 
@@ -135,7 +135,7 @@ class Helper(Generic[Answer]):
         if self._process is not None and not self._process.killed:
             if not self._process.is_gone:
                 return self._process
-            self._failures += 1  # it died between two calls, as by the OOM killer
+            self._failures += 1  # it ended between two calls, for example by the OOM killer
         await self._dismiss()
         if self._process is not None and not self._process.is_gone:  # it hangs in the kernel
             raise HelperHung("its killed process still exists")
@@ -183,7 +183,7 @@ class Helper(Generic[Answer]):
             await self._dismiss()
             raise
         except BaseException:  # cancelled, or the pieces failed
-            self._kill()  # its answer could pass for the next call's
+            self._kill()  # its answer could be taken for the answer to the next call
             raise
         self._failures = 0
         return answer
@@ -208,7 +208,7 @@ class Helper(Generic[Answer]):
 
 
 async def _within(process: HelperProcess, deadline_seconds: float, step: Awaitable[T]) -> T:
-    """Wait for one step of a process; every failure becomes a HelperError."""
+    """Wait for one step of a process; raise each failure as a HelperError."""
     try:
         async with asyncio.timeout(deadline_seconds):
             return await step
@@ -222,14 +222,14 @@ async def _within(process: HelperProcess, deadline_seconds: float, step: Awaitab
 
 
 class Helpers:
-    """The agent's helpers by name; they keep their counters over reloads."""
+    """The agent's helpers by name. Reloads do not reset their counters."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._helpers: dict[str, Helper[Any]] = {}
 
     def lend(self, spec: HelperSpec[Answer]) -> Helper[Answer]:
-        """Return the helper of this name for another user; raises ValueError if the name has another spec."""
+        """Return the helper of this spec for another user; raises ValueError if its name already has another spec."""
         helper = self._helpers.setdefault(spec.name, Helper(spec, self._clock))
         if helper.spec != spec:
             raise ValueError(f"another helper is called {spec.name}")

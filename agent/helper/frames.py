@@ -1,7 +1,7 @@
 """Frames between the agent and a helper process: a length and a kind in five bytes, then the payload. Pure.
 
-A call is a REQUEST, any number of BODY frames and END; the answer is one ANSWER. There is no frame for errors: a
-process that cannot answer exits.
+A call is a REQUEST, any number of BODY frames and END; the answer is one ANSWER. There is no frame for errors: if a
+process cannot answer, it exits.
 """
 
 import struct

@@ -1,7 +1,7 @@
 """Entry point of a helper process: `python -I main.py TARGET MEMORY_BYTES PARENT_PID SYS_PATH`.
 
-Standard input and output belong to the agent; prints go to standard error, which the agent logs. Our modules can be
-imported only after SYS_PATH, the agent's own, is set.
+Standard input and output belong to the agent; prints go to standard error, which the agent logs. SYS_PATH is the
+agent's: rankwatch's modules can be imported only after it is set.
 """
 
 import ctypes
@@ -33,7 +33,7 @@ def main(target: str, memory_bytes: str, parent_pid: str, sys_path: str) -> int:
 
 
 def _die_with(parent_pid: int) -> None:
-    """Make the kernel kill this process when the agent ends in any way; exit now if it has ended."""
+    """Make the kernel kill this process when the agent ends in any way; exit at once if the agent has ended."""
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "PR_SET_PDEATHSIG")
     if os.getppid() != parent_pid:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 from agent.core.log import Logger
 from agent.helper.frames import HEADER_BYTES, FrameKind, frame, parse_header
 
-MAX_SAID_BYTES = 512  # Limit of an unfinished line on standard error; beyond it the part is logged
+MAX_SAID_BYTES = 512  # Limit of an unfinished line on standard error; a longer part is logged
 _MAIN = Path(__file__).with_name("main.py")
-_MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072"}  # One heap, and memory given back early
+_MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072"}  # One heap, which returns free memory early
 
 
 class _Spawned(NamedTuple):
@@ -30,8 +30,8 @@ class _Spawned(NamedTuple):
 def _spawn(target: str, memory_bytes: int) -> _Spawned:
     """Start a new process; raises OSError if that fails.
 
-    Runs on the event loop's thread: the interpreter stops until the exec anyway, for a millisecond or two (the
-    executable is already in memory), and the kernel kills a helper when the *thread* that started it ends.
+    Runs on the event loop's thread: the kernel kills a helper when the *thread* that started it ends. Until the exec
+    the interpreter stops anyway, for one or two milliseconds.
     """
     path = os.pathsep.join(sys.path)
     arguments = [sys.executable, "-I", "-X", "faulthandler", str(_MAIN), target, str(memory_bytes), str(os.getpid())]
@@ -91,12 +91,12 @@ class HelperProcess:
         return self._gone.is_set()
 
     async def send(self, kind: FrameKind, payload: bytes = b"") -> None:
-        """Send a frame and wait until there is room for the next; raises OSError if the process is gone."""
+        """Send a frame and wait until the stream can take the next one; raises OSError if the process is gone."""
         self._writer.write(frame(kind, payload))
         await self._writer.drain()
 
     async def receive(self) -> tuple[FrameKind, bytes]:
-        """Return the next frame; raises EOFError or OSError without one, FrameError for an invalid one."""
+        """Return the next frame; raises EOFError or OSError at the stream's end, FrameError for an invalid frame."""
         kind, length = parse_header(await self._reader.readexactly(HEADER_BYTES))
         return kind, await self._reader.readexactly(length)
 
@@ -145,7 +145,7 @@ class HelperProcess:
         self._loop.remove_reader(self._pidfd)
         try:
             status = os.waitid(os.P_PIDFD, self._pidfd, os.WEXITED | os.WNOHANG)
-        except ChildProcessError:  # the agent was started with SIGCHLD ignored: the kernel reaps
+        except ChildProcessError:  # the agent was started with SIGCHLD ignored, so the kernel reaps children
             status = None
         os.close(self._pidfd)
         self.ending = "ended" if status is None else _ending(status)

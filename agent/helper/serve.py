@@ -22,16 +22,16 @@ MAX_ERROR_CHARACTERS = 256
 def serve(target: str, memory_bytes: int, requests: BinaryIO, answers: BinaryIO) -> int:
     """Answer calls with ``target`` (MODULE:FUNCTION) until ``requests`` ends; return the exit status.
 
-    FUNCTION takes the request, typed by its annotation, and the body (bytes); it returns a value that msgspec can
-    encode. An error ends the process, as its state is then unknown. ``memory_bytes``: limit for calls, beyond the
-    imports.
+    FUNCTION takes the request, decoded as the annotated type, and the body (bytes). It returns a value that msgspec can
+    encode. An error ends the process, whose state is then unknown. ``memory_bytes``: limit for calls, in addition to
+    the imports.
     """
     try:
         function, decoder = _load(target)
         bound_memory(memory_bytes)
         while (call := _read_call(requests)) is not None:
             answer = msgspec.msgpack.encode(function(decoder.decode(call[0]), call[1]))
-            del call  # before the next one is read
+            del call  # before the next call is read
             answers.write(frame(FrameKind.ANSWER, answer))
             answers.flush()
     except BrokenPipeError:  # the agent has gone
@@ -46,7 +46,7 @@ def serve(target: str, memory_bytes: int, requests: BinaryIO, answers: BinaryIO)
 
 
 def bound_memory(memory_bytes: int) -> None:
-    """Limit this process to ``memory_bytes`` more than it has; beyond it, it gets MemoryError or crashes.
+    """Limit this process to ``memory_bytes`` more memory than now; above it, it gets MemoryError or crashes.
 
     The limit counts private writable memory (RLIMIT_DATA, VmData), not all mappings: a driver's library maps far more
     than it uses.
@@ -66,7 +66,7 @@ def _load(target: str) -> tuple[Callable[[Any, bytes], object], msgspec.msgpack.
 def _import_alone(name: str) -> ModuleType:
     """Import a module without running the ``__init__`` of its packages.
 
-    An exporter's ``__init__`` imports the whole agent, which would double the process' memory for nothing.
+    An exporter's ``__init__`` imports the whole agent, which would double the process' memory.
     """
     for package in accumulate(name.split(".")[:-1], "{}.{}".format):
         spec = importlib.util.find_spec(package)

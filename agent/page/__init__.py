@@ -1,1 +1,1 @@
-"""The node's document for people and scripts, shown by the page at `/` and by `rankwatch status`."""
+"""The node's document for people and scripts. The page at `/` and `rankwatch status` show it."""

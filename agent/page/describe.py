@@ -15,11 +15,11 @@ TROUBLE_FIRST = ("dead", "unresponsive", "unknown", "exited", "alive", "finished
 STALE_SECONDS = 10.0
 """A rank's last bandwidth is out of date after this time without progress."""
 _MAX_NAMED = 3
-"""Limit of ranks named in a sentence; further ones are counted."""
+"""Limit of ranks named in a sentence; further ranks are counted."""
 
 
 def ranks(known: health.HealthSnapshot, speeds: SpeedBook) -> list[Rank]:
-    """Return the ranks: in trouble first, then by job and number."""
+    """Return the ranks: ranks in trouble first, then by job and number."""
     failed = known.counted_failures()
     return sorted((_rank(view, failed, speeds) for view in known.ranks.ranks), key=_order)
 
@@ -37,7 +37,7 @@ def jobs(views: Iterable[RankView], judged: Iterable[Rank], now_seconds: float) 
 
 
 def waits_for(rank: Rank, others: Iterable[Rank], idle_seconds: float) -> str:
-    """Return the rank that a running rank without progress waits for: the only one of its job in trouble, or ""."""
+    """Return the rank for which a running rank without progress waits: the only rank of its job in trouble, or ""."""
     if rank.state != "alive" or idle_seconds <= STALE_SECONDS:
         return ""
     blamed = [other.rank for other in others if other.state in ("dead", "unresponsive")]
@@ -45,7 +45,7 @@ def waits_for(rank: Rank, others: Iterable[Rank], idle_seconds: float) -> str:
 
 
 def sentence(members: Sequence[Rank], now_seconds: float) -> str:
-    """Return the first sentence about a job's ranks here: which are in trouble and how, then how many are not."""
+    """Return a sentence about a job's ranks on this node: those in trouble with their states, and how many are not."""
     counts = Counter(rank.state for rank in members)
     said = [_trouble(state, [rank for rank in members if rank.state == state], now_seconds) for state in _TROUBLE]
     runs = counts["alive"]
@@ -149,7 +149,7 @@ WITHOUT_NCCL = (
 
 
 def notes(table: RankSnapshot) -> list[str]:
-    """Return sentences for an operator: rank processes without series, and the fixes."""
+    """Return sentences for an operator: rank processes without series, with remedies."""
     said = [WITHOUT_NCCL.format(count=table.without_nccl)] if table.without_nccl else []
     if table.unidentified and table.unreadable:
         said.append(

@@ -1,6 +1,6 @@
 """The document at `/api/v1/ranks`: the ranks of this node. Documented in docs/web.md.
 
-Version 1 only gains fields; none is renamed or removed. Times are epoch seconds by the node's clock.
+Version 1 may get new fields; no field is renamed or removed. Times are epoch seconds by the node's clock.
 """
 
 from typing import Any
@@ -29,12 +29,12 @@ class RankEnd(msgspec.Struct, frozen=True):
 
 
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
-    """A rank; it stays for a while after its end. Unknown values are empty or null.
+    """A rank, running or ended recently. Unknown values are empty or null.
 
     ``state``: alive, unresponsive, exited, dead, finished or unknown; ``state_reason``: the rule that set it.
     ``unhealthy``: failed checks of its GPUs, NICs or node. ``bus_bandwidth_bytes_per_second``: over the last seconds
     with data. ``late_share``: share of the last minute that all others waited for this rank alone, if a communicator on
-    this node shows it.
+    this node measures it.
     """
 
     job_id: str
@@ -58,8 +58,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """A job, from its ranks on this node.
 
-    ``states``: number of its ranks here by state. ``world_size``: ranks of the whole job, null if its environment does
-    not name it. ``sentence``: the first thing to know.
+    ``states``: number of these ranks by state. ``world_size``: ranks of the whole job, null if its environment does not
+    name it. ``sentence``: a summary.
     """
 
     job_id: str
@@ -74,7 +74,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 class ExporterView(msgspec.Struct, frozen=True, kw_only=True):
     """An exporter. ``state``: up, down, absent (its source is absent) or starting.
 
-    ``why``: the reason if it is not up; if it is up, what it may not read, with the remedy.
+    ``why``: the reason if the exporter is not up; if it is up, what it cannot read, with the remedy.
     """
 
     name: str
@@ -117,7 +117,7 @@ def write(document: NodeDocument) -> bytes:
 
 
 def read(text: bytes) -> NodeDocument:
-    """Return the document in ``text``; raises ValueError if it is not one, or of another version."""
+    """Return the document in ``text``; raises ValueError if it is invalid or of another version."""
     try:
         document = msgspec.json.decode(text, type=NodeDocument)
     except msgspec.DecodeError as error:

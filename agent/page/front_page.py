@@ -14,7 +14,8 @@ from agent.page.document import ExporterView, JobView, NodeDocument, Rank
 from agent.page.static import SCRIPT, STYLE
 
 MAX_ROWS = 256
-"""Limit of shown ranks; further ones are counted. The event loop renders the page: this many take some milliseconds."""
+"""Limit of shown ranks; further ranks are counted. The event loop renders the page, for this number in some
+milliseconds."""
 MAX_CELL_CHARACTERS = 128
 
 _GOOD = frozenset({"alive", "finished"})
@@ -61,7 +62,10 @@ def age_text(seconds: float | None) -> str:
 
 
 def _title(document: NodeDocument) -> str:
-    """Return the title: the number of ranks in trouble, then the host, as a tab shows only the start."""
+    """Return the title.
+
+    The number of ranks in trouble comes before the host, as a browser's tab shows only the start.
+    """
     bad = sum(rank.state in _BAD for rank in document.ranks)
     return f"{f'({bad}) ' if bad else ''}{_text(document.hostname)} - rankwatch"
 
@@ -147,7 +151,7 @@ def _rank_cells(rank: Rank, others: Sequence[Rank], now: float) -> tuple[str, ..
 
 
 def _progress(rank: Rank, others: Sequence[Rank], idle: float | None) -> str:
-    """Return the rank's last progress; if it stands still while one other rank is in trouble, what it waits for."""
+    """Return the rank's last progress; if it stands still and one other rank is in trouble, the rank it waits for."""
     if idle is None:
         return ""
     if idle <= STALE_SECONDS or rank.state != "alive":

@@ -128,7 +128,7 @@ def positive(text: str) -> float:
 
 
 def job_of(flags: argparse.Namespace) -> Job:
-    """Return the job of the flags. A given id counts as torchrun's unless a scheduler is named."""
+    """Return the job of the flags. Without a scheduler, a given job id counts as torchrun's."""
     flags.scheduler = flags.scheduler or ("none" if flags.job_id is None else "torchrun")
     flags.job_id = flags.job_id or DEFAULT.job_id
     return Job(**vars(flags))

@@ -1,4 +1,4 @@
-"""The description of a simulated job, passed to a launcher and its rank processes. Only the standard library."""
+"""The description of a simulated job, for a launcher and its rank processes. Imports only the standard library."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ SHARED = (
     "ranks", "hosts", "tp", "seed", "job_id", "records_per_second", "steps", "recreate_every_steps",
     "straggler", "straggler_delay_us", "slow_link", "slow_link_factor",
 )  # fmt: skip
-"""Fields that must be equal on every host; otherwise its ranks would belong to another job."""
+"""Fields that must be equal on all hosts of a job."""
 
 
 class Job(NamedTuple):
-    """A job for one launcher; all launchers of a job have equal fields, except ``host_index``.
+    """A job, as one launcher sees it. All launchers of a job have equal fields, except ``host_index``.
 
-    Ranks are global ranks. ``steps`` 0 and ``duration_seconds`` 0 mean: until stopped. Times of accidents count from
-    the moment all ranks of the job are initialised. All hosts share ``job_dir``, but not necessarily ``dump_dir``.
+    Ranks are global ranks. ``steps`` 0 and ``duration_seconds`` 0 mean: until stopped. Times of accidents are relative
+    to the moment when all ranks of the job are initialised. All hosts share ``job_dir``, but not necessarily
+    ``dump_dir``.
     """
 
     job_dir: str
@@ -80,7 +81,7 @@ class Job(NamedTuple):
         return Path(self.job_dir) / f"end-{self.host_index}"
 
     def difference(self, other: Job) -> str | None:
-        """Return a field in which this host's job contradicts ``other``'s, or None."""
+        """Return a field that must be equal in ``other`` and is not, or None."""
         return next((name for name in SHARED if getattr(self, name) != getattr(other, name)), None)
 
     def encode(self) -> str:

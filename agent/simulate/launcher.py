@@ -17,7 +17,7 @@ from agent.simulate.progress import END_REQUESTED, FAILED, ProgressBoard
 
 POLL_SECONDS = 0.02
 PR_SET_PDEATHSIG = 1
-"""prctl(2): set the signal for the parent's death; it stays over exec and is cleared in forked children."""
+"""prctl(2): sets the signal for the parent's death. The setting survives exec; forked children do not inherit it."""
 
 JOB_ID_VARIABLE = {"slurm": "SLURM_JOB_ID", "torchrun": "TORCHELASTIC_RUN_ID", "pbs": "PBS_JOBID", "lsf": "LSB_JOBID"}
 FOREIGN_PREFIXES = ("SLURM_", "PBS_", "LSB_", "TORCHELASTIC_", "OMPI_", "PMI_", "PMIX_")
@@ -27,7 +27,7 @@ KNOWN_SIGNALS = {known.name.removeprefix("SIG"): known for known in signal.Signa
 
 
 class Launcher:
-    """Launches one host's part of the job; ``emit`` gets one JSON line per event."""
+    """Launches the ranks of one host. ``emit`` receives one JSON line per event."""
 
     def __init__(self, job: Job, emit: Callable[[str], object]) -> None:
         self._job = job
@@ -43,7 +43,7 @@ class Launcher:
         self._all_well = True
 
     def run(self) -> int:
-        """Run the job to its end; return 0 if every rank here exited with status 0, else 1."""
+        """Run the job to its end; return 0 if every rank on this host exited with status 0, else 1."""
         for signal_number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1):
             signal.signal(signal_number, lambda number, _frame: self._received_signals.add(number))
         self._event("launcher", pid=os.getpid(), job_dir=self._job.job_dir, dump_dir=self._job.dump_dir)
@@ -63,7 +63,7 @@ class Launcher:
         return 0 if self._all_well else 1
 
     def _start(self, index: int, ranks: tuple[int, ...]) -> subprocess.Popen[bytes]:
-        # -S: the ranks need only the standard library, and site-packages would slow their start.
+        # -S: the ranks need only the standard library; site-packages would slow down their start.
         command = [sys.executable, "-S", "-m", "agent.simulate.rank", str(self._job.file()), str(index)]
         return subprocess.Popen(  # noqa: S603  # our own module
             command,
@@ -71,7 +71,7 @@ class Launcher:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
-            preexec_fn=_prepare_rank,  # noqa: PLW1509  # no threads here
+            preexec_fn=_prepare_rank,  # noqa: PLW1509  # this process has no threads
         )
 
     def _tick(self, now: float) -> None:
@@ -121,7 +121,7 @@ class Launcher:
             self._terminate(now, "cancelled")
 
     def _end_takes_seconds(self) -> float:
-        """Return the limit of an orderly end: this step and the next, a possible recreation between, and the grace."""
+        """Return the limit of an orderly end: this step and the next, a recreation between them, and the grace."""
         between_seconds = self._job.recreate_seconds if self._job.recreate_every_steps else 0.0
         return self._job.grace_seconds + between_seconds + 3 * len(STEP) / self._job.records_per_second
 
@@ -132,7 +132,7 @@ class Launcher:
                 process.send_signal(KNOWN_SIGNALS[self._job.kill_signal])
 
     def _terminate(self, now: float, event: str) -> None:
-        if self._sigkill_at is not None:  # the end has begun
+        if self._sigkill_at is not None:  # the end has already begun
             return
         self._sigkill_at = now + self._job.grace_seconds
         self._event(event)
@@ -151,15 +151,15 @@ class Launcher:
 def prepare(job: Job) -> None:
     """Create the directories and write the job file for the ranks.
 
-    Raises FileExistsError if this host's part of the job ran in ``job_dir`` before, OSError if a write fails,
-    ValueError if another host has a different job.
+    Raises FileExistsError if this host already ran its ranks in ``job_dir``, OSError if a write fails, ValueError if
+    another host has a different job.
     """
     Path(job.job_dir).mkdir(exist_ok=True)
     for other in Path(job.job_dir).glob("job-*.json"):
         if other != job.file() and (name := job.difference(decode(other.read_text()))):
             raise ValueError(f"{name} differs from {other}: the hosts of a job must agree")
     Path(job.dump_dir).mkdir(exist_ok=True)
-    # The link appears complete for other hosts, and never replaces an old file.
+    # By a link other hosts see only the complete file, and an old file is never replaced.
     draft = job.file().with_suffix(".draft")
     draft.write_text(job.encode())
     try:
@@ -171,7 +171,7 @@ def prepare(job: Job) -> None:
 def rank_environment(
     job: Job, ranks: tuple[int, ...], inherited: Mapping[str, str], module_path: Sequence[str]
 ) -> dict[str, str]:
-    """Return the environment of the process with ``ranks``.
+    """Return the environment of the process of ``ranks``.
 
     Variables of other jobs are removed from ``inherited``; ``module_path``: where the process finds this package. A
     process of several ranks has no RANK.

@@ -33,13 +33,13 @@ STEP = (
     Operation("dp", "AllGather", 32 * MIB),
     Operation("world", "AllReduce", 16 * KIB),
 )
-"""A training step. The operation of the world communicator comes last, so that all ranks end a step together."""
+"""A training step. The operation of the world communicator is the last one, so that all ranks end a step together."""
 
 
 class SimulatedCommunicator(NamedTuple):
     """A communicator. ``members``: global ranks; a member's index is its rank in the communicator.
 
-    ``nodes``: number of hosts of its members. ``network``: its traffic leaves the NVLink domain.
+    ``nodes``: number of hosts of its members. ``network``: the traffic leaves the NVLink domain.
     """
 
     kind: CommunicatorKind
@@ -55,12 +55,15 @@ class SimulatedCommunicator(NamedTuple):
         return f"{self.hash:#x}"[:ID_CHARACTERS]
 
     def recreated(self) -> SimulatedCommunicator:
-        """Return the next communicator of the same members; all of them compute the same hash for it."""
+        """Return the next communicator of the same members. All members compute the same hash."""
         return self._replace(hash=_draw(f"{self.name}/{self.hash}"))
 
 
 class Layout(NamedTuple):
-    """All communicators of a job with two or more members, by kind. ``step``: the operations of a rank's step."""
+    """The communicators of a job with two or more members, by kind.
+
+    ``step``: the operations of a training step of a rank.
+    """
 
     ranks: int
     communicators: dict[CommunicatorKind, tuple[SimulatedCommunicator, ...]]
@@ -77,10 +80,11 @@ class Layout(NamedTuple):
 
 
 def make_layout(ranks: int, hosts: int, tp: int, job_id: str, seed: int) -> Layout:
-    """Lay out ``ranks`` over ``hosts``: TP groups of ``tp`` consecutive ranks, DP groups of equal TP index, the world.
+    """Return the layout of ``ranks`` ranks on ``hosts`` hosts.
 
-    Equal arguments give equal hashes on every host. Communicators of one rank are left out: NCCL launches no kernel for
-    them. Raises ValueError if the numbers do not divide.
+    TP groups have ``tp`` consecutive ranks, DP groups the ranks with equal TP index. Equal arguments give equal hashes
+    on every host. Communicators of one rank are left out: NCCL launches no kernel for them. Raises ValueError if the
+    numbers do not divide.
     """
     if ranks < 2 or ranks % hosts:
         raise ValueError(f"{ranks} ranks cannot be spread over {hosts} hosts (two or more ranks, evenly)")
@@ -110,5 +114,5 @@ def make_layout(ranks: int, hosts: int, tp: int, job_id: str, seed: int) -> Layo
 
 
 def _draw(text: str) -> int:
-    # Random hashes a str seed with SHA-512: the number is equal in every process and Python version.
+    # Random hashes a str with SHA-512: the number is equal in every process and Python version.
     return random.Random(text).getrandbits(64)  # noqa: S311  # simulated, no secret

@@ -1,7 +1,7 @@
 """Compute when each rank arrives at each collective and how long its kernel runs. Pure; equal in all processes.
 
-A rank's kernel time includes its wait for the last arrival, so the late rank has the shortest time (NVIDIA's Inspector
-measures each GPU's own kernel from its own start to its own stop).
+The kernel time of a rank includes the wait for the last rank, so the late rank has the shortest time. NVIDIA's
+Inspector measures the same: each GPU's kernel from its start to its stop.
 """
 
 import random
@@ -21,21 +21,21 @@ CALIBRATION_STEPS = 32
 
 
 class OperationTimes(NamedTuple):
-    """Times of one operation by global rank: arrival in us after the step's start, kernel time in us."""
+    """Times of one operation by global rank: arrival (us after the step's start) and kernel time (us)."""
 
     arrival_us: list[float]
     kernel_us: list[float]
 
 
 class StepTimes(NamedTuple):
-    """Times of one step: its operations in order, and its length in us (all ranks end it together)."""
+    """Times of one step: its operations in order, and its length in us, which is equal for all ranks."""
 
     operations: list[OperationTimes]
     duration_us: float
 
 
 class TimingPlan(NamedTuple):
-    """Inputs of all times. ``pace``: real seconds per simulated second, which keeps the requested rate."""
+    """Inputs of the computation. ``pace``: real seconds per simulated second, to keep the requested rate."""
 
     layout: Layout
     job: Job
@@ -64,7 +64,7 @@ def transfer_us(operation: Operation, communicator: SimulatedCommunicator) -> fl
 
 
 def make_plan(job: Job) -> TimingPlan:
-    """Return the job's plan, equal in all its processes: a healthy rank completes ``records_per_second``.
+    """Return the job's plan, equal in all its processes. A healthy rank completes ``records_per_second`` operations.
 
     If the transfers alone take longer, ``pace`` compresses simulated time into real time.
     """
@@ -82,7 +82,7 @@ def make_plan(job: Job) -> TimingPlan:
 
 
 def step_times(plan: TimingPlan, step: int) -> StepTimes:
-    """Return the times of step number ``step``; steps do not depend on each other."""
+    """Return the times of step number ``step``. Steps do not depend on each other."""
     job = plan.job
     dice = random.Random(f"{job.seed}/{step}").random  # noqa: S311  # simulated, no secret
     clock_us = [0.0] * plan.layout.ranks

@@ -1,4 +1,4 @@
-"""Advance a rank: it arrives when its time has come, and completes when its whole communicator has arrived.
+"""Advance a rank: it arrives at an operation on schedule, and completes it when its whole communicator has arrived.
 
 Ranks see each other's progress on a board in a shared file.
 """
@@ -13,25 +13,26 @@ from agent.simulate.physics import OperationTimes, StepTimes, TimingPlan, step_t
 from agent.simulate.writer import CommunicatorLog, SimulatedRecord
 
 RUN_AHEAD_SECONDS = 0.03
-"""How far arrivals may run ahead of completions: three polls; with less, fast jobs would wait for each poll."""
+"""How far arrivals may run ahead of completions: three polls. At a lower limit fast jobs would wait for each poll."""
 
 CATCH_UP_SECONDS = 1.0
-"""A rank further behind its schedule does not catch up: stalled time is lost, as in a real job."""
+"""A rank that is further behind its schedule does not catch up: as in a real job, the stalled time is lost."""
 
 
 WORD_BYTES = 8
 END_REQUESTED, END_OPERATION, FAILED, HEADER_WORDS = 0, 1, 2, 3
-"""Words before the ranks' slots: a launcher requests an orderly end; the last operation (0: none); a rank failed."""
+"""Words before the ranks' words: whether a launcher requested an orderly end; the last operation (0: none); whether a
+rank failed."""
 
 
 class ProgressBoard:
-    """One word per rank: 0 before initialisation, n+1 after arrival at n operations. Each slot has one writer.
+    """One word per rank: 0 before initialisation, n+1 after arrival at n operations.
 
-    Words are native, aligned and written through a cast view in one store: a reader never sees half a word.
+    Each word has one writer. A word is aligned and written in one store: a reader never sees half a word.
     """
 
     def __init__(self, path: str, ranks: int) -> None:
-        """Open the board, or create it; all openers have the same ``ranks``."""
+        """Open the board, or create it. ``ranks``: number of ranks, equal in all processes."""
         size_bytes = (HEADER_WORDS + ranks) * WORD_BYTES
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -56,7 +57,7 @@ class ProgressBoard:
 
 
 class Timeline:
-    """The steps still used by the ranks of one process, each computed once."""
+    """Computes each step once for all ranks of a process, and caches the steps that are still needed."""
 
     def __init__(self, plan: TimingPlan) -> None:
         self._plan = plan
@@ -111,7 +112,7 @@ class RankProgress:
         self._started_seconds = now_seconds
 
     def advance(self, now_seconds: float, end_operation: int | None) -> None:
-        """Complete the operations at which all others arrived, then arrive at due ones, up to ``end_operation``."""
+        """Complete operations at which all ranks arrived, then arrive at those on schedule, up to ``end_operation``."""
         while self.completed < self.arrived and self._board.all_arrived(
             self._members_at[self.completed % len(self._step)], self.completed + 1
         ):
@@ -123,7 +124,7 @@ class RankProgress:
             self._board.show(self.rank, self.arrived)
 
     def recreate(self) -> None:
-        """Replace all communicators by new ones of the same members, which count from 0."""
+        """Replace all communicators by new communicators of the same members, which count operations from 0."""
         self.past_logs += self.logs
         self._join([log.communicator.recreated() for log in self.logs])
 
@@ -161,16 +162,16 @@ class RankProgress:
 
 
 def run_ahead_operations(plan: TimingPlan) -> int:
-    """Return how many operations a rank may arrive at without completing them."""
+    """Return how many uncompleted operations a rank may have arrived at."""
     operation_us = (plan.compute_us + plan.jitter_us) * plan.pace
     return 1 + int(RUN_AHEAD_SECONDS * 1e6 / operation_us)
 
 
 def orderly_end(arrived: int, run_ahead: int, step_operations: int) -> int:
-    """Return the first end of a step that no rank can have passed, seen from a rank that ``arrived`` this far.
+    """Return the first end of a step that no rank can have passed, for a rank with ``arrived`` arrivals.
 
-    No rank can complete the world's operation at the end of this step before this rank arrives. So no rank has arrived
-    more than ``run_ahead`` operations beyond it.
+    No rank can complete the world's operation at the end of the current step before this rank arrives there. So no rank
+    has arrived more than ``run_ahead`` operations after that operation.
     """
     world_operation = (arrived // step_operations + 1) * step_operations - 1
     return -(-(world_operation + run_ahead) // step_operations) * step_operations

@@ -1,6 +1,6 @@
 """A process of one or several simulated ranks: ``python -m agent.simulate.rank JOB.json N``.
 
-The launcher starts it. It imports only the standard library, so that it starts fast and stays small.
+The launcher starts this process. It imports only the standard library, so that it starts fast and stays small.
 """
 
 import json
@@ -29,11 +29,11 @@ LOADER_POLL_SECONDS = 0.1
 STAY_SECONDS = 60.0
 """Longest life of a data-loader worker after its rank's end."""
 THREAD_NAME = "NCCL RAS"
-"""Name of the library's thread with NCCL_SET_THREAD_NAME=1."""
+"""Name of NCCL's thread with NCCL_SET_THREAD_NAME=1."""
 
 
 class SimulatedRank:
-    """The ranks of one process, their Inspector file and their end."""
+    """The ranks of one process, and their Inspector file."""
 
     def __init__(self, job: Job, ranks: tuple[int, ...]) -> None:
         self._job = job
@@ -56,7 +56,7 @@ class SimulatedRank:
         start_library_thread()
 
     def run(self) -> int:
-        """Run the ranks until their end; return the exit status, or die by SIGTERM if it was received."""
+        """Run the ranks to their end; return the exit status, or end by SIGTERM if it was received."""
         for rank in self._ranks:
             self._board.show(rank.rank, 0)
         while not self._board.initialised() and not self._must_leave():
@@ -94,12 +94,12 @@ class SimulatedRank:
                 self._recreate()
             time.sleep(POLL_SECONDS)
         if self._terminated_at is not None and {rank.rank for rank in self._ranks} & {*job.slow_sigterm_ranks}:
-            # As long as the slow SIGTERM handler of a rank here would take.
+            # As long as the slow SIGTERM handler of a rank in this process takes.
             time.sleep(max(0.0, self._terminated_at + job.slow_sigterm_seconds - time.monotonic()))
         return 1
 
     def _destroy(self) -> None:
-        """End in order, as ncclCommDestroy of all communicators does."""
+        """End in order, as after ncclCommDestroy of all communicators."""
         if self._job.flush_at_end:
             self._dump()
         self._file.close()
@@ -123,7 +123,7 @@ class SimulatedRank:
         self._file.dump([log for rank in self._ranks for log in rank.logs])
 
     def _end_operation(self, elapsed_seconds: float) -> int | None:
-        """Return the last operation; rank 0 chooses it when the time is up or an end was requested."""
+        """Return the last operation, which rank 0 chooses when the time is up or when an end was requested."""
         chosen = self._board.header[END_OPERATION] or self._job.steps * self._step_operations
         if chosen or self._ranks[0].rank != 0:
             return chosen or None
@@ -175,7 +175,7 @@ def start_library_thread() -> None:
 
 
 def fork_data_loaders(count: int, end_marker: Path, launcher: int) -> None:
-    """Fork ``count`` data-loader workers, which inherit environment and open files; call it before starting threads.
+    """Fork ``count`` data-loader workers, which inherit environment and open files. Call this before starting threads.
 
     A worker exits when ``end_marker`` exists, when the process ``launcher`` is gone, or STAY_SECONDS after its parent.
     """
@@ -186,7 +186,7 @@ def fork_data_loaders(count: int, end_marker: Path, launcher: int) -> None:
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
                 _be_quiet()
                 _stay(parent, end_marker, launcher)
-            finally:  # never continue as a second rank
+            finally:  # the child must never continue as a second rank
                 os._exit(0)
 
 

@@ -1,4 +1,4 @@
-"""Write the Inspector file of one process as the 2.30 plugin does."""
+"""Write the Inspector file of one process as the plugin of NCCL 2.30 does."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def escaped(text: str) -> str:
 
 
 def line_start(communicator: SimulatedCommunicator, comm_rank: int) -> str:
-    """Return the start of every line of this rank in this communicator, up to the time of the dump."""
+    """Return the part of a line before the time of the dump; it is constant for a rank in a communicator."""
     return (
         f'{{"header":{{"id":"{communicator.id}","comm_name":{escaped(communicator.name)},"rank":{comm_rank},'
         f'"n_ranks":{len(communicator.members)},"nnodes":{communicator.nodes}}},'
@@ -38,13 +38,13 @@ def line_start(communicator: SimulatedCommunicator, comm_rank: int) -> str:
 
 
 def line_middle(hostname: str, pid: int) -> str:
-    """Return the part of every line of a process between the time of the dump and the collective."""
+    """Return the part of a line between the time of the dump and the collective; it is constant for a process."""
     return f',"hostname":{escaped(hostname)},"pid":{pid}}},"coll_perf":{{"coll":"'
 
 
 def line_end(record: SimulatedRecord, ranks: int) -> str:
     """Return the collective's part of a line with its newline; ``ranks``: size of the communicator."""
-    # The plugin computes bandwidths from whole microseconds, as printed.
+    # The plugin computes bandwidths from the whole microseconds that it prints.
     algorithm_gbs = moved_bytes(record.collective, record.size_bytes, ranks) / (record.kernel_us * 1e3)
     bus_gbs = algorithm_gbs * bus_factor(record.collective, ranks)
     return (
@@ -62,7 +62,10 @@ PIECE_BYTES = 4096
 
 
 class CommunicatorLog:
-    """The records of one rank in one communicator since the last dump pass; the oldest is lost on overflow."""
+    """The records of one rank in one communicator since the last dump pass.
+
+    Above the limit the oldest record is lost.
+    """
 
     def __init__(self, communicator: SimulatedCommunicator, rank: int) -> None:
         self.communicator = communicator
@@ -97,7 +100,7 @@ class InspectorFile:
         os.fchmod(self._fd, 0o666)  # independent of the umask, as in the plugin
 
     def dump(self, logs: Sequence[CommunicatorLog]) -> None:
-        """Write one dump pass of ``logs`` (in order of creation): the newest communicator goes first."""
+        """Write one dump pass of ``logs``, which are in order of creation: the newest communicator first."""
         text = "".join(
             f"{log.line_start}{time.time_ns() // 1000}{self._middle}{line_end(record, log.ranks)}"
             for log in reversed(logs)

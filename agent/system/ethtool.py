@@ -1,4 +1,4 @@
-"""Call the ioctl for network devices (SIOCETHTOOL of linux/ethtool.h) where netlink has no equivalent. Blocking."""
+"""Call SIOCETHTOOL (linux/ethtool.h), the ioctl of network devices, where netlink has no equivalent. Blocking."""
 
 import ctypes
 import fcntl
@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 
-ROOM_BYTES = 1024 * 1024  # Room for 131,071 numbers; no known driver has more than about 20,000
+ROOM_BYTES = 1024 * 1024  # For 131,071 numbers; no known driver has more than about 20,000
 _REQUEST = 0x8946
 _GET_STATISTICS = struct.pack("=II", 0x1D, 0)
 _NAME_BYTES = 16
@@ -15,15 +15,15 @@ _FORBIDDEN = 0
 
 
 def refresh_statistics(device: str) -> None:
-    """Make a device's driver read all its statistics now, and drop them; raises OSError if it has none.
+    """Make a device's driver read all its statistics now, and discard them; raises OSError if it has none.
 
-    The kernel writes as many numbers as the driver has, whatever the room. So the page after the room is not writable:
-    too many numbers raise an error instead of overwriting other memory.
+    The kernel writes as many numbers as the driver has, whatever the buffer's size. So the page after the buffer is not
+    writable: too many numbers raise an error instead of overwriting other memory.
     """
     name = device.encode()
     if not 0 < len(name) < _NAME_BYTES:
         raise ValueError("not a name of a network device")
-    before = -ROOM_BYTES % mmap.PAGESIZE  # so that the room ends where its last page does
+    before = -ROOM_BYTES % mmap.PAGESIZE  # so that the buffer ends with a page
     memory = mmap.mmap(-1, before + ROOM_BYTES + mmap.PAGESIZE)
     room = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + before
     libc = ctypes.CDLL(None, use_errno=True)

@@ -1,9 +1,9 @@
-"""Open a file named by a job as the job's process sees it, and no other file. Blocking; only the standard library.
+"""Open a file that a job names: only the file that the job's process would open. Blocking; only the standard library.
 
 Below /proc/PID/root an absolute symbolic link would lead to the agent's own files, and O_NOFOLLOW protects only the
-last name. So the path is walked name by name, and each link is read and followed here. openat2(RESOLVE_IN_ROOT) does
-the same, but kernels before 5.6 and some filters of system calls lack it. The status is read first (O_PATH): only the
-requested kind is opened, a regular file or a FIFO, so that no device or lease can block.
+last name. So this module walks the path name by name, and reads and follows each link itself. openat2(RESOLVE_IN_ROOT)
+does the same, but kernels before 5.6 and some filters of system calls lack it. The status is read first (O_PATH): only
+the requested kind of file is opened, so that no device or lease can block.
 """
 
 import errno
@@ -19,11 +19,11 @@ _WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class OtherUserError(OSError):
-    """The file belongs to another user than it should."""
+    """The file does not belong to the expected user."""
 
 
 def open_inside(root: str, path: str, uid: int | None = None) -> AbstractContextManager[int]:
-    """Open the regular file at ``path`` under the root directory ``root``, to be closed; raises OSError.
+    """Open the regular file at ``path`` under the root directory ``root``; raises OSError. The caller closes it.
 
     ``uid``: the file must belong to this user.
     """
@@ -60,7 +60,7 @@ def open_regular(fd: int) -> int:
 
 
 def open_named(path: str, *, is_link: bool = False) -> AbstractContextManager[int]:
-    """Open the regular file at ``path``, to be closed; raises OSError. ``is_link``: the path may be a link."""
+    """Open the regular file at ``path``; raises OSError. The caller closes it. ``is_link``: the path may be a link."""
     with _closing(os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if is_link else os.O_NOFOLLOW))) as fd:
         return _closing(open_regular(fd))
 
@@ -83,7 +83,7 @@ def read_bounded(fd: int, max_bytes: int) -> bytes:
 
 
 def _walk(way: list[int], path: str) -> None:
-    """Walk ``path`` from the last descriptor of ``way``, whose first is the root; raises OSError."""
+    """Walk ``path`` from the last descriptor of ``way``; its first descriptor is the root. Raises OSError."""
     names, links = path.split("/")[::-1], 0
     while names:
         name = names.pop()

@@ -1,6 +1,6 @@
 """Query the kernel through netlink (netlink(7)): messages, attributes and a socket. Blocking.
 
-Numbers have the kernel's byte order. All our requests only read.
+Numbers have the kernel's byte order. All requests only read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 ROUTE, GENERIC, RDMA = 0, 16, 20  # Protocols (linux/netlink.h): network, families by name, RDMA
-TIMEOUT_SECONDS = 2.0  # The kernel answers at once; a driver may wait for its device
+TIMEOUT_SECONDS = 2.0  # The kernel replies at once; a driver may wait for its device
 MAX_MESSAGE_BYTES = 64 * 1024  # Limit of one datagram; the kernel's have at most 32 KiB
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 REQUEST, DUMP = 0x1, 0x300
@@ -39,7 +39,7 @@ def attribute(kind: int, payload: bytes, *, nested: bool = False) -> bytes:
 
 
 def attributes(raw: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield (type, payload) of the attributes in ``raw``, up to a cut one."""
+    """Yield (type, payload) of the attributes in ``raw``, up to an incomplete attribute."""
     at = 0
     while at + _ATTRIBUTE.size <= len(raw):
         length, kind = _ATTRIBUTE.unpack_from(raw, at)
@@ -55,7 +55,7 @@ def message(kind: int, flags: int, number: int, payload: bytes) -> bytes:
 
 
 def messages(raw: bytes) -> Iterator[Message]:
-    """Yield the messages of a datagram, up to a cut one."""
+    """Yield the messages of a datagram, up to an incomplete message."""
     at = 0
     while at + _HEADER.size <= len(raw):
         length, kind, flags, number, _ = _HEADER.unpack_from(raw, at)
@@ -66,9 +66,9 @@ def messages(raw: bytes) -> Iterator[Message]:
 
 
 def open_channel(protocol: int, timeout_seconds: float = TIMEOUT_SECONDS) -> Netlink:
-    """Return a socket to the kernel; raises OSError if the sandbox or the kernel has none.
+    """Return a socket to the kernel; raises OSError if the sandbox or the kernel does not allow it.
 
-    With ``timeout_seconds`` 0 a query never blocks: for protocols that answer before the send returns.
+    With ``timeout_seconds`` 0 a query never blocks: for protocols whose reply is there when the send returns.
     """
     channel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     try:
@@ -81,7 +81,7 @@ def open_channel(protocol: int, timeout_seconds: float = TIMEOUT_SECONDS) -> Net
 
 
 class Netlink:
-    """A netlink socket for one query at a time. Raises OSError with the kernel's error for a query."""
+    """A netlink socket for one query at a time. A query raises OSError with the kernel's error."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
@@ -100,17 +100,17 @@ class Netlink:
         self._channel.close()
 
     def ask(self, kind: int, payload: bytes) -> bytes:
-        """Return the payload of the single answer."""
+        """Return the payload of the single reply."""
         for answer in self._answers(kind, REQUEST, payload):
             return answer
         raise OSError("the kernel's answer is empty")
 
     def dump(self, kind: int) -> list[bytes]:
-        """Return the payloads of all answers."""
+        """Return the payloads of all replies."""
         return list(self._answers(kind, REQUEST | DUMP, b""))
 
     def _answers(self, kind: int, flags: int, payload: bytes) -> Iterator[bytes]:
-        """Yield payloads until the answer is complete; skip late answers to earlier queries."""
+        """Yield payloads until the reply is complete; skip late replies to earlier queries."""
         self._number += 1
         self._channel.send(message(kind, flags, self._number, payload))
         remaining_bytes = MAX_ANSWER_BYTES

@@ -1,4 +1,4 @@
-"""Find the files that processes write: standard output and error, and named files with their writers' Slurm jobs."""
+"""Find the files that processes write: standard output and error, and named files with the writer's Slurm job."""
 
 import os
 import re
@@ -10,10 +10,10 @@ from pathlib import Path
 from agent.system.procfs import MAX_FILES_READ, OpenFile, ProcFS
 
 NUMBERS = ("1", "2")
-FORWARDER = "srun"  # The program that writes other processes' output, through any descriptor
-ROOT_UID = 0  # Schedulers' daemons write the output of jobs as root
+FORWARDER = "srun"  # The program that writes the output of other processes, through any descriptor
+ROOT_UID = 0  # A scheduler's daemon writes the output of jobs as root
 MAX_PROCESSES = 65_536  # Limit of processes per search
-# Slurm's control groups, anchored at the root of the hierarchy, where no user can make one (plugins cgroup/v2, /v1).
+# Slurm's control groups (plugins cgroup/v2, /v1) at the root of the hierarchy, where users cannot make groups.
 _JOB = re.compile(
     r"/(?:system\.slice/(?:[^/]+_)?slurmstepd\.scope|slurm(?:_[^/]+)?/uid_[0-9]{1,10})/job_([0-9]{1,10})(?=/|$)",
     re.ASCII,
@@ -28,9 +28,10 @@ class Outputs:
         self._procfs = ProcFS(root)
 
     def of(self, pid: int, *, forwards: bool = False) -> list[OpenFile]:
-        """Return a process' standard output and error, if they are regular files that it may write.
+        """Return a process' standard output and error, if these are regular files that the process may write.
 
-        ``forwards``: also its other files, as it writes other processes' output. Blocks on a hung file system.
+        ``forwards``: the process writes the output of other processes, so return its other files, too. Blocks on a hung
+        file system.
         """
         files = []
         for number in self._descriptors(pid) if forwards else NUMBERS:
@@ -45,7 +46,7 @@ class Outputs:
         return files
 
     def open_among(self, paths: Iterable[str]) -> frozenset[str]:
-        """Return those of ``paths`` that are a process' standard output or error, or open in an srun.
+        """Return the ``paths`` that are standard output or error of a process, or that an srun has open.
 
         It only reads links, which never blocks on a file system.
         """
@@ -67,9 +68,9 @@ class Outputs:
             return []
 
     def path_of(self, pid: int, file: OpenFile) -> str | None:
-        """Return a path to a process' file: the process' own name for it, else through the process' root.
+        """Return a path to a process' file: the path that the process uses, or that path below the process' root.
 
-        None if neither leads to it: it is gone, or was renamed.
+        None if the file is at neither: it is gone or was renamed.
         """
         for path in (file.target, f"{self._root}/{pid}/root{file.target}"):
             try:
@@ -84,8 +85,8 @@ class Outputs:
 def writers_of(proc: ProcFS, paths: Mapping[str, int]) -> dict[tuple[int, int], str]:
     """Return the files of ``paths`` (with their uids) that a process of that user, or of root, can write now.
 
-    By (device, inode): the Slurm job whose control group has the process, empty without one. Blocking. Needs the right
-    to read the processes' descriptors; without it the result is empty.
+    The key is (device, inode), the value the Slurm job whose control group has the process; empty without one.
+    Blocking. Needs the right to read the processes' descriptors; without it the result is empty.
     """
     writers: dict[tuple[int, int], str] = {}
     users = {*paths.values(), ROOT_UID}

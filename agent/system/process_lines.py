@@ -7,21 +7,21 @@ import msgspec
 from agent.core.identity import ProcessKey
 
 _KERNEL_THREAD_FLAG = 0x00200000  # PF_KTHREAD, include/linux/sched.h
-_EXITING_FLAG = 0x00000004  # PF_EXITING, set before anything is torn down (kernel/exit.c)
+_EXITING_FLAG = 0x00000004  # PF_EXITING, set before the kernel tears down the process (kernel/exit.c)
 _SIGKILL_BIT = 1 << 8
 _MAX_NUMBER = 1 << 62
 MAX_CPU_LIST = 256  # Characters
-_MAX_TICKS = 1 << 46  # Limit of a time in ticks (1/100 s): 20,000 years; a longer one is damage
+_MAX_TICKS = 1 << 46  # Limit of a time in ticks (1/100 s): 20,000 years; a longer time is damage
 _SCHEDSTAT = re.compile(r"(\d{1,20}) (\d{1,20}) (\d{1,20})\n?")
 
 
 class Stat(msgspec.Struct, frozen=True, gc=False):
     """Used fields of /proc/PID/stat. ``exit_code``: in waitpid's form, 0 without ptrace rights.
 
-    ``exiting``: the main thread is being torn down; its descriptors may be gone long before it is a zombie. CPU time
-    and major faults of a process include all its threads, even ended ones; of a thread they are its own.
-    ``io_wait_ticks`` is always the thread's own. ``waited_cpu_ticks``: of children that it waited for, and of their
-    children.
+    ``exiting``: the kernel tears down the main thread, whose descriptors may be gone long before it is a zombie. CPU
+    time and major faults of a process include all its threads, even ended threads; those of a thread are its own.
+    ``io_wait_ticks`` is always of one thread. ``waited_cpu_ticks``: of children that the process waited for, and of
+    their children.
     """
 
     pid: int
@@ -42,7 +42,7 @@ class Stat(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> ProcessKey:
-        """Return the key that stays unique when the pid is reused."""
+        """Return the key, which stays unique when the pid is reused."""
         return ProcessKey(self.pid, self.start_ticks)
 
     @property
@@ -52,10 +52,11 @@ class Stat(msgspec.Struct, frozen=True, gc=False):
 
 
 class Status(msgspec.Struct, frozen=True, gc=False):
-    """Used fields of /proc/PID/status. ``namespace_pids``: from the agent's pid namespace inwards.
+    """Used fields of /proc/PID/status.
 
-    ``uid``: the real one. ``root``: all four uids are 0. ``swap_bytes``: of the process. ``context_switches``: of the
-    thread. ``cpus``: list of allowed CPUs, at most 256 characters; empty if missing or longer.
+    ``namespace_pids``: from the agent's pid namespace inwards. ``uid``: the real uid. ``root``: all four uids are 0.
+    ``swap_bytes``: of the whole process. ``context_switches``: of the thread only. ``cpus``: list of allowed CPUs, at
+    most 256 characters; empty if missing or longer.
     """
 
     uid: int
@@ -110,7 +111,7 @@ def parse_status(text: str) -> Status | None:
             kill_pending=bool(pending & _SIGKILL_BIT),
             context_switches=sum(int(fields[f"{kind}voluntary_ctxt_switches"]) for kind in ("", "non")),
             root=fields["Uid"].split() == ["0"] * 4,
-            swap_bytes=1024 * int(fields.get("VmSwap", "0").split()[0]),  # a zombie has none
+            swap_bytes=1024 * int(fields.get("VmSwap", "0").split()[0]),  # absent for a zombie
             cpus=cpus if len(cpus) <= MAX_CPU_LIST else "",
         )
     except (KeyError, ValueError, IndexError):
@@ -123,7 +124,7 @@ def parse_status(text: str) -> Status | None:
 def parse_schedstat(text: str) -> int | None:
     """Return how long (ns) a thread waited for a CPU while ready, from schedstat; None if the kernel does not count.
 
-    A kernel with the file that does not count writes three zeros (kernel/sched/stats.h, sched_info_on).
+    A kernel that does not count writes three zeros (kernel/sched/stats.h, sched_info_on).
     """
     match = _SCHEDSTAT.fullmatch(text)
     if match is None or not int(match[3]) or int(match[2]) > _MAX_NUMBER:

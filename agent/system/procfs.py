@@ -1,7 +1,7 @@
 """Read processes from /proc. Blocking: call it in the caller's own thread.
 
-Every field is the kernel's (proc(5)) except names, command lines and environments, which a job's user controls: those
-are bounded and decoded leniently. A missing or unreadable file gives None, and callers decide.
+The kernel writes all fields (proc(5)) except names, command lines and environments. A job's user controls these, so
+they have limits, and invalid bytes in them are replaced. For a missing or unreadable file the result is None.
 """
 
 import errno
@@ -25,7 +25,7 @@ _PIECE_BYTES = 64 * 1024
 _MAX_STAT_BYTES = 8 * 1024 * 1024
 MAX_FRAMES = 32  # Limit of stack frames: more than between a system call and the wait for a device
 MAX_MOUNTS_BYTES = 1024 * 1024
-# System calls whose first argument is a file's descriptor: read, write and their like, fsync, fstat, getdents, close.
+# System calls whose first argument is a file descriptor: the kinds of read and write, fsync, fstat, getdents, close.
 _FILE_CALLS = frozenset(
     {
         "x86_64": (0, 1, 3, 5, 17, 18, 19, 20, 74, 75, 77, 217, 285, 295, 296, 306, 327, 328),
@@ -42,7 +42,7 @@ _BOOT_TIME = re.compile(rb"^btime (\d{1,11})$", re.MULTILINE)
 
 
 class OpenFile(msgspec.Struct, frozen=True, gc=False):
-    """A descriptor of a process: its number, its link's target, and the file's identity."""
+    """A descriptor of a process: number, target of its link, and identity of the file."""
 
     fd: int
     target: str
@@ -74,9 +74,9 @@ class ProcFS:
     def is_in_exec(self, pid: int) -> bool:
         """Return True while the process is in an execve, which first waits for file systems to close its old files.
 
-        A hung file system (NFS, FUSE) keeps it there. Then most of its /proc files cannot be read, on Linux 6.18.44 not
-        even its stat and links (exec_update_lock; begin_new_exec in fs/exec.c). In execve
-        its new memory is only a stack, which statm shows without a lock; a running process also has program text.
+        A hung file system (NFS, FUSE) blocks the execve. Meanwhile most /proc files of the process cannot be read, on
+        Linux 6.18.44 not even its stat and links (exec_update_lock; begin_new_exec in fs/exec.c). In an execve the new
+        address space has only a stack, which statm shows without a lock; a running process also has program text.
         """
         fields = (self._text(f"{pid}/statm") or "").split()
         return len(fields) == 7 and fields[3] == "0" and fields[0] == fields[5] != "0"
@@ -100,13 +100,14 @@ class ProcFS:
         return [stat for stat in stats if stat is not None]
 
     def run_queue_wait(self, pid: int, tid: int) -> int | None:
-        """Return how long (ns) a ready thread waited for a CPU; None if it is gone, or the kernel does not count."""
+        """Return how long (ns) a ready thread waited for a CPU; None if it is gone or the kernel does not count."""
         return parse_schedstat(self._text(f"{pid}/task/{tid}/schedstat") or "")
 
     def kernel_frames(self, pid: int, tid: int) -> list[str]:
         """Return the kernel functions that a thread waits in, innermost first; empty if it runs or is unreadable.
 
-        All functions need CAP_SYS_ADMIN; the innermost one needs only the right to read its environment.
+        To read all functions needs CAP_SYS_ADMIN; to read the innermost one needs only the right to read the
+        environment.
         """
         stack = self._text(f"{pid}/task/{tid}/stack") or ""
         if frames := _FRAME.findall(stack):
@@ -117,8 +118,8 @@ class ProcFS:
     def blocked_on_mount(self, pid: int, tid: int) -> int | None:
         """Return the mount id of the file that a thread's system call reads or writes; None if unknown.
 
-        Needs the right to read the process' environment, and more where Yama restricts tracing. Never blocks on a file
-        system: it only reads the kernel's own tables.
+        Needs the right to read the process' environment, and further rights where Yama restricts tracing. Never blocks
+        on a file system: it only reads the kernel's own tables.
         """
         call = _CALL.match(self._text(f"{pid}/task/{tid}/syscall") or "")
         if call is None or int(call[1]) not in _FILE_CALLS:
@@ -132,7 +133,7 @@ class ProcFS:
         return {int(match[1]): match[2].decode("ascii", "replace") for match in _MOUNT.finditer(raw)}
 
     def counts_io_wait(self) -> bool:
-        """Return False if the kernel does not count threads' waits for disks (kernels before 5.14 always do)."""
+        """Return False if the kernel does not count how long threads wait for disks (before 5.14 it always does)."""
         return (self._text("sys/kernel/task_delayacct") or "1").strip() != "0"
 
     def thread_status(self, pid: int, tid: int) -> Status | None:
@@ -149,9 +150,9 @@ class ProcFS:
         return {key.decode("utf-8", "replace"): value.decode("utf-8", "replace") for key, _, value in pairs}
 
     def title(self, pid: int) -> str:
-        """Return the command line (which the process may have changed) with blanks between words; empty if it is gone.
+        """Return the command line, with blanks between words; empty if the process is gone.
 
-        Cut to MAX_TITLE_BYTES.
+        Cut to MAX_TITLE_BYTES. The process may have changed it.
         """
         raw = self._bytes_if_any(f"{pid}/cmdline", MAX_TITLE_BYTES) or b""
         return raw.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")
@@ -159,7 +160,7 @@ class ProcFS:
     def arguments(self, pid: int) -> list[str]:
         """Return the whole words in the command line's first MAX_ARGUMENTS_BYTES; empty if the process is gone."""
         raw = self._bytes_if_any(f"{pid}/cmdline", MAX_ARGUMENTS_BYTES) or b""
-        return raw.decode("utf-8", "replace").split("\0")[:-1]  # after the last NUL: nothing, or a cut word
+        return raw.decode("utf-8", "replace").split("\0")[:-1]  # after the last NUL: empty, or an incomplete word
 
     def namespace(self, pid: int, kind: str) -> int:
         """Return the inode of the process' namespace of ``kind`` (pid, uts, net, mnt); 0 if unreadable."""
@@ -171,7 +172,7 @@ class ProcFS:
     def directory(self, pid: int) -> str:
         """Return the process' working directory; empty if unreadable. Never blocks on a file system.
 
-        Bytes that are not UTF-8 are replaced, as names go into the checkpoint.
+        Bytes that are not UTF-8 are replaced: the checkpoint needs text.
         """
         try:
             return os.readlink(os.fsencode(f"{self._root}/{pid}/cwd")).decode("utf-8", "replace")
@@ -195,7 +196,7 @@ class ProcFS:
     def open_files(self, pid: int, identify: Callable[[str], bool]) -> list[OpenFile] | None:
         """Return the process' descriptors of files with a path; None if unreadable.
 
-        Only paths for which ``identify`` is true get device and inode (else 0): a stat can block on a hung file system.
+        Device and inode are 0 unless ``identify`` is true for the path: a stat can block on a hung file system.
         """
         folder = f"{self._root}/{pid}/fd"
         if self.is_in_exec(pid):
@@ -218,9 +219,9 @@ class ProcFS:
         return files
 
     def holds(self, pid: int, file: OpenFile) -> bool | None:
-        """Return True if the descriptor still is ``file``; None if unreadable.
+        """Return True if the descriptor still leads to ``file``; None if unreadable.
 
-        While the link is unchanged, only the link is read: unlike a stat, that never blocks on a hung file system.
+        While the link is unchanged, only the link is read: unlike a stat, this never blocks on a hung file system.
         """
         path = f"{self._root}/{pid}/fd/{file.fd}"
         try:
@@ -234,7 +235,7 @@ class ProcFS:
         return (info.st_dev, info.st_ino) == (file.device, file.inode)
 
     def may_write(self, pid: int, file: OpenFile) -> bool:
-        """Return False if the process has ``file`` open only for reading; True even if that is unreadable."""
+        """Return False if the process has ``file`` open only for reading; True otherwise, or if this is unreadable."""
         flags = _FLAGS.search(self._text(f"{pid}/fdinfo/{file.fd}") or "")
         return flags is None or int(flags[1], 8) & os.O_ACCMODE != os.O_RDONLY
 
@@ -254,7 +255,7 @@ class ProcFS:
             return []
 
     def _text(self, path: str) -> str | None:
-        """Return a small file by one read, as the kernel writes these files whole; None if it is gone or forbidden."""
+        """Return the text of a small file, read at once; None if the file is gone or unreadable."""
         try:
             fd = os.open(f"{self._root}/{path}", os.O_RDONLY | os.O_CLOEXEC)
             try:

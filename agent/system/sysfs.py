@@ -6,7 +6,7 @@ from pathlib import Path
 
 MAX_BYTES = 4096  # A sysfs attribute has at most one page
 MAX_ENTRIES = 4096
-_LEAST, _MOST = -(2**63), 2**64 - 1  # Whole numbers of the kernel have 64 bits
+_LEAST, _MOST = -(2**63), 2**64 - 1  # Integers of the kernel have 64 bits
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
@@ -32,7 +32,7 @@ def read_bytes(path: Path) -> bytes | None:
 
 
 def read_number(path: Path) -> int | None:
-    """Return the whole number in an attribute, decimal or hex with 0x; None if it has none."""
+    """Return the integer in an attribute, decimal or hex with 0x; None if it has no integer."""
     text = read_text(path)
     if text is None:
         return None
@@ -52,7 +52,7 @@ def entries(path: Path) -> list[str]:
 
 
 def pci_address(text: str) -> str:
-    """Return a PCI address in sysfs' form (NVML writes eight digits of domain, and capitals); empty if invalid."""
+    """Return a PCI address as sysfs writes it (NVML writes capitals and an 8-digit domain); empty if invalid."""
     lowered = text.strip().lower()
     if not _ADDRESS.fullmatch(lowered):
         return ""
@@ -61,7 +61,7 @@ def pci_address(text: str) -> str:
 
 
 def pci_path(device: Path) -> tuple[str, ...]:
-    """Return root, bridges and device from the target of a link such as /sys/bus/pci/devices/ADDRESS."""
+    """Return the PCI root, bridges and device in the target of a link such as /sys/bus/pci/devices/ADDRESS."""
     try:
         parts = Path(os.path.realpath(device, strict=True)).parts
     except OSError:

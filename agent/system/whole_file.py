@@ -1,4 +1,4 @@
-"""Read small files of jobs or of a site whole whenever they change. Blocking."""
+"""Read small files of jobs or of a site as a whole when they change. Blocking."""
 
 import os
 import stat
@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 from agent.system.inside import read_bounded
 
-LOOK_BYTES = 8 * 1024 * 1024  # Approximate limit of bytes per call; further files follow in later calls
+LOOK_BYTES = 8 * 1024 * 1024  # Approximate limit of bytes per call; later calls read further files
 T = TypeVar("T")
 FileVersion = tuple[int, int, int]  # Version of a file: inode, size, modification time in nanoseconds
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -18,7 +18,8 @@ def read_changed(
 ) -> tuple[FileVersion, bytes] | None:
     """Return a regular file's version and its first ``max_bytes`` + 1 bytes; raises OSError if unreadable.
 
-    None if its version is ``known``, if it is not a regular file, and, with ``uid``, if it is a link or another user's.
+    Returns None if the file's version is ``known``, or if it is not a regular file; with ``uid`` also if it is a link
+    or belongs to another user.
     """
     fd = os.open(path, _FLAGS | (0 if uid is None else os.O_NOFOLLOW))
     try:
@@ -32,7 +33,7 @@ def read_changed(
 
 
 class ChangedFiles(Generic[T]):
-    """Contents of files by path. A file that is half written or too long keeps its last good content."""
+    """Contents of files by path. While a file is half written or too long, its last good content stays."""
 
     def __init__(self, max_bytes: int, read: Callable[[bytes], T | None]) -> None:
         self._max_bytes = max_bytes
@@ -41,7 +42,10 @@ class ChangedFiles(Generic[T]):
         self.contents: dict[str, T] = {}
 
     def look(self, paths: Mapping[str, int | None]) -> None:
-        """Read these files and drop all others. ``paths`` maps a path to its required owner's uid (None: any user)."""
+        """Read these files and drop all others.
+
+        ``paths`` maps a path to the uid of its required owner (None: any user).
+        """
         for path in self._places.keys() - paths.keys():
             self._forget(path)
         room = LOOK_BYTES

@@ -86,7 +86,7 @@ class Follower:
         return self._files.values()
 
     def positions(self) -> list[Position]:
-        """Return the read position in each file that was read, and positions of ``resume`` whose file is not found yet."""
+        """Return the read position in each file that was read, and those of ``resume`` whose file is not found yet."""
         return [*self._resume.values(), *(file.position() for file in self._files.values() if file.fingerprint)]
 
     def lost_positions(self) -> list[Position]:

@@ -1,4 +1,4 @@
-"""One connection: its limits, its state in the server, TLS handshake, end, and writing."""
+"""One connection: limits, state in the server, TLS handshake, end, and writing."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import h11
 
 CloseReason: TypeAlias = Literal[
-    "all_busy",  # refused at the limit: its peer has the most connections, and all of them wait for answers
-    "evicted",  # of the peer with the most: closed for a newer connection, or for the memory limit of unread answers
+    "all_busy",  # refused at the limit: all connections of the peer with the most wait for replies
+    "evicted",  # closed for a newer connection, or at the memory limit of unread replies: its peer has the most
     "handshake_failed",  # of TLS: the client sent no TLS, another version, or no valid certificate
     "handshake_timeout",
     "header_timeout",
@@ -28,8 +28,8 @@ WRITE_PIECE_BYTES = 64 * 1024
 class ServerLimits:
     """All limits of the server. ``idle_seconds`` exceeds a scrape interval, so that a scraper keeps its connection.
 
-    ``tls_connections``: limit with TLS, where asyncio holds 256 KiB per connection. ``held_bytes``: all answers that
-    clients have not read yet, a shared one counted once; the largest single answer may exceed it.
+    ``tls_connections``: limit with TLS, where asyncio holds 256 KiB per connection. ``held_bytes``: limit of all
+    replies that clients have not read yet; a shared reply counts once. A single reply may be larger.
     """
 
     connections: int = 256
@@ -62,11 +62,11 @@ class Connection:
     served: bool = False
     header_begun: bool = False
     held: bytes = b""
-    """The body being written; several connections may share one."""
+    """The body that is being written; several connections may share one body."""
     tls: TlsTerms | None = None
     task: asyncio.Task[None] | None = None
     transport: asyncio.WriteTransport = field(init=False)
-    """The socket's transport below TLS: aborting it closes at once in every TLS state."""
+    """The socket's transport below TLS: to abort it closes the connection at once in every TLS state."""
 
     def __post_init__(self) -> None:
         self.transport = self.writer.transport
@@ -75,10 +75,10 @@ class Connection:
         """Close at once and drop unsent data."""
         self.transport.abort()
         if not self.writer.transport.is_closing():  # asyncio's abort fails on a transport that was closed twice
-            self.writer.transport.abort()  # TLS' transport, which would otherwise notice in the loop's next turn
+            self.writer.transport.abort()  # the TLS transport, which would otherwise notice later
 
 
-class Closed(Exception):  # noqa: N818  # a way out, not an error
+class Closed(Exception):  # noqa: N818  # leaves the handler; not an error
     """Ends a connection. ``reason``: logged."""
 
     def __init__(self, reason: CloseReason) -> None:
@@ -98,7 +98,7 @@ async def shake_hands(connection: Connection, terms: TlsTerms, seconds: float) -
         given: asyncio.WriteTransport | None = connection.writer.transport
         if given is not None:
             raise
-        # The client left as the handshake ended: start_tls then fails on its own missing transport.
+        # The client left as the handshake ended. Then start_tls fails because its transport is missing.
         connection.writer._transport = connection.transport  # type: ignore[attr-defined]  # its destructor uses it
         raise Closed("handshake_failed") from None
     # 1, because asyncio would pause for ever at 0.
@@ -113,12 +113,12 @@ async def end(connection: Connection, seconds: float) -> None:
     try:
         async with asyncio.timeout(seconds):
             await connection.writer.wait_closed()
-    except OSError as error:  # a TimeoutError too
-        error.with_traceback(None)  # asyncio keeps the error, and its frames would keep the last data
+    except OSError as error:  # TimeoutError is an OSError
+        error.with_traceback(None)  # asyncio keeps the error, whose frames would keep the last data in memory
 
 
 async def write_pieces(connection: Connection, head: bytes | None) -> None:
-    """Write the response in pieces, so that a slow client costs a copy of at most one piece.
+    """Write the response in pieces, so that for a slow client at most one piece is copied.
 
     The traceback of a disconnect keeps this frame, with at most one piece, until ``end``.
     """

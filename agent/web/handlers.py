@@ -1,4 +1,4 @@
-"""The routes of the web server and their answers."""
+"""The routes of the web server and their replies."""
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -27,13 +27,13 @@ _HTML_HEADERS = (
 class Pages:
     """The handler of the web server.
 
-    ``render`` renders an exposition off the event loop; concurrent scrapes with equal selections share one. Selections
-    of the shipped scrape jobs have their own lane. All other selections share a lane with one render at a time, with
-    peers in turn: a shipped scrape waits for at most one of them. ``exporters``: names that a scrape may select.
-    ``ready``: whether the agent has started. ``front_page``, ``document``: content of `/` and `/api/v1/ranks`. While
-    ``may_show`` is False, running ranks would be missing and scrapes get 503. The event loop calls these five.
-    ``static``: constant answers, by path. ``evidence`` returns a file of an evidence bundle by its name, or None; only
-    private requests reach it.
+    ``render`` renders an exposition off the event loop; concurrent scrapes with equal selections share one exposition.
+    Selections of the shipped scrape jobs have their own queue. All other selections share a queue with one render at a
+    time, with peers in turn. So a shipped scrape waits for at most one other render. ``exporters``: names that a scrape
+    may select. ``ready``: whether the agent has started. ``front_page``, ``document``: content of `/` and
+    `/api/v1/ranks`. While ``may_show`` is False, running ranks would be missing, so scrapes get 503. The event loop
+    calls ``exporters`` to ``may_show``. ``static``: constant answers, by path. ``evidence`` returns a file of an
+    evidence bundle by its name, or None; only private requests reach it.
     """
 
     render: Callable[[Selection], Awaitable[Rendered]]

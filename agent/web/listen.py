@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BACKLOG = 1024
-"""Limit of connections in the kernel before they are accepted: a lost SYN in a burst delays a scrape by a second."""
+"""Limit of connections that the kernel holds for the server. At a lower limit a burst loses SYNs, which delays a scrape
+by a second."""
 RECEIVE_BUFFER_BYTES = 64 * 1024
 """Limit of unread data from a client."""
 SEND_BUFFER_BYTES = 256 * 1024
-"""Limit of an answer's bytes in the kernel for a client that does not read: unlimited it grows to megabytes each."""
+"""Limit of a reply's bytes in the kernel for a client that does not read: without a limit these are megabytes per
+connection."""
 
 MAX_INHERITED = 64
-"""Limit of sockets from systemd."""
+"""Limit of sockets passed by systemd."""
 
 _FORM = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:]*)):(?P<port>[0-9]{1,5})", re.ASCII)
 
@@ -58,7 +60,7 @@ def open_listeners(*addresses: ListenAddress) -> list[socket.socket]:
                 sockets.append(opened)
                 opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
                 opened.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-                # asyncio sets this only for sockets created with a protocol number, unlike create_server's.
+                # asyncio sets this only for sockets with a protocol number, which sockets of create_server lack.
                 opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         except OSError as error:
             for opened in sockets:

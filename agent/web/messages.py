@@ -16,8 +16,8 @@ _SNIFF = ("X-Content-Type-Options", "nosniff")
 class HttpRequest:
     """A GET or HEAD request. ``path``: as sent, without the query. ``headers``: by lower-case name, values joined.
 
-    ``client``: its peer (agent/web/peers.py), empty without one. ``is_private``: it came over TLS with a user's
-    password.
+    ``client``: its peer (agent/web/peers.py), empty without one. ``is_private``: the request came over TLS with a
+    user's password.
     """
 
     path: str
@@ -30,7 +30,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """An answer; the server adds the length, the date and headers of the connection."""
+    """A response. The server adds the length, the date and headers of the connection."""
 
     status: int
     content_type: str

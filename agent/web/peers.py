@@ -9,7 +9,7 @@ from collections.abc import Callable
 from agent.system.netlink import Netlink, open_channel
 
 LOOPBACK = "loopback"
-"""All users of this node, if the kernel does not name them: each can connect from all of 127.0.0.0/8."""
+"""Peer of all users of this node if the kernel names none: each user can connect from all of 127.0.0.0/8."""
 _SOCK_DIAG, _BY_FAMILY = 4, 20
 _REQUEST = struct.Struct("=BBBBI")
 """struct inet_diag_req_v2 (linux/inet_diag.h): family, protocol, extensions, padding, states; then the socket."""
@@ -23,7 +23,8 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 _NO_NETLINK = frozenset({errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EPERM, errno.EACCES})
-"""The sandbox has no AF_NETLINK (55-hardware.conf gives it). Any other error passes, such as too many open files."""
+"""Errors of a sandbox without AF_NETLINK (55-hardware.conf allows it). Other errors, such as too many open files, are
+temporary."""
 
 
 class Peers:
@@ -56,7 +57,7 @@ class Peers:
             self._channel = None
 
     def _uid(self, address: _Address, port: int, own_address: _Address, own_port: int) -> int | None:
-        """Return the user of the client's socket, if that is on this node; None if the kernel does not name it."""
+        """Return the user of the client's socket; None if it is on another node, or if the kernel names no user."""
         if not self._may_query:
             return None
         try:
@@ -71,13 +72,13 @@ class Peers:
         try:
             answer = self._channel.ask(_BY_FAMILY, request + ends + _ANY_INTERFACE_AND_COOKIE)
             connected, uid, inode = _OWNER.unpack_from(answer)
-        except (OSError, struct.error):  # closed meanwhile, or a kernel without tcp_diag
+        except (OSError, struct.error):  # the connection was closed, or the kernel has no tcp_diag
             return None
-        is_client = inode and connected == own_port.to_bytes(2, "big")  # else it listens at the client's port
+        is_client = inode and connected == own_port.to_bytes(2, "big")  # else it is a listener at the client's port
         return int(uid) if is_client else None
 
 
 def _address(text: str) -> _Address:
-    """Return the address; of an IPv4-mapped one (::ffff:10.0.0.1) the IPv4 address."""
+    """Return the address; for an IPv4-mapped address (::ffff:10.0.0.1) the IPv4 address."""
     address = ipaddress.ip_address(text.partition("%")[0])
     return getattr(address, "ipv4_mapped", None) or address

@@ -1,4 +1,4 @@
-"""Checks of a request before its page: passwords (RFC 7617, bcrypt), headers and rate limit of the web file."""
+"""Checks of a request: passwords (RFC 7617, bcrypt), headers and rate limit of the web file."""
 
 import base64
 import binascii
@@ -16,14 +16,14 @@ from agent.web.messages import TEXT, HttpRequest, HttpResponse
 from agent.web.web_file import RateLimit
 
 MAX_GOOD = 64
-"""Limit of cached valid (user, password) pairs; a scraper needs one."""
+"""Limit of cached valid (user, password) pairs; a scraper needs one pair."""
 MAX_CLIENTS = 1024
 """Limit of peers whose failures are counted."""
 MAX_PASSWORD_BYTES = 72
 """Limit of bcrypt's input; it ignores further bytes."""
 CHECKS_AT_ONCE = 10
 CHECKS_PER_SECOND = 2.0
-"""Rate of one peer's checks of unknown pairs."""
+"""Rate of checks of unknown pairs per peer."""
 MAX_WAITING = 64
 """Limit of checks of all peers that wait for the thread; peers take turns."""
 
@@ -51,7 +51,7 @@ class _Bucket:
 
 
 class Passwords:
-    """Checks passwords. ``users``: hashes by user. ``check_password``: bcrypt's, of (password, hash).
+    """Checks passwords. ``users``: hashes by user. ``check_password``: bcrypt's function of password and hash.
 
     A check takes about 70 ms by design, so it runs in a thread, and valid pairs are cached. A peer with wrong passwords
     gets few checks per second; further requests are refused without a check.
@@ -101,11 +101,11 @@ class Passwords:
 
     async def _matches(self, pair: tuple[bytes, bytes]) -> bool:
         user, password = pair
-        hashed = self._users.get(user) or self._any_hash  # an unknown user must take as long
+        hashed = self._users.get(user) or self._any_hash  # the check for an unknown user must take as long
         return await self._thread.call(lambda: self._check_password(password[:MAX_PASSWORD_BYTES], hashed))
 
     def _may_check(self, client: str) -> bool:
-        """Take one of the peer's checks; return False if there is none."""
+        """Use one of the peer's checks; return False if none is left."""
         bucket = self._buckets.pop(client, None) or _Bucket(CHECKS_AT_ONCE, CHECKS_PER_SECOND, self._monotonic)
         self._buckets[client] = bucket
         while len(self._buckets) > MAX_CLIENTS:
@@ -126,7 +126,7 @@ def _pair(authorization: str) -> tuple[bytes, bytes] | None:
 
 
 class Secured:
-    """Requirements for clients, at the connection (``tls``; None: plain HTTP) and at each request.
+    """Requirements for clients: of the connection (``tls``; None: plain HTTP) and of each request.
 
     ``passwords`` None: no password needed. ``headers``: sent with every answer. Used on the event loop.
     """

@@ -17,21 +17,22 @@ from agent.web.peers import Peers
 
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 256 * 1024
-"""How much of a refused request is read and dropped after the answer: closing with unread data destroys the answer."""
+"""Limit of bytes of a refused request that are read and dropped after the reply: to close with unread data destroys the
+reply."""
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 _WITH_AN_ANSWER = frozenset({None, "header_too_large", "malformed", "refused_request"})
-"""Reasons of closing that leave the client an answer to read."""
+"""Reasons to close after which the client still reads a reply."""
 
 
 class WebServer:
     """Serves ``handler`` within ``limits``. Closed connections are logged.
 
-    A connection waits (idle, or its header is incomplete), is answered (the handler runs), or writes. Over the limit,
-    the peer with the most connections loses one: the one that has waited longest, else the one that has written
-    longest, else the new one, else the one whose handler has run longest. Over the limit of unread answers, the peer
-    with the largest answers loses the one that it reads longest. So other peers' clients, however many, never keep a
-    scrape out. ``tls`` returns the TLS settings of a connection.
+    A connection waits (idle, or its header is incomplete), is handled, or writes. At the limit of connections the peer
+    with the most connections loses one: the longest waiting, else the longest writing, else the new one, else the
+    longest handled connection. At the limit of unread replies the peer with the largest replies loses the reply that it
+    reads longest. So clients of other peers never prevent a scrape, however many they are. ``tls`` returns the TLS
+    settings of a connection.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class WebServer:
             )
 
     async def stop(self, deadline_seconds: float) -> None:
-        """Close the listeners, let running answers end within ``deadline_seconds``, then close all connections."""
+        """Close the listeners, wait at most ``deadline_seconds`` for running replies, then close all connections."""
         self._stopping = True
         for server in self._servers:
             server.close()
@@ -88,11 +89,11 @@ class WebServer:
             self._close(victim, "all_busy" if victim is connection else "evicted")
             if victim is connection:
                 return
-        # Without a buffer, data of a completed write is in the kernel: closing loses nothing.
+        # Without a buffer the kernel has all written data, so closing loses nothing.
         writer.transport.set_write_buffer_limits(0)
         if connection.tls is not None:
             transport = cast(asyncio.Transport, writer.transport)
-            transport.pause_reading()  # the first bytes are TLS's
+            transport.pause_reading()  # the first bytes belong to TLS
         self._waiting[connection] = None
         task = asyncio.get_running_loop().create_task(self._serve(connection))
         connection.task = task
@@ -100,14 +101,14 @@ class WebServer:
         task.add_done_callback(self._tasks.discard)
 
     def _victim(self, newcomer: Connection) -> Connection:
-        """Return the connection to close so that another has room: one of the peer with the most connections."""
+        """Return the connection to close for ``newcomer``: a connection of the peer with the most."""
         counts = Counter(connection.peer for connection in self._connections)
         most = max(counts.values())
         queues: tuple[Iterable[Connection], ...] = (self._waiting, self._writing, (newcomer,), self._connections)
         return next(connection for queue in queues for connection in queue if counts[connection.peer] == most)
 
     def _make_room(self, newcomer: Connection) -> None:
-        """Close connections until the newcomer's answer fits the limit of unread answers, or is the only one."""
+        """Close connections until the newcomer's reply fits the limit of unread replies, or is the only one."""
         while self._writing:
             bodies = {id(connection.held): len(connection.held) for connection in (newcomer, *self._writing)}
             if sum(bodies.values()) <= self._limits.held_bytes:
@@ -118,7 +119,10 @@ class WebServer:
             self._close(max(self._writing, key=lambda connection: shares[connection.peer]), "evicted")
 
     def _close(self, connection: Connection, reason: CloseReason | None) -> None:
-        """Close at once and drop unsent data; its task ends by itself, or is cancelled while the handler runs."""
+        """Close a connection at once and drop unsent data.
+
+        Its task ends; if the handler runs, the task is cancelled.
+        """
         if reason in ("all_busy", "evicted"):
             self._log.warning("too many connections, one was closed: {reason}", reason=reason, peer=connection.peer)
         elif reason is not None:
@@ -148,14 +152,14 @@ class WebServer:
             self._log.error("a connection failed", error=error)
         finally:
             if connection in self._connections and connection.tls is not None and reason in _WITH_AN_ANSWER:
-                self._waiting[connection] = None  # may be evicted while it lingers
+                self._waiting[connection] = None  # may be evicted while it waits for the client
                 await end(connection, LINGER_SECONDS)
             if connection in self._connections:
                 self._close(connection, reason)
             await end(connection, LINGER_SECONDS)
 
     async def _exchange(self, connection: Connection) -> bool:
-        """Read one request and answer it; return False if the connection must close."""
+        """Handle one request; return False if the connection must close."""
         try:
             head = await self._read_head(connection)
         except h11.RemoteProtocolError as error:
@@ -182,7 +186,7 @@ class WebServer:
         return connection.http.our_state is h11.DONE and not self._stopping
 
     async def _read_head(self, connection: Connection) -> h11.Request | None:
-        """Return the next request without its body; None if the client closed before it began one."""
+        """Return the next request without its body; None if the client closed the connection before."""
         limits, http = self._limits, connection.http
         connection.header_begun = bool(http.trailing_data[0])
         may_idle = connection.served and not connection.header_begun
@@ -207,7 +211,7 @@ class WebServer:
         except TimeoutError:
             self._log.warning("a request was not answered in time", path=request.path)
             return HttpResponse(503, TEXT, b"Not answered in time\n")
-        except Exception as error:  # noqa: BLE001  # a broken page must not end the server; logged
+        except Exception as error:  # noqa: BLE001  # an error of a page must not end the server; logged
             self._log.error("a request failed", path=request.path, error=error)
             return HttpResponse(500, TEXT, b"Internal error, see the log\n")
 
@@ -219,7 +223,7 @@ class WebServer:
         if connection.writer.transport.is_closing():  # evicted in the middle of its header
             raise Closed(reason)
         await self._send(connection, response, method, is_last=True)
-        self._waiting[connection] = None  # may be evicted while it lingers
+        self._waiting[connection] = None  # may be evicted while it waits for the client
         try:
             async with asyncio.timeout(LINGER_SECONDS):
                 if connection.writer.can_write_eof():
@@ -227,7 +231,7 @@ class WebServer:
                 remaining_bytes = LINGER_BYTES
                 while remaining_bytes > 0 and (data := await connection.reader.read(remaining_bytes)):
                     remaining_bytes -= len(data)
-        except OSError:  # a TimeoutError too
+        except OSError:  # TimeoutError is an OSError
             pass
         raise Closed(reason)
 

@@ -14,11 +14,11 @@ from agent.web.secured import Secured
 from agent.web.server import Handler, WebServer
 
 STOP_SECONDS = 5.0
-"""Longest wait for running answers when the server stops."""
+"""Longest wait for running replies when the server stops."""
 
 
 class Serving:
-    """Serves ``handler`` at its addresses under the current ``terms``.
+    """Serves ``handler`` at its addresses with the current ``terms``.
 
     ``inherited``: listening sockets from systemd. ``local_path``: path of a socket for commands of root and of the
     agent's own user, without terms.
@@ -43,7 +43,7 @@ class Serving:
         self._local = WebServer(handler, log)
 
     async def start(self, addresses: Sequence[str]) -> None:
-        """Listen at ``addresses`` (as in the configuration); OSError names the address that fails.
+        """Listen at ``addresses`` (as in the configuration); OSError names the failing address.
 
         A failure of the local socket is only logged.
         """
@@ -60,7 +60,7 @@ class Serving:
                 self._log.warning("no local socket: rankwatch status needs an address", error=error)
 
     async def stop(self) -> None:
-        """Stop listening; running answers may end within STOP_SECONDS."""
+        """Stop listening; wait at most STOP_SECONDS for running replies."""
         await asyncio.gather(self._server.stop(STOP_SECONDS), self._local.stop(STOP_SECONDS))
         if self._local_path is not None:
             path = self._local_path

@@ -45,13 +45,13 @@ def context_of(config: TlsConfig, folder: Path) -> ssl.SSLContext:
 
 
 def has_allowed_name(certificate: Mapping[str, Any] | None, allowed: Collection[str]) -> bool:
-    """Return True if a verified certificate (as from ssl) has one of ``allowed`` as a name, or ``allowed`` is empty."""
+    """Return True if a verified certificate (from ssl) has a name in ``allowed``, or if ``allowed`` is empty."""
     names = {value for _, value in (certificate or {}).get("subjectAltName", ())}
     return not allowed or not names.isdisjoint(allowed)
 
 
 def _load_certificate(context: ssl.SSLContext, config: TlsConfig, folder: Path) -> None:
-    """Load the certificate chain; inline text goes through memory files, as OpenSSL reads only files."""
+    """Load the certificate chain. Inline text is written to memory files, as OpenSSL reads only files."""
     held: list[int] = []
 
     def path_of(text: str, name: str) -> str:

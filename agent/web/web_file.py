@@ -148,7 +148,7 @@ class WebFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 raise ValueError(f"basic_auth_users: the hash of {user!r} costs {match[1]}; {_MAX_COST} is the most")
 
     def protections(self) -> list[str]:
-        """Return the names of the settings that keep clients out."""
+        """Return the names of the settings that restrict clients."""
         tls = self.tls_server_config
         settings = {
             "tls_server_config": tls is not None,
@@ -159,7 +159,7 @@ class WebFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return [name for name, protects in settings.items() if protects]
 
     def files(self, folder: Path) -> list[Path]:
-        """Return the files that it names; a change of one counts as a change of the web file."""
+        """Return the files that the web file names. A change of such a file counts as a change of the web file."""
         tls = self.tls_server_config
         names = () if tls is None else (tls.cert_file, tls.key_file, tls.client_ca_file)
         return [folder / name for name in names if name]
