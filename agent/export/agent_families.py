@@ -25,7 +25,7 @@ EXPORTER_DURATION = Family("rankwatch_exporter_update_duration_seconds", "gauge"
     "How long the exporter's last update took; absent while the exporter is up without a source.",
     ("exporter",), "1 per exporter with a source, or down")
 EXPORTER_LATE = Family("rankwatch_exporter_updates_late_total", "counter",
-    "Updates that passed their deadline; they are never cancelled, and no second one starts meanwhile. "
+    "Updates that passed their deadline. A late update is not cancelled, and the next one starts after it. "
     "Absent while the exporter is up without a source, if it was never late.",
     ("exporter",), "1 per exporter with a source, down or once late")
 EXPORTER_FAILED = Family("rankwatch_exporter_updates_failed_total", "counter",
@@ -33,9 +33,9 @@ EXPORTER_FAILED = Family("rankwatch_exporter_updates_failed_total", "counter",
     "first.",
     ("exporter",), "1 per exporter that failed")
 EXPORTER_SKIPPED = Family("rankwatch_exporter_skipped_total", "counter",
-    "Pieces of a source (a record, a process) left out because of an error, which the log names. "
+    "Items of a source (a record, a process) left out because of an error, which the log shows. "
     "Absent before the first.",
-    ("exporter",), "1 per exporter that left something out")
+    ("exporter",), "1 per exporter that left an item out")
 EXPORTER_SERIES = Family("rankwatch_exporter_series", "gauge",
     "Series of the exporter in the last scrape that included it.",
     ("exporter",), "1 per exporter with series")
@@ -44,7 +44,7 @@ EXPORTER_DROPPED = Family("rankwatch_exporter_series_dropped_total", "counter",
     "counted at each scrape.",
     ("exporter",), "1 per exporter with series")
 SERIES_REFUSED = Family("rankwatch_series_refused_total", "counter",
-    "Counters without a series of their own because their rank reached its limit; they are summed under `other`.")
+    "Counters without a series of their own because a limit of series was reached; they are summed under `other`.")
 CPU = Family("process_cpu_seconds_total", "counter",
     "CPU time of the agent's process, user and system, without its helpers.")
 MEMORY = Family("process_resident_memory_bytes", "gauge", "Resident memory of the agent's process.")
@@ -61,9 +61,9 @@ LOOP_LAG = Family("rankwatch_event_loop_lag_seconds", "gauge",
     "The greatest lateness of an event loop timer in the last minute.",
     aggregate="max")
 START_AGE = Family("rankwatch_start_age_seconds", "gauge",
-    "How long ago the agent started, also counting while the machine sleeps. Independent of the wall clock.")
+    "Time since the agent's start, including the time in which the machine sleeps. Independent of the wall clock.")
 RELOAD_OK = Family("rankwatch_config_last_reload_successful", "gauge",
-    "1 if the configuration last read is in use, 0 if it was refused.")
+    "1 if the configuration that was read last is in use, 0 if it was refused.")
 CHECKPOINT_ERRORS = Family("rankwatch_checkpoint_save_errors_total", "counter",
     "Times the checkpoint could not be written.")
 # fmt: on

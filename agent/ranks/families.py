@@ -14,7 +14,7 @@ _RANK = ("job_id", "rank")
 
 # fmt: off
 RANK_UP = Family("rankwatch_rank_up", "gauge",
-    "1 while the rank's process runs on this node, 0 after it left, until its record expires.",
+    "1 while the rank's process runs on this node, 0 after its exit until its record expires.",
     _RANK, "1 per rank", "max")
 RANK_STATE = Family("rankwatch_rank_state", "gauge",
     "State of the rank, judged from its process, records and RAS: alive, unresponsive, exited, dead, finished or "
@@ -29,14 +29,14 @@ RANK_START = Family("rankwatch_rank_start_timestamp_seconds", "gauge",
     "When the rank's process started. A new value means that the rank was restarted.",
     _RANK, "1 per rank", "max")
 RANK_EXIT = Family("rankwatch_rank_exit_timestamp_seconds", "gauge",
-    "When the rank's process was seen to be gone; absent while it runs.",
+    "When the agent found that the rank's process had exited; absent while it runs.",
     _RANK, "1 per rank that left", "max")
 RANK_EXIT_INFO = Family("rankwatch_rank_exit_info", "gauge",
     "How the rank's process ended; always 1. reason: exited, signaled, oom_killed (by the kernel or systemd-oomd) or "
     "unknown; signal and code are empty where they do not apply.",
     (*_RANK, "reason", "signal", "code"), "1 per rank that left")
 RANK_PROGRESS = Family("rankwatch_rank_last_progress_timestamp_seconds", "gauge",
-    "When the rank last completed an operation, by its records; absent without records.",
+    "When the rank last completed an operation, from its records; absent without records.",
     _RANK, "1 per rank with records", "max")
 IDENTITY_PROBLEMS = Family("rankwatch_rank_identity_problems", "gauge",
     "Live rank processes by problem. duplicate: not exported, because another live process has their job_id and rank. "
@@ -44,7 +44,7 @@ IDENTITY_PROBLEMS = Family("rankwatch_rank_identity_problems", "gauge",
     "unidentified: no environment and no record names their rank.",
     ("problem",), "3 per node", "sum")
 RANKS_REFUSED = Family("rankwatch_rank_table_refused_total", "counter",
-    "Processes, writers and members of communicators that were left out because the rank table was full.",
+    "Processes, writers of records and memberships in communicators that were refused because the rank table was full.",
     aggregate="sum")
 
 NODE_TIME = Family("rankwatch_node_time_seconds", "gauge",
@@ -54,13 +54,13 @@ JOB_RANKS = Family("rankwatch_job_ranks", "gauge",
     "Ranks of the job on this node, by state; states without ranks have no series.",
     ("job_id", "state"), "1 to 6 per job", "sum")
 JOB_INFO = Family("rankwatch_job_info", "gauge",
-    "Facts about a job with live ranks here, from its environment; always 1. scheduler_cluster is "
-    "Slurm's name of the cluster, restarts counts requeues (Slurm) or restarts (torchrun, JobSet).",
+    "Facts about a job with live ranks on this node, from its environment; always 1. scheduler_cluster is Slurm's name "
+    "of the cluster. restarts is the number of requeues (Slurm) or restarts (torchrun, JobSet).",
     ("job_id", "user", "name", "world_size", "partition", "scheduler_cluster", "nodes", "restarts"),
     "1 per job", "max")
 COMMUNICATOR_INFO = Family("rankwatch_communicator_info", "gauge",
-    "A communicator with ranks on this node; always 1. ranks counts its ranks, nodes is NCCL's count of NVLink "
-    "domains.",
+    "A communicator with ranks on this node; always 1. ranks is the number of its ranks, nodes is NCCL's count of "
+    "NVLink domains.",
     ("job_id", "comm", "comm_name", "ranks", "nodes"), "1 per communicator", "max")
 COMMUNICATOR_MEMBER = Family("rankwatch_communicator_member_info", "gauge",
     "Maps a communicator's rank (comm, comm_rank) to the rank in the job; always 1.",

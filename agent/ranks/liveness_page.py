@@ -26,7 +26,8 @@ START_AGE = Family("rankwatch_job_start_age_seconds", "gauge",
     "rank's exit.",
     ("job_id",), "1 per job", "none")
 PROGRESS_AGE = Family("rankwatch_job_progress_age_seconds", "gauge",
-    "Time since the job's newest completed operation on this node, by records; absent without records or ranks.",
+    "Time since a rank of the job on this node last completed an operation, from records; absent without records or "
+    "ranks.",
     ("job_id",), "1 per job with records", "none")
 LONGEST_PAUSE = Family("rankwatch_job_longest_pause_seconds", "gauge",
     "The longest time so far between two completed operations of the job on this node. A pause this long is normal.",
@@ -36,15 +37,16 @@ ENDED_AGE = Family("rankwatch_job_ended_age_seconds", "gauge",
     "This end explains exits from 300 s before it to 60 s after it.",
     ("job_id", "state"), "1 per job that the scheduler ended", "none")
 PROVEN = Family("rankwatch_job_proven", "gauge",
-    "Whether the processes here belong to the job that they name. 0: no proof. 1: rank 0 runs here, and the "
-    "scheduler's cgroup, its parent process or a pod proves its job. Other nodes of a proven job have no series.",
+    "1 if it is proven that rank 0 of the job runs on this node: by the scheduler's cgroup, by a parent process of the "
+    "scheduler, or by a pod. 0 without a proof. Other nodes of a proven job have no series.",
     ("job_id",), "1 per job", "none")
 EXIT_AGE = Family("rankwatch_exit_age_seconds", "gauge",
-    "Time since a lead exit: among exits at most 60 s apart the first, the first by SIGTERM or ok, the first by OOM or "
-    "a fatal signal. -1 for 5 minutes once retracted: rank or job runs again, class changed, too old, no room. class: "
-    "oom, crash (SEGV, BUS, ILL, FPE, TRAP, SYS), fail (ABRT, status 1 to 127), torn (SIGKILL, then SIGTERM or a "
-    "failure of a peer here), killed (SIGKILL), left (SIGTERM, status 0, others), ok (finished, planned, or ended by "
-    "the scheduler), reboot (ran when the machine went down). lived: short below 600 s, else long.",
+    "Time since a lead exit. Of exits at most 60 s apart these are lead exits: the first, the first by SIGTERM or of "
+    "class ok, and the first by OOM or a fatal signal. -1 for 5 minutes after it became invalid: the rank or the job "
+    "runs again, the class changed, the exit is too old, or the limit is reached. class: oom, crash (SEGV, BUS, ILL, "
+    "FPE, TRAP, SYS), fail (ABRT, status 1 to 127), torn (SIGKILL, then SIGTERM or a failure of a peer on this node), "
+    "killed (SIGKILL), left (SIGTERM, status 0, others), ok (finished, planned, or ended by the scheduler), reboot "
+    "(ran when the machine went down). lived: short below 600 s, else long.",
     ("job_id", "rank", "reason", "signal", "code", "class", "lived", "cause", "user"),
     "3 per job with exits, 64 per node, and retracted ones")
 # fmt: on
