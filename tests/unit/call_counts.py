@@ -1,4 +1,4 @@
-"""How much work a function does, counted in calls: unlike a time the same on every machine."""
+"""Count the function calls of a piece of work. Unlike its time, the count is the same on every machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import FrameType
 
 
 def count_calls(work: Callable[[], object]) -> int:
-    """Return how many functions, of Python and of C, are called by ``work``."""
+    """Return the number of Python and C functions that ``work`` calls."""
     calls = 0
 
     def note(_frame: FrameType, event: str, _argument: object) -> None:

@@ -1,4 +1,4 @@
-"""Families of ours as prometheus-client has them, which is the reference, and as our own exposition."""
+"""The agent's metric families as prometheus-client would encode them (the reference), and as the agent encodes them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agent.export.lines import KeptHeads
 
 
 def client_metric(metric: Metric) -> ClientMetric:
-    """The same family and series, as the client has them."""
+    """Return the prometheus-client family with the same series."""
     family = metric.family
     if family.kind == "histogram":
         return _client_histogram(metric)
@@ -29,7 +29,7 @@ def client_metric(metric: Metric) -> ClientMetric:
 
 
 def _client_histogram(metric: Metric) -> ClientMetric:
-    """Series by series, as they may come in any order here; that a whole one is as the client's is a test's matter."""
+    """Build the histogram series by series, because the test's series may come in any order."""
     family = metric.family
     client = ClientMetric(family.name, family.help, family.kind)
     for labels, value in zip(metric.labels, metric.values, strict=True):
@@ -42,18 +42,18 @@ def _client_histogram(metric: Metric) -> ClientMetric:
 
 
 def samples(families: Iterable[Metric]) -> list[Sample]:
-    """Every series of these families, as the client has it."""
+    """Return every series of these families as a prometheus-client sample."""
     return [sample for family in families for sample in client_metric(family).samples]
 
 
 def reference(families: Iterable[Metric], *, openmetrics_format: bool = False) -> bytes:
-    """What the client's own encoder writes of these families, but for those without series."""
+    """Return the text that prometheus-client writes for these families; families without series are left out."""
     given = [client_metric(family) for family in families if family.labels]
     return reference_of(given, openmetrics_format=openmetrics_format)
 
 
 def reference_of(families: Iterable[ClientMetric], *, openmetrics_format: bool = False) -> bytes:
-    """What the client's own encoder writes of families of its own."""
+    """Return the text that prometheus-client writes for families of its own."""
     registry = CollectorRegistry()
     registry.register(_Collected(families))
     return (openmetrics if openmetrics_format else text).generate_latest(registry)
@@ -71,7 +71,7 @@ class _Collected:
 
 
 def encode(families: Iterable[Metric], selection: Selection | None = None) -> Rendered:
-    """Our exposition of these families, as one source that gives each once would have it."""
+    """Encode these families as the agent encodes one source."""
     chosen = selection or Selection()
     body, heads = Body(chosen), KeptHeads()
     for family in families:

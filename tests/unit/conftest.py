@@ -10,13 +10,13 @@ from rank_table import Table
 
 @pytest.fixture
 def table() -> Table:
-    """An empty rank table."""
+    """Provide an empty rank table."""
     return Table()
 
 
 @pytest.fixture
 def child() -> Iterator[subprocess.Popen[bytes]]:
-    """A process that waits for its standard input to end."""
+    """Start a process that waits for the end of its standard input."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
         yield process
         process.kill()

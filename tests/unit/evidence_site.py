@@ -23,7 +23,7 @@ RANKS = 2
 
 
 class Site:
-    """Two ranks of a job, with processes that sleep and hold secrets, and an exporter that offers evidence."""
+    """Two ranks of a job, whose sleeping processes hold secrets, and an exporter that collects evidence."""
 
     def __init__(self, root: Path, **settings: float) -> None:
         self.clock = FakeClock()
@@ -38,7 +38,8 @@ class Site:
         self.exporter = EvidenceExporter(self.config)
 
     async def start(self) -> None:
-        """Start the exporter, then the ranks: it says which variables it wants of those found from then on."""
+        """Start the exporter and then the ranks. The exporter must register its variables before the ranks are
+        found."""
         context = lent("evidence", self.clock, ranks=self.ranks, evidence=self.board.of("evidence"), roots=Roots())
         await self.exporter.start(context)
         for rank, key in enumerate(self.keys):
@@ -47,13 +48,13 @@ class Site:
         await self.look(1)
 
     async def start_and_kill(self, rank: int) -> None:
-        """Start, have a rank killed, and wait for the bundle."""
+        """Start the exporter, kill a rank, and wait for the bundle."""
         await self.start()
         self.kill(rank)
         await self.look(30)
 
     async def look(self, times: int = 20) -> None:
-        """Let seconds pass: a tick of the table and a look of the exporter each, and what it takes to its end."""
+        """Let ``times`` seconds pass. Each second the table ticks, the exporter updates, and its bundle is finished."""
         for _ in range(times):
             self.clock.advance(1.0)
             self.ranks.tick()
@@ -65,7 +66,7 @@ class Site:
         self.ranks.observe_exit(self.keys[rank], KILLED)
 
     async def summaries(self) -> list[Summary]:
-        """What was taken, the oldest first."""
+        """Return the summaries of the bundles, the oldest first."""
         return await asyncio.to_thread(lambda: [summary for _, summary in folder.summaries(self.folder)])
 
     async def members(self) -> dict[str, bytes]:

@@ -1,4 +1,4 @@
-"""A node with ranks, a made-up /proc and one exporter, for tests of exporters that follow jobs."""
+"""A node with ranks, a fake /proc and one exporter, for tests of exporters that follow jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from agent.sdk.exporter import StateSection
 
 
 class ExporterNode:
-    """Exporter ``name``, made by ``build``; ``lends``: what it is lent in place of the usual."""
+    """A node with exporter ``name``, which ``build`` makes; ``lends`` replaces parts of its context."""
 
     def __init__(self, name: str, folder: Path, build: Callable[[], Any], **lends: Any) -> None:
         self.runner = asyncio.Runner()
@@ -33,7 +33,7 @@ class ExporterNode:
         self.exporter = build()
 
     def observe(self, pid: int, rank: int, uid: int, given: Mapping[str, str] = {}, **more: Any) -> Any:
-        """Add a rank to the table; ``given``: more of its environment; the key of its process."""
+        """Add a rank to the table and return its process key; ``given``: further environment variables."""
         options = {name: more.pop(name) for name in ("job", "world") if name in more}
         variables = environment(rank, port="1", **options) | given
         facts = owned(pid, variables, Owner("user", str(uid)), uid=uid, **more)
@@ -42,17 +42,16 @@ class ExporterNode:
         return facts.key
 
     def start(self) -> None:
-        """Start the exporter."""
         self.runner.run(self.exporter.start(self.ctx))
 
     def look(self, seconds: float = 5.0) -> dict[str, float]:
-        """Let time pass, update, and return what is shown, by name and label values."""
+        """Let time pass, update, and return the exported values, keyed by name and label values."""
         self.clock.advance(seconds)
         self.runner.run(self.exporter.update())
         return self.shown()
 
     def shown(self) -> dict[str, float]:
-        """What is shown, by name and label values."""
+        """Return the exported values, keyed by name and label values."""
         return {
             "/".join((metric.family.name.removeprefix("rankwatch_"), *labels)): value
             for metric in self.exporter.families(self.exporter.snapshot())
@@ -68,12 +67,11 @@ class ExporterNode:
         self.start()
 
     def stop(self) -> None:
-        """Stop the exporter and its helpers."""
         self.runner.run(self.exporter.drain())
         end_writers(self.ctx)
         self.runner.run(stop_all(self.helpers))
 
     def end(self) -> None:
-        """Stop all."""
+        """Stop the exporter, and close the event loop."""
         self.stop()
         self.runner.close()

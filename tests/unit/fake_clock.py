@@ -1,10 +1,10 @@
-"""A clock that tests move."""
+"""A clock that a test sets."""
 
 from __future__ import annotations
 
 
 class FakeClock:
-    """Monotonic seconds from 1000, wall seconds from 1.7e9."""
+    """A clock that starts at 1000 monotonic seconds and 1.7e9 wall seconds."""
 
     def __init__(self) -> None:
         self.now = 1000.0

@@ -1,4 +1,4 @@
-"""A kernel that answers netlink questions from a table, in the kernel's formats."""
+"""A fake kernel that replies to netlink requests from a table, in the kernel's formats."""
 
 import struct
 from collections.abc import Callable
@@ -10,23 +10,23 @@ MULTI = 0x2
 
 
 def reply(question: Message, *payloads: bytes, kind: int | None = None) -> bytes:
-    """A datagram of messages that answer."""
+    """Return a datagram with one reply message for each payload."""
     number = question.number
     return b"".join(message(question.kind if kind is None else kind, MULTI, number, payload) for payload in payloads)
 
 
 def refuse(question: Message, code: int) -> bytes:
-    """An error."""
+    """Return an error reply."""
     return message(ERROR, 0, question.number, struct.pack("=i", -code) + b"\0" * 16)
 
 
 def done(question: Message, code: int = 0) -> bytes:
-    """The end of a dump."""
+    """Return the message that ends a dump."""
     return message(DONE, MULTI, question.number, struct.pack("=i", -code))
 
 
 class FakeKernel:
-    """Opens channels; ``questions`` holds (protocol, question) in order, ``open`` how many channels are open."""
+    """Opens channels; ``questions`` lists (protocol, request) in order, ``open`` counts the open channels."""
 
     def __init__(self, answer: Callable[[int, Message], list[bytes]]) -> None:
         self._answer = answer

@@ -1,4 +1,4 @@
-"""Dumps of flight recorders: the recorded ones, and such as PyTorch's writer would make, for tests."""
+"""Dumps of PyTorch's flight recorder: recorded ones, and artificial ones in the format of PyTorch's writer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DATA = Path(__file__).parents[1] / "data/flight_recorder"
 
 @cache
 def recorded(scenario: str) -> Mapping[int, bytes]:
-    """The dumps of a recorded hang, by rank."""
+    """Return the dumps of a recorded hang, keyed by rank."""
     with tarfile.open(DATA / "scenarios.tar.xz") as archive:
         dumps = {}
         for member in archive.getmembers():
@@ -26,7 +26,7 @@ def recorded(scenario: str) -> Mapping[int, bytes]:
 
 
 def pickled(value: Any) -> bytes:
-    """A value as PyTorch's writer pickles it: no text is shared."""
+    """Pickle a value as PyTorch's writer does, which writes equal strings again instead of references."""
     return b"\x80\x02" + _value(value) + b"."
 
 
@@ -46,7 +46,7 @@ def _value(value: Any) -> bytes:
 
 
 def entry(group: str = "0", sequence: int = 1, **changed: Any) -> dict[str, Any]:
-    """One operation, an all_reduce of 1024 floats that the GPU was not seen to start."""
+    """Return one operation: an all_reduce of 1,024 floats that is scheduled and not started."""
     return {
         "pg_id": int(group) if group.isdecimal() else 0,
         "process_group": (group, "default_pg"),
@@ -63,7 +63,7 @@ def entry(group: str = "0", sequence: int = 1, **changed: Any) -> dict[str, Any]
 def dump(
     entries: Sequence[Mapping[str, Any]] = (), ranks: str = "[0, 1, 2, 3]", enqueued: int = 1, **changed: Any
 ) -> dict[str, Any]:
-    """The dump of a rank of one group."""
+    """Return the dump of a rank in one process group."""
     return {
         "version": "2.9",
         "pg_config": {"0": {"name": "0", "desc": "default_pg", "ranks": ranks}},

@@ -1,4 +1,4 @@
-"""What the helper processes of the tests run."""
+"""Functions that the helper processes of the tests run."""
 
 import ctypes
 import os
@@ -12,14 +12,14 @@ PR_SET_PDEATHSIG = 1
 
 
 class Order(msgspec.Struct):
-    """What to do, and how much of it."""
+    """A named behaviour and its amount."""
 
     what: str = "nothing"
     amount: int = 0
 
 
 class Outcome(msgspec.Struct):
-    """The process that did it, what it found, and how long the body was."""
+    """The pid of the process, the result, and the length of the request's body."""
 
     pid: int
     found: list[str]
@@ -27,22 +27,22 @@ class Outcome(msgspec.Struct):
 
 
 def obey(order: Order, body: bytes) -> Outcome:
-    """Behave, or not."""
+    """Run the ordered behaviour, which may be a failure."""
     return Outcome(os.getpid(), ORDERS[order.what](order.amount) or [], len(body))
 
 
 def lie(order: Order, body: bytes) -> str:
-    """Answer with something else than an outcome."""
+    """Reply with something other than an ``Outcome``."""
     return order.what
 
 
 def nest(order: Order, body: bytes) -> msgspec.Raw:
-    """Answer with an outcome that has one value more, nested deeper than any reader's limit."""
+    """Reply with an ``Outcome`` with an extra field, which is nested deeper than any reader's limit."""
     return msgspec.Raw(b"\x84\xa3pid\x01\xa5found\x90\xaabody_bytes\x00\xa1x" + b"\x91" * order.amount + b"\xc0")
 
 
 def stop_at_once(request: dict[str, object], body: bytes) -> None:
-    """Never answer."""
+    """Stop the process, so that it never replies."""
     os.kill(os.getpid(), signal.SIGSTOP)
 
 

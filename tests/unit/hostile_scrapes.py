@@ -1,7 +1,7 @@
-"""A program that scrapes without end, each time for something else: `hostile_scrapes.py PORT UID EXPORTER...`.
+"""A program that scrapes without end, with a new query each time: `hostile_scrapes.py PORT UID EXPORTER...`.
 
-Prints a line when all connections have asked once. Needs nothing of the repository, so that it can run as any user.
-"""
+Prints a line when every connection has sent its first query. Imports nothing of the repository, so that any user can
+run it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FORMATS = ("text/plain", "application/openmetrics-text;version=1.0.0", "*/*")
 
 
 def question(dice: random.Random, exporters: list[str]) -> bytes:
-    """A scrape for some exporters or all but some, in any format and encoding; or one that is refused."""
+    """Return a random scrape: some exporters or all but some, in any format and encoding, or an invalid query."""
     kinds = dice.choice((["collect[]"], ["exclude[]"], ["wrong[]"], ["exclude[]", "collect[]"]))
     values: dict[str, list[str]] = {"wrong[]": []}
     some = dice.sample(exporters, dice.randrange(1, len(exporters)))
@@ -27,7 +27,7 @@ def question(dice: random.Random, exporters: list[str]) -> bytes:
 
 
 async def ask_without_end(dice: random.Random, port: int, exporters: list[str], began: asyncio.Semaphore) -> None:
-    """Ask again and again on one connection, and on a new one when that ends."""
+    """Send queries on one connection without end; open a new one when the server closes it."""
     while True:
         with suppress(OSError, asyncio.IncompleteReadError):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -41,7 +41,7 @@ async def ask_without_end(dice: random.Random, port: int, exporters: list[str], 
 
 
 async def main() -> None:
-    """Attack."""
+    """Start the connections, as user UID."""
     port, uid, exporters = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
     if uid != os.geteuid():
         os.setuid(uid)

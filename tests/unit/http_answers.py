@@ -1,4 +1,4 @@
-"""An HTTP server in the place of an agent or of a Prometheus."""
+"""An HTTP server that stands in for an agent or a Prometheus."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from threading import Thread
 
 @contextmanager
 def answering(answer: Callable[[BaseHTTPRequestHandler], bytes], code: int = 200) -> Iterator[str]:
-    """Serve what ``answer`` makes of each request; yield the address, host and port."""
+    """Reply to each request with the result of ``answer``; yield the server's host and port."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -19,10 +19,10 @@ def answering(answer: Callable[[BaseHTTPRequestHandler], bytes], code: int = 200
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Keep silent."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.daemon_threads = False  # its end waits for those of requests: no other test finds their sockets
+        server.daemon_threads = False  # server_close waits for request threads: their sockets do not reach other tests
         thread = Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         try:

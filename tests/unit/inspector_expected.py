@@ -1,4 +1,4 @@
-"""What a folder of Inspector files must add up to, worked out line by line with the standard library alone."""
+"""The totals of a folder of Inspector files, computed line by line with the standard library alone."""
 
 import json
 import lzma
@@ -23,7 +23,7 @@ BUS_FACTORS = {
 
 
 def size_class(size_bytes: int) -> str:
-    """The size label, found by counting up."""
+    """Return the size label, computed by a loop."""
     bound = 8192
     while bound < size_bytes:
         bound *= 4
@@ -31,7 +31,7 @@ def size_class(size_bytes: int) -> str:
 
 
 class Operation(NamedTuple):
-    """One operation's line with its header and metadata, wherever these stood."""
+    """One operation's line with its header and metadata, wherever the line has them."""
 
     header: dict[str, Any]
     metadata: dict[str, Any]
@@ -44,11 +44,11 @@ class Operation(NamedTuple):
 
     @property
     def bus_bytes(self) -> int:
-        """Bus bandwidth times time."""
+        """Return bus bandwidth times time."""
         return self.size_bytes if self.is_p2p else int(BUS_FACTORS[self.name](self.header["n_ranks"]) * self.size_bytes)
 
     def result(self) -> str:
-        """What is to become of it."""
+        """Return the result as which the reader must count the line."""
         if self.size_bytes >= 2**63:
             return "garbage"
         if self.timing != "kernel_gpu":
@@ -68,7 +68,7 @@ class Expected(NamedTuple):
 
 
 def unpacked(folder: Path, scratch: Path) -> Path:
-    """The folder, or a copy of it in which compressed files are unpacked."""
+    """Return the folder, or a copy of it with its compressed files unpacked."""
     packed = list(folder.glob("*.xz"))
     for path in packed:
         (scratch / path.stem).write_bytes(lzma.decompress(path.read_bytes()))
@@ -127,7 +127,7 @@ def _add(sums: dict[tuple[str, int, str, int, str, str], list[int]], one: Operat
 
 
 def _missing(operations: list[Operation]) -> Counter[str]:
-    """Numbers left out, by cause: a pass with as many lines as a ring holds opened its gaps by overflow."""
+    """Count missing records by cause: if a dump has as many lines as the ring holds, its gaps are overflow."""
     missing: Counter[str] = Counter()
     rings: dict[tuple[str, int, bool], list[list[Operation]]] = defaultdict(list)
     last = None

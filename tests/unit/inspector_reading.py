@@ -1,4 +1,4 @@
-"""A reader of Inspector files for tests, and what it published."""
+"""A reader of Inspector files for tests, and its published results."""
 
 from pathlib import Path
 from typing import Any
@@ -13,33 +13,33 @@ EVERYONE = Ownership(everyone=True)
 
 
 def make(root: Path, clock: FakeClock | None = None, restored: bytes | None = None, **more: Any) -> DirectoryReader:
-    """A reader of every file from its beginning, without a budget's end."""
+    """Return a reader that reads every file from its beginning, with no limit of series."""
     more.setdefault("from_beginning", True)
     return DirectoryReader(root, clock or FakeClock(), lambda *_: True, restored=restored, **more)
 
 
 def all_of(reader: DirectoryReader, ownership: Ownership = EVERYONE) -> Turn:
-    """Turn until nothing waits; return a last turn."""
+    """Let the reader run until no bytes wait; return the result of a last turn."""
     while reader.turn(ownership).waiting:
         pass
     return reader.turn(ownership, last=True)
 
 
 def published(turn: Turn) -> Published:
-    """What a turn published."""
+    """Return the results that a turn published."""
     assert turn.published is not None
     return turn.published
 
 
 def read(reader: DirectoryReader) -> Published:
-    """All that is there; the reader ends."""
+    """Read all files, close the reader, and return its results."""
     view = published(all_of(reader))
     reader.close()
     return view
 
 
 def sums_of(view: Published) -> dict[tuple[Any, ...], list[int]]:
-    """Published totals in the form of ``expected_sums``, those of all generations of a file together."""
+    """Return published totals in the form of ``expected_sums``; the generations of a file are added up."""
     sums: dict[tuple[Any, ...], list[int]] = {}
     for writer in view.writers:
         for key, own in writer.totals.items():

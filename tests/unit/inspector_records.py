@@ -8,7 +8,7 @@ DATA = Path(__file__).parents[1] / "data" / "inspector"
 
 
 def line(sn: int = 0, **changes: Any) -> bytes:
-    """One collective's line; ``changes`` replace members wherever they stand."""
+    """Return the line of one collective; ``changes`` replace its members at any depth."""
     record: dict[str, Any] = {
         "header": {"id": "0xabc", "comm_name": "tp", "rank": 1, "n_ranks": 4, "nnodes": 1},
         "metadata": {"dump_timestamp_us": 1_690_000_000_000_000 + sn, "hostname": "here", "pid": 7},
@@ -23,6 +23,6 @@ def line(sn: int = 0, **changes: Any) -> bytes:
 
 
 def append(path: Path, *contents: bytes) -> None:
-    """Write at the end of a file."""
+    """Append to a file."""
     with path.open("ab") as writer:
         writer.write(b"".join(contents))

@@ -1,4 +1,4 @@
-"""Jobs as the reader of logs sees them, and the events of a line, for tests."""
+"""Jobs in the form that the log reader takes, and the events of a log line, for tests."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from exporters.job_log.matcher import LogEvent, events
 
 CATALOGUE = catalogue()
 OWNER = os.getuid() or 1000
-"""The owner of jobs and logs: not root, which passes every check."""
+"""The owner of jobs and logs. It is not root, because root passes every check."""
 
 
 def classify(line: bytes, known: Catalogue = CATALOGUE) -> LogEvent | None:
-    """Return the event in a line; None without one."""
+    """Return the event in a line, or None."""
     return next(events(line, known), None)
 
 
 def job(job_id: str = "4711", ranks: int = 8, **more: Any) -> LoggedJob:
-    """A job with processes 4000 to 4003 of this node as ranks 0 to 3."""
+    """Return a job whose ranks 0 to 3 are the processes 4000 to 4003 of this node."""
     here = tuple(view(4000 + rank, str(rank), parent_pid=1) for rank in range(4))
     fields: dict[str, Any] = {
         "uids": frozenset({OWNER}),
@@ -38,7 +38,7 @@ def job(job_id: str = "4711", ranks: int = 8, **more: Any) -> LoggedJob:
 
 
 def event(line: str) -> LogEvent:
-    """The event in a line that holds one."""
+    """Return the event in a line that has one."""
     match = classify(line.encode())
     assert match is not None, line
     return match

@@ -1,4 +1,4 @@
-"""The kernel's log exporter on a node, for tests of it."""
+"""A node with the kernel log exporter, for tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Series = dict[tuple[str, ...], float]
 
 
 class Node:
-    """The exporter over a log, with two GPUs and a NIC unless they are yet to be found."""
+    """The exporter with a kernel log; GPUs and a NIC are known unless a test names them later."""
 
     def __init__(self, log: Path, before: Node | None = None, *, wanted: bool = False, named: bool = True) -> None:
         self.clock = FakeClock()
@@ -54,7 +54,7 @@ class Node:
         )
 
     def name_hardware(self) -> None:
-        """Let the exporters of GPUs and NICs find what there is."""
+        """Report the GPUs and the NIC, as their exporters would."""
         self.hardware.of("nvml").observe_gpus(GPUS)
         self.hardware.of("rdma").observe_nics([Nic("mlx5_0", "0000:19:00.0")])
 
@@ -63,7 +63,7 @@ class Node:
         self.ranks.tick()
 
     def write(self, *lines: str, seconds: float = 7039.0) -> None:
-        """Let the kernel write lines at one time."""
+        """Add lines to the kernel log, all with one time."""
         added = [f"4,{number},{int(seconds * 1e6)},-;{text}\n" for number, text in enumerate(lines, self.written)]
         self.written += len(added)
         self.put(self.log, "".join(added), "a")
@@ -72,7 +72,7 @@ class Node:
         self.put(self.root / "proc/1/mountinfo", mountinfo)
 
     def put(self, path: Path, text: str, mode: str = "w") -> None:
-        """Let a file have this text at the next look."""
+        """Write this text into a file before the next look."""
         self.changes.append((path, text, mode))
 
     def change(self) -> None:
@@ -91,12 +91,12 @@ class Node:
             await self.exporter.drain()
 
     async def look(self) -> Series:
-        """Start, look once and end; return the series by family (without its prefix) and labels."""
+        """Start, look once and stop; return the series, keyed by family (without its prefix) and labels."""
         async with self.running():
             return await self.look_again()
 
     async def look_again(self) -> Series:
-        """Look while it runs."""
+        """Look once more, and return the series."""
         await asyncio.to_thread(self.change)
         await self.exporter.update()
         return {

@@ -1,4 +1,4 @@
-"""What the agent lends to an exporter, for tests of one."""
+"""The context that the agent passes to an exporter, for tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from agent.sdk.exporter import Clock, Context, Logger, OwnThread, Roots, StateSe
 
 
 class Admission(series_budget.Admission):
-    """Room for series out of a budget of its own."""
+    """Admits series up to a limit."""
 
     def __init__(self, *limits: int, **named: int) -> None:
         super().__init__(series_budget.SeriesBudget(*limits, **named))
@@ -37,38 +37,37 @@ class Admission(series_budget.Admission):
 
 
 async def stop_all(helpers: Helpers) -> None:
-    """End every helper process, as the agent does at the end of an exporter's run."""
+    """Stop every helper process, as the agent does when an exporter stops."""
     for helper in helpers.all():
         await helper.stop()
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition that nothing signals."""
+    """Poll until a condition is true."""
     async with asyncio.timeout(20.0):
         while not condition():
             await asyncio.sleep(0.001)
 
 
 def failed(ledger: HealthLedger) -> list[Entry]:
-    """What the ledger holds that has failed."""
+    """Return the ledger's failed checks."""
     return [entry for entry in ledger.entries() if entry.finding.state is CheckState.FAILED]
 
 
 def well(levels: Mapping[str, CheckState]) -> dict[str, bool]:
-    """By check: whether it is well."""
+    """Return whether each check is OK."""
     return {check: state is CheckState.OK for check, state in levels.items()}
 
 
 def children() -> list[str]:
-    """This process' children (blocking)."""
+    """Return the pids of this process's children (blocking)."""
     return Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
 
 
 def lent(name: str, clock: Clock, root: Path | None = None, **changed: Any) -> Context:
-    """Lend tables of its own to exporter ``name``, and the trees below ``root``.
+    """Return a context for exporter ``name``, with its own tables and with the trees below ``root``.
 
-    ``changed``: other fields; ``hardware`` is a whole Hardware, ``ranks`` a whole RankTable.
-    """
+    ``changed``: other fields; ``hardware`` is a whole Hardware, ``ranks`` a whole RankTable."""
     fields: dict[str, Any] = {
         "roots": Roots() if root is None else Roots(root / "proc", root / "sys", root / "run"), "clock": clock,
         "hostname": "here", "ranks": RankTable(clock, "here"), "state": StateSection(name, None), "admit": Admission(),

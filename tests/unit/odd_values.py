@@ -1,4 +1,4 @@
-"""What a reader of outside text or of saved values may be given in the place of what it expects."""
+"""Unexpected input for readers of external text and of saved values."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _REPLACEMENTS = st.one_of(st.sampled_from(_DIGITS), st.sampled_from(_WORDS))
 
 
 class _Spot(NamedTuple):
-    """A word in a text."""
+    """A word's position in a text."""
 
     body: bytes
     begin: int
@@ -41,7 +41,8 @@ class _Spot(NamedTuple):
 
 
 def _spots(bodies: Iterable[bytes]) -> list[_Spot]:
-    """The words of these texts, but those between two others, numbers or not, only once: rare ones are as likely."""
+    """Return the words of these texts, each pair of neighbours only once, so that rare words are as likely as
+    others."""
     spots: dict[tuple[bytes, ...], _Spot] = {}
     for body in bodies:
         words = list(_WORD.finditer(body))
@@ -52,7 +53,7 @@ def _spots(bodies: Iterable[bytes]) -> list[_Spot]:
 
 
 def damaged(*bodies: bytes) -> st.SearchStrategy[bytes]:
-    """One of these texts with a word that is not what it should be, or cut, doubled or with odd bytes, or all that."""
+    """Draw one of these texts with wrong words, cut, doubled, or with odd bytes."""
     return _damaged(bodies, _spots(bodies))
 
 
@@ -91,7 +92,7 @@ _KEYS = st.sampled_from(["", "x", "x" * 10_000, -1, 2**62, 2**64 - 1])
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where the parts of plain values stand, the innermost ones and those that hold them."""
+    """Yield the path of every part of plain values, containers included."""
     yield path
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list | tuple) else ()
     for key, own in items:
@@ -99,7 +100,7 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
 
 
 def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
-    """The same with another value at one place."""
+    """Return a copy with another value at one path."""
     if not path:
         return new
     copy = dict(value) if isinstance(value, dict) else list(value)
@@ -109,7 +110,7 @@ def changed(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 @st.composite
 def reshaped(draw: st.DrawFn, plain: Any) -> Any:
-    """Plain values with up to three replaced, mostly by values of their own type; keys too."""
+    """Draw plain values with up to three keys or values replaced, mostly by values of the same type."""
     for _ in range(draw(st.integers(1, 3))):
         path = draw(st.sampled_from(list(places(plain))))
         here = plain
@@ -126,23 +127,22 @@ def reshaped(draw: st.DrawFn, plain: Any) -> Any:
 
 
 def plain(section: bytes | None) -> Any:
-    """The plain values of a section of the checkpoint."""
+    """Return the plain values of a checkpoint section."""
     assert section is not None
     return msgspec.msgpack.decode(section, strict=False)
 
 
 def shown(families: Iterable[Metric]) -> bytes:
-    """What a scrape would get of these families."""
+    """Return the body of a scrape of these families."""
     return encode(families).body
 
 
 class AtOnce:
-    """A thread that is none: what it is given runs where it is called."""
+    """Stands in for a thread: runs the work in the caller."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Do the work."""
         await asyncio.sleep(0)
         return work()

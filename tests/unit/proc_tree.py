@@ -1,4 +1,4 @@
-"""A made-up /proc, in the kernel's formats (proc(5)), for readers that take their root as a parameter."""
+"""A fake /proc in the kernel's formats (proc(5)), for readers that take its root as a parameter."""
 
 import os
 import shutil
@@ -20,7 +20,7 @@ nonvoluntary_ctxt_switches:\t0
 
 
 class ProcTree:
-    """Processes under ``root``; ``add`` again to change one."""
+    """Processes below ``root``; a second ``add`` replaces a process."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -52,10 +52,9 @@ class ProcTree:
         session: int = 0,
         numbers: dict[int, int] | None = None,
     ) -> None:
-        """Write one process. ``threads`` besides the main one: names; ``thread_states``: letter, switches.
+        """Write one process. ``threads``: names of further threads; ``thread_states``: letter and switches.
 
-        ``numbers``: of the stat lines of the process and its threads, by their place in proc(5).
-        """
+        ``numbers``: fields of the stat lines of the process and its threads, keyed by their position in proc(5)."""
         folder = self.root / str(pid)
         shutil.rmtree(folder, ignore_errors=True)
         names = {pid: name, **(threads or {})}
@@ -89,19 +88,19 @@ class ProcTree:
             os.symlink(target, folder / "fd" / str(number))
 
     def hold(self, pid: int, path: Path, number: int = 1, flags: str = "0100001") -> None:
-        """Have a process hold a file open, for writing unless other flags are given."""
+        """Let a process hold a file open, for writing unless ``flags`` say otherwise."""
         folder = self.root / str(pid)
         (folder / "fdinfo").mkdir(exist_ok=True)
         (folder / f"fd/{number}").symlink_to(path)
         (folder / f"fdinfo/{number}").write_text(f"pos:\t0\nflags:\t{flags}\n")
 
     def note(self, pid: int, tid: int, **files: str) -> None:
-        """Write files of one thread, by name."""
+        """Write files of one thread, keyed by name."""
         for name, text in files.items():
             (self.root / str(pid) / "task" / str(tid) / name).write_text(text)
 
     def remove(self, pid: int) -> None:
-        """Let a process vanish."""
+        """Remove a process."""
         shutil.rmtree(self.root / str(pid))
 
 
@@ -117,7 +116,7 @@ def stat_line(
     session: int = 0,
     numbers: dict[int, int] | None = None,
 ) -> str:
-    """A line of /proc/PID/stat with 52 fields; ``numbers``: the fields that matter, by position."""
+    """Return a line of /proc/PID/stat with 52 fields; ``numbers``: fields by position."""
     fields = ["0"] * 53
     fields[4], fields[6], fields[9], fields[20] = map(str, (parent, session, flags, threads))
     fields[22], fields[52] = str(start), str(exit_code)

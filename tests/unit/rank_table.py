@@ -1,4 +1,4 @@
-"""A rank table, its clock, and the evidence that tests put into it."""
+"""A rank table, its clock, and helpers that fill it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KILLED = ExitStatus(known=True, signal=SIGKILL)
 
 
 def environment(rank: int, world: int = 8, job: str = "4711", port: str = "29500") -> dict[str, str]:
-    """What Slurm and torchrun would set."""
+    """Return the environment that Slurm and torchrun would set."""
     return {
         "RANK": str(rank), "LOCAL_RANK": str(rank % 4), "WORLD_SIZE": str(world), "SLURM_JOB_ID": job,
         "MASTER_ADDR": "node-a", "MASTER_PORT": port,
@@ -30,17 +30,17 @@ def environment(rank: int, world: int = 8, job: str = "4711", port: str = "29500
 
 
 def facts(pid: int, env: dict[str, str] | None = None) -> ProcessFacts:
-    """A rank process."""
+    """Return the facts of a rank process."""
     return ProcessFacts(ProcessKey(pid, 5000), 1.7e9, pid, "alice", "thread", env)
 
 
 def writer_key(pid: int, generation: int = 0) -> WriterKey:
-    """A writer with its own file."""
+    """Return the key of a writer with its own file."""
     return WriterKey(64, pid, generation, "here", pid)
 
 
 def view(pid: int, rank: str, job: str = "4711", *, exited: bool = False, source: str = "", **more: Any) -> RankView:
-    """A published rank, the only one of its process; ``more``: fields of its facts."""
+    """Return a published rank, the only one of its process; ``more``: fields of its facts."""
     known = msgspec.structs.replace(facts(pid), **more)
     label = RankLabel(job, rank)
     exited_at = 1.0 if exited else None
@@ -50,15 +50,14 @@ def view(pid: int, rank: str, job: str = "4711", *, exited: bool = False, source
 def owned(
     pid: int, env: dict[str, str] | None, owner: Owner, *, uid: int = 1000, parent: int = 0, **more: Any
 ) -> ProcessFacts:
-    """A rank process of an owner; ``more``: further fields of its facts."""
+    """Return the facts of an owner's rank process; ``more``: further fields."""
     return msgspec.structs.replace(facts(pid, env), owner=owner, uid=uid, parent_pid=parent, **more)
 
 
 class RankTable(table.RankTable):
-    """A rank table that also takes evidence itself, by a writer of its own.
+    """A rank table with the methods of its writers.
 
-    It fails a test in which it is used on another thread than that which made it.
-    """
+    A test that uses the table on a second thread fails."""
 
     def __init__(self, clock: FakeClock, hostname: str, settle_at_once: bool = False) -> None:
         object.__setattr__(self, "owner", threading.get_ident())
@@ -85,19 +84,19 @@ class Table:
         return self.add_facts(facts(pid, env))
 
     def add_facts(self, process: ProcessFacts, then: float | None = None) -> ProcessKey:
-        """Take in a process, and look once more after ``then`` seconds."""
+        """Add a process; tick ``then`` seconds later."""
         assert self.ranks.observe_process(process)
         if then is not None:
             self.tick(then)
         return process.key
 
     def record(self, pid: int, memberships: list[Membership], key: ProcessKey, at: float | None = None) -> None:
-        """A writer's memberships and progress, and the process that it is."""
+        """Record memberships and progress of a writer, and link the writer to a process."""
         self.ranks.observe_records(writer_key(pid), memberships, at)
         self.ranks.link(writer_key(pid), key)
 
     def restarted(self, seconds: float = 0.0, saved: bytes | None = None) -> Table:
-        """The table of an agent that starts ``seconds`` later with this one's checkpoint."""
+        """Return the table of an agent that starts ``seconds`` later from this table's checkpoint."""
         again = Table()
         again.clock.now = self.clock.now + seconds
         again.ranks.load(saved or self.ranks.dump())
@@ -111,7 +110,7 @@ class Table:
         return {v.label: v.process.facts.key.pid for v in self.ranks.snapshot().ranks if v.process.facts}
 
     def states(self) -> dict[str, str]:
-        """The states by rank, after the verdict on changed jobs, as at the end of a turn of the loop."""
+        """Return the states by rank, after the verdict on changed jobs, as at the end of the loop."""
         self.ranks.judge_changed()
         views = self.ranks.snapshot().ranks
         return {v.label.rank: v.process.verdict.state for v in views if v.process.verdict is not None}

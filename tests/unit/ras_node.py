@@ -1,4 +1,4 @@
-"""A made-up node with a scripted RAS server, and the exporter that asks it."""
+"""A fake node with a scripted RAS server, and the exporter that queries the server."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ def report(
     hash_number: int = 0xAB,
     launched: int | None = None,
 ) -> bytes:
-    """A report of one communicator: the last ranks do not answer; ``launched``, if given, is the others' count."""
+    """Return a report of one communicator whose last ranks are missing; ``launched``: launches of the other ranks."""
     counts = {} if launched is None else {"collective_counts": {"AllReduce": launched}}
     places = [
         {"rank": rank, "host": "10.0.0.1", "pid": pids[rank % len(pids)], "nvml_dev": rank, **counts}
@@ -51,11 +51,10 @@ def report(
 
 
 class Node:
-    """A node with ranks 0 and 1 of job 4711 (pids 11 and 12), of ``world``, whose RAS gives ``replies`` in turn.
+    """A node with ranks 0 and 1 of job 4711 (pids 11 and 12) of ``world`` ranks; RAS sends the ``replies`` in order.
 
-    The last of them is given again and again; None is a reply that does not come. ``streams`` are those who monitor.
-    Connections are accepted by the processes ``accepting``, then by all in turn.
-    """
+    The last reply is sent again and again; None: no reply comes. ``streams``: connections with MONITOR. The processes
+    ``accepting`` accept the first connections, then all processes in turn."""
 
     def __init__(
         self,
@@ -92,11 +91,11 @@ class Node:
         uid: int = 0,
         port: int | None = None,
     ) -> None:
-        """Add a rank process with a listener at ``port``, and records of its place in a communicator."""
+        """Add a rank process with a listener at ``port``, and records of its membership in a communicator."""
         if port is None:
             self.pids.append(pid)
         self.listening[pid] = (port or self.port, uid)
-        whole = {"NCCL_RAS_ADDR": f"127.0.0.1:{self.port}", "NCCL_RAS_TIMEOUT_FACTOR": "1", **env}  # no file adds to it
+        whole = {"NCCL_RAS_ADDR": f"127.0.0.1:{self.port}", "NCCL_RAS_TIMEOUT_FACTOR": "1", **env}  # no file sets more
         self.tree.add(pid, threads={pid + 1000: "NCCL RAS"}, maps=MAPS, environment=whole, uid=uid)
         (self.tree.root / f"{pid}/fd/40").symlink_to(f"socket:[{pid}]")
         (self.tree.root / f"{pid}/net").mkdir()
@@ -139,7 +138,7 @@ class Node:
         await conversing(self.report, self.monitor)(reader, writer)
 
     def accept(self, pid: int, client: Endpoint) -> None:
-        """Have the process hold the server's end of a connection."""
+        """Let the process hold the server's end of a connection."""
         (self.tree.root / f"{pid}/fd/{client.port}").symlink_to(f"socket:[{client.port}]")
         port, uid = self.listening[pid]
         ends = f"0100007F:{port:04X} 0100007F:{client.port:04X}"
@@ -149,7 +148,7 @@ class Node:
 
     @asynccontextmanager
     async def exporter(self, role: str = "auto", *, once: bool = False) -> AsyncIterator[RasExporter]:
-        """The exporter, started, with the server running."""
+        """Start the server and the exporter; yield the exporter."""
         async with served(self.serve, self.listener) as endpoint:
             config = msgspec.convert({"addresses": [f"127.0.0.1:{endpoint.port}"], "role": role}, RasConfig)
             exporter = await self.start(config, once=once)
@@ -165,24 +164,24 @@ class Node:
         return exporter
 
     async def look(self, exporter: RasExporter, after: float) -> RasSnapshot:
-        """Move the clock and update."""
+        """Move the clock, and update."""
         self.table.tick(after)
         await exporter.update()
         await exporter.settle()
         return exporter.snapshot()
 
     async def first_query(self, exporter: RasExporter) -> RasSnapshot:
-        """Have the listeners found, and wait for as long as the first query may be put off."""
+        """Let the exporter find the listeners, and wait until its first query is due."""
         await self.look(exporter, 1.0)
         return await self.look(exporter, MIN_INTERVAL_SECONDS)
 
     async def listened_to(self, exporter: RasExporter) -> asyncio.StreamWriter:
-        """Wait until the exporter listens; return this end of the stream."""
+        """Wait until the exporter monitors events; return the server's end of the stream."""
         await until(lambda: exporter.snapshot().heard.up == {f"127.0.0.1:{self.port}": True})
         return self.streams[-1]
 
     async def tell(self, exporter: RasExporter, event: str, times: int = 1) -> None:
-        """Send an event from RAS, and wait until the exporter has it."""
+        """Send events from RAS, and wait until the exporter has counted them."""
         before = exporter.snapshot().heard.events[event]
         self.streams[-1].write(f"[2026-11-20 18:05:23] {event}: 10.0.0.1<4711> \n".encode() * times)
         await until(lambda: exporter.snapshot().heard.events[event] == before + times)

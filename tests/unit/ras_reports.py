@@ -1,4 +1,4 @@
-"""Made-up reports of any size, as NCCL 2.32 writes them."""
+"""Artificial reports of any size, in the format of NCCL 2.32."""
 
 import json
 from collections.abc import Iterator
@@ -9,14 +9,14 @@ COUNTS = {"Broadcast": 3, "Reduce": 0, "AllGather": 512_345, "ReduceScatter": 51
 
 
 def rank(number: int) -> dict[str, object]:
-    """One rank, which answered."""
+    """Return one rank that has replied."""
     node, gpu = divmod(number, RANKS_PER_NODE)
     identity = {"rank": number, "host": f"10.4.{node >> 8}.{node & 255}", "pid": 1_000_000 + number}
     return {**identity, "cuda_dev": gpu, "nvml_dev": gpu, "status": STATUS, "collective_counts": COUNTS}
 
 
 def communicators(ranks: int, count: int) -> Iterator[str]:
-    """The communicators, all of all ranks."""
+    """Yield communicators that each contain all ranks."""
     members = [rank(number) for number in range(ranks)]
     for number in range(count):
         size = {"size": ranks, "ranks_count": ranks, "missing_ranks_count": 0}
@@ -25,7 +25,7 @@ def communicators(ranks: int, count: int) -> Iterator[str]:
 
 
 def report(ranks: int, count: int) -> Iterator[bytes]:
-    """A report in pieces, one for each communicator."""
+    """Yield a report in pieces, one for each communicator."""
     yield b'{\n  "nccl_version": "2.32.3",\n  "timestamp": "2026-11-20 17:52:36",\n  "communicators": [\n    '
     for number, text in enumerate(communicators(ranks, count)):
         yield (",\n    " if number else "").encode() + text.encode()

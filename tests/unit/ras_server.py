@@ -1,4 +1,4 @@
-"""A server in the place of a RAS thread, well-behaved or not."""
+"""A server that stands in for a RAS thread, correct or faulty."""
 
 import asyncio
 import socket
@@ -9,18 +9,18 @@ from exporters.ras.protocol.client import Endpoint
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
-JSON_ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n")  # To the greeting, the timeout and the format
+JSON_ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n")  # Replies to the greeting, the timeout and the format
 
 
 @asynccontextmanager
 async def served(serve: Serve, listener: socket.socket | None = None) -> AsyncIterator[Endpoint]:
-    """Serve every connection so, at ``listener`` or a port of its own; at the end each must have ended too."""
+    """Serve every connection at ``listener``, or at a port of its own; wait at the end until each has closed."""
     ended: list[asyncio.Task[None]] = []
 
     async def whole(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             await serve(reader, writer)
-        except ConnectionError:  # the client had enough
+        except ConnectionError:  # the client closed early
             pass
         finally:
             writer.close()
@@ -37,7 +37,7 @@ async def served(serve: Serve, listener: socket.socket | None = None) -> AsyncIt
 
 
 def answering(answers: Iterable[bytes], report: Iterable[bytes] = (), heard: list[bytes] | None = None) -> Serve:
-    """A server that gives one answer for each line it hears, then the report, then the end."""
+    """Return a server that sends one reply for each line it reads, then the report, and closes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for answer in [*answers, b""]:
@@ -53,10 +53,9 @@ def answering(answers: Iterable[bytes], report: Iterable[bytes] = (), heard: lis
 
 
 def conversing(report: Callable[[], Awaitable[bytes | None]], monitor: Serve) -> Serve:
-    """A server that answers each command as a RAS thread does: STATUS by a report (None: by none), then the end.
+    """Return a server that answers commands as a RAS thread does: STATUS with a report or nothing; then it closes.
 
-    A connection that asks to MONITOR is ``monitor``'s from there on.
-    """
+    ``monitor`` takes over a connection that sends MONITOR."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while line := await reader.readline():

@@ -1,4 +1,4 @@
-"""A made-up node and the scanner that looks at it."""
+"""A fake node and its scanner."""
 
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ GPU = {9: Path("/dev/nvidia0")}
 
 
 class Node:
-    """A made-up node and its scanner."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -32,7 +31,7 @@ class Node:
         self.scanner = Scanner(self.roots, self.guard)
 
     def add_rank(self, pid: int, **state: Any) -> None:
-        """Add a process with a thread of NCCL's, or change it."""
+        """Add or change a process with a thread of NCCL's."""
         self.proc.add(pid, threads={100_000 + pid: "NCCL RAS"}, **state)
 
     def look(self, *writer_keys: WriterKey, after: float = 1.0) -> ScanResult:

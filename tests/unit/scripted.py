@@ -1,4 +1,4 @@
-"""Exporters that a test scripts, and supervisors that run them."""
+"""Scripted exporters, and supervisors that run them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from agent.sdk.exporter import Context, ExporterConfig, Roots, Spec
 
 
 class Section(ExporterConfig, frozen=True, kw_only=True):
-    """``number`` makes sections differ; ``refuse`` is for exporters whose start can fail."""
+    """The section of a scripted exporter: ``number`` makes sections differ; with ``refuse`` a start can fail."""
 
     number: int = 0
     refuse: bool = False
@@ -45,7 +45,7 @@ class Idle:
 def plan(
     make: Callable[[str, Section], Idle], interval: float = 60.0, drain: float = 1.0, **sections: Section
 ) -> ExporterPlan:
-    """Exporters by name, each made of its name and its section."""
+    """Return exporters keyed by name, each built from its name and section."""
 
     def prepared(name: str, section: Section) -> Prepared:
         spec = Spec(
@@ -57,10 +57,10 @@ def plan(
 
 
 def state_file(directory: Path | None = None) -> StateFile:
-    """The checkpoint in this directory, or none."""
+    """Return the checkpoint file of this directory, or of none."""
     return StateFile(directory and directory / "checkpoint", "boot", Logger("test"))
 
 
 def supervisor(state: StateFile | None = None, clock: FakeClock | None = None) -> Supervisor:
-    """A supervisor."""
+    """Return a supervisor."""
     return Supervisor(clock or FakeClock(), "here", Roots(), state or state_file())

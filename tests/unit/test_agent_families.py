@@ -1,4 +1,4 @@
-"""What the agent says of itself."""
+"""The metrics of the agent about itself."""
 
 import os
 import re
@@ -24,17 +24,17 @@ OWN = psutil.Process()
 
 
 def shown(snapshot: SelfSnapshot, own: psutil.Process = OWN) -> dict[tuple[str, ...], float]:
-    """The series by name and label values."""
+    """Return the series, keyed by name and label values."""
     return {(sample.name, *sample.labels.values()): sample.value for sample in samples(families(snapshot, own))}
 
 
 def stat() -> list[str]:
-    """The fields of /proc/self/stat from the third on."""
+    """Return the fields of /proc/self/stat from the third on."""
     return Path("/proc/self/stat").read_text().rpartition(")")[2].split()
 
 
 def cpu_seconds() -> float:
-    """The CPU time of this process as the kernel counts it."""
+    """Return this process's CPU time as the kernel counts it."""
     return (int(stat()[11]) + int(stat()[12])) / TICKS_PER_SECOND
 
 
@@ -46,7 +46,7 @@ def test_all_families_are_declared() -> None:
 
 
 def test_own_figures_are_the_kernels() -> None:
-    """CPU time, memory, descriptors and start equal those of /proc; an unreadable value is absent."""
+    """CPU time, memory, descriptors and start time equal those of /proc; an unreadable value is absent."""
     before = cpu_seconds()
     values = shown(SNAPSHOT)
     assert before - 0.001 < values["process_cpu_seconds_total",] < cpu_seconds() + 0.001
@@ -64,7 +64,7 @@ def test_own_figures_are_the_kernels() -> None:
 
 
 def test_an_exporter_without_a_source_says_little() -> None:
-    """An exporter without a source is up, without duration and counts; one that fails has both."""
+    """An exporter without a source is up, with no duration and no counts; a failing one has both."""
     statuses = (
         ExporterStatus("idle", up=True, present=False),
         ExporterStatus("failing", up=False, present=False, failures=2, skipped=1),
@@ -80,7 +80,7 @@ def test_an_exporter_without_a_source_says_little() -> None:
 
 
 def test_series_left_out_are_one_count() -> None:
-    """Series over the cap and duplicates are one sum; failed updates and renders are another."""
+    """Series over the limit and duplicates are one sum; failed updates and failed renders are another sum."""
     counts = {"flood": SourceCounts(5, 8), "broken": SourceCounts(0, 0, 3)}
     statuses = (ExporterStatus("broken", up=False, present=True, failures=2),)
     values = shown(msgspec.structs.replace(SNAPSHOT, counts=counts, exporters=statuses))
@@ -90,7 +90,7 @@ def test_series_left_out_are_one_count() -> None:
 
 
 def test_a_helper_that_was_never_called_has_no_series() -> None:
-    """Of two helpers only the one that was called has series, with its calls by result."""
+    """Only a helper that was called has series: its calls by result."""
     values = shown(SNAPSHOT)
     assert {labels[0] for name, *labels in values if name.startswith("rankwatch_helper_")} == {"nvml"}
     calls = {key[1:]: value for key, value in values.items() if key[0] == "rankwatch_helper_calls_total"}

@@ -28,12 +28,12 @@ WELL = RawGpu("0000:c1:00.0", (), -1, "a", "", {}, {}, {})
 
 
 def view(raw: RawGpu | None) -> View:
-    """A GPU as it is shown."""
+    """Return the view of a GPU."""
     return View(0, "0000:c1:00.0", Known("a", ""), raw)
 
 
 def test_what_is_wrong_with_a_gpu() -> None:
-    """Each check is made where its values are known."""
+    """Each check is made only if its values are known."""
     limit = {"temp/junction/input": 100e3, "temp/junction/crit": 100e3}
     cases: list[tuple[dict[str, object], dict[str, bool]]] = [
         ({}, {}),
@@ -52,7 +52,7 @@ def test_what_is_wrong_with_a_gpu() -> None:
 
 
 def test_an_attribute_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> None:
-    """Without one attribute, or with nonsense in it, all others are as they were."""
+    """If one attribute is missing or invalid, all other values stay the same."""
     shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
     for file in ("gpu_busy_percent", "unique_id", "ras/umc_err_count", "hwmon/hwmon4/temp2_input"):
         before, attribute = read_gpus(tmp_path / "sys")[1], tmp_path / "sys/class/drm/card1/device" / file
@@ -65,7 +65,7 @@ def test_an_attribute_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> 
 
 
 def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One GPU, block or process more than the limits is left out."""
+    """A GPU, block or process above its limit is left out."""
     for limit in ("MAX_GPUS", "MAX_BLOCKS", "MAX_PROCESSES"):
         monkeypatch.setattr(module, limit, 1)
     (gpu,) = read_gpus(DATA / "sys")
@@ -75,7 +75,7 @@ def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: py
 
 
 class Node:
-    """The exporter over a tree, with its tables."""
+    """The exporter with a copy of the tree, and its tables."""
 
     def __init__(self, root: Path, past: bytes | None = None) -> None:
         clock = FakeClock()
@@ -95,7 +95,7 @@ class Node:
             await self.exporter.drain()
 
     def series(self, part: str) -> dict[tuple[str, ...], float]:
-        """The series of families with this part in the name, by name, GPU and UUID."""
+        """Return the series of families with ``part`` in their name, keyed by name, GPU and UUID."""
         shown = samples(self.exporter.families(self.exporter.snapshot()))
         keys = ("gpu", "gpu_uuid")
         return {
@@ -108,13 +108,13 @@ class Node:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A copy of the made-up node."""
+    """Provide a copy of the recorded node."""
     shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
     return tmp_path
 
 
 async def test_a_gpu_that_is_lost(root: Path) -> None:
-    """A lost GPU keeps its number over a restart of the agent; a damaged checkpoint starts afresh."""
+    """A lost GPU keeps its number after a restart of the agent; a damaged checkpoint is ignored."""
     first = Node(root)
     await first.look()
     assert first.failed() == {("90a1b2c3d4e5f607", check) for check in ("gpu_ecc_uncorrectable", "pcie_degraded")}
@@ -135,7 +135,7 @@ NO_LINKS = (0xFFFF,) * 5
 
 
 def write_table(root: Path, links: Iterable[int], cycles: int = 0, memory: int = 0) -> None:
-    """Have the second GPU's table (v1.7) say this."""
+    """Write the second GPU's metrics table (v1.7) with these values."""
     raw = bytearray(b"\xff" * 2208)
     struct.pack_into("<HBB", raw, 0, len(raw), 1, 7)
     struct.pack_into("<I", raw, 40, cycles)
@@ -145,7 +145,8 @@ def write_table(root: Path, links: Iterable[int], cycles: int = 0, memory: int =
 
 
 async def test_xgmi_links(root: Path) -> None:
-    """A link is down that was up at some time, also before a restart; one that never was is not connected."""
+    """A link that was up is down when it fails, even if the agent restarted; a link that was never up is not
+    connected."""
     node = Node(root)
     for links, restarts, down in (((1, 1, 0), False, False), ((1, 0, 0), True, True), ((1, 1, 0), False, False)):
         await asyncio.to_thread(write_table, root, (*links, *NO_LINKS))
@@ -155,7 +156,7 @@ async def test_xgmi_links(root: Path) -> None:
 
 
 async def test_the_memorys_share_between_looks(root: Path) -> None:
-    """From the second look on the share of its bandwidth is shown, and not while the GPU's table cannot be read."""
+    """The share of the memory bandwidth appears from the second look on; without the GPU's table it is absent."""
     node = Node(root)
     for cycles, memory, share in ((1000, 0, []), (2000, 30_000, [0.3]), (3000, 90_000, [0.6]), (4000, None, [])):
         if memory is None:
@@ -179,7 +180,7 @@ def test_uncorrectable_errors_that_rise_are_told() -> None:
 
 
 def test_versions(tmp_path: Path) -> None:
-    """The driver has a version unless it is the kernel's own; ROCm has one in either place; other text is none."""
+    """The driver has a version unless it is part of the kernel; ROCm's version is in one of two files."""
     assert read_versions(DATA / "sys", DATA / "opt/rocm") == ("6.10.5", "6.4.1-83")
     assert read_versions(tmp_path, tmp_path) == ("", "")
     for number, location in enumerate(("module/amdgpu/version", "core/.info/version", ".info/version")):
@@ -195,7 +196,7 @@ ALL = ("hw_slowdown", "sw_power_cap", "hw_thermal_slowdown", "hw_thermal_slowdow
 
 
 def table(content: int, values: dict[int, bytes], *, form: int = 1, size: int = 400) -> bytes:
-    """A table with ``values`` at their offsets, and no other value."""
+    """Return a table with ``values`` at their offsets; every other field is empty."""
     raw = bytearray(b"\xff" * size)
     struct.pack_into("<HBB", raw, 0, size, form, content)
     for offset, value in values.items():
@@ -211,7 +212,8 @@ STATES = {0: True, 1: False, 2: True, 3: True, 4: True}
 
 
 def test_tables() -> None:
-    """Each layout has its offsets; a value that the firmware does not give is absent; other and cut tables are none."""
+    """Each layout has its own offsets; a field that the firmware leaves empty is absent; other or short tables are
+    None."""
     whole = {40: CYCLES, 80: MEMORY, 264: LINKS}
     tables: list[tuple[bytes, Table | None]] = [
         (table(6, {32: CYCLES, 72: MEMORY}), Table(1000, LOWERED, 6000)),
@@ -232,12 +234,12 @@ def test_tables() -> None:
 
 
 def at(cycles: int | None, slowdown: int | None = None) -> Table:
-    """Return a table with these numbers of cycles and of cycles with lowered clocks."""
+    """Return a table with these counts of cycles and of cycles with lowered clocks."""
     return Table(cycles, {} if slowdown is None else {"hw_slowdown": slowdown})
 
 
 def test_how_long_the_clocks_were_lowered() -> None:
-    """A reason's share of the cycles is its share of the time, also when counters wrap or restart."""
+    """A reason's share of the cycles is its share of the time, even if counters wrap or restart."""
     cases: list[tuple[list[Table], float | None]] = [
         ([at(100, 7)], 0.0),
         ([at(100, 7), at(1100, 257)], 2.5),
@@ -259,12 +261,12 @@ def test_how_long_the_clocks_were_lowered() -> None:
 
 
 def test_the_memorys_share() -> None:
-    """The memory's share is its percents by cycles; None if a value is missing, restarted or too large."""
+    """The memory's share is its percentages by cycles; None if a value is missing, restarted or too large."""
     cases: list[Any] = [
         ((1000, 6000), (2000, 48_000), 0.42),
         ((2**32 - 500, 2**32 - 10), (500, 24_990), 0.25),
         ((1000, 6000), (2000, 106_000), 1.0),
-        ((1000, 6000), (2000, 106_001), None),  # more than all of it
+        ((1000, 6000), (2000, 106_001), None),  # above 100 %
         ((1000, 6000), (1000, 6000), None),
         ((9000, 6000), (100, 10), None),
         ((0, 0), (MAX_CYCLES, 0), None),

@@ -1,4 +1,4 @@
-"""The ranks that ran here when the machine went down, and what is said of them after the boot."""
+"""The ranks that ran on this node when it went down, and their exits after the boot."""
 
 import asyncio
 from pathlib import Path
@@ -18,17 +18,17 @@ JOBS = {"4711": RanBefore("alice", ["10", "9"], BOOT - 700.0, 16), "8": RanBefor
 
 
 def file_of(directory: Path | None, boot_id: str) -> BootFile:
-    """The file as an agent of this boot has it."""
+    """Return the boot file of an agent with this boot id."""
     return BootFile(directory, boot_id, OwnThread("test"))
 
 
 def save(directory: Path | None, boot_id: str) -> None:
-    """Write JOBS at 1.7e9."""
+    """Write JOBS at 1.7e9 seconds."""
     asyncio.run(keep(file_of(directory, boot_id)))
 
 
 async def keep(file: BootFile, seconds: float = 1.7e9) -> None:
-    """Have the file hold JOBS, and wait until the write has ended."""
+    """Pass JOBS to the file, and wait until the write has ended."""
     file.keep(JOBS, seconds)
     if file._writing is not None:
         await file._writing
@@ -43,13 +43,13 @@ def test_ranks_are_known_after_a_boot_and_only_then(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seconds", [-1.0, boot_file.MAX_AGE_SECONDS + 1.0])
 def test_a_file_of_long_ago_or_of_the_future_says_nothing(tmp_path: Path, seconds: float) -> None:
-    """Ranks of more than a day ago, or of a time to come, are not believed."""
+    """The boot file is ignored if it is older than a day or from the future."""
     save(tmp_path, "before")
     assert file_of(tmp_path, "after").load(1.7e9 + seconds) == {}
 
 
 def test_a_file_of_others_is_not_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that others may write, or that is longer than the bound, is not read."""
+    """The boot file is not read if other users may write it or if it is longer than the limit."""
     save(tmp_path, "before")
     size = (tmp_path / NAME).stat().st_size
     monkeypatch.setattr(boot_file, "MAX_FILE_BYTES", size - 1)
@@ -61,7 +61,7 @@ def test_a_file_of_others_is_not_believed(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_it_is_written_when_ranks_change(tmp_path: Path) -> None:
-    """Equal ranks are written once; after a write that failed the next tick writes again."""
+    """Equal ranks are written once; after a failed write the next tick writes again."""
 
     async def run() -> None:
         file = file_of(tmp_path / "state", "now")
@@ -79,7 +79,7 @@ def test_it_is_written_when_ranks_change(tmp_path: Path) -> None:
 
 
 def test_a_job_that_runs_for_days_is_known_after_a_boot(tmp_path: Path) -> None:
-    """Ranks that do not change for days are written once an hour, so that a short loss of power finds them."""
+    """Unchanged ranks are written once an hour, so that the file is recent after a power failure."""
 
     async def run() -> None:
         file = file_of(tmp_path, "before")
@@ -93,7 +93,7 @@ def test_a_job_that_runs_for_days_is_known_after_a_boot(tmp_path: Path) -> None:
 
 
 def test_after_a_boot_a_job_has_an_exit_until_it_runs_again() -> None:
-    """The lowest rank of each job is a lead exit of class `reboot`, as old as the boot, until the job runs here."""
+    """After a boot, each job's lowest rank is a lead exit of class `reboot` until the job runs again."""
     job, clock = Job(ranks=0, world=16), FakeClock()
     clock.now = job.table.clock.now = 100.0
     job.table.ranks.liveness.note_ran_before(JOBS, clock)
@@ -108,7 +108,7 @@ def test_after_a_boot_a_job_has_an_exit_until_it_runs_again() -> None:
 
 
 def test_the_exit_of_a_boot_has_the_user_of_other_exits() -> None:
-    """In a container a boot's exit names the user, as other exits do; the container has its share of the bounds."""
+    """A reboot exit of a rank in a container names the user; the container is the owner whose limit counts."""
     job = Job(ranks=0)
     job.owner = Owner("container", "3f2a9c")
     job.start(0)

@@ -1,4 +1,4 @@
-"""The health ledger: levels, latched faults, recoveries, and what a restart keeps."""
+"""The health ledger: levels, latched faults, recoveries, and restarts."""
 
 import pytest
 from fake_clock import FakeClock
@@ -10,7 +10,7 @@ GPU, OTHER = Subject("gpu", "GPU-1"), Subject("gpu", "GPU-2")
 
 
 class Book:
-    """A ledger, its clock, and what one exporter writes."""
+    """A ledger, its clock, and one exporter's writer."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -18,7 +18,7 @@ class Book:
         self.checks = self.ledger.of("nvml")
 
     def failed(self) -> dict[tuple[str, str], float]:
-        """What has failed, and for how long."""
+        """Return the age of each failed check."""
         now = self.clock.time()
         return {
             (entry.subject.name, entry.check): now - entry.finding.since_seconds
@@ -29,12 +29,12 @@ class Book:
 
 @pytest.fixture
 def book() -> Book:
-    """An empty ledger."""
+    """Provide an empty ledger."""
     return Book()
 
 
 def test_a_latched_fault_stays_until_its_recovery_was_seen(book: Book) -> None:
-    """Silence and a good look change nothing; a recovery ends the faults that it cures, and no others."""
+    """A latched fault stays without reports or with an OK level; a recovery clears only the faults that it cures."""
     book.checks.latch(GPU, "gpu_xid")
     book.checks.latch(GPU, "gpu_ecc_uncorrectable")
     book.clock.advance(10.0)
@@ -47,7 +47,7 @@ def test_a_latched_fault_stays_until_its_recovery_was_seen(book: Book) -> None:
 
 
 def test_a_fault_that_happens_again_counts_from_then_on(book: Book) -> None:
-    """The second XID is news: a death a minute later has it as its likely cause."""
+    """A repeated XID is a new fault, so that it is the likely cause of a death a minute later."""
     book.checks.latch(GPU, "gpu_xid")
     book.clock.advance(3600.0)
     book.checks.latch(GPU, "gpu_xid")
@@ -55,7 +55,7 @@ def test_a_fault_that_happens_again_counts_from_then_on(book: Book) -> None:
 
 
 def test_of_two_findings_of_one_name_the_worse_stays(book: Book) -> None:
-    """A fault hides a healthy level, a latched fault hides a level, and the later latched fault wins."""
+    """A fault hides an OK level, a latched fault hides a level, and the later latched fault hides the earlier one."""
     address = Subject("gpu", "0000:3b:00.0")
     for check, before, after in (("gpu_hot", True, False), ("gpu_slowdown", False, True)):
         book.checks.report(GPU, check, CheckState.of(before))
@@ -75,7 +75,7 @@ def test_of_two_findings_of_one_name_the_worse_stays(book: Book) -> None:
 
 
 def test_a_subject_that_is_gone_is_forgotten(book: Book) -> None:
-    """An exporter removes its own levels of hardware that is gone, and no other exporter's."""
+    """An exporter removes its own levels of hardware that is gone, and keeps those of other exporters."""
     book.checks.report(GPU, "gpu_hot", CheckState.FAILED)
     book.checks.report(OTHER, "gpu_hot", CheckState.FAILED)
     book.ledger.of("amdgpu").report(OTHER, "pcie_degraded", CheckState.FAILED)
@@ -84,7 +84,7 @@ def test_a_subject_that_is_gone_is_forgotten(book: Book) -> None:
 
 
 def test_levels_told_no_more_are_dropped(book: Book) -> None:
-    """A full report drops the exporter's missing levels of that check; latched faults stay."""
+    """A full report removes the exporter's levels of that check that it lacks; latched faults stay."""
     book.ledger.of("kernel_log").report(NODE, "filesystem_read_only", CheckState.FAILED)
     book.checks.latch(NODE, "machine_check")
     book.checks.report_all(
@@ -100,7 +100,7 @@ def test_levels_told_no_more_are_dropped(book: Book) -> None:
 
 
 def test_findings_beyond_the_limit_are_left_out(book: Book, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ledger refuses one finding beyond its limit, also from a checkpoint, and keeps all others."""
+    """The ledger refuses a finding above its limit, even from a checkpoint, and keeps all others."""
     monkeypatch.setattr(module, "MAX_FINDINGS", 2)
     for name in ("gpu_xid", "gpu_lost", "gpu_reset"):
         book.checks.latch(GPU, name)

@@ -1,4 +1,4 @@
-"""The job and rank that an environment claims for its process."""
+"""The job and rank that the environment of a process gives."""
 
 import pytest
 from hypothesis import given, strategies as st
@@ -23,13 +23,13 @@ SLURM = {
 @pytest.mark.parametrize(("environment", "rank", "world", "job"), [
     (TORCHRUN, 11, 16, "exp7"),
     (SLURM, 5, 8, "4711"),
-    ({**SLURM, **TORCHRUN}, 11, 16, "4711"),  # torchrun under srun: SLURM_PROCID is the node's
+    ({**SLURM, **TORCHRUN}, 11, 16, "4711"),  # torchrun under srun: SLURM_PROCID is the node's number
     ({"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4", "LSB_JOBID": "77"}, 2, 4, "77"),
     ({"PMIX_RANK": "2", "SLURM_NTASKS": "4", "SLURM_JOBID": "9"}, 2, 4, "9"),
     ({"PMI_RANK": "0", "PMI_SIZE": "2", "PBS_JOBID": "12.server"}, 0, 2, "12.server"),
     ({"RAY_JOB_ID": "01000000"}, None, None, "01000000"),
-    ({"RAY_JOB_ID": "ffffffff"}, None, None, ""),  # Ray starts workers before it has a job for them
-    ({"RANK": "8", "WORLD_SIZE": "8", **SLURM}, 5, 8, "4711"),  # a rank outside its world is no rank
+    ({"RAY_JOB_ID": "ffffffff"}, None, None, ""),  # Ray starts workers before their job is known
+    ({"RANK": "8", "WORLD_SIZE": "8", **SLURM}, 5, 8, "4711"),  # a rank outside its world is invalid
     ({"RANK": "-1", **SLURM}, 5, 8, "4711"),
     ({"RANK": "1e3"}, None, None, ""),
     ({"RANK": "99999999999999999999"}, None, None, ""),
@@ -50,7 +50,7 @@ def test_rank_and_job(environment: dict[str, str], rank: int | None, world: int 
     ("", "0", None), ("3", None, None), (None, "0", None), ("1e3", "0", None),
 ])  # fmt: skip
 def test_restarts_left(most: str | None, count: str | None, restarts: int | None) -> None:
-    """The restarts left are torchrun's limit minus those made, at least 0, if both are plain numbers in bounds."""
+    """The restarts left are torchrun's limit minus the restarts, at least 0, if both numbers are valid."""
     variables = {"TORCHELASTIC_MAX_RESTARTS": most, "TORCHELASTIC_RESTART_COUNT": count}
     environment = {name: value for name, value in variables.items() if value is not None}
     assert read_claim(environment, "here").restarts_left == restarts
@@ -58,7 +58,7 @@ def test_restarts_left(most: str | None, count: str | None, restarts: int | None
 
 
 def test_label_bound() -> None:
-    """A label is cut one character beyond its limit, and unprintable characters are replaced."""
+    """A label is cut at its limit, and unprintable characters are replaced."""
     assert clean_label("x" * (MAX_LABEL_CHARACTERS + 1)) == "x" * MAX_LABEL_CHARACTERS
     assert (clean_label("<!channel> R&D"), clean_label('a\n"b\x00\u202e')) == ("?!channel? R&D", 'a?"b??')
 
@@ -66,7 +66,7 @@ def test_label_bound() -> None:
 @pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(sorted({*TORCHRUN, *SLURM, "PMI_RANK", "PMI_SIZE"})), st.text(max_size=200)))
 def test_hostile_environment(environment: dict[str, str]) -> None:
-    """Whatever the job writes there, the claim is bounded and printable."""
+    """Any environment gives a claim of limited length and printable characters."""
     claim = read_claim(environment, "here")
     assert claim.rank is None or 0 <= claim.rank < 1 << 20
     for text in (claim.job_id, claim.job_name, claim.local_rank):
@@ -75,7 +75,7 @@ def test_hostile_environment(environment: dict[str, str]) -> None:
 
 
 def test_bound_of_the_group() -> None:
-    """A rendezvous address over the bound is cut: it is kept for every rank process."""
+    """A rendezvous address above the limit is cut, because the agent keeps it for every rank process."""
     at_bound, over = (
         read_claim({"MASTER_ADDR": "a" * n, "MASTER_PORT": "p" * n}, "here").group
         for n in (MAX_GROUP_CHARACTERS, MAX_GROUP_CHARACTERS + 1)

@@ -1,4 +1,4 @@
-"""Collectors written for prometheus-client, and exporters of other packages."""
+"""Collectors for prometheus-client, and exporters of other packages."""
 
 import asyncio
 import gc
@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def samples(text: str) -> set[tuple[str, frozenset[tuple[str, str]], float]]:
-    """Return a page's series, as prometheus-client reads them, without times of creation and empty labels."""
+    """Return a page's series as prometheus-client reads them, without creation times and empty labels."""
     return {
         (sample.name, frozenset((name, value) for name, value in sample.labels.items() if value), sample.value)
         for family in text_string_to_metric_families(text)
@@ -56,20 +56,20 @@ def summary() -> Summary:
 
 
 def unlike_labels() -> GaugeMetricFamily:
-    """Return a family whose samples have different label names."""
+    """Return a family with samples that differ in their label names."""
     family = GaugeMetricFamily("disk_ratio", "Disk.")
     family.samples += [Sample("disk_ratio", {"disk": "a"}, 0.5), Sample("disk_ratio", {"path": '/\n"x"'}, 1)]
     return family
 
 
 class Fixed:
-    """A collector with these families."""
+    """A collector that returns fixed families."""
 
     def __init__(self, *families: Any) -> None:
         self._families = families
 
     def collect(self) -> Iterable[Any]:
-        """Yield them."""
+        """Return the families."""
         return iter(self._families)
 
 
@@ -84,7 +84,7 @@ def test_a_page_has_what_prometheus_client_writes(make: Callable[[], Any]) -> No
     """The agent exports the same series, with the same names, labels and values, as prometheus-client."""
     collector, registry = make(), CollectorRegistry()
     registry.register(collector)
-    gc.disable()  # its counts are among the series
+    gc.disable()  # the collector's counts of collections are among the series
     try:
         exported, due = encode(converted(collector.collect())), generate_latest(registry)
     finally:
@@ -110,7 +110,7 @@ def test_what_cannot_be_exported_is_refused(samples_: list[Sample], why: str) ->
 
 
 def test_families_and_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One family or one sample above the limit is refused; a text above it is cut."""
+    """A family or sample above the limit is refused; a text above its limit is cut."""
     families = [GaugeMetricFamily(f"x{number}", "X.", number) for number in range(4)]
     monkeypatch.setattr(module, "MAX_FAMILIES", 4)
     monkeypatch.setattr(module, "MAX_SAMPLES", 4)
@@ -130,7 +130,7 @@ def test_families_and_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Install a package with a collector `rack_made_up` and something else `no_exporter`; return its module's name."""
+    """Install a package with a collector `rack_made_up` and a function `no_exporter`; return the module's name."""
     (tmp_path / "rack_made_up.py").write_text(
         textwrap.dedent(
             """
@@ -155,7 +155,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 async def test_a_collector_of_a_package_is_an_exporter(package: str, tmp_path: Path) -> None:
-    """A collector that the configuration names runs with its arguments; one that fails costs its own series."""
+    """A collector that the configuration names runs with its arguments; a failing one loses only its own series."""
     loaded = Loaded(f"exporters: {{{package}: {{arguments: {{path: /x, depth: 3}}}}}}", "f.yml")
     prepared = (await asyncio.to_thread(prepare, loaded, Logger("test"))).enabled[package]
     exporter, context = prepared.spec.build(prepared.config), lent(package, FakeClock(), tmp_path)
@@ -173,7 +173,7 @@ async def test_a_collector_of_a_package_is_an_exporter(package: str, tmp_path: P
 
 
 def test_the_program_loads_a_collector_that_needs_openssl(package: str, tmp_path: Path) -> None:
-    """The daemon's program, which leaves OpenSSL out, imports a collector of prometheus-client and Python's HTTPS."""
+    """The daemon runs without OpenSSL, but imports a collector that needs prometheus-client and Python's HTTPS."""
     with (tmp_path / "rack_made_up.py").open("a") as module_file:
         module_file.write("import ssl\nfrom http.client import HTTPSConnection\n")
     (tmp_path / "f.yml").write_text(f"exporters: {{{package}: {{}}}}")
@@ -184,7 +184,7 @@ def test_the_program_loads_a_collector_that_needs_openssl(package: str, tmp_path
 
 
 def test_only_what_the_configuration_names_is_loaded(package: str) -> None:
-    """An installed package is not loaded by itself; a name that no package has is refused with its place."""
+    """An installed package is loaded only if the configuration names it; an unknown name is refused with its line."""
     assert package not in prepare(Loaded("", "f.yml"), Logger("test")).enabled
     with pytest.raises(ConfigError, match=r"f.yml:1: .*rack_made: no such exporter; did you mean rack_made_up"):
         prepare(Loaded("exporters: {rack_made: {}}", "f.yml"), Logger("test"))
@@ -194,7 +194,7 @@ def test_only_what_the_configuration_names_is_loaded(package: str) -> None:
 
 
 async def test_a_scrape_during_an_update_gets_the_last_result() -> None:
-    """While a source is read the last result stays; a source that has gone leaves none."""
+    """During a read a scrape gets the last result; a source that has gone gives none."""
     reads, go = iter((1, 2)), asyncio.Event()
 
     class Slow(SysfsExporter[ExporterConfig, int]):

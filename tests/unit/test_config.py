@@ -1,4 +1,4 @@
-"""The configuration and its mistakes."""
+"""The configuration, and errors in it."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from agent.ranks.rank.numbers import Numbers
 
 @pytest.mark.parametrize("seconds", [0.9, 86_401])
 def test_numbers_of_the_verdict_are_bounded(seconds: float) -> None:
-    """The section verdict sets single numbers, from a second to a day."""
+    """The section `verdict` sets single numbers, from one second to a day."""
     loaded = Loaded("verdict: {killed_behind_seconds: 1, end_seconds: 86400}", "f.yml")
     assert loaded.config.verdict == Numbers(killed_behind_seconds=1, end_seconds=86_400)
     assert prepare(loaded, Logger("test")).numbers == loaded.config.verdict
@@ -58,7 +58,7 @@ def test_numbers_of_the_verdict_are_bounded(seconds: float) -> None:
     ("exporters: {process: 3}\n", "f.yml:1: $.exporters.process: Expected a mapping (name: value), got a whole number"),
 ])  # fmt: skip
 def test_mistakes_are_located(text: str, message: str) -> None:
-    """Each mistake is one line with file, line, key and reason."""
+    """Each error is one line with file, line, key and reason."""
     with pytest.raises(ConfigError) as caught:
         prepare(Loaded(text, "f.yml"), Logger("test"))
     assert message in str(caught.value)
@@ -66,7 +66,7 @@ def test_mistakes_are_located(text: str, message: str) -> None:
 
 
 def test_reading_is_bounded(tmp_path: Path) -> None:
-    """A file of one byte more than the bound, a missing one, a directory and binary are refused with a reason."""
+    """A file above the limit, a missing file, a directory and a binary file are refused with a reason."""
     large, binary = tmp_path / "large", tmp_path / "binary"
     large.write_bytes(b"#" * (MAX_BYTES + 1))
     binary.write_bytes(b"\xff\xfe")
@@ -81,7 +81,7 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
     "text", ["exporters:\n  # inspector: {}\n", "web:\nstate:\nhealth:\nexporters:\n", "exporters:\n  inspector:\n"]
 )
 def test_a_section_without_content_is_as_one_that_is_not_there(text: str) -> None:
-    """A key with only comments below it has its defaults."""
+    """A section with only comments has its defaults."""
     assert prepare(Loaded(text, "f"), Logger("test")) == prepare(Loaded("", "f"), Logger("test"))
 
 
@@ -90,7 +90,7 @@ _YAMLISH = st.text(alphabet="0123456789-+:.xeb_TZ[]{}!&*'\"#\n abfnortuyil", max
 
 @given(st.text(max_size=60) | _YAMLISH | _YAMLISH.map(lambda text: f"web: {{listen_address: {text}"))
 def test_any_text_loads_or_is_refused(text: str) -> None:
-    """Any text is a configuration or a ConfigError."""
+    """Any text is a valid configuration or raises ConfigError."""
     try:
         prepare(Loaded(text, "f.yml"), Logger("test"))
     except ConfigError as error:

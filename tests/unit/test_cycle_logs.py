@@ -1,4 +1,4 @@
-"""The log of a restart cycle: for which job it is read, and which files a cycle file cannot have opened."""
+"""The log of a restart cycle: the job of the log, and the files that are never opened."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 
 
 class Cycles:
-    """The files of a rank's root directory, and what the rank's cycle file leads to."""
+    """Files below a rank's root directory, and the logs that its cycle file names."""
 
     def __init__(self, folder: Path) -> None:
         self.inside, self.proc = folder / "inside", ProcTree(folder / "proc")
@@ -30,25 +30,25 @@ class Cycles:
         (self.inside / "logs").mkdir(parents=True)
 
     def file(self, name: str, text: str = "", uid: int = OWNER) -> Path:
-        """A file of a user."""
+        """Write a file of a user."""
         path = self.inside / name
         path.write_text(text)
         os.chown(path, uid, -1)
         return path
 
     def cycle(self, log: object, uid: int = OWNER, **more: object) -> None:
-        """The cycle file as NVRx wrote it, for this log."""
+        """Write a cycle file for this log, as NVRx does."""
         self.file("cycle", json.dumps(json.loads(RECORDED.read_text()) | {"cycle_log_file": log} | more), uid)
 
     def rank(self, pid: int = 4000, of: str = "4711", path: str = "/cycle", uid: int = OWNER) -> RankView:
-        """A rank whose environment names a cycle file."""
+        """Return a rank whose environment names a cycle file."""
         root = self.proc.root / f"{pid}/root"
         root.parent.mkdir(exist_ok=True)
         root.is_symlink() or root.symlink_to(self.inside)
         return view(pid, "0", of, environment={CYCLE_FILE: path}, uid=uid, parent_pid=1)
 
     def of(self, *ranks: RankView) -> dict[str, str]:
-        """The logs, by job, of these ranks; of the usual one without any."""
+        """Return the logs of these ranks (by default one rank), keyed by job."""
         views = ranks or (self.rank(),)
         jobs = [LoggedJob(one.label.job_id, ranks=(one,)) for one in views]
         return {claim.job_id: os.path.basename(claim.path) for claim in self.logs.of(jobs).values()}
@@ -56,14 +56,14 @@ class Cycles:
 
 @pytest.fixture
 def cycles(tmp_path: Path) -> Cycles:
-    """A rank with a log."""
+    """Provide a rank with a log."""
     made = Cycles(tmp_path)
     made.file("logs/c0.log")
     return made
 
 
 def test_a_cycles_log_is_its_jobs(cycles: Cycles) -> None:
-    """The log that the current cycle file names is the job's, also through links in the rank's own directories."""
+    """The log that the current cycle file names is its job's log, even through links in the rank's directories."""
     cycles.cycle("/logs/c0.log")
     assert cycles.of() == {"4711": "c0.log"}
     (cycles.inside / "linked").symlink_to("logs")
@@ -72,7 +72,7 @@ def test_a_cycles_log_is_its_jobs(cycles: Cycles) -> None:
 
 
 def paths_out(cycles: Cycles) -> Mapping[str, str]:
-    """Paths to what is not the job's log, by what it is."""
+    """Return paths to files that are not the job's log, keyed by kind."""
     (cycles.inside.parent / "outside").write_text("secret")
     cycles.file("others.log", uid=OWNER + 1)
     cycles.file("roots.log", uid=0)
@@ -91,7 +91,7 @@ def paths_out(cycles: Cycles) -> Mapping[str, str]:
 
 
 def test_files_that_a_cycle_file_cannot_name(cycles: Cycles, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user's file, a link, no regular file, and a path out of the rank's root are not followed nor opened."""
+    """Another user's file, a link, a special file and a path out of the rank's root are neither followed nor opened."""
     paths = paths_out(cycles)
     opened, real = [], os.open
     for what, path in paths.items():
@@ -99,7 +99,7 @@ def test_files_that_a_cycle_file_cannot_name(cycles: Cycles, monkeypatch: pytest
         monkeypatch.setattr(os, "open", lambda at, flags, **more: (opened.append(flags), real(at, flags, **more))[1])
         assert cycles.of() == {}, what
         monkeypatch.undo()
-    assert sum(not flags & os.O_PATH for flags in opened) == len(paths)  # the cycle files alone
+    assert sum(not flags & os.O_PATH for flags in opened) == len(paths)  # only the cycle files were opened
 
 
 def test_cycle_files_that_are_refused(cycles: Cycles) -> None:
@@ -122,7 +122,8 @@ def test_cycle_files_that_are_refused(cycles: Cycles) -> None:
 
 
 def test_a_job_is_told_by_the_logs_of_its_cycles(tmp_path: Path) -> None:
-    """A failure in a cycle's log counts for the job and the rank before it, and so does one in the next cycle's log."""
+    """A failure in a cycle's log counts for the job and the rank in the line's prefix, and so does one in the next
+    log."""
     node, cycles = Node(tmp_path, "none/*.log"), Cycles(tmp_path)
     ranks = (cycles.rank(),)
     for number in range(2):

@@ -1,4 +1,4 @@
-"""What the doctor says: each broken set-up by its name and nothing else, and that all is well where it is."""
+"""The doctor names each broken setting and nothing else; it reports that all is well if nothing is broken."""
 
 import json
 from dataclasses import replace
@@ -31,18 +31,18 @@ GOOD = Facts(
 
 
 def shown(**more: Any) -> Facts:
-    """A good node, but for what its document says."""
+    """Return a good node with other values in its document."""
     fields = {name: getattr(DOCUMENT, name) for name in DOCUMENT.__struct_fields__}
     return replace(GOOD, document=NodeDocument(**(fields | more)))
 
 
 def counted(name: str, value: float = 2.0, **labels: str) -> Facts:
-    """A good node, but for one series."""
+    """Return a good node with one other series."""
     return replace(GOOD, samples={**GOOD.samples, name: [(labels, value)]})
 
 
 def watched(**more: Any) -> Facts:
-    """A good node, but for what Prometheus says."""
+    """Return a good node with other replies of Prometheus."""
     return replace(GOOD, watcher=WATCHER._replace(**more))
 
 
@@ -106,13 +106,13 @@ NOTES: dict[str, tuple[Facts, str, str]] = {
 
 
 def test_all_is_well() -> None:
-    """A good installation has no finding, with Prometheus and without."""
+    """A good installation gives no finding, with and without Prometheus."""
     assert (examine(GOOD), examine(replace(GOOD, watcher=None)), as_text([])) == ([], [], "all is well")
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_is_broken(name: str) -> None:
-    """Each fault is named with its remedy, and nothing else is."""
+    """Each fault gives one finding, with its remedy."""
     facts, check, text, remedy = BROKEN[name]
     [finding] = examine(facts)
     assert (finding.check, finding.level) == (check, "wrong")
@@ -130,14 +130,14 @@ def test_what_is_a_choice(name: str) -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an agent the status is 1; as JSON each finding is whole; a mistake of the file is one finding."""
+    """Without an agent the status is 1; JSON has every field of a finding; an error in the file is one finding."""
     monkeypatch.setattr("agent.cli.doctor.facts.UNITS", ())
     config = tmp_path / "r.yml"
     config.write_text("wbe: {}\n")
     arguments = ["--web.listen-address", "127.0.0.1:1", "--config.file", str(config), "--json"]
     assert main(arguments) == 1
     findings = json.loads(capsys.readouterr().out)
-    checks = [entry["check"] for entry in findings if entry["check"] != "clock"]  # as this machine has it
+    checks = [entry["check"] for entry in findings if entry["check"] != "clock"]  # varies by machine
     assert (checks, set(findings[0])) == (["agent", "configuration"], {"check", "level", "text", "remedy"})
 
 
@@ -150,14 +150,14 @@ def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Any, monkeypa
     ("http://u:sec@secret@p", "http://p"),
 ])  # fmt: skip
 def test_no_message_has_the_password(url: str, expected: str) -> None:
-    """No message has any part of an address's password, also if the address is invalid."""
+    """No message has any part of an address's password, even if the address is invalid."""
     assert prometheus.shown(url) == expected
     said = ask_prometheus(url)
     assert not any(part in said.url + said.error for part in ("u:", "secret", "'se", "sec@"))
 
 
 def test_rules_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The shipped rules that a Prometheus lacks are named, where the package is on this machine."""
+    """The doctor names the shipped rules that a Prometheus lacks, if the package is on this machine."""
     groups: list[dict[str, Any]] = [{"name": "rankwatch-agent", "rules": [{"name": "a:b"}, {"name": "Down"}]}]
     answers: dict[str, Any] = {
         "/api/v1/rules": {"groups": groups},

@@ -1,4 +1,4 @@
-"""Ended ranks: how long they are shown, what replaces them, and which one a full table evicts."""
+"""Ended ranks: how long they are shown, their successors, and the record that a full table evicts."""
 
 from signal import SIGSEGV
 
@@ -16,7 +16,7 @@ from agent.ranks.writer import MAX_PROCESSES
 
 
 def test_victim_never_becomes_a_culprit(table: Table) -> None:
-    """When the record of the first crash is taken down before its victims', none of these is named dead."""
+    """When the record of the first crash expires, no victim becomes dead."""
     keys = [table.add(pid, environment(pid)) for pid in range(3)]
     table.tick(1.0)
     for key in keys:
@@ -29,7 +29,7 @@ def test_victim_never_becomes_a_culprit(table: Table) -> None:
 
 
 def test_ended_ranks_give_way_to_live_ranks(table: Table) -> None:
-    """A table full of ended ranks takes a live rank in place of the oldest; one full of live ranks refuses."""
+    """A table full of ended ranks evicts the oldest for a live rank; a table full of live ranks refuses."""
     keys = [table.add(pid, environment(pid % 8, job=str(pid))) for pid in range(MAX_PROCESSES)]
     assert not table.ranks.observe_process(facts(5000))
     for key in (keys[7], keys[3]):
@@ -42,7 +42,7 @@ def test_ended_ranks_give_way_to_live_ranks(table: Table) -> None:
 
 
 def test_ended_ranks(table: Table) -> None:
-    """A dead rank is shown for 15 minutes, a finished one for one; then their records' series may go too."""
+    """A dead rank is shown for 15 minutes and a finished rank for one minute; then their series may be removed."""
     dead, well = table.add(1, environment(1, job="1")), table.add(2, environment(2, job="2"))
     table.record(1, [Membership(WORLD, 1, 8)], dead)
     table.tick(1.0)
@@ -60,7 +60,7 @@ def test_ended_ranks(table: Table) -> None:
 
 
 def record(job: str, user: str, exited_at: float | None, *, dead: bool = False) -> RankProcess:
-    """The record of a rank of a user's job."""
+    """Return the record of a rank in a user's job."""
     state: State = "dead" if dead else "exited"
     facts = ProcessFacts(ProcessKey(1, 1), 0.0, 1, user, "thread")
     verdict = RankVerdict(state, "left")
@@ -68,13 +68,13 @@ def record(job: str, user: str, exited_at: float | None, *, dead: bool = False) 
 
 
 def evicted(*records: RankProcess) -> list[tuple[str, str]]:
-    """The user and job of each record that is beyond the limits."""
+    """Return user and job of each record above the limits."""
     processes = {ProcessKey(number, 1): process for number, process in enumerate(records)}
     return [(processes[key].user, processes[key].shown_job_id) for key in expiry.surplus(processes)]
 
 
 def test_records_of_ended_ranks_are_bounded_by_user() -> None:
-    """At the limit whole ended jobs without a dead rank go first, of the same user."""
+    """At the limit, whole ended jobs of the same user without a dead rank are evicted first."""
     full = [record(f"{number:03}", "ada", float(number)) for number in range(MAX_ENDED)]
     neighbours = [record("9", "bob", 0.5)]
     assert evicted(*full, *neighbours) == []
@@ -88,7 +88,7 @@ def test_records_of_ended_ranks_are_bounded_by_user() -> None:
 
 
 def test_the_last_job_of_a_user_keeps_more_records() -> None:
-    """Of one job MAX_ENDED_OF_JOB records stay, that of a dead rank and the first to leave among them."""
+    """The last job of a user keeps MAX_ENDED_OF_JOB records, with those of dead ranks and of the first exit."""
     job = [record("1", "ada", float(number)) for number in range(MAX_ENDED_OF_JOB)]
     assert evicted(*job) == []
     assert evicted(*job, record("0", "ada", 0.0)) == [("ada", "0")]
@@ -101,12 +101,12 @@ ALICE, MALLORY = Owner("user", "1000"), Owner("user", "1001")
 
 
 def add(table: Table, owner: Owner, pids: range, job: str) -> list[ProcessKey]:
-    """Rank processes of an owner."""
+    """Add rank processes of an owner."""
     return [table.add_facts(owned(pid, environment(pid, 10**6, job), owner, uid=int(owner.name))) for pid in pids]
 
 
 def test_another_owners_crowd_hides_no_dead_rank(table: Table) -> None:
-    """Another user's many processes evict no dead rank's record, and are refused."""
+    """Another user's processes never evict a dead rank's record: they are refused."""
     dead, *_ = add(table, ALICE, range(8), "4711")
     table.tick(1.0)
     table.ranks.observe_exit(dead, CRASHED)
@@ -131,7 +131,7 @@ def test_a_newcomer_takes_the_place_of_one_of_the_greatest(table: Table) -> None
 
 
 def test_what_left_gives_way_before_what_runs_and_dead_ranks_last(table: Table) -> None:
-    """The greatest owner loses the record of a rank that ended first; its dead ranks give way to its own alone."""
+    """The largest owner loses ended ranks before running ones; only its own processes evict its dead ranks."""
     ended, dead, *_ = add(table, MALLORY, range(MAX_PROCESSES), "666")
     table.tick(1.0)
     table.ranks.observe_exit(dead, CRASHED)
@@ -139,7 +139,7 @@ def test_what_left_gives_way_before_what_runs_and_dead_ranks_last(table: Table) 
     table.ranks.observe_exit(ended, KILLED)
     table.tick(1.0)
     add(table, ALICE, range(5000, 5001), "4711")
-    assert ended not in dict(table.ranks.processes)  # its record is what this is about
+    assert ended not in dict(table.ranks.processes)  # the test is about its record
     add(table, ALICE, range(5001, 5002), "4711")
     assert dead in dict(table.ranks.processes)
     assert table.ranks.observe_process(owned(6000, environment(0, job="666"), MALLORY, uid=1001))
@@ -147,7 +147,7 @@ def test_what_left_gives_way_before_what_runs_and_dead_ranks_last(table: Table) 
 
 
 def test_equals_do_not_push_each_other_out(table: Table) -> None:
-    """Two owners with half of the table each are refused alike."""
+    """If two owners have half of the table each, both are refused."""
     half = MAX_PROCESSES // 2
     add(table, ALICE, range(half), "4711")
     add(table, MALLORY, range(1000, 1000 + half), "666")

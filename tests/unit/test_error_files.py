@@ -1,4 +1,4 @@
-"""The exception that torchrun's error file names: its rank, and what the agent keeps of it."""
+"""The exception in torchrun's error file: its rank, its category and its name."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ STARTED = 1_000_000.0
 
 
 def saved(message: object) -> bytes:
-    """What PyTorch 2.13 writes for an exception."""
+    """Return the file that PyTorch 2.13 writes for an exception."""
     extra = {"py_callstack": "Traceback (most recent call last):\n", "timestamp": "1795000000"}
     return json.dumps({"message": {"message": message, "extraInfo": extra}}).encode()
 
 
 class Node:
-    """Error files of a job of user OWNER below the root directory of its launcher or of process 1."""
+    """Error files of a job of user OWNER, below the root directory of its launcher or of process 1."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -41,7 +41,7 @@ class Node:
         self.now = 0.0
 
     def write(self, raw: bytes, *, rank: int = 3, pid: int = LAUNCHER, uid: int = OWNER, at: float = STARTED) -> Path:
-        """The file of a rank."""
+        """Write the file of a rank."""
         path = self.root / f"proc/{pid}/root/tmp/{rank}.json"
         path.write_bytes(raw)
         os.chown(path, uid, -1)
@@ -49,7 +49,7 @@ class Node:
         return path
 
     def look(self, *ranks: int, contained: bool = False, uid: int = OWNER) -> list[tuple[str, str, str]]:
-        """Return rank, category and exception of what is new, after the exit of these ranks."""
+        """Return rank, category and exception of new files, after the exit of these ranks."""
         self.now += 1.0
         exited = ended(*(ranks or (3,)), contained=contained, uid=uid)
         new = self.files.new({"4711": job(ranks=100)._replace(ranks=exited)}, self.now)
@@ -57,7 +57,7 @@ class Node:
 
 
 def ended(*ranks: int, contained: bool = False, uid: int = OWNER, owner: str = "") -> tuple[RankView, ...]:
-    """Ranks that have exited."""
+    """Return ranks that have exited."""
     return tuple(
         view(
             4000 + rank, str(rank), exited=True, parent_pid=LAUNCHER, uid=uid, container="c" * contained,
@@ -68,7 +68,7 @@ def ended(*ranks: int, contained: bool = False, uid: int = OWNER, owner: str = "
 
 
 def test_what_a_message_means() -> None:
-    """A message gives the category that a log line would, and only names that Python and PyTorch define."""
+    """A message has the category of the same log line; its name is shown only if Python or PyTorch defines it."""
     cases = {
         "OutOfMemoryError: CUDA out of memory. Tried": ("cuda_oom", "root", "torch.OutOfMemoryError", False),
         "KeyError: 'tokens'\nsecret": ("program_error", "root", "KeyError", True),
@@ -89,14 +89,14 @@ def test_what_a_message_means() -> None:
 
 
 def test_what_is_no_error_file() -> None:
-    """Half a file, other JSON, binary data and Ctrl-C give no exception."""
+    """A cut file, other JSON, binary data and Ctrl-C give no exception."""
     cut, interrupted = saved("ValueError: x")[:-5], saved("KeyboardInterrupt: ")
     for raw in (b"", cut, interrupted, b"[]", b'{"message": 5}', b"\xff\x00", saved(5), b"[" * 100_000):
         assert read_error(raw, CATALOGUE, 5.0) is None
 
 
 def test_file_too_late(tmp_path: Path) -> None:
-    """A file that comes WAIT_SECONDS after the exit is not read."""
+    """A file that appears WAIT_SECONDS after the exit is not read."""
     node = Node(tmp_path)
     node.look()
     node.write(saved("KeyError: 1"))
@@ -127,14 +127,14 @@ def test_files_that_blame_no_rank(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root")
 def test_file_of_another_user(tmp_path: Path) -> None:
-    """A rank that names another user's file gets no cause from it."""
+    """An error file of another user gives the rank no cause."""
     node = Node(tmp_path)
     node.write(saved("KeyError: 1"), uid=OWNER + 1)
     assert node.look() == []
 
 
 def test_launcher_has_exited(tmp_path: Path) -> None:
-    """Without its launcher a rank's file is read in the host's root directory, but not that of a container."""
+    """If the launcher has exited, a rank's file is read below the host's root, except for a rank in a container."""
     node = Node(tmp_path)
     node.tree.add(LAUNCHER, uid=OWNER + 1)  # another user's process has the pid now
     node.write(saved("KeyError: 1"), pid=1)
@@ -143,7 +143,7 @@ def test_launcher_has_exited(tmp_path: Path) -> None:
 
 
 def test_limit_of_files_per_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn reads MAX_READS files, of each owner in turn; the next turn reads the others."""
+    """A turn reads MAX_READS files, shared among the owners; the next turn reads the rest."""
     monkeypatch.setattr(error_files, "MAX_READS", 2)
     node = Node(tmp_path)
     for rank in range(3):
@@ -160,7 +160,7 @@ def test_limit_of_files_per_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root")
 def test_a_file_system_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that does not answer costs a turn GRACE_SECONDS, and no exception of another user."""
+    """A file that hangs delays a turn by GRACE_SECONDS; other users' files are still read."""
     hangs, opened = threading.Event(), error_files.open_inside
 
     def open_slowly(root: str, path: str, uid: int) -> AbstractContextManager[int]:

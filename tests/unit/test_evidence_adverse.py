@@ -1,4 +1,4 @@
-"""The evidence exporter where something beside it hangs, fails or is removed."""
+"""The evidence exporter while a dependency hangs, fails or is removed."""
 
 import asyncio
 import threading
@@ -27,7 +27,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 class Door:
-    """Stands for ``rank_files``: a look at the hanging process ends when the door is opened."""
+    """Stands in for ``rank_files``: a read of the hanging process returns when the test opens the door."""
 
     def __init__(self, hanging_pid: int) -> None:
         self.opened = threading.Event()
@@ -42,27 +42,27 @@ class Door:
 
 
 def add_job(site: Site, job: str, user: str = "ben") -> None:
-    """A job of one rank more."""
+    """Add a job with one rank."""
     key = ProcessKey(2**22 + int(job), 5)
     known = environment(0, 2, job, port=job)
     site.ranks.observe_process(ProcessFacts(key, 1.7e9, key.pid, user, "thread", known))
 
 
 async def taken(site: Site, *jobs: str) -> None:
-    """Have a bundle taken of each job, as if a rank of it had died."""
+    """Take a bundle of each job, as after the death of a rank."""
     for job in jobs:
         site.exporter._wait_for(Occasion(job, "dead", "0"), f"user of {job}")
     await site.look(2)
 
 
 def failures(site: Site) -> dict[str, float]:
-    """What has failed, by part."""
+    """Return the failures, keyed by part."""
     files = samples(site.exporter.families(site.exporter.snapshot()))
     return {entry.labels["part"]: entry.value for entry in files if entry.value}
 
 
 async def test_a_look_that_hangs_costs_its_own_rank(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the kernel does not answer about one process, others are looked at, at first exits of other jobs, too."""
+    """While /proc of one process hangs, the other ranks are read, and so are the ranks of other jobs."""
     await site.start()
     door = Door(site.keys[0].pid)
     monkeypatch.setattr(processes, "rank_files", door)
@@ -87,7 +87,7 @@ async def test_a_look_that_hangs_costs_its_own_rank(site: Site, monkeypatch: pyt
 
 
 async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the limit of hanging reads is reached, none begins until one has returned."""
+    """When the limit of hanging reads is reached, no read starts until one has returned."""
     await site.start()
     door = Door(500)
     monkeypatch.setattr(processes, "rank_files", door)
@@ -106,7 +106,7 @@ async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.Monke
 
 
 async def test_ranks_that_are_looked_at_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a job with more ranks here than may be looked at the first are."""
+    """Of a job with more ranks than MAX_RANKS, only the first are read."""
     await site.start()
     monkeypatch.setattr(processes, "rank_files", Door(0))
     files = await site.exporter._looks.look(Path("/none"), Path("/"), {str(pid): pid for pid in range(1, 67)})
@@ -114,7 +114,7 @@ async def test_ranks_that_are_looked_at_are_bounded(site: Site, monkeypatch: pyt
 
 
 async def test_who_cannot_tell_of_stalls_costs_no_death_its_bundle(site: Site) -> None:
-    """A death has its bundle although an exporter fails to list stalled jobs."""
+    """A death gets its bundle even if an exporter fails to list stalled jobs."""
 
     def broken() -> Mapping[str, float]:
         raise KeyError("comm")
@@ -125,7 +125,7 @@ async def test_who_cannot_tell_of_stalls_costs_no_death_its_bundle(site: Site) -
 
 
 async def test_a_bundle_that_is_written_late_is_there(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory that does not answer for longer than a bundle may take costs nothing once it answers again."""
+    """A directory that hangs longer than the limit of a bundle loses nothing once it answers again."""
     await site.start()
     gate, write = threading.Event(), module.bundle.write
 
@@ -146,7 +146,7 @@ async def test_a_bundle_that_is_written_late_is_there(site: Site, monkeypatch: p
 
 
 async def test_a_misspelt_job_costs_no_bundle_its_place(site: Site) -> None:
-    """A request about a job that has no ranks here is taken away and gives no bundle: no older one makes room."""
+    """A request for a job without ranks on this node is removed: it gives no bundle and evicts none."""
     await site.start()
     await taken(site, "1", "2", "3")
     before = await asyncio.to_thread(folder.bundles, site.folder)
@@ -157,7 +157,7 @@ async def test_a_misspelt_job_costs_no_bundle_its_place(site: Site) -> None:
 
 
 async def test_two_users_of_one_id_have_a_bundle_each(site: Site) -> None:
-    """Two users' jobs of one id have a bundle each, with only their own ranks and environment."""
+    """If two users have jobs with one id, each job has its own bundle, with only its own ranks and environment."""
     await site.start()
     for user, uid in (("ben", 1001), ("cid", 1002)):
         for rank in range(2):

@@ -1,4 +1,4 @@
-"""Bundles because Prometheus has a page open: on which nodes, how often it is asked, and what a failure costs."""
+"""Bundles for an open page in Prometheus: the nodes, the interval of queries, and failures."""
 
 import asyncio
 from collections.abc import Callable
@@ -24,12 +24,12 @@ URL = "http://prometheus:9090"
 
 
 def node(number: int, size: int = 24, job: str = "7") -> list[RankView]:
-    """A node's eight ranks of a job."""
+    """Return a node's eight ranks of a job."""
     return [view(rank, size, job) for rank in range(8 * number, 8 * number + 8)]
 
 
 def view(rank: int, size: int | None, job: str = "7", uid: int = 7) -> RankView:
-    """A rank that runs."""
+    """Return a running rank."""
     known = owned(100 + rank, environment(rank, size or 1, job), Owner("user", str(uid)), uid=uid)
     known = msgspec.structs.replace(known, user=f"user {uid}")
     process = RankProcess(found_at=1.0, facts=known)
@@ -47,13 +47,13 @@ def view(rank: int, size: int | None, job: str = "7", uid: int = 7) -> RankView:
     ({"77"}, ["0", "", "23"]),
 ])  # fmt: skip
 def test_which_nodes_take_one(blamed: set[str], chosen: list[str]) -> None:
-    """The nodes of blamed ranks and of the first and last other rank take a bundle."""
+    """The nodes of blamed ranks, and the nodes of the first and last other rank, take a bundle."""
     assert [chosen_rank(node(number), blamed) for number in range(3)] == chosen
     assert chosen_rank([view(rank, None) for rank in (0, 3)], blamed) == ("0" if "0" in blamed else "")
 
 
 def test_a_page_is_one_occasion() -> None:
-    """A job's pages are one occasion as long as one is open, and another when one opens later."""
+    """The open pages of a job are one occasion; a page that opens after all have closed is a new one."""
     watch = AlertWatch()
     stalled, dead = OpenAlert("7", "JobStalled", ""), OpenAlert("7", "RankDead", "3")
     assert watch.look([stalled], node(0)) == [Occasion("7", "alert", "0")]
@@ -64,7 +64,7 @@ def test_a_page_is_one_occasion() -> None:
 
 
 def test_a_rank_that_is_blamed_later_is_an_occasion() -> None:
-    """The node of a rank that an alert names minutes after the job's first one takes a bundle then, and only once."""
+    """If an alert names a rank minutes after the job's first alert, the rank's node takes one bundle then."""
     watch = AlertWatch()
     stalled, blaming = OpenAlert("7", "JobStalled", ""), OpenAlert("7", "RankUnresponsive", "9")
     assert watch.look([stalled], node(1)) == []
@@ -73,7 +73,7 @@ def test_a_rank_that_is_blamed_later_is_an_occasion() -> None:
 
 
 def test_one_users_jobs_keep_no_others_from_the_question() -> None:
-    """The query has jobs of each user, and the answer alerts of each job, up to the limits."""
+    """At the limits, the query has jobs of each user and the reply has alerts of each job."""
     views = [view(0, 1, f"0{number}", uid=1) for number in range(MAX_JOBS + 1)]
     jobs = asked_about([*views, view(0, 1, "z", uid=2)])
     assert len(jobs) == MAX_JOBS
@@ -87,14 +87,14 @@ def test_one_users_jobs_keep_no_others_from_the_question() -> None:
     (Owner("user", "1000"), "", "uid 1000"),
 ])  # fmt: skip
 def test_whose_a_job_is(owner: Owner, name: str, whose: str) -> None:
-    """A pod's job belongs to its namespace, whatever its uid; a user without a known name has the number."""
+    """A pod's job belongs to its namespace, whatever its uid; a user without a name appears by number."""
     known = owned(100, environment(0, 1, "7"), owner, uid=1000, user=name)
     assert user_of([RankView(RankLabel("7", "0"), 0, RankProcess(found_at=1.0, facts=known))]) == whose
     assert user_of([]) == ""
 
 
 class Answers:
-    """A stand-in for the helper: gives the test's answer at once."""
+    """Stands in for the helper, and replies at once with the test's answer."""
 
     def __init__(self) -> None:
         self.requests: list[AlertsRequest] = []
@@ -108,7 +108,7 @@ class Answers:
 
 
 class Asking:
-    """An asker with its clock."""
+    """An asker and its clock."""
 
     def __init__(self, **settings: Any) -> None:
         self.clock, self.helper = FakeClock(), Answers()
@@ -117,7 +117,7 @@ class Asking:
         self.asker = AlertAsker(config, lent("evidence", self.clock, helper=lend))
 
     async def look(self, views: list[RankView], seconds: float) -> list[Occasion]:
-        """Let time pass, a look a second, and return what is due."""
+        """Let time pass with a look each second, and return the occasions."""
         occasions: list[Occasion] = []
         for _ in range(int(seconds)):
             self.clock.advance(1.0)
@@ -128,7 +128,7 @@ class Asking:
 
 
 async def test_prometheus_is_asked_once_a_minute_while_there_are_jobs() -> None:
-    """A node with ranks queries Prometheus once in ASK_SECONDS about its jobs; one without ranks never."""
+    """A node with ranks queries Prometheus once in ASK_SECONDS about its jobs; a node without ranks never does."""
     asking = Asking(alerts_cluster="here")
     assert (await asking.look([], 5 * ASK_SECONDS), asking.helper.requests) == ([], [])
     await asking.look([*node(0), *node(1, job="8")], 10 * ASK_SECONDS)
@@ -136,7 +136,7 @@ async def test_prometheus_is_asked_once_a_minute_while_there_are_jobs() -> None:
 
 
 async def test_questions_begin_at_different_times() -> None:
-    """The agents of a cluster that were started together do not ask together."""
+    """Agents that start together do not query at the same time."""
     begun = set()
     for _ in range(8):
         asking = Asking()
@@ -147,7 +147,7 @@ async def test_questions_begin_at_different_times() -> None:
 
 
 async def test_what_fails_is_counted_and_tried_again() -> None:
-    """A Prometheus that does not answer, or a helper that hangs, is counted; the next answer counts again."""
+    """A Prometheus that does not reply and a helper that hangs count as failures; the next query is made as usual."""
     asking = Asking()
     asking.helper.answer = HelperHung("late")
     await asking.look(node(0), ASK_SECONDS)
@@ -160,7 +160,7 @@ async def test_what_fails_is_counted_and_tried_again() -> None:
 
 
 async def test_one_question_at_a_time() -> None:
-    """No query starts while another is under way."""
+    """No query starts while another one is under way."""
     asking, never = Asking(), asyncio.get_running_loop().create_future()
 
     async def call(request: AlertsRequest, _seconds: float) -> AlertsAnswer:
@@ -174,7 +174,7 @@ async def test_one_question_at_a_time() -> None:
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The query and its answer are cut at the limits of jobs, alerts and characters."""
+    """Query and reply are cut at the limits of jobs, alerts and characters."""
     expressions: list[str] = []
 
     def samples(_url: str, expression: str) -> list[Any]:

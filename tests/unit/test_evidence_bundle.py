@@ -1,4 +1,4 @@
-"""Bundles on disk: whole or not at all, bounded, the owner's alone."""
+"""Bundles on disk: complete or absent, limited in number and size, and readable only by their owner."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ from exporters.evidence.bundle import MAX_PART_BYTES, MOST_TIMES, Held, bundle_n
 
 
 def summary(job_id: str = "7", at: float = 1.7e9, user: str = "ann") -> Summary:
-    """A summary of a job with a killed rank."""
+    """Return a summary of a job with a killed rank."""
     return Summary(
         format=1, job_id=job_id, node="n1", taken_at=at, trigger="dead", because="rank 3 is dead", version="1",
         ranks=[RankAtTime("3", 103, "dead", at - 20, "killed (SIGKILL)")],
@@ -32,7 +32,7 @@ NAME = "7-20231114T221320Z-n1"
 
 
 def keep_bundle(directory: Path, number: int, user: str, keep: int, job_id: str = "") -> str:
-    """Write the bundle of one job more, at a later time; return its name."""
+    """Write the bundle of a job and set its time to ``number``; return its name."""
     name = bundle_name(job_id or str(number), 1.7e9 + number, "n1")
     write(directory, name, {}, summary(job_id or str(number), user=user), keep)
     os.utime(directory / f"{name}.tar.gz", (number, number))
@@ -40,7 +40,7 @@ def keep_bundle(directory: Path, number: int, user: str, keep: int, job_id: str 
 
 
 def test_a_bundle_is_its_owners_alone(tmp_path: Path) -> None:
-    """The directory and both files may be read by their owner alone, and the bundle holds the files and the summary."""
+    """Only the owner can read the directory and both files; the bundle has the files and the summary."""
     directory = tmp_path / "evidence"
     assert write(directory, NAME, {"ranks/3/status": b"Name: python"}, summary(), 10) == NAME
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
@@ -52,14 +52,14 @@ def test_a_bundle_is_its_owners_alone(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("keep", [1, 3])
 def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
-    """Of more bundles than are kept the oldest go, with their summaries; other files stay."""
+    """Above the limit the oldest bundles are removed with their summaries; other files stay."""
     (tmp_path / "notes.txt").write_text("mine")
     names = [keep_bundle(tmp_path, number, "ann", keep, "7") for number in range(keep + 1)]
     assert (folder.bundles(tmp_path), len(list(tmp_path.iterdir()))) == (names[1:], 2 * keep + 1)
 
 
 def test_one_users_crash_loop_costs_no_other_a_bundle(tmp_path: Path) -> None:
-    """At the limit the oldest bundle of the user with the most bundles goes."""
+    """At the limit the oldest bundle of the user with the most bundles is evicted."""
     for number, user in enumerate(["ben", "ann", "ann", "ann", "ann"]):
         keep_bundle(tmp_path, number, user, 3)
     assert [name.partition("-")[0] for name in folder.bundles(tmp_path)] == ["0", "3", "4"]
@@ -69,7 +69,7 @@ def test_one_users_crash_loop_costs_no_other_a_bundle(tmp_path: Path) -> None:
 
 
 def test_without_a_place_nothing_is_removed_or_written(tmp_path: Path) -> None:
-    """Where every place is a user's only bundle of an open page the newcomer is refused, and all files stay."""
+    """A new bundle is refused and all files stay if every other bundle is its user's only one and has an open page."""
     jobs = [str(number) for number in range(4)]
     for job in jobs:
         write(tmp_path, bundle_name(job, 1.7e9, "n1"), {}, summary(job, user=job), 1, jobs)
@@ -81,14 +81,14 @@ def test_without_a_place_nothing_is_removed_or_written(tmp_path: Path) -> None:
 
 
 def test_names_are_safe() -> None:
-    """A job's id and a node's name give a short file name inside the directory."""
+    """A job id and a node name give a short file name inside the directory."""
     name = bundle_name("../../etc/passwd\n" + "x" * 300, 1.7e9, "n/1")
     assert name == f".._.._etc_passwd_{'x' * 47}-20231114T221320Z-n_1"
     assert "/" not in name
 
 
 def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
-    """A link with the draft's name is replaced, and its target is not touched."""
+    """A link with the draft's name is replaced, and the link's target stays as it is."""
     target, directory = tmp_path / "target", tmp_path / "evidence"
     target.write_text("mine")
     directory.mkdir()
@@ -98,7 +98,7 @@ def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_long_files_keep_their_ends() -> None:
-    """A file longer than a part may be keeps its end; files that find no room are named, the short ones come first."""
+    """A file above MAX_PART_BYTES keeps its end; short files come first, and files that do not fit are listed."""
     files, left_out = fitted({"long": b"a" + b"b" * MAX_PART_BYTES, "short": b"c"}, MAX_PART_BYTES + 1)
     assert (files, left_out) == ({"long": b"b" * MAX_PART_BYTES, "short": b"c"}, [])
     files, left_out = fitted({"long": b"b" * MAX_PART_BYTES, "short": b"c"}, MAX_PART_BYTES)
@@ -106,7 +106,7 @@ def test_long_files_keep_their_ends() -> None:
 
 
 def test_requests_are_taken_once(tmp_path: Path) -> None:
-    """A request is a file that is removed when it is read; names without sense are removed and ask for nothing."""
+    """A request is a file that is removed when read; an invalid name is removed and requests nothing."""
     folder.request_bundle(tmp_path, "job/7 ä")
     (tmp_path / "take-zz").touch()
     assert (folder.take_requests(tmp_path), list(tmp_path.iterdir())) == (["job/7 ä"], [])
@@ -131,7 +131,7 @@ def test_a_bundle_is_no_request(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("job_id", ["", "x" * (folder.MAX_JOB_ID_BYTES + 1)])
 def test_requests_are_bounded(tmp_path: Path, job_id: str) -> None:
-    """A job's id that is no id is refused before a file is made."""
+    """An invalid job id is refused, and no file is made."""
     with pytest.raises(ValueError, match="150 bytes"):
         folder.request_bundle(tmp_path, job_id)
     assert list(tmp_path.iterdir()) == []
@@ -139,14 +139,14 @@ def test_requests_are_bounded(tmp_path: Path, job_id: str) -> None:
 
 @pytest.mark.parametrize(("taken_at", "is_read"), [(0.0, True), (-1.0, False), (253402300799.0, True), (1e300, False)])
 def test_times_are_of_calendars(tmp_path: Path, taken_at: float, is_read: bool) -> None:
-    """A summary with a time that no calendar has is not read: nothing that is shown of it can fail."""
+    """A summary with a time outside the calendar is not read, so that commands can always print the times."""
     name = bundle_name("7", 1.7e9, "n1")
     write(tmp_path, name, {}, msgspec.structs.replace(summary(), taken_at=taken_at), 10)
     assert len(list(folder.summaries(tmp_path))) == is_read
 
 
 def test_an_odd_summary_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A summary that makes no sense, or is larger than one may be, is left out of the list."""
+    """An invalid or too large summary is left out of the list."""
     odd, large, good = (tmp_path / f"{keep_bundle(tmp_path, number, 'ann', 10)}.json" for number in (1, 2, 3))
     odd.write_text("{")
     monkeypatch.setattr(folder, "MAX_SUMMARY_BYTES", good.stat().st_size)
@@ -157,7 +157,7 @@ def test_an_odd_summary_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_which_files_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bundles and summaries are given by their names, up to a size; links and other names are not."""
+    """Bundles and summaries are served by name up to a size limit; links and other names are not."""
     monkeypatch.setattr(folder, "MAX_SERVED_BYTES", 10)
     (tmp_path / f"{NAME}.tar.gz").write_bytes(b"x" * 10)
     (tmp_path / f"{NAME}.json").write_bytes(b"{}")
@@ -182,7 +182,7 @@ def test_which_files_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_who_ends_gives_no_files() -> None:
-    """Files are given by the exporter that serves them, until it has ended."""
+    """The exporter serves files until it has ended."""
 
     async def files(name: str) -> bytes | None:
         return b"packed" if name == "bundle" else None
@@ -197,7 +197,7 @@ async def test_who_ends_gives_no_files() -> None:
 
 
 def test_times_stay_in_order() -> None:
-    """Times are cut to tenths of a second, so that their order stays."""
+    """Times are cut to tenths of a second, which keeps their order."""
     timeline = [Event(at, "3", f"at {at}", "process") for at in (10.94, 10.97, 11.0)]
     text = shown("bundle", msgspec.structs.replace(summary(), timeline=timeline))
     times = [line.split()[0] for line in text.splitlines() if " at 1" in line]
@@ -221,7 +221,7 @@ MOMENT = 1.7e9
 
 
 def job_of(directory: Path, name: str) -> str:
-    """The job that a bundle is of."""
+    """Return the job id in a bundle's summary."""
     return folder.read_summary(directory, name).job_id
 
 
@@ -238,7 +238,7 @@ def test_two_bundles_of_one_second_are_two(tmp_path: Path, other: str) -> None:
 
 @pytest.mark.parametrize("failing", [1, 2])
 def test_a_disk_that_fills_up_leaves_no_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
-    """Where the first or the second of the two files cannot be written, neither is there."""
+    """If one of the two files cannot be written, both are absent."""
     replace, calls = Path.replace, []
 
     def full(path: Path, target: Path) -> Path:
@@ -254,7 +254,7 @@ def test_a_disk_that_fills_up_leaves_no_half(tmp_path: Path, monkeypatch: pytest
 
 
 def test_who_sees_a_bundle_finds_its_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bundle is listed only once its summary can be read: `rankwatch evidence take` looks five times a second."""
+    """A bundle is listed only once its summary can be read, since `rankwatch evidence take` polls the list."""
     replace, seen = Path.replace, []
 
     def look(path: Path, target: Path) -> Path:
@@ -278,7 +278,7 @@ def test_an_agent_killed_while_it_writes_leaves_no_heap(tmp_path: Path) -> None:
 
 
 def held(text: str) -> list[Held]:
-    """Bundles by their users' letters, the oldest first; capitals: a page is open."""
+    """Return bundles with letters as users, the oldest first; a capital letter has an open page."""
     return [Held(letter.lower(), has_open_page=letter.isupper()) for letter in text]
 
 
@@ -288,12 +288,13 @@ def held(text: str) -> list[Held]:
     ("Abcd" + "E", 1, 1), ("ABCD" + "E", 1, 4), ("ABCD" + "A", 1, 0), ("aaaaaaaa" + "B", 1, 0),
 ])  # fmt: skip
 def test_which_goes(users: str, keep: int, goes: int | None) -> None:
-    """Surplus of closed pages goes first, surplus of open ones and only ones at the node's limit, open ones last."""
+    """Bundles of closed pages go before bundles of open pages, and a user's surplus goes before a user's only
+    bundle."""
     assert evicted(held(users), keep) == goes
 
 
 def test_the_limit_of_a_node() -> None:
-    """A node has four times as many bundles as are kept at most, and never more than are listed."""
+    """A node keeps at most four times ``keep_bundles`` bundles, and never more than MAX_LISTED."""
     assert (MOST_TIMES, most_kept(10), most_kept(1000)) == (4, 40, folder.MAX_LISTED)
     only = [Held(str(user), has_open_page=True) for user in range(41)]
     assert (evicted(only[:40], 10), evicted(only, 10)) == (None, 40)
@@ -302,7 +303,8 @@ def test_the_limit_of_a_node() -> None:
 def test_what_the_command_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """No directory, no right and a job without ranks here each have a message with the remedy; a path is a bundle."""
+    """A missing directory, a missing permission and a job without ranks give messages with a remedy; a path is
+    accepted."""
     write(tmp_path, NAME, {}, summary(), 10)
     path = ["--path", str(tmp_path)]
     node = NodeDocument(
@@ -314,7 +316,7 @@ def test_what_the_command_refuses(
     monkeypatch.setattr(own_agent, "document", lambda agent, seconds: named)
     monkeypatch.setattr(own_agent, "CONFIG_FILE", tmp_path / "no.yml")
     monkeypatch.setattr(folder, "DEFAULT_PATH", str(tmp_path))
-    assert main(["list"]) == 0  # an agent that names a FIFO as its file does not stop the command
+    assert main(["list"]) == 0  # if the agent's file is a FIFO, the command does not hang
     assert NAME in capsys.readouterr().out
     monkeypatch.setattr(own_agent, "document", lambda agent, seconds: node)
     assert main(["--path", str(tmp_path / "none"), "show", str(tmp_path / f"{NAME}.json")]) == 0

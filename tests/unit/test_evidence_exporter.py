@@ -1,4 +1,4 @@
-"""The evidence exporter: what a bundle holds, what a failure costs, and how often one is taken."""
+"""The evidence exporter: contents of a bundle, failures, and intervals."""
 
 import asyncio
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.mark.slow
 async def test_a_thousand_verdicts_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of 500 jobs that die at once as many as may wait per user have one bundle each."""
+    """If 500 jobs of one user die at once, MAX_WAITING_PER_USER jobs get one bundle each."""
     monkeypatch.setattr(processes, "rank_files", lambda *_: {})
     await site.start()
     keys = [ProcessKey(2**22 + number, 5) for number in range(1000)]
@@ -53,13 +53,13 @@ async def test_a_thousand_verdicts_at_once(site: Site, monkeypatch: pytest.Monke
 
 
 async def test_the_directory_is_there_before_the_first_bundle(site: Site) -> None:
-    """Where root may leave a request, for the service alone, is there after the first look."""
+    """The first look makes the directory in which root can leave a request; only the service can read it."""
     await site.start()
     assert await asyncio.to_thread(lambda: site.folder.stat().st_mode & 0o777) == 0o700
 
 
 async def test_a_death_leaves_a_bundle(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
-    """The bundle of a killed rank has the suspect, its end, and the processes of the remaining ranks."""
+    """The bundle of a killed rank has the suspect, its exit, and the processes of the remaining ranks."""
     await site.start_and_kill(1)
     [summary] = await site.summaries()
     assert (summary.trigger, summary.suspects, summary.because) == ("dead", ["1"], "rank 1 is dead")
@@ -75,7 +75,7 @@ async def test_a_death_leaves_a_bundle(site: Site, capsys: pytest.CaptureFixture
 
 
 async def test_secrets_are_not_taken(site: Site) -> None:
-    """Nothing of an environment but the listed names is in a bundle, and no command line."""
+    """A bundle has only the listed environment variables, and no command line."""
     await site.start_and_kill(1)
     members = await site.members()
     assert b'"NCCL_ALGO": "Ring"' in members["ranks.json"]
@@ -83,7 +83,7 @@ async def test_secrets_are_not_taken(site: Site) -> None:
 
 
 async def test_a_part_that_hangs_or_fails_costs_itself(site: Site) -> None:
-    """A part that hangs or raises is listed as missing; all other parts are in the bundle."""
+    """A part that hangs or raises is listed as missing; the bundle has all other parts."""
 
     async def hangs(_: Wanted) -> Offered:
         await asyncio.Event().wait()
@@ -113,7 +113,7 @@ async def test_a_part_that_hangs_or_fails_costs_itself(site: Site) -> None:
 
 
 async def test_one_bundle_in_ten_minutes(site: Site) -> None:
-    """A second death within ten minutes takes no bundle; a request takes one at any time."""
+    """A second death within ten minutes gives no bundle; a request always gives one."""
     await site.start_and_kill(1)
     site.kill(0)
     await site.look(30)
@@ -125,7 +125,7 @@ async def test_one_bundle_in_ten_minutes(site: Site) -> None:
 
 @pytest.mark.parametrize("minutes", [0, 11])
 async def test_an_agent_that_starts_anew_takes_none_again(site: Site, minutes: int) -> None:
-    """After a restart a rank that is still known as dead gives no second bundle, also after ``minutes_between``."""
+    """After a restart, a rank that was dead before gives no second bundle, even after ``minutes_between``."""
     await site.start_and_kill(1)
     site.clock.advance(60.0 * minutes)
     site.exporter = EvidenceExporter(site.config)
@@ -135,7 +135,7 @@ async def test_an_agent_that_starts_anew_takes_none_again(site: Site, minutes: i
 
 
 async def test_a_requested_bundle_holds_back_none_after_a_restart(site: Site) -> None:
-    """A death after a restart has its bundle, though one was requested minutes before."""
+    """A death after a restart has its bundle, even if one was requested minutes before."""
     await site.start()
     await asyncio.to_thread(folder.request_bundle, site.folder, "7")
     await site.look(1)
@@ -153,7 +153,7 @@ async def test_a_requested_bundle_holds_back_none_after_a_restart(site: Site) ->
 async def test_a_bundle_that_cannot_be_written_is_counted(
     site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception, failures: dict[str, int]
 ) -> None:
-    """A full disk, or no place among other users' bundles, costs the bundle, and the exporter goes on."""
+    """If the disk is full, or no bundle can be evicted, the failure is counted and the exporter goes on."""
 
     def fail(*_: object) -> str:
         raise error
@@ -164,7 +164,7 @@ async def test_a_bundle_that_cannot_be_written_is_counted(
 
 
 async def test_many_jobs_in_trouble_at_once_wait_in_a_bounded_line(site: Site) -> None:
-    """Beyond the limit of waiting requests the user with the most loses the newest, which is counted."""
+    """Above the limit of waiting requests, the newest request of the user with the most is dropped and counted."""
     await site.start()
     request = module._Due(module.Occasion("7", "asked", ""), "")
     site.exporter._waiting.append(request)
@@ -181,7 +181,7 @@ async def test_many_jobs_in_trouble_at_once_wait_in_a_bounded_line(site: Site) -
 
 
 async def test_the_bundle_of_a_job_in_trouble_outlives_a_flood(site: Site) -> None:
-    """Of a job with a dead rank the bundle stays when jobs of as many users as there are places die after it."""
+    """The bundle of a job with a dead rank stays when jobs of many other users die later."""
     await site.start_and_kill(1)
     users = 4 * site.config.keep_bundles
     for user in range(users):
@@ -197,7 +197,7 @@ async def test_the_bundle_of_a_job_in_trouble_outlives_a_flood(site: Site) -> No
 async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Looks at failed jobs stay within their limit, and another user's look stays among them."""
+    """The limit of early looks at failed jobs keeps another user's look."""
     monkeypatch.setattr(processes, "rank_files", lambda *_: {})
     await site.start()
     for number in range(module.MAX_FROZEN + 3):

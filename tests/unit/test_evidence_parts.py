@@ -1,4 +1,4 @@
-"""What exporters add to a bundle: the ends of Inspector's files, lateness, what the job's log says, health."""
+"""The parts that exporters add to a bundle: ends of Inspector files, lateness, the job's log, and health."""
 
 import os
 import threading
@@ -52,19 +52,19 @@ P2P_LINE = (
 
 
 def followed(path: Path) -> FollowedFile:
-    """A file as the follower knows it."""
+    """Return the file as the follower stores it."""
     status = path.stat()
     return FollowedFile(status.st_dev, status.st_ino, str(path), status.st_size, 0.0)
 
 
 def ends_of(*paths: Path) -> dict[str, bytes]:
-    """The ends of files, by rank."""
+    """Return the ends of files, keyed by rank."""
     files = {file.identity: file for file in map(followed, paths)}
     return ends(files, {identity: str(number) for number, identity in enumerate(files)})
 
 
 def test_the_end_begins_with_a_whole_line(tmp_path: Path) -> None:
-    """Of a long file the last lines are taken, the first of them whole; of a short one all."""
+    """Of a long file the last whole lines are taken; a short file is taken whole."""
     long, short = tmp_path / "long", tmp_path / "short"
     long.write_bytes(b"x" * 1000 + b"\n" + LINE * (2 * TAIL_BYTES // len(LINE)))
     short.write_bytes(LINE)
@@ -75,7 +75,7 @@ def test_the_end_begins_with_a_whole_line(tmp_path: Path) -> None:
 
 
 def test_the_end_of_ten_gigabytes(tmp_path: Path) -> None:
-    """Of a file of 10 GB no more than its end is read."""
+    """Only the end of a 10 GB file is read."""
     path = tmp_path / "large"
     with path.open("wb") as file:
         file.truncate(10 << 30)
@@ -85,7 +85,7 @@ def test_the_end_of_ten_gigabytes(tmp_path: Path) -> None:
 
 
 def test_another_file_under_the_name_is_not_read(tmp_path: Path) -> None:
-    """A file that was replaced since by another, by a link or by a pipe is not read."""
+    """A file that another file, a link or a pipe has replaced is not read."""
     paths = [tmp_path / name for name in ("other", "link", "pipe")]
     for path in paths:
         path.write_bytes(LINE)
@@ -100,7 +100,7 @@ def test_another_file_under_the_name_is_not_read(tmp_path: Path) -> None:
 
 
 def test_only_so_many_files_are_read(tmp_path: Path) -> None:
-    """Of more files than a bundle takes the first are read."""
+    """Only the first MAX_FILES files are read."""
     paths = [tmp_path / str(number) for number in range(MAX_FILES + 1)]
     for path in paths:
         path.write_bytes(LINE)
@@ -118,12 +118,12 @@ def test_only_so_many_files_are_read(tmp_path: Path) -> None:
     (b"", ""),
 ])  # fmt: skip
 def test_the_last_operation_in_words(lines: bytes, said: str) -> None:
-    """The last whole record of an operation becomes a sentence; cut lines and other text are skipped."""
+    """The last complete record of an operation becomes a sentence; cut lines and other text are skipped."""
     assert last_operation(lines) == said
 
 
 def test_a_hostile_end_costs_little() -> None:
-    """64 files full of short lines without records take less time than a scrape may wait."""
+    """64 files of short lines without records take less than 0.2 s of CPU time."""
     began = time.thread_time()
     part = offered({str(rank): b"x\n" * (TAIL_BYTES // 2) for rank in range(MAX_FILES)}, {}, ())
     assert time.thread_time() - began < 0.2
@@ -134,7 +134,7 @@ def test_a_hostile_end_costs_little() -> None:
 
 
 class Reader:
-    """A stand-in for a directory's reader; a hanging one ends when the test releases it."""
+    """Stands in for a directory's reader; a hanging one returns when the test releases it."""
 
     def __init__(self, path: str, said: bytes | None) -> None:
         self.path = path
@@ -150,7 +150,7 @@ class Reader:
 
 
 async def test_a_directory_that_hangs_costs_its_own_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one directory does not answer, the ends of the files of others are there, and it is named."""
+    """If one directory hangs, the part has the files of the others and names the hanging one."""
     monkeypatch.setattr(slot, "ENDS_SECONDS", 0.1)
     readers = [Reader("/lustre", None), Reader("/local", LINE)]
     try:
@@ -175,7 +175,7 @@ def test_the_part_names_ranks_of_the_job_alone() -> None:
 
 
 async def test_failed_hardware_blames_the_ranks_on_it() -> None:
-    """A failed check that counts blames the rank on that GPU and no other; the file has all checks."""
+    """A failed check blames only the rank on that GPU; the file lists all checks."""
     clock = FakeClock()
     ledger = HealthLedger(clock)
     checks = ledger.of("test")
@@ -204,20 +204,20 @@ async def test_failed_hardware_blames_the_ranks_on_it() -> None:
 
 
 def test_lateness_in_words() -> None:
-    """A late rank is mentioned from 3 % of the last minute on, and blamed from 10 % on."""
+    """A rank is mentioned if it was late for 3 % of the last minute, and blamed from 10 % on."""
     shares = {"0": 0.0299, "1": SHOWN_SHARE, "2": 0.0999, "3": BLAMED_SHARE, "4": 0.5}
     words = [(word.rank, word.says.split()[5], word.blames) for word in offered({}, shares, ()).words]
     assert words == [("1", "3%", False), ("2", "10%", False), ("3", "10%", True), ("4", "50%", True)]
 
 
 def shown_log(job: str = "7", **more: Any) -> ShownLog:
-    """What is known of a job's log."""
+    """Return the log exporter's results for a job."""
     known = {"events": {}, "root": None, "cascade": None, "positions": (), "progress": TrainingProgress()} | more
     return ShownLog(job_id=job, **known)
 
 
 def test_the_logs_first_cause() -> None:
-    """The first cause of the job's log is an event, and blames the rank that it names, if any."""
+    """The first cause in the job's log is an event, and blames the rank that the log names."""
     named = FirstEvent("cuda_out_of_memory", "3", "gpu-7", 5.0)
     counted = {("3", "cuda_out_of_memory", "root"): 2}
     part = log_part([shown_log("8"), shown_log(root=named, events=counted)], {}, Wanted("7", {}, ()))
@@ -233,7 +233,7 @@ def test_the_logs_first_cause() -> None:
 
 
 def test_a_failed_check_is_the_cause_once_its_rank_has_run() -> None:
-    """A check is the cause when it failed two minutes after the rank's start or later, an Xid by its number."""
+    """A check is the cause if it failed two minutes or more after the rank's start; an Xid has its number."""
     clock = FakeClock()
     ledger, ranks = HealthLedger(clock), RankTable(clock, "here", settle_at_once=True)
     started = clock.time()

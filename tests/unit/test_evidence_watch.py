@@ -1,4 +1,4 @@
-"""Which jobs a bundle of evidence is taken of."""
+"""The jobs for which a bundle of evidence is taken."""
 
 from typing import Any
 
@@ -16,14 +16,14 @@ KILLED = ExitStatus(known=True, signal=9)
 
 
 def view(rank: int = 0, job: str = "7", state: str = "alive", reason: str = "running", **more: Any) -> RankView:
-    """A rank as the table publishes it; its pid is its number plus 100."""
+    """Return a published rank; its pid is its number plus 100."""
     facts = ProcessFacts(ProcessKey(rank + 100, 5), 1.7e9, rank + 100, "ann", "thread", {})
     process = PublishedProcess(found_at=1.0, facts=facts, verdict=RankVerdict(state, reason), **more)  # type: ignore[arg-type]
     return RankView(RankLabel(job, str(rank)), 0, process)
 
 
 def gone(rank: int = 0, state: str = "dead", status: ExitStatus = KILLED, job: str = "7") -> RankView:
-    """A rank that has left."""
+    """Return a rank that has exited."""
     return view(rank, job, state, "killed_before_peers", exited_at=50.0, exited_seconds=1000.0, exit=status)
 
 
@@ -39,7 +39,7 @@ DEAD, STRUCK = Occasion("7", "dead", "0"), Occasion("7", "hardware", "0")
     pytest.param([[ALIVE, view(1)], [gone(0, "finished", DONE), gone(1, "exited")]], [(), ()], id="orderly ends never"),
 ])  # fmt: skip
 def test_states_that_are_occasions(looks: list[list[RankView]], occasions: list[tuple[Occasion, ...]]) -> None:
-    """A rank that is judged dead, or that stops responding, is an occasion at the look that first sees it so."""
+    """A rank that becomes dead or unresponsive is an occasion at the first look that sees it."""
     watch = TroubleWatch(SILENCE)
     assert [watch.look(views, float(at)).occasions for at, views in enumerate(looks)] == occasions
 
@@ -50,14 +50,14 @@ def test_states_that_are_occasions(looks: list[list[RankView]], occasions: list[
 def test_deaths_that_an_earlier_bundle_covers(
     looks: list[list[RankView]], covered: float, occasions: list[tuple[Occasion, ...]]
 ) -> None:
-    """A rank first seen dead is no occasion if a bundle is newer; one that was seen alive is, whatever the clock."""
+    """A rank that was dead at the first look is no occasion if a newer bundle exists; one that was alive always is."""
     watch = TroubleWatch(SILENCE)
     watch.covered["7"] = covered
     assert [watch.look(views, float(at)).occasions for at, views in enumerate(looks)] == occasions
 
 
 def test_hardware_that_fails_under_a_rank_is_an_occasion_once() -> None:
-    """A rank that was on well hardware and is on failed hardware is an occasion; one that never was on well, none."""
+    """A rank whose hardware fails is an occasion once; a rank whose hardware had failed before is none."""
     watch, struck = TroubleWatch(SILENCE), {RankLabel("7", "1")}
     looks = (struck, struck | {RankLabel("7", "0")}, struck | {RankLabel("7", "0")})
     occasions = [watch.look([view(0), view(1)], float(at), ranks).occasions for at, ranks in enumerate(looks)]
@@ -65,7 +65,8 @@ def test_hardware_that_fails_under_a_rank_is_an_occasion_once() -> None:
 
 
 def test_a_first_abnormal_exit_is_told_at_once() -> None:
-    """A job is failing when a rank leaves by a signal or with a code, before any verdict; not when one ends well."""
+    """A job is failing once a rank exits by a signal or with a code, before any verdict; a normal exit is no
+    failure."""
     watch = TroubleWatch(SILENCE)
     watch.look([view(0), view(1, "8")], 1.0)
     leaver, well = gone(0, "exited"), gone(1, "exited", ExitStatus(known=True), "8")
@@ -74,24 +75,25 @@ def test_a_first_abnormal_exit_is_told_at_once() -> None:
 
 
 def test_silence_longer_than_ever_is_an_occasion_once() -> None:
-    """A rank is silent when it completes nothing for longer than the bound and its longest pause, once each time."""
+    """A rank is silent if it completes nothing for longer than the limit and its longest pause; each silence counts
+    once."""
     watch, quiet = TroubleWatch(SILENCE), [view(0, progress_seconds=1000.0)]
     assert watch.look(quiet, 1000.0 + SILENCE).occasions == ()
     assert watch.look(quiet, 1001.0 + SILENCE).occasions == (Occasion("7", "silent", "0"),)
     assert watch.look(quiet, 1002.0 + SILENCE).occasions == ()
-    on = [view(0, progress_seconds=1300.0)]  # it went on after 300 s, its longest pause
+    on = [view(0, progress_seconds=1300.0)]  # went on after 300 s: its longest pause
     assert watch.look(on, 1300.0 + 299).occasions == ()
     assert watch.look(on, 1300.0 + 301).occasions == (Occasion("7", "silent", "0"),)
 
 
 def test_who_is_never_silent() -> None:
-    """A rank without records, one that has left, and one with progress in the future (a changed clock) are not."""
+    """A rank is never silent without records, after its exit, or with progress in the future (a changed clock)."""
     leaver = view(1, state="finished", exited_at=50.0, exit=ExitStatus(known=True), progress_seconds=1.0)
     assert TroubleWatch(SILENCE).look([view(0), leaver, view(2, progress_seconds=2e6)], 1e6).occasions == ()
 
 
 def test_changes_are_bounded() -> None:
-    """The newest changes of each job are kept, for a bounded number of jobs; ended jobs are dropped."""
+    """The newest changes of each job are kept, for a limited number of jobs; ended jobs are dropped."""
     watch = TroubleWatch(SILENCE)
     for at in range(MAX_CHANGES_PER_JOB + 1):
         watch.look([view(0, state="unresponsive" if at % 2 else "alive", reason="stopped")], float(at))
@@ -103,7 +105,7 @@ def test_changes_are_bounded() -> None:
 
 
 def test_what_stands_still_is_an_occasion_once() -> None:
-    """A job that is reported to stand still is an occasion once, after the time of a silence; the next time again."""
+    """A job that stands still for the silence limit is an occasion once; the next standstill is a new one."""
     watch, stalled = TroubleWatch(SILENCE), Occasion("7", "stalled", "")
     assert (watch.stalled({"7": SILENCE}), watch.stalled({"7": SILENCE + 1.0})) == ([], [stalled])
     assert (watch.stalled({"7": SILENCE + 2.0}), watch.stalled({"7": SILENCE + 13.0})) == ([], [])

@@ -1,4 +1,4 @@
-"""`rankwatch exclude`: which nodes failed first how often."""
+"""`rankwatch exclude`: the nodes with the most first failures."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from agent.core.prometheus import Sample
 
 
 def failure(node: str, job_id: str, **labels: str) -> Sample:
-    """A first failure."""
+    """Return a first failure."""
     return Sample({"cluster": "c1", "node": node, "job_id": job_id, "user": "alice", **labels}, 1.0)
 
 
@@ -31,14 +31,15 @@ FAILURES = [
 
 
 def test_points() -> None:
-    """A job gives its node one point, two if its death looks like hardware, however many ranks died."""
+    """A job gives its node one point, or two if its death looks like hardware, however many ranks died."""
     assert lemons(FAILURES) == [
         Lemon("c1", "a", 6, 3, 1), Lemon("c1", "d", 4, 2, 1), Lemon("c1", "b", 3, 2, 2), Lemon("c1", "c", 1, 1, 1),
     ]  # fmt: skip
 
 
 def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nodes with enough points are printed as a table, as a list for Slurm or as JSON; one user's four are too few."""
+    """Nodes with enough points are printed as a table, a list for Slurm or JSON; four points of one user are too
+    few."""
     asked: list[str] = []
 
     def samples(url: str, expression: str) -> list[Sample]:
@@ -62,7 +63,8 @@ def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def test_slurms_list_is_of_one_cluster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A list for Slurm with nodes of two clusters is refused by their names: sbatch would refuse it."""
+    """A list for Slurm with nodes of two clusters is refused, because sbatch would refuse it; the message names
+    both."""
     failures = [failure("a", str(job), cluster=cluster) for cluster in ("c1", "c2") for job in range(5)]
     monkeypatch.setattr("agent.core.prometheus.samples", lambda _url, text: failures if "dead" in text else [])
     arguments = ["--prometheus", "http://p", "--format", "slurm"]

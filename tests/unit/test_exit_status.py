@@ -1,4 +1,4 @@
-"""How a process that is not waited for by us ended: both ways, on real processes."""
+"""The exit status of real processes that are not children of the agent, read from /proc and from a pidfd."""
 
 import os
 import signal
@@ -20,7 +20,7 @@ ENDS = [("os._exit(0)", 0, 0), ("os._exit(3)", 0, 3), ("os.kill(os.getpid(), 9)"
 
 @pytest.fixture
 def child(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
-    """A child that has ended as the parameter says and is not reaped yet."""
+    """Provide a child that has exited as the parameter says, and is not yet reaped."""
     process = subprocess.Popen([sys.executable, "-S", "-c", f"import os; {request.param}"])
     while (stat := PROC.stat(process.pid)) is not None and stat.state != "Z":
         time.sleep(0.001)
@@ -29,14 +29,14 @@ def child(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def key_of(process: subprocess.Popen[bytes]) -> ProcessKey:
-    """The key of a process that is there."""
+    """Return the key of an existing process."""
     stat = PROC.stat(process.pid)
     return stat.key
 
 
 @pytest.mark.parametrize(("child", "number", "code"), ENDS, indirect=["child"])
 def test_zombie(child: subprocess.Popen[bytes], number: int, code: int) -> None:
-    """With the right to, a zombie's status is read from /proc; that of a reaped process or a reused pid is not."""
+    """With ptrace permission, /proc gives a zombie's status; after reaping or reuse of the pid it does not."""
     key = key_of(child)
     assert from_zombie(PROC, key, may_ptrace=True) == ExitStatus(known=True, signal=number, code=code)
     assert from_zombie(PROC, key, may_ptrace=False) is None
@@ -47,7 +47,7 @@ def test_zombie(child: subprocess.Popen[bytes], number: int, code: int) -> None:
 
 @pytest.mark.parametrize(("child", "number", "code"), ENDS, indirect=["child"])
 def test_pidfd(child: subprocess.Popen[bytes], number: int, code: int) -> None:
-    """Once reaped, the kernel's record gives the status, or nothing where the kernel keeps none (before 6.15)."""
+    """After reaping, a pidfd gives the status; before kernel 6.15 it gives None."""
     pidfd = os.pidfd_open(child.pid)
     try:
         before = from_pidfd(pidfd)
@@ -62,7 +62,7 @@ def test_pidfd(child: subprocess.Popen[bytes], number: int, code: int) -> None:
 
 
 def test_running_process_has_no_status() -> None:
-    """A process that runs has none, by either way."""
+    """A running process has no status in /proc or by pidfd."""
     pidfd = os.pidfd_open(os.getpid())
     try:
         assert from_pidfd(pidfd) is None

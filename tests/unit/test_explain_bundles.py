@@ -1,4 +1,4 @@
-"""Summaries of evidence bundles: forged, cut, double, of other clusters, times and clocks."""
+"""Summaries of evidence bundles: forged, cut or duplicate ones, and those of other clusters, times and clocks."""
 
 import os
 from pathlib import Path
@@ -17,7 +17,7 @@ JOB = KnownJob("7", ("x",), has_rules=True, nodes=("a", "b"), nodes_elsewhere=fr
 
 
 def summary(node: str = "a", taken_at: float = 1020.0, **more: Any) -> Summary:
-    """A summary of job 7 that blames rank 3."""
+    """Return a summary of job 7 that blames rank 3."""
     made: dict[str, Any] = {
         "format": 1, "job_id": "7", "node": node, "taken_at": taken_at, "trigger": "dead", "because": "rank 3 died",
         "version": "1", "ranks": [RankAtTime("3", 30, "dead", 1000.0)],
@@ -33,7 +33,7 @@ def put(folder: Path, name: str, made: Summary) -> None:
 
 
 def test_summaries_of_the_job(tmp_path: Path) -> None:
-    """The job's summaries are read in order of time, each once; other jobs' summaries are skipped."""
+    """The job's summaries are read once each, in order of time; other jobs' summaries are skipped."""
     put(tmp_path, "b", summary("b", 1030.0))
     put(tmp_path, "a", summary())
     put(tmp_path, "copy", summary())
@@ -50,7 +50,7 @@ def test_summaries_of_the_job(tmp_path: Path) -> None:
     msgspec.json.encode(summary(words=[Word("3", "verdict", "x", blames=True)] * (MAX_LISTED + 1))), b"\xff\xfe",
 ], ids=["empty", "cut", "deep", "of_fields", "newer", "too_long", "no_text"])  # fmt: skip
 def test_a_file_that_is_no_summary(content: bytes, tmp_path: Path) -> None:
-    """It is named with the reason, and costs itself alone."""
+    """An invalid file is named with the reason; the other files are used."""
     put(tmp_path, "good", summary())
     (tmp_path / "bad.json").write_bytes(content)
     proof = bundles.read(tmp_path, "7")
@@ -60,7 +60,7 @@ def test_a_file_that_is_no_summary(content: bytes, tmp_path: Path) -> None:
 
 
 def test_what_is_no_regular_file(tmp_path: Path) -> None:
-    """FIFOs, links and folders are not read, and do not block."""
+    """FIFOs, links and directories are not read, and do not block."""
     given = tmp_path / "given"
     given.mkdir()
     os.mkfifo(given / "fifo.json")
@@ -72,7 +72,7 @@ def test_what_is_no_regular_file(tmp_path: Path) -> None:
 
 
 def test_a_file_at_its_bound(tmp_path: Path) -> None:
-    """A summary of the most bytes is read, one byte more is not."""
+    """A summary of MAX_SUMMARY_BYTES is read; a longer one is not."""
     content = msgspec.json.encode(summary())
     (tmp_path / "most.json").write_bytes(content.ljust(MAX_SUMMARY_BYTES))
     assert len(bundles.read(tmp_path, "7").summaries) == 1
@@ -81,7 +81,7 @@ def test_a_file_at_its_bound(tmp_path: Path) -> None:
 
 
 def test_more_files_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last files by name are read, and a note has the number of the others."""
+    """The last files by name are read, and a note counts the others."""
     monkeypatch.setattr(bundles, "MAX_FILES", 2)
     for number in range(3):
         put(tmp_path, f"{number}", summary(taken_at=1000.0 + number))
@@ -104,7 +104,7 @@ def test_bundles_of_another_time_or_cluster() -> None:
 
 
 def test_a_node_whose_clock_is_ahead() -> None:
-    """The times of a node with a fast clock are corrected by its metrics."""
+    """The times of a node with a fast clock are corrected with its metrics."""
     ahead = KnownJob("7", ("x",), nodes=("a",), offsets={"a": 3600.0})
     made = summary(taken_at=4620.0, timeline=[Event(4600.0, "3", "died", "process")])
     proof = bundles.weigh([made], ahead, INCIDENT)
@@ -112,7 +112,7 @@ def test_a_node_whose_clock_is_ahead() -> None:
 
 
 def test_who_followed_is_not_blamed() -> None:
-    """Of the ends in all bundles the first is blamed, by corrected clocks; ends within 0.05 s have no order."""
+    """The first exit in all bundles is blamed, by corrected clocks; exits within 0.05 s have no order."""
 
     def ended(node: str, rank: str, since: float) -> Summary:
         word = Word(rank, "verdict", "killed (SIGKILL)", blames=True)

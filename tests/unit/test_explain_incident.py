@@ -1,4 +1,4 @@
-"""Which incidents a range has, when work stopped, what that cost, and which ranks are blamed."""
+"""The incidents in a time range: when work stopped, its cost, and the blamed ranks."""
 
 import pytest
 
@@ -12,24 +12,24 @@ END = 10_000.0
 
 
 def course(*spans: Span, **more: object) -> Course:
-    """A course of 10,000 s with these spans."""
+    """Return a course of 10,000 s with these spans."""
     return Course(0.0, END, STEP, tuple(spans), **more)  # type: ignore[arg-type]  # the fields of a dataclass
 
 
 def working(*stretches: tuple[float, float]) -> tuple[tuple[float, float], ...]:
-    """Progress as it is seen every 15 s, of a job that works in these stretches."""
+    """Return progress samples every 15 s of a job that works only in these intervals."""
     times = [number * STEP for number in range(int(END / STEP))]
     begun = {at: [min(at, end) for start, end in stretches if start <= at] for at in times}
     return tuple((at, max(ends)) for at, ends in begun.items() if ends)
 
 
 def held(gpus: float) -> tuple[tuple[float, float], ...]:
-    """GPUs that the job held over the whole course."""
+    """Return samples of the GPUs that the job held over the whole course."""
     return tuple((number * STEP, gpus) for number in range(int(END / STEP) + 1))
 
 
 def test_nothing_happened() -> None:
-    """A range without symptoms, or with only a line of a log, has no incident."""
+    """A range without symptoms, or with only a log line, has no incident."""
     assert (incidents(course()), incidents(course(Span("log", 50.0, 50.0)))) == ([], [])
 
 
@@ -53,14 +53,14 @@ DIED = Span("died", 1000.0, END)
      id="a job that waits for a late rank works on"),
 ])  # fmt: skip
 def test_when_work_stopped_and_was_done_again(known: Course, since: float, back: float | None, what: str) -> None:
-    """An incident has the times when work stopped and went on, and its kind."""
+    """An incident has its kind and the times when work stopped and resumed."""
     [incident] = incidents(known)
     assert (incident.start, incident.since, incident.back, incident.what) == (since, since, back, what)
     assert incident.stopped == (what != "went_on")
 
 
 def test_a_pause_before_a_death_is_no_hang() -> None:
-    """Up to 119 s without progress is an operation or a checkpoint; from 120 s on it is a hang."""
+    """A pause before a death is a hang from 120 s on."""
     for pause, what in ((119.0, "died"), (120.0, "hung")):
         progress = working((0.0, 1000.0 - pause))
         [incident] = incidents(course(Span("died", 1000.0, END), progress=progress))
@@ -68,14 +68,14 @@ def test_a_pause_before_a_death_is_no_hang() -> None:
 
 
 def test_symptoms_far_apart_are_two_incidents() -> None:
-    """The bound itself is one incident, a second more is two."""
+    """Symptoms at most APART_SECONDS apart are one incident."""
     early = Span("unresponsive", 100.0, 200.0)
     for seconds, count in ((200.0, 1), (201.0, 2)):
         assert len(incidents(course(early, Span("died", seconds + APART_SECONDS, 2000.0)))) == count
 
 
 def test_gpu_hours_of_a_stop() -> None:
-    """64 GPUs for 305 s are 5.42 GPU-hours; 900 s since the last checkpoint, 16 more; 20 % late for 180 s, 0.64."""
+    """64 GPUs for 305 s cost 5.42 GPU-hours; 900 s since the last checkpoint cost 16; 20 % late for 180 s, 0.64."""
     known = course(
         Span("late", 820.0, 1000.0),
         Span("died", 1000.0, 1280.0),
@@ -93,21 +93,21 @@ def test_gpu_hours_of_a_stop() -> None:
 
 
 def test_what_goes_on_costs_until_now() -> None:
-    """The cost of a job that still holds its GPUs without work counts until now."""
+    """A job that still holds its GPUs without work costs until now."""
     known = course(Span("died", 1000.0, END), gpus=held(8.0))
     [incident] = incidents(known)
     assert cost(known, incident, 8) == Cost(9000.0, 20.0, None, 0.0, is_guess=False, goes_on=True)
 
 
 def test_a_lost_node() -> None:
-    """A node that is lost within two minutes of the last progress is why there is none; a later one follows a hang."""
+    """A node lost within NODE_SECONDS of the last progress is the cause; a node lost later follows a hang."""
     for lost, what in ((1000.0 + NODE_SECONDS, "node_lost"), (1001.0 + NODE_SECONDS, "hung")):
         [incident] = incidents(course(Span("node_lost", lost, END), progress=working((0.0, 1000.0))))
         assert (incident.what, incident.since) == (what, 1000.0)
 
 
 def word(rank: str, witness: Witness, source: str = "metrics", *, blames: bool = True, says: str = "") -> Said:
-    """A word about a rank."""
+    """Return a witness's word about a rank."""
     return Said(rank, "a", witness, says or f"{witness} of {rank}", blames, source)
 
 
@@ -134,7 +134,7 @@ COPIES = [word("0", "job_log", f"node{number}") for number in range(50)]
 def test_the_culprit(
     said: list[Said], is_hang: bool, culprits: tuple[str, ...], against: list[tuple[str, Witness]], other: str
 ) -> None:
-    """The rank that most independent witnesses blame is the culprit; words that blame none are kept."""
+    """The culprit is the rank that most independent witnesses blame; words that blame no rank are kept."""
     guess = judge(said, is_hang=is_hang)
     assert guess.ranks == culprits
     assert [(entry.rank, entry.witness) for entry in guess.against] == against
@@ -145,13 +145,13 @@ def test_the_culprit(
 
 
 def test_the_same_word_twice_is_told_once() -> None:
-    """Equal words of metrics and a bundle are one line; another text of the bundle is a second line."""
+    """Equal words of metrics and a bundle are one line; a different text is a second line."""
     for says, lines in (("died", 1), ("died of SIGSEGV", 2)):
         said = [word("1", "verdict", says="died"), word("1", "verdict", "n1", says=says)]
         assert len(judge(said, is_hang=False).for_them) == lines
 
 
 def test_a_bound_on_culprits() -> None:
-    """The named ranks are bounded."""
+    """The number of named ranks is limited."""
     guess = judge([word(str(rank), "ras") for rank in range(MAX_CULPRITS + 1)], is_hang=False)
     assert len(guess.ranks) == MAX_CULPRITS

@@ -1,4 +1,4 @@
-"""The page of an incident: what a fake Prometheus answers, to the words that people read."""
+"""The page of an incident, from a fake Prometheus to the printed text."""
 
 import json
 import re
@@ -23,14 +23,14 @@ from agent.core.prometheus import Line, Sample
 from agent.evidence.summary import RankAtTime, Summary, Word
 
 START, DEATH, END = 1_800_000_000.0, 1_800_003_000.0, 1_800_003_600.0
-"""The death is at 08:50:00 UTC: 1,800,000,000 is 08:00:00 of 2027-01-15."""
+"""1,800,000,000 is 2027-01-15 08:00:00 UTC; the death is at 08:50:00."""
 RUNBOOK = "http://wiki/runbooks#rankdead"
 DIED = {"rank": "3", "node": "a", "reason": "signaled", "signal": "SIGKILL", "code": ""}
 OF_X = {"cluster": "x"}
 
 
 def every(start: float, end: float, value: float | None = None) -> tuple[tuple[float, float], ...]:
-    """Points each 5 s; without a value the times themselves."""
+    """Return points every 5 s; without a value, each point has its time as value."""
     times = [start + 5 * number for number in range(int((end - start) / 5) + 1)]
     return tuple((at, at if value is None else value) for at in times)
 
@@ -60,38 +60,38 @@ SAMPLES: dict[str, list[Sample]] = {
 
 
 class Asked:
-    """Answers by how an expression begins; all that was asked is kept."""
+    """Records all queries, and replies by the beginning of an expression."""
 
     def __init__(self, samples: dict[str, list[Sample]], lines: dict[str, list[Line]]) -> None:
         self.samples, self.lines = samples, lines
         self.queries: list[str] = []
 
     def at(self, expression: str, at_seconds: float) -> list[Sample]:
-        """An instant query's answer."""
+        """Reply to an instant query."""
         self.queries.append(expression)
         return next((series for word, series in self.samples.items() if expression.startswith(word)), [])
 
     def over(self, expression: str, start_seconds: float, end_seconds: float, step_seconds: float) -> list[Line]:
-        """A range query's answer."""
+        """Reply to a range query."""
         self.queries.append(expression)
         assert (end_seconds - start_seconds) / step_seconds <= ask.MAX_POINTS
         return next((series for word, series in self.lines.items() if expression.startswith(word)), [])
 
 
 class Forgetful(Asked):
-    """A Prometheus that knows nothing of any job."""
+    """A Prometheus without data of any job."""
 
     def __init__(self) -> None:
         super().__init__({}, {})
 
     def runbooks(self) -> dict[str, str]:
-        """No rules."""
+        """Return no rules."""
         return {}
 
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    """Provide the address of a fake Prometheus that answers SAMPLES and LINES; it parses no expression."""
+    """Serve a fake Prometheus with SAMPLES and LINES, which parses no expression; provide its address."""
     prometheus = Asked(SAMPLES, LINES)
 
     def answer(path: str, query: dict[str, list[str]]) -> Any:
@@ -130,7 +130,7 @@ Disagrees
 
 
 def test_the_page_of_a_death(server: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Culprit with its witnesses, the one that disagrees, time line, 2.67 GPU-hours (16 GPUs, 600 s), the runbook."""
+    """The page has the culprit, witnesses for and against, time line, 2.67 GPU-hours (16 GPUs, 600 s), and runbook."""
     assert main(["7", "--prometheus", server, "--until", str(int(END))]) == 0
     page = capsys.readouterr().out
     lines = page.splitlines()
@@ -149,7 +149,7 @@ def test_the_page_of_a_death(server: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_html(server: str, tmp_path: Path) -> None:
-    """The same page as HTML, written with mode 0600, with the runbook as a link."""
+    """The HTML file has the same page, mode 0600, and a link to the runbook."""
     file = tmp_path / "page.html"
     assert main(["7", "--prometheus", server, "--until", str(int(END)), "--html", str(file)]) == 0
     assert file.stat().st_mode & 0o777 == 0o600
@@ -159,7 +159,7 @@ def test_html(server: str, tmp_path: Path) -> None:
 
 
 def test_bundles_add_a_witness(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A bundle's words count beside metrics', and a file that is none is named below."""
+    """The words of a bundle join those of the metrics; an invalid file is named below."""
     summary = Summary(
         1, "7", "b", DEATH + 30, "dead", "rank 3", "1", [RankAtTime("5", 1, "alive", 0.0)],
         [Word("3", "kernel_log", "the kernel killed it", blames=True)], ["3"], [], [],
@@ -175,7 +175,7 @@ def test_bundles_add_a_witness(server: str, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_bundles_alone(tmp_path: Path) -> None:
-    """If Prometheus has no data of the job, the story has what bundles know, and lists what is unknown."""
+    """If Prometheus has no data of the job, the story uses the bundles, and lists what is unknown."""
     word = Word("3", "verdict", "killed (SIGKILL)", blames=True)
     made = Summary(1, "70", "b", DEATH, "dead", "rank 3", "1", [RankAtTime("3", 1, "dead", DEATH)], [word], [], [], [])
     (tmp_path / "a.json").write_bytes(msgspec.json.encode(made))
@@ -192,7 +192,7 @@ def test_bundles_alone(tmp_path: Path) -> None:
 
 
 def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:
-    """No answer is 2, without the address' password; spans and times that are none are wrong use."""
+    """Without a reply the status is 2 and the message has no password; invalid spans and times are usage errors."""
     assert main(["7", "--prometheus", "http://me:secret@127.0.0.1:1"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("rankwatch explain: no answer from http://127.0.0.1:1: ")
@@ -220,7 +220,7 @@ def test_two_clusters_with_a_job_of_one_id() -> None:
 
 
 def test_the_most_points_of_a_range() -> None:
-    """A week is queried in steps of one grid, with at most the maximum number of points."""
+    """A week is queried on one grid of times, with at most the maximum number of points."""
     prometheus = Asked({}, {})
     assert ask.course(prometheus, ask.matcher("7", None), END - ask.MAX_HOURS * 3600, END).step == 105.0
     day = ask.course(prometheus, ask.matcher("7", None), END - 86400 + 7, END + 7)
@@ -228,7 +228,7 @@ def test_the_most_points_of_a_range() -> None:
 
 
 def test_deaths_of_one_episode() -> None:
-    """A time that moves with the scrapes is one death; of two within a minute one was first, a later one is another."""
+    """A death time that changes from scrape to scrape is one death; a death minutes later is another."""
     moving = tuple((at, DEATH + at % 2) for at, _ in every(DEATH + 5, DEATH + 60))
     other = {**DIED, "rank": "4", "node": "b"}
     late = (*every(DEATH + 15, DEATH + 60, DEATH + 10), *every(DEATH + 900, DEATH + 960, DEATH + 890))
@@ -243,7 +243,7 @@ def test_deaths_of_one_episode() -> None:
 
 
 def test_every_question_is_bounded() -> None:
-    """No query returns more than a few series, however many ranks there are; no placeholder is left."""
+    """No query returns more than a few series, however many ranks exist; every placeholder is replaced."""
     lost = "bottomk(17, min_over_time((max by (cluster, job_id, node) (last_over_time(job_node:"
     prometheus = Asked({**SAMPLES, lost: [Sample({"node": 'n"1'}, DEATH)]}, LINES)
     course = ask.course(prometheus, ask.matcher('7"', None), START, END)
@@ -256,7 +256,7 @@ def test_every_question_is_bounded() -> None:
 
 
 def test_a_witness_that_blames_too_many() -> None:
-    """Sixteen ranks that do not answer RAS are blamed, seventeen are any of more and are not."""
+    """RAS blames sixteen ranks that do not reply; if there are seventeen, it blames none."""
     for number, blames in ((16, True), (17, False)):
         samples = [Sample({"rank": str(rank), "host": "a", "reason": "missing"}, 0.0) for rank in range(number)]
         prometheus = Asked({**SAMPLES, "topk(17, max by (rank, host, gpu, reason)": samples}, LINES)
@@ -268,7 +268,7 @@ def test_a_witness_that_blames_too_many() -> None:
 
 
 def test_what_is_asked_for_exists() -> None:
-    """Each recorded series and each metric in a question is recorded by the shipped rules or declared in docs."""
+    """The shipped rules or docs define every series in a query."""
     root = Path(__file__).parents[2]
     source = "".join((root / "agent/cli/explain" / f"{name}.py").read_text() for name in ("ask", "details"))
     rules = "".join(path.read_text() for path in (root / "deploy/prometheus/rules").glob("*.yml"))
@@ -281,7 +281,7 @@ def test_what_is_asked_for_exists() -> None:
 
 
 def test_a_long_time_line_keeps_both_ends() -> None:
-    """One line beyond the limit leaves out the middle of the time line and counts it."""
+    """Above its limit the time line leaves out its middle, and counts the omitted lines."""
     happened = [Happened(float(number), "other", str(number), "", "line", "x") for number in range(story.MAX_TIMELINE)]
     assert len(story.timeline(happened)) == story.MAX_TIMELINE
     rows = story.timeline([*happened, Happened(99.0, "other", "z", "", "line", "x")])
@@ -289,7 +289,7 @@ def test_a_long_time_line_keeps_both_ends() -> None:
 
 
 def test_the_time_line_is_in_order() -> None:
-    """Of two reports of one death the time line keeps the earlier time, and the words that it was the first."""
+    """If a death is reported twice, the time line has the earlier time and the words that say it was first."""
     deaths = [(1000.0, "3", "died"), (1008.0, "5", "died"), (1012.0, "3", "died: first to go")]
     rows = story.timeline([Happened(at, "died", rank, "a", what, "verdict") for at, rank, what in deaths])
     assert [row[0] for row in rows] == ["00:16:40", "00:16:48"]
@@ -297,14 +297,14 @@ def test_the_time_line_is_in_order() -> None:
 
 
 def test_late_ranks_cost_without_gpu_metrics() -> None:
-    """The cost of waiting for a late rank is shown with each rank as one GPU when the number of GPUs is unknown."""
+    """If the number of GPUs is unknown, the cost of waiting for a late rank counts one GPU for each rank."""
     spent, incident = Cost(0.0, 0.0, None, 2.67, is_guess=True), Incident(0.0, 1.0, 0.0, None, "went_on")
     page = story.page_of(KnownJob("4711", ("a",)), [incident], Details(), judge((), is_hang=False), spent, {})
     assert "2.67 GPU-hours  all waited for a late rank (counting each rank as one GPU)" in as_text(page)
 
 
 def test_hostile_words() -> None:
-    """Text of a user's log commands neither the terminal nor the browser."""
+    """Control characters and HTML in a user's log are harmless in the terminal and the browser."""
     evil = "\x1b[2J<script>alert(1)</script>"
     said = [Said(evil, evil, "job_log", evil, blames=True, source=evil)]
     incident = Incident(0.0, 1.0, 0.0, None, "died")

@@ -1,4 +1,4 @@
-"""The lane: one piece of work at a time, in turns by peer."""
+"""The lane: one piece of work at a time; peers take turns."""
 
 import asyncio
 
@@ -8,7 +8,7 @@ from agent.core.fair_lane import FairLane
 
 
 class Work:
-    """Work that a test ends piece by piece."""
+    """Work that a test finishes piece by piece."""
 
     def __init__(self) -> None:
         self.begun: list[int] = []
@@ -23,7 +23,7 @@ class Work:
 
 
 async def ask(lane: FairLane[int, str], *wanted: tuple[str, int]) -> list[asyncio.Task[str]]:
-    """Ask as these peers for these keys, one after the other."""
+    """Request these keys for these peers, in order."""
     tasks = []
     for peer, key in wanted:
         tasks.append(asyncio.create_task(lane.get(peer, key)))
@@ -32,14 +32,14 @@ async def ask(lane: FairLane[int, str], *wanted: tuple[str, int]) -> list[asynci
 
 
 async def finish(work: Work, tasks: list[asyncio.Task[str]]) -> list[str | BaseException]:
-    """Let all work end."""
+    """Finish all work, and return the results."""
     for _ in tasks:
         work.go.release()
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def test_peers_take_turns() -> None:
-    """A peer with many keys is never served twice in a row while another waits, and each of the others has its turn."""
+    """While other peers wait, a peer with many keys is never served twice in a row."""
     work = Work()
     lane = FairLane(work)
     tasks = await ask(lane, ("many", 1), ("many", 2), ("many", 3), ("many", 4), ("few", 5), ("one", 6), ("few", 7))
@@ -57,7 +57,7 @@ async def test_equal_keys_share_and_the_first_place_counts() -> None:
 
 
 async def test_a_request_that_is_cancelled_disturbs_no_other() -> None:
-    """When the first request for a key is cancelled, another for it still gets the result, and so does the next key."""
+    """If the first request for a key is cancelled, the second request and the next key still get their results."""
     work = Work()
     lane = FairLane(work)
     first, second, third = await ask(lane, ("one", 1), ("one", 1), ("one", 2))
@@ -68,7 +68,7 @@ async def test_a_request_that_is_cancelled_disturbs_no_other() -> None:
 
 
 async def test_nothing_is_done_for_a_client_that_left() -> None:
-    """A key that waits goes when its last request is cancelled, in the queues of all peers; others keep their turn."""
+    """A key whose last request is cancelled leaves all queues; the other keys keep their order."""
     work = Work()
     lane = FairLane(work)
     tasks = await ask(lane, ("one", 1), ("one", 2), ("other", 2), ("one", 3), ("other", 4))

@@ -1,4 +1,4 @@
-"""What a scrape gets before the agent has looked at the ranks for the first time."""
+"""Scrapes before the first look at the ranks has ended."""
 
 import pytest
 from fake_clock import FakeClock
@@ -12,7 +12,7 @@ from agent.sdk.exporter import Roots
 
 
 class Start(Supervisor):
-    """A start of the agent, which has looked when the test says so."""
+    """A starting agent, whose first look ends when the test says so."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -25,12 +25,12 @@ class Start(Supervisor):
 
 @pytest.fixture
 def start() -> Start:
-    """A start that has not looked yet."""
+    """Provide an agent whose first look has not ended."""
     return Start()
 
 
 def test_over_with_the_first_look(start: Start) -> None:
-    """The page is held back until the first look has ended, and never again."""
+    """The page is withheld until the first look has ended, and never again."""
     assert not start.may_show()
     start.looked = True
     assert start.may_show()
@@ -39,7 +39,7 @@ def test_over_with_the_first_look(start: Start) -> None:
 
 
 def test_ranks_that_are_named_soon(start: Start) -> None:
-    """Ranks that the first look found and their environment names are waited for, others are not."""
+    """The page waits for labels of the ranks that the first look found, if their environment names them."""
     start.looked = True
     RankWriter(start.ranks, "process").observe_process(facts(1, environment(1)))
     assert not start.may_show()
@@ -54,7 +54,7 @@ def test_ranks_that_are_named_soon(start: Start) -> None:
 
 @pytest.mark.parametrize("looked", [False, True])
 def test_bounded(start: Start, looked: bool) -> None:
-    """A look that hangs, or a rank that gets no name, holds the page back for no longer than this."""
+    """A look that hangs, or a rank without a label, withholds the page for FIRST_LOOK_SECONDS at most."""
     start.looked = looked
     RankWriter(start.ranks, "process").observe_process(facts(1, environment(1)))
     start.clock.advance(FIRST_LOOK_SECONDS - 0.1)

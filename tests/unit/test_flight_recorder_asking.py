@@ -1,4 +1,4 @@
-"""Requests for a dump: which ranks get one, and which pipe is written to."""
+"""Requests for a dump: the ranks that get one, and the pipe that the agent writes to."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from exporters.flight_recorder.places import AGAIN_SECONDS, MAX_ASKED, PIPE_VARI
 SILENCE = 180.0
 ME = os.getuid()
 NOT_OURS = ProcessFacts(ProcessKey(1, 1), 0.0, 1, "", "")
-"""Of an unknown user."""
+"""Facts of a process of an unknown user."""
 
 
 def view(rank: int = 0, progress: float | None = 1000.0, prefix: str = "/tmp/fr_", **more: Any) -> RankView:  # a job's
-    """A rank that completed its last operation at that time."""
+    """Return a rank that completed its last operation at ``progress`` seconds."""
     facts = owned(100 + rank, environment(rank) | {PIPE_VARIABLE: prefix}, Owner("user", "7"), uid=7)
     process = PublishedProcess(found_at=1.0, facts=facts, progress_seconds=progress)
     return RankView(RankLabel("4711", str(rank)), 0, msgspec.structs.replace(process, **more))
 
 
 def test_a_silent_rank_is_asked_once_in_ten_minutes() -> None:
-    """A rank that is silent for long enough gets a request through its pipe, once in ten minutes."""
+    """A rank that is silent for longer than the limit gets a request through its pipe, once in ten minutes."""
     asker = DumpAsker(SILENCE)
     assert asker.due([view(3)], "/proc", 1000.0 + SILENCE, 0.0) == []
     [request] = asker.due([view(3)], "/proc", 1001.0 + SILENCE, 1.0)
@@ -39,7 +39,7 @@ def test_a_silent_rank_is_asked_once_in_ten_minutes() -> None:
 
 
 def test_who_is_not_asked() -> None:
-    """A rank without any completed operation, an ended rank, and one without an absolute path get no request."""
+    """A rank without a completed operation, an ended rank, and a rank without an absolute path get no request."""
     for odd in ({"progress": None}, {"exited_at": 5.0}, {"prefix": ""}, {"prefix": "relative"}, {"facts": NOT_OURS}):
         assert DumpAsker(SILENCE).due([view(**odd)], "/proc", 5000.0, 1.0) == []
 
@@ -52,7 +52,7 @@ def test_so_many_in_one_look() -> None:
 
 
 class Pipe:
-    """A process' root with a FIFO in it."""
+    """The root directory of a process, with a FIFO in it."""
 
     def __init__(self, proc: Path) -> None:
         self.inside = proc / "inside"
@@ -64,19 +64,19 @@ class Pipe:
         os.mkfifo(self.path)
 
     def ask(self, path: str = "/fr_0.pipe", uid: int = ME) -> AskResult:
-        """Ask as the helper does."""
+        """Send a request, as the helper does."""
         [result] = ask_for_dumps([PipeRequest(path, str(self.proc), 5, uid)], b"")
         return result
 
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> Pipe:
-    """Provide one."""
+    """Provide a pipe."""
     return Pipe(tmp_path)
 
 
 def test_a_byte_is_written(pipe: Pipe) -> None:
-    """A pipe that is read gets one byte."""
+    """If a process reads the pipe, the pipe gets one byte."""
     reader = os.open(pipe.path, os.O_RDONLY | os.O_NONBLOCK)
     assert pipe.ask() == "asked"
     assert os.read(reader, 100) == b"1"
@@ -84,7 +84,7 @@ def test_a_byte_is_written(pipe: Pipe) -> None:
 
 
 def test_what_is_not_written_to(pipe: Pipe) -> None:
-    """Nothing is written without a reader, to another user's pipe, to a file, through a link, or where nothing is."""
+    """Nothing is written without a reader, to another user's pipe, to a file, through a link, or to a missing path."""
     assert pipe.ask() == "no_reader"
     reader = os.open(pipe.path, os.O_RDONLY | os.O_NONBLOCK)
     assert pipe.ask(uid=ME + 1) == "other_user"
@@ -98,7 +98,7 @@ def test_what_is_not_written_to(pipe: Pipe) -> None:
 
 
 def test_a_full_pipe_is_not_waited_for(pipe: Pipe) -> None:
-    """A pipe that is full is left alone."""
+    """Nothing is written to a full pipe."""
     reader = os.open(pipe.path, os.O_RDONLY | os.O_NONBLOCK)
     writer = os.open(pipe.path, os.O_WRONLY | os.O_NONBLOCK)
     for size in (65536, 1):

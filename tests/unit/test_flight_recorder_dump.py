@@ -1,4 +1,4 @@
-"""A rank's dump: the rank's progress in each group, and whether the dump is the rank's own."""
+"""A rank's dump: its progress in each group, and proof that the dump is the rank's own."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from exporters.flight_recorder.pickled import RefusedError
 
 
 def read(value: dict[str, Any], rank: int = 0) -> DumpSummary:
-    """The progress in a dump that is its rank's."""
+    """Return the progress in a dump that belongs to the rank."""
     answer = read_dump(pickled(value), rank)
     assert answer is not None
     return answer
 
 
 def only(value: dict[str, Any]) -> GroupProgress:
-    """The progress in a dump's only group."""
+    """Return the progress in a dump's only group."""
     [group] = read(value).groups
     return group
 
 
 def test_a_dump_without_members_is_nobodys() -> None:
-    """A dump with groups without members proves no rank."""
+    """A dump without group members belongs to no rank."""
     for ranks in ("", "[]", "all", "[0, x]"):
         assert read_dump(pickled(dump(ranks=ranks)), 0) is None
     assert read_dump(pickled(dump(pg_config={})), 0) is None
 
 
 def test_a_rank_without_entries() -> None:
-    """The status has an idle rank's last operation; a rank that began none has number 0."""
+    """An idle rank's last operation is in the status; a rank that started none has number 0."""
     assert only(dump(enqueued=9)).enqueued == 9
     assert only(dump(enqueued=-1)).enqueued == 0
     assert only(dump(pg_status={})).enqueued is None
 
 
 def test_transfers_count_apart() -> None:
-    """In a group with sends and receives only the numbers of collectives count."""
+    """In a group with sends and receives, only collectives have sequence numbers."""
     for changed in ({"is_p2p": True}, {"profiling_name": "nccl:send 0->1"}):
         transfer = entry(sequence=2, **changed)
         answer = only(dump([transfer, entry(sequence=3)], enqueued=13698))
@@ -50,12 +50,12 @@ def test_transfers_count_apart() -> None:
 
 
 def config(*names: str) -> dict[str, Any]:
-    """Groups of these names."""
+    """Return groups with these names."""
     return {name: {"name": name, "desc": "x", "ranks": "[0, 1]"} for name in names}
 
 
 def status(**enqueued: int) -> dict[str, Any]:
-    """Statuses by the rank's own numbers of groups, which are written after an n."""
+    """Return statuses, keyed by the rank's own numbers of groups; each keyword is an n and the number."""
     return {number[1:]: {"last_enqueued_collective": last} for number, last in enqueued.items()}
 
 
@@ -71,14 +71,14 @@ def test_groups_and_their_statuses(
     entries: tuple[tuple[str, int], ...],
     enqueued: dict[str, int | None],
 ) -> None:
-    """The statuses of a rank are in the order of the groups' names if these are numbers."""
+    """If the groups' names are numbers, the statuses of a rank are in the order of the names."""
     made = [entry(name, 5, pg_id=own) for name, own in entries]
     summary = read(dump(made, pg_config=config(*groups), pg_status=status(**statuses)))
     assert {group.name: group.enqueued for group in summary.groups} == enqueued
 
 
 def test_json() -> None:
-    """A dump in JSON, with numbers as text in its statuses, gives the result of the pickle."""
+    """A JSON dump with numbers as text gives the same result as the pickle."""
     value = dump([entry(sequence=3)], enqueued=3)
     statuses = value["pg_status"]
     texts = {number: {key: str(last) for key, last in numbers.items()} for number, numbers in statuses.items()}
@@ -104,14 +104,14 @@ def test_json() -> None:
     ({"input_dtypes": ['a"b']}, ("all_reduce", "", "1024")),
 ])  # fmt: skip
 def test_calls(changed: dict[str, Any], call: tuple[str, str, str]) -> None:
-    """An operation has its name, and type and size where these must be equal on all ranks."""
+    """An operation has its name; it has type and size if these are equal on all ranks."""
     answer = only(dump([entry(**changed)])).waits
     assert answer is not None
     assert (answer.operation, answer.dtype, answer.elements) == call
 
 
 def test_labels_are_bounded() -> None:
-    """Names of a job become labels as they are where they are short and plain; else a hash, or nothing."""
+    """A short and plain name becomes a label; other names become a hash or are left out."""
     for name, plain in (("x" * 64, True), ("x" * 65, False), ("a b", False), ("", False), ("a:b/c.d-e_f", True)):
         group = {"0": {"name": name, "desc": name, "ranks": "[0, 1]"}}
         answer = only(dump(pg_config=group))
@@ -121,7 +121,7 @@ def test_labels_are_bounded() -> None:
 
 
 def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit of groups those in which the rank waits stay, then the largest."""
+    """Above the limit of groups, those in which the rank waits stay, and then the largest."""
     monkeypatch.setattr(module, "MAX_GROUPS", 2)
     groups = config("0", "1", "2", "3")
     groups["0"]["ranks"], groups["2"]["ranks"] = "[0]", "[0, 1, 2]"
@@ -131,11 +131,11 @@ def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_dumps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dump at a limit (bytes of JSON, operations, groups, statuses) is read; one beyond it is refused."""
+    """A dump at a limit (bytes of JSON, operations, groups, statuses) is read; a larger one is refused."""
     as_json = json.dumps(dump([entry()])).encode()
     for bound, most, within, beyond in (
         ("MAX_JSON_BYTES", len(as_json), as_json, as_json + b" "),
-        ("MAX_JSON_BYTES", 1, pickled(dump([entry()])), as_json),  # a pickle may be longer
+        ("MAX_JSON_BYTES", 1, pickled(dump([entry()])), as_json),  # the limit of pickles is higher
         ("MAX_ENTRIES", 2, pickled(dump([entry()] * 2)), pickled(dump([entry()] * 3))),
         (
             "MAX_GROUPS_READ",
@@ -157,7 +157,7 @@ def test_dumps_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("length", [1024, 1025])
 def test_names_are_bounded(length: int) -> None:
-    """A name at the length limit is read, and a dump with a longer one is refused."""
+    """A name at the length limit is read; a dump with a longer name is refused."""
     text = "x" * length
     group = {"name": text, "desc": text, "ranks": "[0]"}
     for value in (
@@ -176,12 +176,12 @@ def test_names_are_bounded(length: int) -> None:
      dump([entry(sequence=-2)]), dump(pg_status={"0": {}}), dump(pg_config={"0": {}}), dump([entry(pg_id="x")])],
 )  # fmt: skip
 def test_values_that_are_no_dump(value: Any) -> None:
-    """A value of another form, or with a number out of its bounds, is refused."""
+    """A dump of another structure, or with a number out of its limits, is refused."""
     assert reason(pickled(value)) == "malformed"
 
 
 def test_when_the_newest_was_begun() -> None:
-    """It is the time of the operation that was begun last; 0 where there is none."""
+    """The newest time is that of the operation created last; 0 without operations."""
     assert read(dump([entry(), entry(time_created_ns=1)])).last_created == pytest.approx(1.8e9)
     assert read(dump()).last_created == 0.0
     assert read(dump()).world_size == 4
@@ -189,7 +189,7 @@ def test_when_the_newest_was_begun() -> None:
 
 
 def reason(raw: bytes) -> str:
-    """Why a dump is refused; empty where it is read."""
+    """Return why a dump is refused; empty if it is read."""
     try:
         read_dump(raw, 0)
     except RefusedError as refused:

@@ -1,4 +1,4 @@
-"""Flight recorders: where the exporter looks for dumps, which it believes, and how long it shows them."""
+"""The flight recorder exporter: search, validation and expiry of dumps."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from exporters.flight_recorder.reading import DumpAnswer, DumpRequest, read_dump
 ME = os.getuid()
 PREFIX = "/dumps/trace_"
 OWN = ("torch/comm_lib_trace_rank_3", "torch/nccl_trace_rank_3")
-"""PyTorch's own paths of rank 3 below a cache."""
-SYSTEMS = "/tmp/nccl_trace_rank_3"  # PyTorch's own, too
+"""PyTorch's default paths of rank 3, below a cache directory."""
+SYSTEMS = "/tmp/nccl_trace_rank_3"  # another default of PyTorch's
 STARTED = 1.7e9
-"""When the ranks were started, and by the fake clock now."""
+"""Start time of the ranks, and the fake clock's time."""
 
 
 MakeNode = Callable[..., "Node"]
 
 
 class Node(ExporterNode):
-    """A node with ranks of job 4711; their processes see ``inside`` as their root."""
+    """A node with ranks of job 4711, whose processes have ``inside`` as their root."""
 
     def __init__(self, folder: Path, **lends: Any) -> None:
         super().__init__("flight_recorder", folder, lambda: FlightRecorderExporter(FlightRecorderConfig()), **lends)
@@ -46,7 +46,7 @@ class Node(ExporterNode):
         self.start()
 
     def add_rank(self, rank: int = 0, *, pid: int = 0, uid: int = ME, parent: int = 5, **more: Any) -> Any:
-        """A rank with its dump named in its environment."""
+        """Add a rank whose environment names its dump."""
         pid = pid or 10 + rank
         self.proc.add(pid, uid=uid)
         (self.proc.root / str(pid) / "root").symlink_to(self.inside)
@@ -54,27 +54,27 @@ class Node(ExporterNode):
         return self.observe(pid, rank, uid, {"TORCH_FR_DUMP_TEMP_FILE": PREFIX}, parent=parent, **more)
 
     def kill(self, key: Any) -> None:
-        """Let a rank end by a signal."""
+        """End a rank by a signal."""
         self.ranks.observe_exit(key, ExitStatus(known=True, signal=6))
 
     def write(self, rank: int = 0, value: dict[str, Any] | None = None, seconds: float = STARTED + 1.0) -> Path:
-        """A dump that was written at this time."""
+        """Write a dump with this time of writing."""
         path = self.inside / f"dumps/trace_{rank}"
         path.write_bytes(pickled(value or dump([entry(sequence=3)], enqueued=3)))
         os.utime(path, (seconds, seconds))
         return path
 
     def shown(self) -> dict[str, float]:
-        """What is shown, without the common beginning of the names."""
+        """Return the exported series, without the common prefix of their names."""
         return {name.removeprefix("flight_recorder_"): value for name, value in super().shown().items()}
 
     def results(self) -> dict[str, float]:
-        """What became of files, by result."""
+        """Return the counts of files by result."""
         return {name.partition("/")[2]: value for name, value in self.shown().items() if name.startswith("dumps_total")}
 
 
 class Helper:
-    """A helper that reads one dump at each call, notes the ranks of each call, and fails at a file of ``fails``."""
+    """A helper that reads one dump a call, records the ranks of each call, and fails at the dump of rank ``fails``."""
 
     def __init__(self, fails: int = -1) -> None:
         self.ranks: list[list[int]] = []
@@ -82,7 +82,7 @@ class Helper:
         self.rests = 0
 
     async def call(self, requests: list[DumpRequest], _deadline: float) -> list[DumpAnswer | None]:
-        """Answer the first of those that have not been read."""
+        """Reply to the first request whose dump was not read."""
         if any(request.rank == self.fails for request in requests):
             self.ranks.append([])
             raise HelperFailed("made to")
@@ -94,13 +94,13 @@ class Helper:
         return [DumpAnswer(result, folder) for result, folder in zip(results, places, strict=True)]
 
     def rest(self) -> None:
-        """Give back memory."""
+        """Count the release of memory."""
         self.rests += 1
 
 
 @pytest.fixture
 def made_node(tmp_path: Path) -> Any:
-    """Makes a node, which may be lent something else, and ends it."""
+    """Provide a function that makes nodes, with changes of their context, and ends them."""
     made: list[Node] = []
 
     def make(**lends: Any) -> Node:
@@ -114,7 +114,7 @@ def made_node(tmp_path: Path) -> Any:
 
 @pytest.fixture
 def helped(made_node: MakeNode) -> Callable[..., Node]:
-    """Makes a node that has this helper and this number of ranks."""
+    """Provide a function that makes a node with this helper and this number of ranks."""
 
     def make(helper: Helper, ranks: int = 0) -> Node:
         node = made_node(helper=lambda _spec: helper)
@@ -127,7 +127,7 @@ def helped(made_node: MakeNode) -> Callable[..., Node]:
 
 @pytest.fixture
 def node(made_node: MakeNode) -> Node:
-    """A node."""
+    """Provide a node."""
     return made_node()
 
 
@@ -147,7 +147,7 @@ def test_dump_of_a_rank(node: Node) -> None:
 
 
 def test_a_dump_that_is_written_anew(node: Node) -> None:
-    """While the next dump is half written the last one is shown; then the next."""
+    """While the next dump is half written, the last one is shown; then the next one."""
     node.add_rank()
     node.write()
     node.look()
@@ -163,7 +163,7 @@ def test_a_dump_that_is_written_anew(node: Node) -> None:
 
 
 def test_dumps_that_are_not_believed(node: Node) -> None:
-    """A dump of an earlier process, of another rank, of a job of another size, or that is none, is counted once."""
+    """A dump of an earlier process, another rank, a job of another size, or an invalid one is counted once."""
     for rank in range(6):
         node.add_rank(rank, world=8)
     node.write(0, seconds=STARTED - 1.0)
@@ -180,7 +180,7 @@ def test_dumps_that_are_not_believed(node: Node) -> None:
 
 
 def test_a_file_of_another_user_is_not_believed(node: Node) -> None:
-    """A dump counts for a rank only where its owner is the rank's user, and stays its owner's if another names it."""
+    """A dump counts only for ranks of the user who owns the file, even if another user's rank names it."""
     node.add_rank(pid=99, job="4712", uid=ME + 1)
     node.write()
     assert node.look() == {"dumps_total/other_user": 1.0}
@@ -190,7 +190,7 @@ def test_a_file_of_another_user_is_not_believed(node: Node) -> None:
 
 
 def test_a_file_that_two_jobs_name_is_nobodys(node: Node) -> None:
-    """A path that two jobs of one user name belongs to neither, also if one was shown before."""
+    """A path that two jobs of one user name belongs to neither, even if its dump was shown before."""
     node.add_rank()
     node.write()
     assert "enqueued_sequence/4711/0/0" in node.look()
@@ -199,7 +199,7 @@ def test_a_file_that_two_jobs_name_is_nobodys(node: Node) -> None:
 
 
 def test_a_rank_that_has_left(node: Node) -> None:
-    """A rank's dump is found by way of another rank of its job, or of its launcher, for two minutes."""
+    """For two minutes, an exited rank's dump is read below the root of its launcher or of another rank of its job."""
     node.write(0)
     node.write(1)
     key, other = node.add_rank(0), node.add_rank(1)
@@ -218,7 +218,7 @@ def test_a_rank_that_has_left(node: Node) -> None:
 
 
 def test_a_rank_that_no_source_can_see_for(helped: Callable[..., Node]) -> None:
-    """The dump of a rank that has left, of no known launcher, is not looked for: never in the agent's own files."""
+    """The dump of an exited rank without a known launcher is not searched, least of all below the agent's own root."""
     helper = Helper()
     node = helped(helper)
     node.kill(node.add_rank(parent=0))
@@ -228,7 +228,7 @@ def test_a_rank_that_no_source_can_see_for(helped: Callable[..., Node]) -> None:
 
 
 def test_how_long_a_dump_is_shown(node: Node) -> None:
-    """It is shown for an hour after it was read, also when its rank is forgotten, and then never again."""
+    """A dump is shown for an hour after it was read, even if its rank is forgotten, and then never again."""
     key = node.add_rank()
     node.write()
     assert "enqueued_sequence/4711/0/0" in node.look()
@@ -238,7 +238,7 @@ def test_how_long_a_dump_is_shown(node: Node) -> None:
     assert not node.ranks.snapshot().ranks
     assert "enqueued_sequence/4711/0/0" in node.look(0.0)
     assert node.look(6.0) == {"dumps_total/read": 1.0}
-    node.add_rank(1)  # which still runs after an hour
+    node.add_rank(1)  # still runs after an hour
     node.write(1)
     node.look()
     for seconds in (3601.0, 5.0):
@@ -246,7 +246,7 @@ def test_how_long_a_dump_is_shown(node: Node) -> None:
 
 
 def test_a_dump_of_a_job_that_goes_on(node: Node) -> None:
-    """A dump explains nothing once its rank has completed an operation a minute later."""
+    """A dump is dropped once its rank has completed an operation a minute later."""
     key = node.add_rank()
     node.write()
     process = node.ranks.running()[key]
@@ -267,7 +267,7 @@ def test_a_rank_that_was_started_anew(node: Node) -> None:
     node.kill(key)
     node.clock.advance(20.0)
     node.add_rank(1, pid=87, start_seconds=STARTED + 20.0)
-    assert node.look() == {"dumps_total/read": 1.0}  # with other ranks here, too
+    assert node.look() == {"dumps_total/read": 1.0}  # although other ranks run on this node
     node.add_rank(pid=88, start_seconds=STARTED + 20.0)
     assert node.look() == {"dumps_total/read": 1.0, "dumps_total/earlier_process": 1.0}
     node.write(seconds=STARTED + 30.0)
@@ -289,7 +289,7 @@ def test_a_path_that_leads_out_of_the_jobs_root(node: Node, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_what_a_file_makes_of_the_helper(node: Node) -> None:
-    """Files that are made to take memory are refused by a helper that has little of it, and it goes on."""
+    """A helper with little memory refuses files that need much, and goes on."""
     ones = b"](" + b"K\x01" * 3000 + b"eq\x00" + b"h\x00" * 3000
     shared = pickled(dump([entry(input_sizes=["X"])])).replace(b"X\x01\x00\x00\x00X", ones)
     bombs = [
@@ -310,7 +310,7 @@ def test_what_a_file_makes_of_the_helper(node: Node) -> None:
 
 
 def test_files_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A dump of MAX_DUMP_BYTES is read, and not one of one more; after DECODING_SECONDS none is begun."""
+    """A dump of MAX_DUMP_BYTES is read, a larger one is not; after DECODING_SECONDS no read starts."""
     path = node.write()
     size, pending = path.stat().st_size, ("DECODING_SECONDS", -1.0, "pending")
     for bound, value, result in (("MAX_DUMP_BYTES", size, "read"), ("MAX_DUMP_BYTES", size - 1, "too_large"), pending):
@@ -321,20 +321,20 @@ def test_files_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_users_have_their_turns(helped: Callable[..., Node]) -> None:
-    """Ranks that were not read come first in the next look, one rank of each user in turn."""
+    """Unread ranks come first in the next look, one rank of each user in turn."""
     helper = Helper()
     node = helped(helper, 3)
     node.add_rank(7, job="5000", uid=ME + 1, world=8)
     for _ in range(5):
         node.look(1.0)
-    assert helper.ranks == [[0, 7, 1, 2], [7, 1, 2, 0], [1, 2, 0, 7], [2, 0, 7, 1]]  # then nothing is pending
+    assert helper.ranks == [[0, 7, 1, 2], [7, 1, 2, 0], [1, 2, 0, 7], [2, 0, 7, 1]]  # nothing is pending after this
     assert helper.rests == 1
     node.look(5.0)
     assert (len(helper.ranks), helper.rests) == (5, 1)
 
 
 def test_ranks_of_a_look_are_bounded(helped: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks beyond the limit of one look are read in the next look."""
+    """Ranks above the limit of one look are read in the next look."""
     monkeypatch.setattr(exporter, "MAX_RANKS", 2)
     helper = Helper()
     node = helped(helper, 3)
@@ -344,7 +344,7 @@ def test_ranks_of_a_look_are_bounded(helped: Callable[..., Node], monkeypatch: p
 
 
 def test_a_file_that_ends_the_helper_costs_no_other(helped: Callable[..., Node]) -> None:
-    """After a failure of the helper each file has its own call, for ten minutes."""
+    """After a failure of the helper, each file is read in its own call for ten minutes."""
     helper = Helper(fails=1)
     node = helped(helper, 3)
     for fails_after, malformed in ((5.0, 1.0), (1.0, 2.0), (601.0, 2.0)):
@@ -355,7 +355,7 @@ def test_a_file_that_ends_the_helper_costs_no_other(helped: Callable[..., Node])
 
 
 def test_series_are_admitted(made_node: MakeNode) -> None:
-    """A dump without room for its series is counted and not shown; an ended one gives its room back."""
+    """A dump that the series budget refuses is counted and not shown; an ended dump returns its series."""
     admit = Admission(in_all=6)
     node = made_node(admit=admit)
     for rank, refused in ((0, None), (1, 1.0)):
@@ -367,7 +367,7 @@ def test_series_are_admitted(made_node: MakeNode) -> None:
 
 
 def test_a_file_system_that_hangs_costs_its_user_alone(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a look hangs its user gets no answer, others do."""
+    """While a look hangs, only the user of that look gets no results."""
     hangs = threading.Event()
 
     def look(request: DumpRequest) -> list[Any]:
@@ -383,7 +383,8 @@ def test_a_file_system_that_hangs_costs_its_user_alone(node: Node, monkeypatch: 
 
 
 def test_where_dumps_are() -> None:
-    """The path is that which the environment names, below the rank's directory if need be; else PyTorch's own."""
+    """The path of a dump comes from the environment, relative to the rank's directory; otherwise it is PyTorch's
+    default."""
     for names, paths in (
         ({"TORCH_FR_DUMP_TEMP_FILE": "/a/r_", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b/r_"}, ["/a/r_3"]),
         ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b/r_", "HOME": "/h"}, ["/b/r_3"]),
@@ -397,7 +398,7 @@ def test_where_dumps_are() -> None:
 
 
 def test_a_sites_own_paths() -> None:
-    """A site's prefixes are looked at, too; a job id that is no name of a directory leads nowhere."""
+    """A site's prefixes are searched as well; a job id that is no directory name is not used in a path."""
     facts = owned(10, {}, Owner("user", "1"))
     for job_id in ("4711", "..", "a/b", ""):
         paths = ["/r/4711/t_3", "/s_3"] if job_id == "4711" else ["/s_3"]

@@ -1,4 +1,4 @@
-"""The reader of PyTorch's pickles: equal to Python's on recorded dumps, and safe with everything else."""
+"""The reader of PyTorch's pickles equals Python's on recorded dumps, and refuses everything else safely."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from exporters.flight_recorder.pickled import RefusedError, read_pickle
 
 SCENARIOS = ("gpu_error_1st", "lock_gil_1st")
 ALLOWED = b"\x80N\x88\x89KMJ\x8aGX}])(eut\x85\x86\x87qrhj."
-"""The operations of PyTorch's writer for a dump, and for values that a dump might have."""
+"""The opcodes that PyTorch's writer uses for a dump, and for values that a dump might have."""
 
 
 def test_recorded_dumps_are_read_as_by_python() -> None:
-    """Every recorded dump gives the value that Python's own reader gives."""
+    """Every recorded dump gives the same value as Python's own reader."""
     dumps = [raw for scenario in SCENARIOS for raw in recorded(scenario).values()]
     assert len(dumps) == 32
     for raw in dumps:
@@ -34,7 +34,7 @@ def test_recorded_dumps_are_read_as_by_python() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_a_dump_that_was_cut_is_incomplete(scenario: str) -> None:
-    """A dump that is cut at any byte has no end."""
+    """A dump that is cut at any byte is incomplete."""
     raw = recorded(scenario)[9]
     assert {reason(raw[:length]) for length in range(len(raw))} == {"incomplete"}
     assert reason(raw) == ""
@@ -45,19 +45,19 @@ class Caller:
     """A value that pickles to a function call."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Have a program run."""
+        """Return a call that starts a program."""
         return subprocess.check_call, (["false"],)
 
 
 def test_nothing_is_called() -> None:
-    """A pickle that names a function or a class is refused in each version of the format."""
+    """A pickle that names a function or a class is refused, in each version of the format."""
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         for value in (Caller(), [Caller()], print, st.none, {1, 2}, b"bytes"):
             assert reason(pickle.dumps(value, protocol)) == "malformed"
 
 
 def test_every_other_operation_is_refused() -> None:
-    """All other operations, of any version of Python, are refused before their argument is read."""
+    """All other opcodes of any Python version are refused before their argument is read."""
     names = {one.code.encode("latin-1"): one.name for one in pickletools.opcodes}
     refused = {name for code, name in names.items() if code not in ALLOWED}
     calling = {"GLOBAL", "STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD"}
@@ -69,21 +69,21 @@ def test_every_other_operation_is_refused() -> None:
 
 
 def test_names_are_refused_by_the_reader_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the first look no name and no value of another file is resolved either."""
+    """Even without the first check, the reader resolves no name and no external value."""
     monkeypatch.setattr(module, "check", lambda _raw: None)
     for raw in (pickle.dumps(print), pickle.dumps(Caller()), b"cos\nsystem\n.", b"Pa\n.", b"NQ.", b"\x82\x01."):
         assert reason(raw) == "malformed"
 
 
 def test_operations_that_do_not_fit() -> None:
-    """Operations on a missing or wrong stack element are refused."""
+    """An operation on a missing stack element, or on one of the wrong type, is refused."""
     for raw in (b".", b"e.", b"(e.", b"N(Ne.", b"N(Nu.", b"}(Nu.", b"}(]Nu.", b"\x86.", b"q\x00.", b"t.", b"h\x00.",
                 b"N.N", b"\x80\x09N.", b"X\x01\x00\x00\x00\xff."):  # fmt: skip
         assert reason(raw) == "malformed", raw
 
 
 def test_bombs_take_no_memory() -> None:
-    """Great numbers of noted values, lengths beyond the file and deep nesting cost no more than the file."""
+    """Many memo entries, lengths beyond the file and deep nesting use no more memory than the file."""
     many = b"\x80\x02]" + b"".join(b"r" + struct.pack("<I", number) for number in range(5000))
     assert reason(many + b".") == ""
     bombs = {
@@ -106,7 +106,7 @@ def test_bombs_take_no_memory() -> None:
 
 
 def test_values_that_hold_themselves() -> None:
-    """A value that holds itself is read, and no dump."""
+    """A value that contains itself is read, and is refused as a dump."""
     itself: Any = read_pickle(b"]q\x00(h\x00e.")
     assert itself[0] is itself
     with pytest.raises(RefusedError):
@@ -114,7 +114,7 @@ def test_values_that_hold_themselves() -> None:
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operations and memory at their bound are read, and one more is refused."""
+    """A pickle at the limits of operations and memory is read; one above them is refused."""
     monkeypatch.setattr(module, "MAX_OPERATIONS", 9)
     assert reason(b"\x80\x02](NNNNe.") == ""
     assert reason(b"\x80\x02](NNNNNe.") == "too_large"
@@ -132,7 +132,7 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def reason(raw: bytes) -> str:
-    """Why ``raw`` is refused; empty if it is read."""
+    """Return why ``raw`` is refused; empty if it is read."""
     try:
         read_pickle(raw)
     except RefusedError as refused:

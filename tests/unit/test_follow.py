@@ -19,13 +19,13 @@ LIMITS = FollowLimits()
 
 
 def follow(root: Path, clock: FakeClock | None = None, limits: FollowLimits = LIMITS, **options: Any) -> Follower:
-    """Make a follower of logs; its time stands still unless a clock is given."""
+    """Return a follower of logs; its clock stands still unless the test gives one."""
     listing = Listing(root, lambda name: name.endswith(".log"), limits)
     return Follower(listing, (clock or FakeClock()).monotonic, **options)
 
 
 def drain(follower: Follower, file: FollowedFile) -> bytes:
-    """Read what one file has now."""
+    """Read one file up to its current end."""
     parts = []
     while (chunk := follower.read(file)) is not None:
         parts.append(chunk.data)
@@ -33,12 +33,12 @@ def drain(follower: Follower, file: FollowedFile) -> bytes:
 
 
 def poll(follower: Follower) -> bytes:
-    """Look for files and read all of them."""
+    """Search for files and read all of them."""
     return b"".join(drain(follower, file) for file in sorted(follower.discover(), key=lambda file: file.path))
 
 
 def begun(root: Path, content: bytes, **options: Any) -> tuple[Path, Follower]:
-    """A file of this content, and a follower that has read it."""
+    """Return a file with this content, and a follower that has read it."""
     path, follower = root / "a.log", follow(root, **options)
     path.write_bytes(content)
     poll(follower)
@@ -46,13 +46,13 @@ def begun(root: Path, content: bytes, **options: Any) -> tuple[Path, Follower]:
 
 
 def append(path: Path, content: bytes) -> None:
-    """Write at the end of a file."""
+    """Append to a file."""
     with path.open("ab") as writer:
         writer.write(content)
 
 
 def open_descriptors(directory: Path) -> int:
-    """How many descriptors of this process lead to the directory or below: other tests' threads may close others."""
+    """Return the number of this process's descriptors below a directory; other tests' threads may close others."""
     paths = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -61,7 +61,7 @@ def open_descriptors(directory: Path) -> int:
 
 
 def test_what_is_no_file_is_neither_opened_nor_followed(tmp_path: Path) -> None:
-    """A FIFO, a socket, a link to a file and a link to a directory do not block, are not read, and are counted."""
+    """A FIFO, a socket and links to a file and to a directory are not read, do not block, and are counted."""
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret.log").write_bytes(b"secret\n")
@@ -78,7 +78,7 @@ def test_what_is_no_file_is_neither_opened_nor_followed(tmp_path: Path) -> None:
 
 
 def test_unlinked_file_is_let_go_when_idle(tmp_path: Path) -> None:
-    """An unlinked file is read while it grows; its descriptor is closed when it has been idle for a minute."""
+    """An unlinked file is read while it grows; its descriptor is closed after a minute without new bytes."""
     clock, before = FakeClock(), open_descriptors(tmp_path)
     path, follower = begun(tmp_path, b"one\n", clock=clock)
     path.unlink()
@@ -91,7 +91,7 @@ def test_unlinked_file_is_let_go_when_idle(tmp_path: Path) -> None:
 
 
 def test_reused_inode_is_another_generation(tmp_path: Path) -> None:
-    """When a file is gone and its inode comes back, it is not taken for the former one."""
+    """A new file with the inode of a deleted one has a new generation."""
     path, _ = begun(tmp_path, b"one\n")
     identity = (path.stat().st_dev, path.stat().st_ino)
     assert [file.generation for file in follow(tmp_path, generations={identity: 3}).discover()] == [3]
@@ -99,7 +99,8 @@ def test_reused_inode_is_another_generation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_second_writer_at_the_front(tmp_path: Path, resumed: bool) -> None:
-    """Where the front is another but the last line read still stands, reading goes on behind it, and it is counted."""
+    """If the front changed but the last line read still stands, reading goes on after that line, and this is
+    counted."""
     path, follower = begun(tmp_path, b"one\ntwo\nthree\n")
     with path.open("rb+") as second, path.open("ab") as first:
         second.write(b"uno\ndu")
@@ -116,7 +117,7 @@ def test_a_second_writer_at_the_front(tmp_path: Path, resumed: bool) -> None:
     "content", [b"uno\ndue\ntreee\nquattro\n", b"uno\ndue\n\0\0\0\0\0\0four\n", b"uno\ntwo\nThree\nfour\n"]
 )
 def test_another_last_line_is_another_filling(tmp_path: Path, content: bytes) -> None:
-    """If neither the first nor the last line is the one that was read, the whole file is read."""
+    """If neither the first nor the last line is unchanged, the whole file is read."""
     path, follower = begun(tmp_path, b"one\ntwo\nthree\n")
     path.write_bytes(content)
     assert poll(follower).replace(b"\n\n", b"\n") == content.replace(b"\0" * 6, b"")
@@ -125,14 +126,14 @@ def test_another_last_line_is_another_filling(tmp_path: Path, content: bytes) ->
 
 @pytest.mark.parametrize("line_bytes", [1, FINGERPRINT_BYTES, FINGERPRINT_BYTES + 1])
 def test_the_last_line_is_kept_within_bounds(tmp_path: Path, line_bytes: int) -> None:
-    """Of the last line the position holds at most 512 bytes, and none of the line before."""
+    """A position holds at most 512 bytes of the last line, and nothing of the line before."""
     _, follower = begun(tmp_path, b"first\n" + b"x" * (line_bytes - 1) + b"\n")
     [position] = follower.positions()
     assert position.tail == b"x" * (min(line_bytes, 512) - 1) + b"\n"
 
 
 def test_limits(tmp_path: Path) -> None:
-    """One file, entry or directory beyond a limit is left and counted."""
+    """A file, entry or directory above a limit is skipped and counted."""
     for number in range(3):
         (tmp_path / f"d{number}").mkdir()
         (tmp_path / f"d{number}" / "a.log").write_bytes(b"x\n")
@@ -158,7 +159,7 @@ def test_start_at_end_where_nothing_was(tmp_path: Path) -> None:
 
 
 def test_resume(tmp_path: Path) -> None:
-    """A file that still fits goes on at its offset, and has caught up at the size that it had at the start."""
+    """An unchanged file is read on from its offset; it has caught up at the size that it had at the start."""
     path, first = begun(tmp_path, b"one\n")
     positions = first.positions()
     first.close()
@@ -172,7 +173,7 @@ def test_resume(tmp_path: Path) -> None:
 
 
 def test_positions_wait_for_an_absent_directory(tmp_path: Path) -> None:
-    """Positions are kept until the directory was looked through once: it may be mounted late."""
+    """Positions are kept until the directory has been read once, because it may be mounted late."""
     position = Position(1, 2, 0, "gone.log", 5, b"12345")
     follower = follow(tmp_path / "mount", resume=[position])
     follower.discover()
@@ -182,13 +183,14 @@ def test_positions_wait_for_an_absent_directory(tmp_path: Path) -> None:
     assert follower.positions() == []
 
 
-# A model: writers do what they may, and a follower looks from time to time.
+# A model: writers do what real writers may do, and a follower polls from time to time.
 
 LINE = re.compile(rb"L\d{6};")
 
 
 class Written:
-    """A file as its writer knows it. ``lines``: whole ones that no writer destroyed; ``half``: the last one."""
+    """A file as its writer knows it: complete ``lines`` that no writer destroyed, and the unfinished last line
+    ``half``."""
 
     def __init__(self, handle: BinaryIO) -> None:
         self.handle = handle
@@ -198,7 +200,7 @@ class Written:
 
 
 class World:
-    """One name with its writers, and the follower under test; ``given_lines`` is all it gave."""
+    """One file name with its writers, and the follower under test; ``given_lines``: all lines that it returned."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -248,7 +250,7 @@ class World:
         self.append()
 
     def copytruncate(self) -> None:
-        """Another process truncates; the writer goes on at its old offset and leaves a hole."""
+        """Truncate the file; its writer goes on at the old offset, which leaves a hole."""
         self.file.handle.truncate(0)
         self.file.lines = []
         if self.file.half:
@@ -295,7 +297,7 @@ STEPS = ("append", "append_half", "append_to_gone", "begin_anew", "copytruncate"
 
 @pytest.fixture
 def roots(tmp_path: Path) -> Iterator[Path]:
-    """A new directory name for each example."""
+    """Provide a new directory name for each example."""
     return (tmp_path / str(number) for number in itertools.count())
 
 
@@ -303,7 +305,8 @@ def roots(tmp_path: Path) -> Iterator[Path]:
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.sampled_from((*STEPS, "look", "append", "checkpoint", "crash")), max_size=30))
 def test_no_line_lost_and_none_twice(roots: Iterator[Path], steps: list[str]) -> None:
-    """Whatever writers do, each line that can be read at a look is given once, also over a crash with a checkpoint."""
+    """Whatever writers do, each line that exists at a poll is returned once, even if the agent restarts after a
+    crash."""
     root = next(roots)
     root.mkdir()
     world = World(root)

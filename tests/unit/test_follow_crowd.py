@@ -11,14 +11,14 @@ from agent.tail.listing import FollowLimits
 
 
 def write(path: Path, text: bytes, modified_seconds: int) -> None:
-    """Append to a file that was then modified at a given time."""
+    """Append to a file and set its modification time."""
     with path.open("ab") as file:
         file.write(text)
     os.utime(path, (modified_seconds, modified_seconds))
 
 
 def test_foreign_files_cost_no_place(tmp_path: Path) -> None:
-    """Files of other hosts are counted and take no place from ours, however many there are."""
+    """Files of other hosts are counted and do not count against the limit of files."""
     for number in range(20):
         (tmp_path / f"foreign-{number:02}.log").write_bytes(b"theirs\n")
     (tmp_path / "ours.log").write_bytes(b"ours\n")
@@ -29,7 +29,7 @@ def test_foreign_files_cost_no_place(tmp_path: Path) -> None:
 
 
 def test_foreign_file_that_turns_out_to_be_ours(tmp_path: Path) -> None:
-    """A file passed over at the first look is read from its end if it was there, from its start if it was not."""
+    """A file that was foreign is read from its end if it existed at the first poll, otherwise from its start."""
     (tmp_path / "old.log").write_bytes(b"before\n")
     follower = follow(tmp_path, start_at_end=True)
     assert follower.discover(lambda *_: True) == []
@@ -41,14 +41,14 @@ def test_foreign_file_that_turns_out_to_be_ours(tmp_path: Path) -> None:
 
 
 def test_the_files_written_to_last_are_followed(tmp_path: Path) -> None:
-    """At the limit a new file takes the place of the one idle for longest; that one goes on where it was left."""
+    """At the limit a new file replaces the file idle for longest; that file is later read on from its offset."""
     clock = FakeClock()
     follower = follow(tmp_path, clock=clock, limits=FollowLimits(files=2))
     write(tmp_path / "a.log", b"a1\n", 10)
     write(tmp_path / "b.log", b"b1\n", 20)
     assert poll(follower) == b"a1\nb1\n"
     clock.now += IDLE_SECONDS
-    follower.discover()  # closes them
+    follower.discover()  # closes the files
     write(tmp_path / "c.log", b"c1\n", 30)
     assert poll(follower) == b"c1\n"
     assert follower.skipped["file_limit"] >= 1
@@ -61,7 +61,7 @@ def test_the_files_written_to_last_are_followed(tmp_path: Path) -> None:
 
 
 def test_files_unread_are_not_displaced(tmp_path: Path) -> None:
-    """A file that is being read keeps its place although newer ones come."""
+    """A file that is still being read is not replaced by newer files."""
     follower = follow(tmp_path, limits=FollowLimits(files=1))
     write(tmp_path / "a.log", b"a1\n", 10)
     poll(follower)
@@ -71,7 +71,7 @@ def test_files_unread_are_not_displaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("restarted", [False, True])
 def test_file_out_of_sight_goes_on_where_it_was(tmp_path: Path, restarted: bool) -> None:
-    """A file that is renamed away and back is not read twice, also over a restart."""
+    """A file that is renamed away and back is not read twice, even if the agent restarts."""
     clock = FakeClock()
     path, follower = begun(tmp_path, b"one\n", clock=clock)
     generation = follower.files()[0].generation
@@ -87,7 +87,7 @@ def test_file_out_of_sight_goes_on_where_it_was(tmp_path: Path, restarted: bool)
 
 
 def test_directory_away_and_back(tmp_path: Path) -> None:
-    """Files on a mount that was empty for a look go on where they were, without a second reading."""
+    """Files on a mount that was empty for one poll are read on from their offsets."""
     root, away = tmp_path / "root", tmp_path / "away"
     root.mkdir()
     _, first = begun(root, b"one\n")
@@ -102,7 +102,7 @@ def test_directory_away_and_back(tmp_path: Path) -> None:
 
 
 def test_positions_out_of_sight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One file more than the bound makes the one that left first forgotten."""
+    """Above the limit of positions of vanished files, the oldest position is forgotten."""
     monkeypatch.setattr(module, "MAX_LOST", 2)
     clock = FakeClock()
     follower = follow(tmp_path, clock=clock)

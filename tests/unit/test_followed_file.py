@@ -31,12 +31,12 @@ from agent.tail.file import (
     (b"\0\0\0\0", 4, 9, b"new.more\n", FileChange.TRUNCATED),
 ])  # fmt: skip
 def test_judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes, verdict: FileChange) -> None:
-    """A file fits if its front is unchanged or a hole, and it did not shrink."""
+    """A file is unchanged if its front is the same or a hole, and the file did not shrink."""
     assert judge(fingerprint, offset, size_bytes, head) is verdict
 
 
 def read_all(path: Path, budget_bytes: int = MAX_LINE_BYTES, offset: int = 0) -> tuple[list[Chunk], FollowedFile]:
-    """Read a file to its end, as one follower would."""
+    """Read a file to its end, as a follower would."""
     status = path.stat()
     file = FollowedFile(status.st_dev, status.st_ino, str(path), status.st_size, 0.0)
     file.offset = offset
@@ -51,7 +51,7 @@ def read_all(path: Path, budget_bytes: int = MAX_LINE_BYTES, offset: int = 0) ->
 
 @pytest.mark.parametrize("budget_bytes", [1, 7, 64, CHUNK_BYTES])
 def test_any_budget_gives_the_same_lines(tmp_path: Path, budget_bytes: int) -> None:
-    """Whatever the budget, chunks are whole lines that join to the file up to its last newline."""
+    """For any budget, the chunks are complete lines that join to the file up to its last newline."""
     content = b"".join(b"%d %s\n" % (number, b"x" * (number * 7 % 90)) for number in range(60)) + b"a tail"
     path = tmp_path / "a.log"
     path.write_bytes(content)
@@ -63,7 +63,7 @@ def test_any_budget_gives_the_same_lines(tmp_path: Path, budget_bytes: int) -> N
 
 @pytest.mark.parametrize(("length", "overlong"), [(CHUNK_BYTES + 5, 0), (MAX_LINE_BYTES, 0), (MAX_LINE_BYTES + 1, 1)])
 def test_longest_line(tmp_path: Path, length: int, overlong: int) -> None:
-    """A line of the greatest length is read whole, one byte more is skipped and counted, and the next line is read."""
+    """A line of the maximum length is read; a longer line is skipped and counted, and the next line is read."""
     path = tmp_path / "a.log"
     path.write_bytes(b"y" * length + b"\nnext\n")
     chunks, _ = read_all(path)
@@ -72,7 +72,7 @@ def test_longest_line(tmp_path: Path, length: int, overlong: int) -> None:
 
 
 def test_overlong_line_still_growing(tmp_path: Path) -> None:
-    """While an overlong line has no end the offset stays at its start; it counts once, when its end is there."""
+    """The offset stays at the start of an overlong line until its newline arrives; then the line is counted once."""
     path = tmp_path / "a.log"
     path.write_bytes(b"first\n" + b"z" * (3 * MAX_LINE_BYTES))
     chunks, file = read_all(path)
@@ -88,7 +88,7 @@ def test_overlong_line_still_growing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hole_bytes", [1, 4096, CHUNK_BYTES, 5_000_000, 3_000_000_000])
 def test_hole_before_a_line(tmp_path: Path, hole_bytes: int) -> None:
-    """A hole of any size is skipped at once and its bytes are counted."""
+    """A hole of any size is skipped, and its bytes are counted."""
     path = tmp_path / "a.log"
     with path.open("wb") as writer:
         writer.seek(hole_bytes)
@@ -99,7 +99,7 @@ def test_hole_before_a_line(tmp_path: Path, hole_bytes: int) -> None:
 
 
 def test_hole_at_the_end_is_left(tmp_path: Path) -> None:
-    """NULs at a file's end may be data to come: they are neither skipped nor counted."""
+    """NULs at the end of a file are neither skipped nor counted, because data may follow."""
     path = tmp_path / "a.log"
     path.write_bytes(b"line\n" + b"\0" * 10_000)
     chunks, file = read_all(path)
@@ -108,7 +108,7 @@ def test_hole_at_the_end_is_left(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("hole_bytes", [3, 2 * MAX_LINE_BYTES])
 def test_hole_inside_a_line(tmp_path: Path, hole_bytes: int) -> None:
-    """A line that a hole cuts becomes two cut lines, and the NULs are counted."""
+    """A hole inside a line cuts the line in two, and the NULs are counted."""
     path = tmp_path / "a.log"
     path.write_bytes(b'{"cut' + b"\0" * hole_bytes + b'tail"}\nnext\n')
     chunks, _ = read_all(path)
@@ -126,7 +126,7 @@ def test_hole_inside_a_line(tmp_path: Path, hole_bytes: int) -> None:
     (b"x" * (MAX_LINE_BYTES + 1), MAX_LINE_BYTES + 1, MAX_LINE_BYTES + 1),
 ])  # fmt: skip
 def test_end_of_lines(tmp_path: Path, content: bytes, size_bytes: int, end: int) -> None:
-    """Reading from the end begins after the last newline, so that a half-written line is read when it is whole."""
+    """Reading from the end starts after the last newline, so that an unfinished line is read once it is complete."""
     path = tmp_path / "a.log"
     path.write_bytes(content)
     descriptor = os.open(path, os.O_RDONLY)

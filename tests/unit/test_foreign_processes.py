@@ -1,4 +1,4 @@
-"""Processes on a rank's GPU outside its job: which count, which do not, and how many the exporter examines."""
+"""Foreign processes on a rank's GPU: which processes are foreign, and how many the exporter examines."""
 
 import asyncio
 from pathlib import Path
@@ -36,18 +36,18 @@ POD = Owner("pod", "c7a3f8b2")
 
 
 def user_of(uid: int) -> Owner:
-    """The owner of a process that nothing but its user owns."""
+    """Return the owner of a process outside of pods, containers and jobs."""
     return Owner("user", str(uid))
 
 
 def process(**known: Any) -> GpuUser:
-    """A process of alice's without a scheduler."""
+    """Return a process of alice's, outside of any scheduler."""
     given: dict[str, Any] = {"name": "python3", "uid": ALICE, **known}
     return GpuUser(**{"owner": user_of(given["uid"]), **given})
 
 
 def a_rank(job_id: str = "7", **known: Any) -> GpuUser:
-    """A rank of alice's job."""
+    """Return a rank of alice's job."""
     return process(**{"job_ids": frozenset({job_id}), "session": 100, **known})
 
 
@@ -55,7 +55,7 @@ def a_rank(job_id: str = "7", **known: Any) -> GpuUser:
     (a_rank(), process(uid=BOB, session=200), True),
     (a_rank(), process(session=200), True),  # alice's notebook
     (a_rank(), process(), True),
-    (a_rank(), process(session=100), False),  # the launcher, or what it started beside
+    (a_rank(), process(session=100), False),  # the launcher or a process that it started
     (a_rank(session=0), process(session=0), True),
     (a_rank(), process(session=200, ancestors=frozenset({1, RANK})), False),
     (a_rank(), process(session=200, ancestors=frozenset({1, 99})), True),
@@ -65,18 +65,18 @@ def a_rank(job_id: str = "7", **known: Any) -> GpuUser:
     (a_rank(owner=POD), process(owner=SLURM_7), True),
     (a_rank(), process(name="nvidia-cuda-mps", uid=ROOT), False),
     (a_rank(), process(name="nvidia-cuda-mps"), False),
-    (a_rank(), process(name="nvidia-cuda-mps", uid=BOB), True),  # anybody may take the name
-    (a_rank(), process(name="nv-hostengine", uid=ROOT), True),  # it computes: a diagnosis that a person started
+    (a_rank(), process(name="nvidia-cuda-mps", uid=BOB), True),  # any program can have this name
+    (a_rank(), process(name="nv-hostengine", uid=ROOT), True),  # it computes: a person started a diagnosis
     (a_rank("7"), a_rank("7", uid=BOB, session=200), False),
     (a_rank("7"), a_rank("8", uid=BOB, session=200), True),
-    (a_rank("7"), a_rank("8"), True),  # two jobs of one login
+    (a_rank("7"), a_rank("8"), True),  # two jobs of one login session
     (a_rank("7-a", owner=SLURM_7), a_rank("7-b", owner=SLURM_7), False),  # replicas in one allocation
 ])  # fmt: skip
 def test_who_is_foreign(rank: GpuUser, stranger: GpuUser, counted: bool) -> None:
     """A process of the rank's job, its descendant, its session and the MPS server are not foreign; all others are."""
     counts = foreign({RANK: ["GPU-a"], STRANGER: ["GPU-a"]}, {RANK: rank, STRANGER: stranger})
     expected = {("GPU-a", stranger.uid, 1)} if counted else set()
-    if counted and stranger.job_ids:  # each is the other's
+    if counted and stranger.job_ids:  # each process is foreign to the other
         expected = {("GPU-a", rank.uid, 1), ("GPU-a", stranger.uid, 1)}
         if rank.uid == stranger.uid:
             expected = {("GPU-a", rank.uid, 2)}
@@ -84,7 +84,7 @@ def test_who_is_foreign(rank: GpuUser, stranger: GpuUser, counted: bool) -> None
 
 
 def test_a_worker_of_another_rank() -> None:
-    """A descendant of one rank is not foreign on another GPU of the same job, but on one of another job."""
+    """A rank's descendant is not foreign on another GPU of its job; on a GPU of another job it is."""
     worker = process(session=300, ancestors=frozenset({RANK}))
     known = {RANK: a_rank("7"), OTHER_RANK: a_rank("7"), STRANGER: worker}
     assert foreign({RANK: ["GPU-a"], OTHER_RANK: ["GPU-b"], STRANGER: ["GPU-b"]}, known) == ()
@@ -93,7 +93,7 @@ def test_a_worker_of_another_rank() -> None:
 
 
 def test_users_of_one_gpu_are_bounded() -> None:
-    """The users with the most processes have their names; users beyond the limit are one sum."""
+    """The users with the most processes are named; users above the limit are one sum."""
     strangers = {100 + number: process(uid=5000 + number // 2) for number in range(2 * MAX_USERS)}
     more = {999: process(uid=9999), 998: process(uid=9998)}
     named = tuple(("GPU-a", 5000 + number, 2) for number in range(MAX_USERS))
@@ -103,7 +103,7 @@ def test_users_of_one_gpu_are_bounded() -> None:
 
 
 class Node:
-    """A made-up /proc, and what is known of the strangers in it."""
+    """A fake /proc, and the foreign processes in it."""
 
     def __init__(self, root: Path) -> None:
         self.proc = ProcTree(root / "proc")
@@ -112,7 +112,7 @@ class Node:
 
 
 def test_what_is_looked_at(tmp_path: Path) -> None:
-    """User, session and ancestors up to the bound are read; a process that is gone or over is left."""
+    """User, session and ancestors up to a limit are read; a process that has exited is skipped."""
     node = Node(tmp_path)
     for pid in range(2, MAX_ANCESTORS + 4):
         node.proc.add(pid, parent=pid - 1, uid=ALICE, session=7)
@@ -124,7 +124,7 @@ def test_what_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_a_descendant_stays_one(tmp_path: Path) -> None:
-    """A process stays a descendant after its ancestors ended; another process with its pid is examined again."""
+    """A process stays a descendant after its ancestors exit; a new process with its pid is examined again."""
     node = Node(tmp_path)
     node.proc.add(RANK)
     for parent, start, ancestors in ((RANK, 5000, {RANK}), (1, 5000, {RANK}), (1, 5001, set())):
@@ -133,7 +133,7 @@ def test_a_descendant_stays_one(tmp_path: Path) -> None:
 
 
 def test_looks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New processes beyond the limit are examined in the next turn; beyond a second limit nothing is exported."""
+    """New processes above the limit are examined in the next turn; above a second limit nothing is exported."""
     node, pids = Node(tmp_path), range(100, 100 + MAX_NEW + 1)
     for pid in pids:
         node.proc.add(pid)
@@ -146,7 +146,7 @@ def test_looks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.fixture
 def proc(tmp_path: Path) -> ProcTree:
-    """A rank, 4711, and a notebook of the user daemon, 4800."""
+    """Provide a rank, 4711, and a notebook of user daemon, 4800."""
     made = ProcTree(tmp_path / "proc")
     made.add(4711, threads={4712: "NCCL RAS"}, environment={"RANK": "0", "SLURM_JOB_ID": "7"}, session=4711)
     made.add(4800, uid=1, session=4800)
@@ -154,7 +154,7 @@ def proc(tmp_path: Path) -> ProcTree:
 
 
 async def test_foreign_processes_are_shown(tmp_path: Path, proc: ProcTree) -> None:
-    """A notebook on a rank's GPU is shown with its user; on one in parts, or when it has gone, it is not."""
+    """A notebook on a rank's GPU is shown with its user; on a MIG GPU, or after its exit, it is not."""
     hardware, clock = Hardware(), FakeClock()
     ranks = RankTable(clock, "here", settle_at_once=True)
     hardware.of("nvml").observe_gpus([Gpu(0, "GPU-a", "0000:3b:00.0"), Gpu(1, "GPU-b", "0000:3c:00.0")])
@@ -171,7 +171,7 @@ async def test_foreign_processes_are_shown(tmp_path: Path, proc: ProcTree) -> No
         counts = samples(exporter.families(exporter.snapshot()))
         return [(sample.labels, sample.value) for sample in counts if sample.name == "rankwatch_gpu_foreign_processes"]
 
-    assert await shown() == []  # no rank has its name yet
+    assert await shown() == []  # the rank is not named yet
     assert await shown() == [({"gpu": "1", "gpu_uuid": "GPU-b", "user": "1"}, 1.0)]
     assert await shown() == [({"gpu": "1", "gpu_uuid": "GPU-b", "user": "daemon"}, 1.0)]
     hardware.of("nvml").observe_gpu_processes(users, divided=["GPU-b"])

@@ -13,7 +13,7 @@ NOW = 1_700_000_000.0
 
 
 class Page(HTMLParser):
-    """What a browser would see: the tags, and the text of every table cell by row."""
+    """The page in a browser: its tags, and the text of every table cell by row."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -43,12 +43,12 @@ class Page(HTMLParser):
 
 
 def front_page(shown: NodeDocument, links: SiteLinks | None = None) -> str:
-    """The page of a document."""
+    """Return the page of a document."""
     return made_page(shown, links or SiteLinks())
 
 
 def document(ranks: list[Rank], exporters: list[ExporterView] | None = None, **more: Any) -> NodeDocument:
-    """Make what the page shows of these ranks and exporters."""
+    """Return a document with these ranks and exporters."""
     return NodeDocument(
         rankwatch="0.2.0", hostname="gpu-7", now_seconds=NOW, up_seconds=90061, ready=True, ranks=tuple(ranks),
         exporters=tuple(exporters or []), **more,
@@ -90,7 +90,7 @@ def test_page_shows_jobs_ranks_and_exporters() -> None:
 
 
 def test_who_waits_for_whom() -> None:
-    """Where a job stands, the one rank in trouble is named, bandwidths are greyed; of several none is."""
+    """If a job stands still and one rank is in trouble, the page names that rank; if several are, it names none."""
     stands = Rank(
         job_id="1", rank="0", state="alive", last_progress_seconds=NOW - 46, bus_bandwidth_bytes_per_second=2e9
     )
@@ -103,7 +103,7 @@ def test_who_waits_for_whom() -> None:
 
 
 def test_lateness_is_drawn() -> None:
-    """A bar for the share of time that others wait; none if not known."""
+    """A bar shows the share of time that other ranks wait for this one; if the share is unknown, there is no bar."""
     rank = Rank(job_id="1", rank="0", state="alive", late_share=0.312)
     html = front_page(document([rank]))
     assert 'value="0.31" aria-label="share of time that others wait for rank 0"></meter>31%' in html
@@ -111,7 +111,7 @@ def test_lateness_is_drawn() -> None:
 
 
 def test_links_are_those_of_the_configuration() -> None:
-    """Node and job lead to their dashboards, by names that leave no address."""
+    """Node and job link to their dashboards; names in the links are escaped."""
     links = SiteLinks("http://grafana:3000", "https://wiki/runbooks")
     page = Page(front_page(document([Rank(job_id='1"&x', rank="0", state="alive")]), links=links))
     assert "http://grafana:3000/d/rankwatch-node?var-node=gpu-7" in page.links
@@ -120,7 +120,7 @@ def test_links_are_those_of_the_configuration() -> None:
 
 
 def odd(text: str) -> NodeDocument:
-    """Make a document with this text wherever a job, a name or an error may have it."""
+    """Return a document with this text in every name, id and error."""
     rank = Rank(
         job_id=text, rank=text, state=text, local_rank=text, user=text, ended=RankEnd(NOW, text, text),
         unhealthy=(text,),
@@ -132,14 +132,14 @@ def odd(text: str) -> NodeDocument:
 
 @given(st.text(alphabet=st.characters(codec=None)) | st.sampled_from(["<script>", '"><img src=x>', "&lt;", "</style>"]))
 def test_hostile_text_makes_no_markup(text: str) -> None:
-    """No text of a job makes a tag, and the page can always be sent."""
-    html = front_page(odd(f"x{text}"))  # no word that the page marks, such as down
+    """No text of a job makes a tag, and every page can be encoded."""
+    html = front_page(odd(f"x{text}"))  # a prefix, since the page marks words such as down
     html.encode()
     assert Page(html).tags == Page(front_page(odd("x"))).tags
 
 
 def test_rows_and_cells_are_bounded() -> None:
-    """One row more than the bound is counted and not shown; one character more is cut."""
+    """A row above the limit is counted and not shown; longer text is cut."""
     ranks = [Rank(job_id="1", rank=str(i), state="alive") for i in range(MAX_ROWS)]
     first = Rank(job_id="z" * (MAX_CELL_CHARACTERS + 1), rank="9" * 30, state="unresponsive")
     html = front_page(document([first, *ranks]))
@@ -155,5 +155,5 @@ def test_rows_and_cells_are_bounded() -> None:
     (86399, "23 h 59 min"), (86400, "1 d 0 h"),
 ])  # fmt: skip
 def test_age_in_two_units(seconds: float | None, text: str) -> None:
-    """A duration has its two largest units."""
+    """A duration is shown in its two largest units."""
     assert age_text(seconds) == text

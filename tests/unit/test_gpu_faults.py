@@ -1,4 +1,4 @@
-"""What the errors of GPUs' drivers mean, and which of them are shown."""
+"""The meaning of GPU driver errors, and the errors that are shown."""
 
 from pathlib import Path
 
@@ -18,18 +18,18 @@ PCI = "0000:3b:00.0"
 
 
 def catalogue() -> list[tuple[str, str]]:
-    """Each Xid in use, and what NVIDIA calls for at once."""
+    """Return each Xid in use with NVIDIA's immediate action."""
     rows = [line.split("\t") for line in CATALOG.read_text().splitlines() if not line.startswith("#")]
     return [(code, action) for code, action in rows]
 
 
 def xid(code: str, **details: str) -> Fault:
-    """An Xid as it is shown."""
+    """Return the fault of an Xid."""
     return judge("nvidia", Told(code, **details)).fault
 
 
 def test_every_xid_of_the_catalogue_has_a_meaning() -> None:
-    """A code that calls for a reset or restart is a hardware fault; one that calls for a new program is none."""
+    """An Xid that needs a reset or restart is a hardware fault; one that needs only a new program is not."""
     for code, action in catalogue():
         fault, check = judge("nvidia", Told(code))
         assert fault.meaning != xid("9999").meaning, code
@@ -66,11 +66,11 @@ amd | poison                   | process read memory that had failed | process r
 amd | poison - - fatal         | memory that had failed was read | gpu root gpu_reset
 amd | eviction                 | queues of a process could not be taken off the GPU | process root -
 """
-"""Maker; code, unit, link, severity, cause, position; meaning; affected component, role, check; action."""
+"""Vendor; code, unit, link, severity, cause, position; meaning; affected component, role, check; action."""
 
 
 def test_what_an_error_means() -> None:
-    """By code, unit, severity and the error before it: in plain words, with the link's number."""
+    """Code, unit, severity and the error before give the meaning in plain words, with the link's number."""
     for line in MEANINGS.strip().splitlines():
         maker, cells, meaning, judged, *action = (cell.strip() for cell in line.split("|"))
         words = ["" if word == "-" else word for word in cells.split()]
@@ -80,7 +80,7 @@ def test_what_an_error_means() -> None:
 
 
 def test_the_table_is_in_words_and_of_known_checks() -> None:
-    """Every check of the table is one of the ledger's, and every meaning is a whole sentence part."""
+    """The table has only the ledger's checks, and every meaning is complete text."""
     assert {row.check for row in read_table().values()} <= {*CHECKS, ""}
     for code in {row.code for row in read_table().values() if row.maker == "nvidia"}:
         assert "{" not in xid(code).meaning
@@ -88,12 +88,12 @@ def test_the_table_is_in_words_and_of_known_checks() -> None:
 
 
 def test_a_unit_is_bounded() -> None:
-    """A unit's name is cut at the bound."""
+    """A unit's name is cut at its limit."""
     assert judge("nvidia", Told("149", "X" * (MAX_WORD + 1))).fault.unit == "X" * MAX_WORD
 
 
 def test_the_last_errors_of_a_gpu() -> None:
-    """Beyond the limit consequences go first, then errors of processes, then the oldest."""
+    """Above the limit, consequences are dropped first, then errors of processes, then the oldest."""
     seen: list[FaultSeen] = []
     for link in range(MAX_FAULTS - 2):
         seen = add(seen, xid("149", unit="NETIR_LINK_EVT", link=str(link), severity="fatal"), 100.0 + link)
@@ -110,7 +110,7 @@ def test_the_last_errors_of_a_gpu() -> None:
 
 
 def test_errors_that_are_not_fatal_take_no_other_place() -> None:
-    """A broken link stays in the list after many non-fatal errors on all links."""
+    """A broken link stays in the list after many nonfatal errors on all links."""
     for first in (xid("149", unit="NETIR_LINK_EVT", link="14", severity="fatal"), xid("79")):
         seen = add([], first, 100.0)
         for link in range(MAX_FAULTS + 1):
@@ -120,14 +120,14 @@ def test_errors_that_are_not_fatal_take_no_other_place() -> None:
 
 
 def test_old_errors_are_dropped() -> None:
-    """At the bound an error is still shown, beyond it not."""
+    """An error is shown up to MAX_AGE_SECONDS after its time."""
     seen = [FaultSeen(xid("79"), 10.0)]
     assert (recent(seen, 10.0 + MAX_AGE_SECONDS), recent(seen, 10.5 + MAX_AGE_SECONDS)) == (seen, [])
 
 
 @pytest.mark.parametrize(("later_seconds", "is_shown"), [(SAME_SECONDS, False), (SAME_SECONDS + 1, True)])
 def test_a_number_gives_way_to_its_line(later_seconds: float, is_shown: bool) -> None:
-    """NVML's number of an error is dropped if the kernel's log has the same error in words."""
+    """NVML's error number is dropped if the kernel log describes the same error."""
     line = FaultSeen(xid("149", unit="NETIR_LINK_EVT", link="14", severity="fatal"), 100.0)
     number = FaultSeen(xid("149"), 100.0 + later_seconds)
     faults = merged([{PCI: [line]}, {PCI: [number], "0000:18:00.0": [number]}])
@@ -135,14 +135,14 @@ def test_a_number_gives_way_to_its_line(later_seconds: float, is_shown: bool) ->
 
 
 def test_what_two_sources_tell_alike_is_one() -> None:
-    """An error that both know by its number alone is shown once, as it was seen last."""
+    """If two sources have an error by number only, it is shown once, with its last time."""
     assert merged([{PCI: [FaultSeen(xid("79"), 3.0)]}, {PCI: [FaultSeen(xid("79"), 8.0)]}]) == {
         PCI: [FaultSeen(xid("79"), 8.0)]
     }
 
 
 def test_errors_get_the_names_of_their_gpus() -> None:
-    """Errors have their GPU's name by PCI address, or the address if no GPU has it."""
+    """An error has its GPU's name, or the PCI address if no GPU has it."""
     hardware = Hardware()
     hardware.of("nvml").observe_gpus([Gpu(3, "GPU-a", PCI)])
     hardware.of("kernel_log").observe_faults(
@@ -158,7 +158,7 @@ def test_errors_get_the_names_of_their_gpus() -> None:
 
 
 def test_errors_are_bounded_and_stay_after_the_end() -> None:
-    """Of one GPU too many, or one error too many, nothing is kept; the errors outlive the exporter's run."""
+    """GPUs and errors above their limits are dropped; errors stay after the exporter has stopped."""
     hardware = Hardware()
     source = hardware.of("kernel_log")
     source.observe_faults({f"{number:04x}:00:00.0": [FaultSeen(xid("79"), 3.0)] for number in range(MAX_GPUS + 1)})

@@ -1,4 +1,4 @@
-"""Files that say which jobs use which GPU: what the agent writes, replaces, removes and leaves alone."""
+"""Files with the jobs of each GPU: writes, updates, removals, and files of other programs."""
 
 import asyncio
 from pathlib import Path
@@ -16,19 +16,19 @@ from exporters.jobs.mapping import OWN, GpuMapping, jobs_of_gpus
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """An empty directory for the mapping."""
+    """Provide an empty directory for the mapping."""
     path = tmp_path / "mapping"
     path.mkdir()
     return path
 
 
 def files(directory: Path) -> dict[str, str]:
-    """Return the GPUs' files."""
+    """Return the files of GPUs."""
     return {path.name: path.read_text() for path in directory.iterdir() if path.name != OWN}
 
 
 def test_what_a_file_holds() -> None:
-    """A GPU's file names each job with a rank that runs there; ranks that have exited count no more."""
+    """A GPU's file names each job with a running rank on it; ranks that have exited do not count."""
     ranks = RankTable(FakeClock(), "here", settle_at_once=True)
     keys = {pid: ProcessKey(pid, 5) for pid in (10, 11, 12)}
     for pid, (job_id, rank) in {10: ("7", "0"), 11: ("7", "1"), 12: ("8", "0")}.items():
@@ -43,7 +43,7 @@ def test_what_a_file_holds() -> None:
 
 
 def test_files_follow_the_ranks(directory: Path) -> None:
-    """A GPU's file appears with its first rank, changes with its jobs and goes with its last rank."""
+    """A GPU's file appears with its first rank, changes with its jobs, and is removed after its last rank."""
     mapping = GpuMapping(directory)
     mapping.write({"0": "4711\n", "1": "4711\n"})
     assert files(directory) == {"0": "4711\n", "1": "4711\n"}
@@ -73,7 +73,7 @@ def test_after_a_restart(directory: Path) -> None:
 
 
 def test_links_are_not_followed(directory: Path, tmp_path: Path) -> None:
-    """A link under the name of a new file is removed, not followed; a link under a GPU's name stays."""
+    """A link with the name of a draft is removed, not followed; a link with a GPU's name stays."""
     victim = tmp_path / "victim"
     victim.write_text("x")
     (directory / ".1.new").symlink_to(victim)
@@ -85,7 +85,7 @@ def test_links_are_not_followed(directory: Path, tmp_path: Path) -> None:
 
 
 def test_a_mapping_that_fails_costs_itself(directory: Path, tmp_path: Path) -> None:
-    """Without the directory the exporter still reads how jobs ended, and counts the failure."""
+    """Without the directory, the exporter counts the failure and still reads how jobs ended."""
     jobs = tmp_path / "run/rankwatch/jobs"
     jobs.mkdir(parents=True, mode=0o755)
     (jobs / "4.json").write_text('{"job_id": "4"}')

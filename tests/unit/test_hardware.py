@@ -1,4 +1,4 @@
-"""What a rank stands on: GPUs, the NICs near them, and where both are in the PCI tree."""
+"""The hardware of ranks: GPUs, the NICs near them, and the PCI tree."""
 
 import pytest
 
@@ -9,13 +9,13 @@ ROOT, SWITCH, OTHER_SWITCH = "pci0000:00", "0000:00:01.0", "0000:00:02.0"
 
 
 def gpu(index: int, *path: str, numa: int = -1) -> Gpu:
-    """A GPU below these bridges."""
+    """Return a GPU below these bridges."""
     address = f"0000:{0x10 + index:02x}:00.0"
     return Gpu(index, f"GPU-{index}", address, (*path, address) if path else (), numa)
 
 
 def nic(number: int, *path: str, numa: int = -1) -> Nic:
-    """A NIC below these bridges."""
+    """Return a NIC below these bridges."""
     address = f"0000:{0x80 + number:02x}:00.0"
     return Nic(f"mlx5_{number}", address, (*path, address) if path else (), numa)
 
@@ -38,12 +38,12 @@ def nic(number: int, *path: str, numa: int = -1) -> Nic:
      "two roots of one NUMA node", "two NUMA nodes", "two roots, NUMA not told", "no tree", "more GPUs than NICs"],
 )  # fmt: skip
 def test_the_nearest_nic(gpus: list[Gpu], nics: list[Nic], expected: dict[str, str]) -> None:
-    """Each GPU has the nearest NIC that no other has yet, or shares the nearest; across NUMA nodes it has none."""
+    """A GPU gets the nearest NIC that is free, or shares the nearest one; a NIC of another NUMA node does not count."""
     assert nearest_nics(gpus, nics) == expected
 
 
 def test_what_lies_beyond_the_limits_is_not_taken() -> None:
-    """One more GPU, NIC or process than the limits: the first are there."""
+    """GPUs, NICs and processes above their limits are ignored."""
     hardware = Hardware()
     hardware.of("nvml").observe_gpus([Gpu(index, f"GPU-{index}", "") for index in range(MAX_GPUS + 1)])
     hardware.of("rdma").observe_nics([Nic(f"n{number}", "") for number in range(MAX_NICS + 1)])
@@ -57,5 +57,5 @@ def test_what_lies_beyond_the_limits_is_not_taken() -> None:
     ("3b:00.0", ""), ("0000:3b:00.8", ""), ("", ""),
 ])  # fmt: skip
 def test_addresses_as_sysfs_writes_them(text: str, expected: str) -> None:
-    """NVML's address with eight domain digits and capitals becomes sysfs' form; other text becomes none."""
+    """NVML's address with eight domain digits and capitals becomes sysfs's form; other text becomes empty."""
     assert pci_address(text) == expected

@@ -1,4 +1,4 @@
-"""What findings mean for ranks and the node."""
+"""The effect of findings on ranks and on the node."""
 
 import pytest
 from client_metrics import samples
@@ -16,7 +16,7 @@ ROOT = "pci0000:00"
 
 
 class Machine:
-    """Two ranks, each on a GPU of its own with a NIC near it."""
+    """Two ranks, each on its own GPU with a NIC near it."""
 
     def __init__(self) -> None:
         self.table = Table()
@@ -31,7 +31,7 @@ class Machine:
         self.table.tick(BINDING_SECONDS)
 
     def series(self, counted: frozenset[str] = DEFAULT) -> dict[tuple[str, ...], float]:
-        """All series by family (without its prefix) and labels."""
+        """Return all series, keyed by family (without its prefix) and labels."""
         snapshot = HealthSnapshot(self.table.ranks.timed_snapshot(), self.ledger.entries(), counted)
         return {
             (sample.name.removeprefix("rankwatch_"), *sample.labels.values()): sample.value
@@ -39,13 +39,13 @@ class Machine:
         }
 
     def unhealthy(self, counted: frozenset[str] = DEFAULT) -> list[tuple[str, ...]]:
-        """Rank and reason."""
+        """Return rank and reason of each unhealthy rank."""
         return [key[2:] for key in self.series(counted) if key[0] == "rank_unhealthy"]
 
 
 @pytest.fixture
 def machine() -> Machine:
-    """Healthy: no check has run."""
+    """Provide a machine on which no check has run."""
     return Machine()
 
 
@@ -59,7 +59,8 @@ def machine() -> Machine:
 def test_a_failed_check_concerns_the_ranks_that_stand_on_it(
     machine: Machine, subject: Subject, check: str, ranks: list[str]
 ) -> None:
-    """A GPU's fault is its rank's, a NIC's that of the rank near it, the node's everybody's; and all are the node's."""
+    """A GPU fault affects its rank, a NIC fault the rank near it, a node fault every rank; each one affects the
+    node."""
     machine.checks.report(NODE, "gpu_driver_hung", CheckState.OK)
     machine.checks.latch(subject, check)
     assert machine.unhealthy() == [(rank, check) for rank in ranks]
@@ -73,7 +74,7 @@ def test_a_failed_check_concerns_the_ranks_that_stand_on_it(
 
 
 def test_checks_that_do_not_count_are_shown_and_harm_nobody(machine: Machine) -> None:
-    """By default wear does not make a rank unhealthy; the configuration can change that."""
+    """By default, wear does not make a rank unhealthy; the configuration can change this."""
     machine.checks.report(Subject("gpu", "GPU-0"), "gpu_hot", CheckState.FAILED)
     machine.checks.report(NODE, "filesystem_read_only", CheckState.FAILED)
     machine.checks.latch(Subject("gpu", "GPU-0"), "gpu_xid")
@@ -84,7 +85,7 @@ def test_checks_that_do_not_count_are_shown_and_harm_nobody(machine: Machine) ->
 
 
 def test_a_lost_gpu_stays_with_a_rank_that_uses_another_too(machine: Machine) -> None:
-    """A rank stays on its lost GPU although it also has a context on a neighbour."""
+    """A rank keeps its lost GPU, even if it also has a context on a second GPU."""
     machine.hardware.of("nvml").observe_gpu_processes({10: ["GPU-0"], 11: ["GPU-0", "GPU-1"]})
     machine.table.ranks.observe_gpus(machine.hardware)
     machine.checks.latch(Subject("gpu", "GPU-1"), "gpu_lost")
@@ -99,7 +100,7 @@ def test_a_lost_gpu_stays_with_a_rank_that_uses_another_too(machine: Machine) ->
 
 
 def test_a_process_of_two_ranks_has_a_gpu_for_each() -> None:
-    """Each rank of a process with as many GPUs stands on its own one, in their order."""
+    """If a process of two ranks has two GPUs, each rank has one of them, in order."""
     machine = Machine()
     key = machine.table.add(20, {"SLURM_JOB_ID": "9"})
     machine.table.ranks.observe_memberships(key, [Membership("aa", rank, 2) for rank in (0, 1)])

@@ -1,4 +1,4 @@
-"""`rankwatch healthy`: what it makes of the agent's metrics, and that it never waits for long."""
+"""`rankwatch healthy`: its verdict on the agent's metrics, and its time limit."""
 
 import time
 from contextlib import suppress
@@ -37,12 +37,12 @@ rankwatch_rank_unhealthy{job_id="7",rank="1",reason="nvlink_down"} 1
     (WELL, "7", Answer(CANNOT_TELL, "cannot tell: no rank of job 7 whose hardware is known is on this node")),
 ])  # fmt: skip
 def test_verdicts(page: str, job_id: str | None, expected: Answer) -> None:
-    """A node is as the agent finds it, a job as the hardware under its ranks; without either nothing is claimed."""
+    """A node's verdict comes from its checks, a job's from its ranks' hardware; without data it is unknown."""
     assert judge(text_string_to_metric_families(page), job_id) == expected
 
 
 def test_so_many_checks_are_told() -> None:
-    """The message names failed checks up to the limit, and counts the others."""
+    """The message names failed checks up to the limit, and counts the rest."""
     rows = "".join(
         f'rankwatch_check_failed_since_timestamp_seconds{{check="gpu_lost",kind="gpu",name="GPU-{number}"}} 1\n'
         for number in range(healthy.MAX_NAMED + 1)
@@ -54,7 +54,7 @@ def test_so_many_checks_are_told() -> None:
 
 @pytest.mark.parametrize(("page", "status", "words"), [(WELL, 0, "healthy\n"), (ILL, 1, "not healthy: machine check;")])
 def test_the_agent_is_asked(page: str, status: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command prints the agent's answer in one line and exits with its status."""
+    """The command prints one line for the agent's metrics, and exits with the status."""
     with answering(lambda _: page.encode()) as address:
         assert cli.main(["healthy", "--web.listen-address", address]) == status
     said = capsys.readouterr().out
@@ -64,13 +64,13 @@ def test_the_agent_is_asked(page: str, status: int, words: str, capsys: pytest.C
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
 def test_no_agent(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without an agent the exit status is 2: unknown."""
+    """Without an agent the exit status is 2 (unknown)."""
     assert main(["--web.listen-address", address]) == CANNOT_TELL
     assert capsys.readouterr().out.startswith(f"cannot tell: no answer from {address}: ")
 
 
 def test_a_slow_agent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """An answer that arrives byte by byte is given up at the time limit."""
+    """The command gives up at its time limit, even if the agent still sends bytes."""
     monkeypatch.setattr(healthy, "ASK_SECONDS", 0.3)
     sent = []
 

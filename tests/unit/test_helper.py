@@ -1,4 +1,4 @@
-"""Helpers with real processes: calls, bounds, what goes wrong in them, and their end."""
+"""Helpers with real processes: calls, limits, failures and their end."""
 
 import asyncio
 import contextlib
@@ -37,13 +37,13 @@ from agent.helper.main import NICENESS
 ROOT = Path(__file__).parents[2]
 MEMORY_BYTES = 32 * 1024 * 1024
 SPEC = HelperSpec("test", "helper_targets:obey", Outcome, MEMORY_BYTES)
-LONG = 20.0  # Seconds that no call takes that is answered, on however busy a machine
+LONG = 20.0  # Seconds that a successful call never takes, even on a busy machine
 SHORT = 0.5
 LAST_WORDS = ["\\xff and an unfinished line"]
 
 
 class Bench:
-    """A helper with its back-off on the test's clock."""
+    """A helper whose back-off uses the test's clock."""
 
     def __init__(self, spec: HelperSpec[Any] = SPEC) -> None:
         self.clock = FakeClock()
@@ -56,7 +56,7 @@ class Bench:
         return outcome
 
     async def fails(self, what: str, amount: int = 0) -> str:
-        """Have a call fail, get the back-off over with, and return what was said."""
+        """Make a failing call, let the back-off pass, and return the error."""
         with pytest.raises(HelperFailed) as caught:
             await self.do(what, amount)
         self.clock.advance(MAX_BACK_OFF_SECONDS)
@@ -65,7 +65,7 @@ class Bench:
 
 @pytest.fixture
 async def bench() -> AsyncIterator[Bench]:
-    """A helper, stopped at the end, that leaves no process behind."""
+    """Provide a helper; it must leave no process behind when it stops."""
     bench = Bench()
     yield bench
     await bench.helper.stop()
@@ -73,7 +73,7 @@ async def bench() -> AsyncIterator[Bench]:
 
 
 async def children() -> list[int]:
-    """The pids of this process' children, zombies among them."""
+    """Return the pids of this process's children, zombies included."""
     return await asyncio.to_thread(_children)
 
 
@@ -86,14 +86,14 @@ def _children() -> list[int]:
 
 
 async def until_gone(pid: int) -> None:
-    """Wait until a process of ours has ended and was reaped."""
+    """Wait until a child has exited and is reaped."""
     async with asyncio.timeout(LONG):
         while pid in await children():
             await asyncio.sleep(0.005)
 
 
 async def pieces(count: int, length: int) -> AsyncIterator[bytes]:
-    """A body."""
+    """Yield the pieces of a body."""
     for _ in range(count):
         yield bytes(length)
 
@@ -108,16 +108,16 @@ async def test_the_first_call_starts_a_process_and_the_next_uses_it(bench: Bench
 
 
 async def test_a_body_arrives_whole(bench: Bench) -> None:
-    """A body of more bytes than any buffer arrives, whatever its pieces; without one it is empty."""
+    """A body larger than any buffer arrives complete, in pieces of any size; without a body it is empty."""
     for count, length in ((1, 1), (1000, 999), (5, MAX_PAYLOAD_BYTES)):
         assert (await bench.helper.call_with_body(Order(), pieces(count, length), LONG)).body_bytes == count * length
     assert (await bench.do()).body_bytes == 0
 
 
 async def test_a_process_is_bare(bench: Bench) -> None:
-    """A helper process inherits no descriptor, is nice, has its own session, and imports no event loop."""
+    """A helper process inherits no descriptor, has a nice value and its own session, and imports no event loop."""
     with socket.socket() as inherited:
-        inherited.set_inheritable(True)  # positional only
+        inherited.set_inheritable(True)  # the argument is positional only
         descriptors = (await bench.do("say what is open")).found
     assert sorted(name.partition(":")[0] for name in descriptors) == ["/dev/null", "pipe", "pipe", "socket", "socket"]
     outcome = await bench.do("say your niceness")
@@ -127,7 +127,7 @@ async def test_a_process_is_bare(bench: Bench) -> None:
 
 
 async def test_what_it_prints_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """Standard output and error go to the log line by line, long lines in parts, bad bytes escaped."""
+    """Standard output and error go to the log by line: long lines in parts, invalid bytes escaped."""
     pid = (await bench.do("talk", 3000)).pid
     bench.helper._process.end()  # type: ignore[union-attr]
     await until_gone(pid)
@@ -146,7 +146,7 @@ async def test_what_it_prints_is_logged(bench: Bench, caplog: pytest.LogCaptureF
     ("no such order", 0, "exited with status 1"),
 ])  # fmt: skip
 async def test_a_failure_costs_its_call_and_its_process(bench: Bench, what: str, amount: int, said: str) -> None:
-    """A crash, an error or a broken protocol fails one call with its reason; the next has a new process."""
+    """A crash, an error or a protocol violation fails one call with a reason; the next call starts a new process."""
     pid = (await bench.do()).pid
     assert await bench.fails(what, amount) == said
     assert (bench.helper.ok, await children()) == (False, [])
@@ -158,7 +158,7 @@ async def test_a_failure_costs_its_call_and_its_process(bench: Bench, what: str,
     ("target", "amount", "said"), [("lie", 0, "Expected `object`, got `str`"), ("nest", 100_000, "")]
 )
 async def test_an_answer_that_cannot_be_read_fails(target: str, amount: int, said: str) -> None:
-    """An answer of another type, or nested too deep, fails the call."""
+    """A reply of another type, or nested too deep, fails the call."""
     bench = Bench(HelperSpec(target, f"helper_targets:{target}", Outcome, MEMORY_BYTES))
     try:
         assert target == "lie" or (await bench.do(amount=10)).pid == 1
@@ -169,8 +169,8 @@ async def test_an_answer_that_cannot_be_read_fails(target: str, amount: int, sai
 
 
 async def test_memory_is_bounded(bench: Bench) -> None:
-    """A call may take nearly the bound, as often as it likes, and not the bound; a body counts."""
-    margin = 1024 * 1024  # what the interpreter needs for itself, or gave back since
+    """Each call may use nearly MEMORY_BYTES; a call that needs more fails, and the body counts."""
+    margin = 1024 * 1024  # memory of the interpreter itself
     assert len({(await bench.do("take memory", MEMORY_BYTES - margin)).pid for _ in range(3)}) == 1
     assert await bench.fails("take memory", MEMORY_BYTES + margin) == "exited with status 1"
     body = pieces(MEMORY_BYTES // MAX_PAYLOAD_BYTES + 1, MAX_PAYLOAD_BYTES)
@@ -179,7 +179,7 @@ async def test_memory_is_bounded(bench: Bench) -> None:
 
 
 async def test_an_answer_is_bounded(bench: Bench) -> None:
-    """An answer of the longest frame is taken; of a byte more it fails in the helper."""
+    """A reply of the longest frame arrives; a longer one fails in the helper."""
     empty = msgspec.msgpack.encode(await bench.do("answer at length", MAX_PAYLOAD_BYTES // 2))
     most = MAX_PAYLOAD_BYTES - (len(empty) - MAX_PAYLOAD_BYTES // 2)
     assert len((await bench.do("answer at length", most)).found[0]) == most
@@ -188,7 +188,7 @@ async def test_an_answer_is_bounded(bench: Bench) -> None:
 
 @pytest.mark.slow
 async def test_starts_are_put_off_while_they_fail(bench: Bench) -> None:
-    """From the second failure in a row calls fail at once for a while that doubles up to a limit."""
+    """From the second failure in a row, calls fail at once during a back-off that doubles up to a limit."""
     with pytest.raises(HelperFailed, match="exited with status 1"):
         await bench.do("fail")
     for wait in (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0):
@@ -206,7 +206,7 @@ async def test_starts_are_put_off_while_they_fail(bench: Bench) -> None:
 
 
 async def test_a_process_that_cannot_answer_is_killed_and_replaced(bench: Bench) -> None:
-    """A stopped process costs its call the deadline; it is killed and reaped, and the next call has a fresh one."""
+    """A stopped process is killed and reaped at the call's deadline, and the next call starts a new one."""
     pid = (await bench.do()).pid
     with pytest.raises(HelperHung):
         await bench.do("stop", deadline_seconds=SHORT)
@@ -224,7 +224,7 @@ async def test_a_process_that_takes_no_body_hangs(bench: Bench) -> None:
 
 @pytest.mark.slow
 async def test_slow_pieces_are_not_the_process_fault(bench: Bench) -> None:
-    """The deadline is for the process: a body that takes longer to come is no hang."""
+    """A body that arrives slowly does not count against the deadline of the process."""
 
     async def slow() -> AsyncIterator[bytes]:
         for _ in range(2):
@@ -236,7 +236,7 @@ async def test_slow_pieces_are_not_the_process_fault(bench: Bench) -> None:
 
 
 async def test_a_cancelled_call_is_not_answered_to_the_next(bench: Bench) -> None:
-    """A cancelled call ends its process; the next call gets its own answer from a new one."""
+    """A cancelled call ends its process; the next call gets its own reply from a new one."""
     pid, call = (await bench.do()).pid, asyncio.ensure_future(bench.do("stop"))
     async with asyncio.timeout(LONG):
         while "T (stopped)" not in await asyncio.to_thread(Path(f"/proc/{pid}/status").read_text):
@@ -249,7 +249,7 @@ async def test_a_cancelled_call_is_not_answered_to_the_next(bench: Bench) -> Non
 
 
 async def test_one_that_died_between_calls_is_replaced(bench: Bench) -> None:
-    """A process that the OOM killer took while it was idle costs no call."""
+    """If the OOM killer kills an idle process, no call fails."""
     pid = (await bench.do()).pid
     os.kill(pid, signal.SIGKILL)
     await until_gone(pid)
@@ -259,7 +259,7 @@ async def test_one_that_died_between_calls_is_replaced(bench: Bench) -> None:
 
 @pytest.fixture
 def no_kill(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A fake: SIGKILL does nothing, as for a process in uninterruptible sleep. Those that are left are killed after."""
+    """Replace SIGKILL by nothing, as for a process in uninterruptible sleep; kill the remaining children at the end."""
     send = signal.pidfd_send_signal
     with monkeypatch.context() as patch:
         patch.setattr(helper_process.signal, "pidfd_send_signal", lambda *_: None)
@@ -271,7 +271,8 @@ def no_kill(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.slow
 async def test_one_that_cannot_be_killed_is_left_alone(no_kill: None) -> None:
-    """While it is there calls fail soon, none is started, a stop does not wait; once it is gone calls are answered."""
+    """While a process cannot be killed, calls fail soon, none is started and a stop returns; afterwards calls
+    succeed."""
     bench = Bench()
     pid, loop = (await bench.do()).pid, asyncio.get_running_loop()
     with pytest.raises(HelperHung):
@@ -294,7 +295,7 @@ async def test_one_that_cannot_be_killed_is_left_alone(no_kill: None) -> None:
 
 
 async def test_an_executable_that_is_not_there_fails(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start that the kernel refuses is a failure with its reason, and leaks nothing."""
+    """A start that the kernel refuses fails with the reason, and leaks nothing."""
     before = await asyncio.to_thread(os.listdir, "/proc/self/fd")
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/no/python")
@@ -304,7 +305,7 @@ async def test_an_executable_that_is_not_there_fails(bench: Bench, monkeypatch: 
 
 
 async def test_an_idle_process_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that was not called for a while goes; the next call starts another, which is no restart."""
+    """A process that is idle for IDLE_SECONDS is ended; the next call starts another, which counts as no restart."""
     monkeypatch.setattr(helper_module, "IDLE_SECONDS", 0.05)
     pid = (await bench.do()).pid
     await until_gone(pid)
@@ -314,7 +315,7 @@ async def test_an_idle_process_is_ended(bench: Bench, monkeypatch: pytest.Monkey
 
 
 async def test_a_stop_lets_the_call_under_way_end(bench: Bench) -> None:
-    """A call that is under way when its helper is stopped is answered; then there is no process."""
+    """A call in progress when its helper is stopped gets its reply; then the process ends."""
     helper = bench.helpers.lend(HelperSpec("other", SPEC.target, Outcome, MEMORY_BYTES))
     await helper.call(Order(), LONG)
     call = asyncio.ensure_future(helper.call(Order("take memory", MEMORY_BYTES // 2), LONG))
@@ -327,7 +328,7 @@ async def test_a_stop_lets_the_call_under_way_end(bench: Bench) -> None:
 
 
 async def test_a_stop_kills_one_that_does_not_leave(bench: Bench) -> None:
-    """One that does not leave at the end of its input is killed a moment later."""
+    """A process that does not exit at the end of its input is killed."""
     helper = bench.helpers.lend(HelperSpec("other", SPEC.target, Outcome, MEMORY_BYTES))
     pid = (await helper.call(Order(), LONG)).pid
     os.kill(pid, signal.SIGSTOP)
@@ -338,7 +339,7 @@ async def test_a_stop_kills_one_that_does_not_leave(bench: Bench) -> None:
 
 
 async def test_a_helper_is_ended_by_its_last_user(bench: Bench) -> None:
-    """Two that use the same helper share its process, which goes with the second; one name means one helper."""
+    """Two users of one helper share its process, which ends with the second; a name means one helper."""
     assert bench.helpers.lend(SPEC) is bench.helper
     pid = (await bench.do()).pid
     await bench.helper.stop()
@@ -349,7 +350,7 @@ async def test_a_helper_is_ended_by_its_last_user(bench: Bench) -> None:
 
 @pytest.mark.slow
 async def test_fifty_restarts_leak_nothing(bench: Bench) -> None:
-    """After fifty processes that died there are as many descriptors and threads as before the first, and no child."""
+    """Fifty processes that die leak no descriptor, thread or child."""
 
     async def held() -> tuple[int, list[str], list[int]]:
         descriptors = await asyncio.to_thread(os.listdir, "/proc/self/fd")
@@ -360,7 +361,7 @@ async def test_fifty_restarts_leak_nothing(bench: Bench) -> None:
     for number in range(51):
         await bench.fails("leave" if number % 2 else "fail")
     async with asyncio.timeout(LONG):
-        while await held() != before:  # the last words of the last one are read after it
+        while await held() != before:  # the output of the last process is read after its end
             await asyncio.sleep(0.005)
 
 
@@ -382,7 +383,8 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("what", ["nothing", "stop"])
 def test_a_killed_agent_takes_its_helper_along(what: str) -> None:
-    """A second after the agent was killed its helper is gone, also one that could not read the end of its input."""
+    """Its helper exits within a second after a kill of the agent, even a helper that cannot read the end of its
+    input."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/unit'}"}
     with subprocess.Popen(
         [sys.executable, "-c", AGENT, what], stdout=subprocess.PIPE, text=True, env=environment
@@ -402,7 +404,7 @@ def test_a_killed_agent_takes_its_helper_along(what: str) -> None:
 
 
 def test_a_process_whose_parent_has_gone_already_leaves() -> None:
-    """One that finds another parent than the agent that started it ends before it does anything."""
+    """A helper whose parent is not the agent that started it exits at once."""
     main = ROOT / "agent" / "helper" / "main.py"
     command = [sys.executable, "-I", str(main), "no_such_module:none", "1", "1", os.pathsep.join(sys.path)]
     done = subprocess.run(command, stdin=subprocess.PIPE, capture_output=True, timeout=LONG, check=False)
@@ -410,7 +412,7 @@ def test_a_process_whose_parent_has_gone_already_leaves() -> None:
 
 
 def test_a_module_is_imported_without_its_packages_code() -> None:
-    """The helper that reads RAS reports imports that module without its package's code."""
+    """The helper for RAS reports imports its module without the code of the package."""
     load = "from agent.helper.serve import _load; _load('exporters.ras.report.json_report:read')"
     code = f"{load}; import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

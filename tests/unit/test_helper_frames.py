@@ -1,4 +1,4 @@
-"""Frames between the agent and a helper, and a helper that works in threads by user."""
+"""Frames between the agent and a helper, and a helper with a thread for each user."""
 
 import io
 import itertools
@@ -15,7 +15,7 @@ FRAMES = st.lists(st.tuples(st.sampled_from(FrameKind), st.binary(max_size=300))
 
 
 class Cut(io.RawIOBase):
-    """A stream that gives these pieces, one at each read."""
+    """A stream that returns one of these pieces at each read."""
 
     def __init__(self, pieces: list[bytes]) -> None:
         self._pieces = [piece for piece in pieces if piece]
@@ -34,7 +34,7 @@ class Cut(io.RawIOBase):
 
 @given(FRAMES, st.lists(st.integers(0, 3000)))
 def test_frames_survive_any_cutting(frames: list[tuple[FrameKind, bytes]], cuts: list[int]) -> None:
-    """Frames arrive whole, however the bytes are cut."""
+    """Frames arrive complete, however the bytes are split."""
     data = b"".join(frame(kind, payload) for kind, payload in frames)
     places = [0, *sorted(cuts), len(data)]
     stream = io.BufferedReader(Cut([data[a:b] for a, b in itertools.pairwise(places)]))
@@ -45,7 +45,7 @@ def test_frames_survive_any_cutting(frames: list[tuple[FrameKind, bytes]], cuts:
 
 @given(st.binary(max_size=40), st.data())
 def test_a_cut_frame_is_an_end(payload: bytes, data: st.DataObject) -> None:
-    """A stream that ends within a frame ends: half a frame is never given."""
+    """A stream that ends within a frame raises EOFError."""
     whole = frame(FrameKind.BODY, payload)
     cut = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(EOFError):
@@ -54,7 +54,7 @@ def test_a_cut_frame_is_an_end(payload: bytes, data: st.DataObject) -> None:
 
 @given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES))
 def test_any_header_is_a_frame_or_refused(header: bytes) -> None:
-    """Any five bytes are a known kind with a bounded length, or a FrameError."""
+    """Any five bytes are a known kind with a valid length, or raise FrameError."""
     length, number = int.from_bytes(header[:4], "little"), header[4]
     if length <= MAX_PAYLOAD_BYTES and 1 <= number <= 5:
         assert parse_header(header) == (number, length)
@@ -64,7 +64,7 @@ def test_any_header_is_a_frame_or_refused(header: bytes) -> None:
 
 
 def test_a_payload_is_bounded() -> None:
-    """A payload of the bound passes in both directions, one of a byte more in none."""
+    """A payload of MAX_PAYLOAD_BYTES passes in both directions; a longer one is refused."""
     assert parse_header(frame(FrameKind.ANSWER, bytes(MAX_PAYLOAD_BYTES))[:HEADER_BYTES]) == (
         FrameKind.ANSWER,
         MAX_PAYLOAD_BYTES,
@@ -76,21 +76,21 @@ def test_a_payload_is_bounded() -> None:
 
 
 class Request(NamedTuple):
-    """A request of a user."""
+    """A user's request."""
 
     uid: int
     number: int = 0
 
 
 class Hanging:
-    """Hangs for user 1 until it is let go; notes what it was called for."""
+    """Hangs for user 1 until the test releases it; records the requests."""
 
     def __init__(self) -> None:
         self.called: list[Request] = []
         self.goes_on = threading.Event()
 
     def read(self, request: Request) -> int:
-        """Answer with the number."""
+        """Return the number of the request."""
         self.called.append(request)
         if request.uid == 1:
             self.goes_on.wait(30.0)
@@ -98,13 +98,14 @@ class Hanging:
 
 
 def test_answers_are_in_the_order_of_requests() -> None:
-    """Each request has its answer at its place, whatever user it is of."""
+    """Replies are in the order of the requests, across users."""
     assert ByUser(Hanging().read).answers([Request(3, 30), Request(2, 20), Request(3, 31)], 30.0) == [30, 20, 31]
 
 
 @pytest.mark.slow
 def test_a_user_whose_call_hangs_is_asked_for_nothing_more() -> None:
-    """While a call hangs its user has no answers, and no second thread is begun; after it has ended there are again."""
+    """While a user's call hangs, the user gets no replies and no second thread; afterwards the user gets replies
+    again."""
     hanging, before = Hanging(), set(threading.enumerate())
     requests = ByUser(hanging.read)
     assert requests.answers([Request(1, 10), Request(2, 20)], 0.05) == [None, 20]
@@ -117,7 +118,7 @@ def test_a_user_whose_call_hangs_is_asked_for_nothing_more() -> None:
 
 
 def test_threads_that_hang_are_bounded() -> None:
-    """With as many hanging threads as the limit no new call starts; with one less every user's call does."""
+    """When as many threads hang as the limit, no new call starts; below the limit each user's call starts."""
     for most, answer in ((2, 20), (1, None)):
         hanging = Hanging()
         requests: ByUser[Request, int] = ByUser(hanging.read, max_waiting=most)

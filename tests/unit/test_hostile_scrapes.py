@@ -1,4 +1,4 @@
-"""A user who scrapes continuously, beside Prometheus: the real server, pages and registry, and real sockets."""
+"""A user who scrapes continuously, next to Prometheus; server, pages, registry and sockets are real."""
 
 import asyncio
 import gzip
@@ -38,12 +38,12 @@ HOSTILE = Path(__file__).with_name("hostile_scrapes.py")
 
 
 async def evidence_files(_name: str) -> bytes | None:
-    """None."""
+    """Return no file."""
     return None
 
 
 class Source:
-    """One of 20 sources, of 500 series each."""
+    """One of 20 sources with 500 series each."""
 
     series_cap = 10_000
 
@@ -63,7 +63,7 @@ class Source:
 
 
 class Agent:
-    """The server over the registry."""
+    """The server with the registry."""
 
     def __init__(self) -> None:
         self.thread = OwnThread("render")
@@ -78,7 +78,7 @@ class Agent:
         self.port = 0
 
     def scrape(self, query: str) -> tuple[int, bytes, float]:
-        """What Prometheus gets, and how many seconds that takes. Blocks."""
+        """Scrape as Prometheus does; return status, body and seconds. Blocks."""
         began = time.monotonic()
         client = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
         try:
@@ -91,7 +91,7 @@ class Agent:
 
 @pytest.fixture
 async def agent() -> AsyncIterator[Agent]:
-    """An agent that serves on a free port, and ends without a failure."""
+    """Provide an agent on a free port; a failure logged by the server fails the test."""
     made = Agent()
     [opened] = open_listeners(ListenAddress("127.0.0.1", 0))
     await made.server.listen([opened])
@@ -104,7 +104,7 @@ async def agent() -> AsyncIterator[Agent]:
 
 @contextmanager
 def attack(port: int) -> Iterator[None]:
-    """The attack by a user of the node, another one where that can be, from its first 200 questions on. Blocks."""
+    """Attack the agent as another user if possible; yield when every connection has sent its first query. Blocks."""
     uid = OTHER_UID if os.geteuid() == 0 else os.geteuid()
     command = [sys.executable, "-", str(port), str(uid), *LIVENESS, *OTHERS]
     with HOSTILE.open("rb") as program, subprocess.Popen(command, stdin=program, stdout=subprocess.PIPE) as attacker:
@@ -118,7 +118,7 @@ def attack(port: int) -> Iterator[None]:
 
 @pytest.mark.slow
 async def test_scrapes_are_answered_beside_a_user_who_scrapes_without_end(agent: Agent) -> None:
-    """Beside 200 connections with changing selections each of 100 shipped scrapes meets its time-out."""
+    """With 200 attacking connections, each of 100 scrapes meets the timeout of the shipped scrape configuration."""
 
     def measure() -> tuple[list[bytes], list[tuple[int, bytes, float]]]:
         alone = [agent.scrape(query)[1] for query in QUERIES]

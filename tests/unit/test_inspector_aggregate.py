@@ -22,7 +22,7 @@ WRITER_KEY = WriterKey(1, 2, 0, "gpu-node-00", 7)
 
 
 def feed(lines: Iterable[bytes], aggregate: Aggregate) -> Counter[Result]:
-    """Add records to one aggregate, whoever wrote them."""
+    """Add records to one aggregate, whichever writer they name."""
     results: Counter[Result] = Counter()
     context = FileContext()
     take(b"".join(lines), lambda _: aggregate, results, context)
@@ -31,7 +31,7 @@ def feed(lines: Iterable[bytes], aggregate: Aggregate) -> Counter[Result]:
 
 
 def fresh(*, admitted: int = 10**9, from_start: bool = True) -> Aggregate:
-    """An aggregate with a budget of ``admitted`` series."""
+    """Return an aggregate with a budget of ``admitted`` series."""
     held = 0
 
     def admit(_: Hashable, series: int, ranks: int, group: Group) -> bool:
@@ -45,7 +45,7 @@ def fresh(*, admitted: int = 10**9, from_start: bool = True) -> Aggregate:
 
 
 def test_each_rank_of_a_writer_has_its_budget() -> None:
-    """A writer of three ranks has three ranks' budgets; more than sixteen ranks are refused."""
+    """A writer of three ranks has three ranks' budgets; the ranks that count are limited to MAX_RANKS_PER_WRITER."""
     requests: list[int] = []
     aggregate = Aggregate(
         WRITER_KEY, lambda _owner, _series, ranks, _group: requests.append(ranks) is None, from_start=True
@@ -95,14 +95,14 @@ def test_each_rank_of_a_writer_has_its_budget() -> None:
     ({"coll": "Invalid"}, Result.ACCEPTED),
 ])  # fmt: skip
 def test_what_becomes_of_a_line(changes: dict[str, Any], result: Result) -> None:
-    """Each record has exactly one result, and only accepted ones reach an accumulator."""
+    """Each record has exactly one result, and only accepted records are added up."""
     aggregate = fresh()
     assert +feed([line(**changes)], aggregate) == {result: 1}
     assert sum(sums.operations for sums in aggregate.accumulators.values()) == (result is Result.ACCEPTED)
 
 
 def test_totals_stop_where_a_checkpoint_can_hold_them() -> None:
-    """Absurd records that are each possible cannot make a total that breaks the checkpoint."""
+    """Huge but valid records never make a total that a checkpoint refuses."""
     aggregate = fresh()
     feed([line(coll="All2All", coll_msg_size_bytes=2**63 - 1, coll_sn=sn * 2**51) for sn in range(5)], aggregate)
     [sums] = aggregate.accumulators.values()
@@ -111,7 +111,7 @@ def test_totals_stop_where_a_checkpoint_can_hold_them() -> None:
 
 
 def test_unknown_collective_is_other() -> None:
-    """A collective's name becomes a label only when it is one of NCCL's: a job cannot make up labels."""
+    """A collective's name becomes a label only if NCCL defines it, so that a job cannot invent labels."""
     aggregate = fresh()
     feed([line(coll=f"made_up_{number}") for number in range(100)], aggregate)
     [(key, sums)] = aggregate.accumulators.items()
@@ -120,7 +120,7 @@ def test_unknown_collective_is_other() -> None:
 
 
 def test_refused_series_are_other_from_birth() -> None:
-    """Refused series add up under `other`; admitted ones go on."""
+    """Refused series are added up under `other`; admitted series go on."""
     aggregate = fresh(admitted=5)  # one accumulator and its gauge
     sizes = [8192, 20_000, 200_000, 8192]
     feed([line(coll_sn=sn, coll_msg_size_bytes=size) for sn, size in enumerate(sizes)], aggregate)
@@ -129,7 +129,7 @@ def test_refused_series_are_other_from_birth() -> None:
 
 
 def test_communicators_are_bounded() -> None:
-    """Communicators beyond the limit are added up together, without a sequence of their own."""
+    """Communicators above the limit are added up together, and have no sequence of their own."""
     aggregate = fresh()
     feed([line(id=hex(number + 1)) for number in range(MAX_COMMUNICATORS + 1)], aggregate)
     assert len({key.comm for key in aggregate.accumulators} - {"other"}) == MAX_COMMUNICATORS
@@ -138,14 +138,14 @@ def test_communicators_are_bounded() -> None:
 
 
 def test_places_and_memberships_are_bounded() -> None:
-    """Ranks beyond the limit of one writer are added up together and not reported."""
+    """Ranks of a writer above the limit are added up together, and are not reported as members."""
     aggregate = fresh()
     feed([line(rank=rank, n_ranks=1000) for rank in range(MAX_PLACES + 1)], aggregate)
     assert (len(aggregate.new_memberships()), len(aggregate.accumulators)) == (MAX_PLACES, MAX_PLACES + 1)
 
 
 def test_forgotten_bindings_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More distinct sizes than are remembered still add up exactly."""
+    """If there are more sizes than MAX_BINDINGS, the totals are still exact."""
     monkeypatch.setattr(module, "MAX_BINDINGS", 3)
     aggregate = fresh()
     for _ in range(2):
@@ -168,7 +168,7 @@ def test_forgotten_bindings_lose_nothing(monkeypatch: pytest.MonkeyPatch) -> Non
     (0, [[0, REORDER + 50], [0, 3]], REORDER + 49 + 2),
 ])  # fmt: skip
 def test_missing_records(first: int | None, batches: list[list[int]], missing: int) -> None:
-    """Gaps count once, late records and new beginnings are allowed for, and the count never falls."""
+    """Each gap counts once; late records and restarted numbers are no gap, and the count never falls."""
     sequence, counts = Sequence(first), []
     for batch in batches:
         sequence.add(min(batch), max(batch), len(batch))
@@ -177,17 +177,17 @@ def test_missing_records(first: int | None, batches: list[list[int]], missing: i
 
 
 def settled(sequence: Sequence) -> int:
-    """All that is missing, when no record is under way."""
+    """Return all missing records, with none left to arrive."""
     sequence.missing = sequence.gaps()
     return sequence.missing
 
 
 def test_window_keeps_the_last_value() -> None:
-    """The gauge is the mean over the last window with data, weighted by time."""
+    """The gauge is the mean of the last window with data, weighted by time."""
     aggregate = fresh()
     feed([line(), line(coll_sn=1, coll_exec_time_us=30)], aggregate)
     [window] = aggregate.series.windows.values()
-    assert window.latest() == (2 * 12_288, 40)  # of the window under way
+    assert window.latest() == (2 * 12_288, 40)  # the current window
     aggregate.roll_windows()
     feed([line(coll_sn=2, coll_exec_time_us=60)], aggregate)
     assert window.latest() == (2 * 12_288, 40)
@@ -197,7 +197,7 @@ def test_window_keeps_the_last_value() -> None:
 
 
 def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the places of all writers together records go to `other`; a writer that leaves gives its places back."""
+    """Above the limit of all writers' ranks, records go to `other`; a writer that ends frees its share."""
     monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 3)
     shared = shared_module.Shared()
     first, second, third = (Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared) for _ in range(3))
@@ -214,7 +214,7 @@ def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("lost", ["memberships", "accumulators"])
 def test_restored_places_keep_their_room(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
-    """A place of the checkpoint, known by a membership or by totals, is kept, and its room is no other's."""
+    """A rank in the checkpoint, from a membership or from totals, keeps its share of the limit."""
     monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 1)
     before = fresh()
     feed([line(id="0x1")], before)
@@ -230,14 +230,14 @@ def test_restored_places_keep_their_room(monkeypatch: pytest.MonkeyPatch, lost: 
 
 
 def match(first: Aggregate, second: Aggregate, number: int, shared: shared_module.Shared) -> None:
-    """Both ranks' records of an operation, the second's 60 us shorter, put side by side."""
+    """Match both ranks' records of an operation; the second rank's record is 60 us shorter."""
     feed([line(rank=0, n_ranks=2, coll_sn=number, coll_exec_time_us=100)], first)
     feed([line(rank=1, n_ranks=2, coll_sn=number, coll_exec_time_us=40)], second)
     shared.matching.settle()
 
 
 def test_matched_operations_need_a_budget_too() -> None:
-    """Matched operations go to `other` if the budget has room for the totals only."""
+    """Matched operations go to `other` if the budget admits only the totals."""
     shared = shared_module.Shared()
     requests: list[int] = []
 

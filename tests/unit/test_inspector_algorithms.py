@@ -1,4 +1,4 @@
-"""Operations by NCCL's algorithm and protocol: where they count, what ends them, how many series there are."""
+"""Operations by NCCL's algorithm and protocol: counts, their end, and the limit of series."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOTALS = "rankwatch_collective_operations_total"
 
 
 def bench(path: Path, restored: bytes | None = None, *, by_algorithm: bool = True) -> Bench:
-    """An exporter with the option, and ranks 1 and 9 of a job with pids 7 and 9."""
+    """Return an exporter with the option, and ranks 1 and 9 of a job with pids 7 and 9."""
     (path / "here-pid7.log").touch()
     made = Bench(path, restored=restored)
     made.exporter = InspectorExporter(InspectorConfig(paths=[str(path)], by_algorithm=by_algorithm))
@@ -33,13 +33,13 @@ def bench(path: Path, restored: bytes | None = None, *, by_algorithm: bool = Tru
 
 
 def chosen(number: int, algorithm: str, protocol: str, **more: object) -> bytes:
-    """A record of an operation with NCCL's choice."""
+    """Return a record of an operation with an algorithm and a protocol."""
     names = f'"coll_algo":"{algorithm}","coll_proto":"{protocol}","coll_sn"'
     return line(number, **more).replace(b'"coll_sn"', names.encode())
 
 
 def test_operations_are_split_by_algorithm(tmp_path: Path) -> None:
-    """A job's timed operations count by known names, or under ``other``, and its totals have no such label."""
+    """A job's timed operations count by known names or under ``other``; the job's totals have no such label."""
     made = bench(tmp_path)
     mixed = [chosen(0, "RING", "LL"), chosen(1, "TREE", "SIMPLE"), chosen(2, "RING", "LL"), chosen(3, "MINE", "LL")]
     untimed = chosen(5, "RING", "LL", coll_exec_time_us=0)
@@ -58,7 +58,7 @@ def test_operations_are_split_by_algorithm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("leavers", "wanted"), [((9,), 2), ((9, 7), None)])
 def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path, leavers: tuple[int, ...], wanted: int | None) -> None:
-    """A sum does not fall when one of its ranks ends; it ends with the job's last rank."""
+    """A job's count does not fall when one of its ranks ends; it ends with the job's last rank."""
     made = bench(tmp_path)
     append(tmp_path / "here-pid7.log", chosen(0, "RING", "LL"))
     append(tmp_path / "here-pid9.log", chosen(0, "RING", "LL", pid=9))
@@ -72,7 +72,7 @@ def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path, leavers: tuple
 
 
 def test_communicators_that_end_take_theirs_along() -> None:
-    """Counts end with their communicator, and what it ends with has them."""
+    """The counts of a communicator end with it, and are part of its final totals."""
     sink = Sink()
     shared = Shared(by_algorithm=True)
     sink.aggregate = Aggregate(WriterKey(1, 2, 0, "here", 7), lambda *_: True, from_start=True, shared=shared)
@@ -82,7 +82,7 @@ def test_communicators_that_end_take_theirs_along() -> None:
 
 
 def test_no_more_series_than_the_bound() -> None:
-    """Of MAX_CHOICES + 1 the last by name is not shown; those under a job id that another owner has are forgotten."""
+    """Above MAX_CHOICES the last series by name are not shown; ``forget`` drops the series of its job ids."""
     names = [f"{number:05}" for number in range(MAX_CHOICES + 1)]
     labels = ("AllReduce", "8192", "RING", "LL")
     inherited = Inheritance(since_start={(name, Counted.ALGORITHMS, labels): (1,) for name in names})

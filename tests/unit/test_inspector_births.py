@@ -1,4 +1,4 @@
-"""Series begin at 0 when they are shown for the first time, so that what was done before a scrape is an increase."""
+"""A new series is shown as 0 first, so that operations before the first scrape count as an increase."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ COUNTERS = {
     "rankwatch_inspector_missing_records_total", "rankwatch_inspector_seen_records_total",
     "rankwatch_inspector_untimed_operations_total",
 }  # fmt: skip
-"""All that have a job id."""
+"""All counters with a job id."""
 NOTHING_OF = {"rankwatch_communicator_lost_operations_total", "rankwatch_communicator_unmatched_operations_total"}
-"""Of these there is nothing in the records of the test."""
+"""Counters that the test's records do not affect."""
 
 
 def records(pid: int) -> bytes:
-    """Some of each kind from one of the two ranks of a communicator: the one of pid 7 comes last, and 8 lost some."""
+    """Return records of every kind of one rank in a communicator of two; pid 7 comes last, and pid 8 lost some
+    records."""
     header = {"rank": pid - 7, "n_ranks": 2, "pid": pid}
     numbers = range(4) if pid == 7 else (0, 1, 3)
     timed = [line(sn, coll_exec_time_us=100 * (pid - 6), **header) for sn in numbers]
@@ -44,7 +45,7 @@ def records(pid: int) -> bytes:
 
 
 def test_every_counter_of_a_job_begins_at_zero(tmp_path: Path) -> None:
-    """A new counter is 0 for BIRTH_SECONDS and then has its value; gauges have it at once."""
+    """A new counter is 0 for BIRTH_SECONDS and then has its value; gauges have their value at once."""
     bench = Bench(tmp_path).following(7, 8)
     for pid in (7, 8):
         (tmp_path / f"here-pid{pid}.log").write_bytes(records(pid))
@@ -61,7 +62,7 @@ def test_every_counter_of_a_job_begins_at_zero(tmp_path: Path) -> None:
 
 
 def test_a_series_shown_before_a_restart_is_not_new(tmp_path: Path) -> None:
-    """Restored series go on at once; series that began meanwhile start at 0."""
+    """Restored series have their value at once; series of records written during the restart start at 0."""
     path, bench = tmp_path / "here-pid7.log", Bench(tmp_path).following(7, 8)
     path.write_bytes(line(0) + line(1))
     bench.look()
@@ -79,7 +80,7 @@ def test_a_series_shown_before_a_restart_is_not_new(tmp_path: Path) -> None:
 
 
 def test_what_was_inherited_before_a_restart_is_not_new(tmp_path: Path) -> None:
-    """Missing records that a rank inherited before a restart are shown at once after it."""
+    """Missing records that a rank inherited before a restart are shown at once after the restart."""
     bench = Bench(tmp_path).following(7, 8)
     bench.ranks.labels[8] = bench.ranks.labels[7]
     (tmp_path / "here-pid7.log").write_bytes(line(0) + line(3, coll_timing_source="collective_cpu"))
@@ -99,7 +100,7 @@ def test_what_was_inherited_before_a_restart_is_not_new(tmp_path: Path) -> None:
 
 
 def test_withheld_series(tmp_path: Path) -> None:
-    """An old one is no newer for having been withheld; a new one has all of its time at 0 still before it."""
+    """A known series that was withheld has its value at once; a new one is 0 for its full time."""
     directories = two_directories(tmp_path)
     bench = Bench(*directories).following()
     write(directories, 0)
@@ -120,7 +121,7 @@ def test_withheld_series(tmp_path: Path) -> None:
 
 
 def test_before_all_readers_have_told_nothing_is_forgotten() -> None:
-    """Series of a slow directory are not new when its reader publishes late; ended ones are dropped."""
+    """Series of a slow directory are not new when its reader publishes late; ended series are dropped."""
     fast, slow = writer(1), writer(2, comm="fff")
     labels = {(one.writer_key, next(iter(one.totals)).comm, 0): RankLabel("job", "1") for one in (fast, slow)}
     births = Births([slow], Inheritance())
@@ -132,7 +133,7 @@ def test_before_all_readers_have_told_nothing_is_forgotten() -> None:
 
 
 def test_the_squatters_inheritance_is_not_the_victims() -> None:
-    """Totals of a squatter's expired writers do not go to the rank that takes the job id."""
+    """A job id's new owner gets no totals of the previous owner's expired writers."""
     bench = Bench().start()
     exporter = bench.exporter
     exporter._inherited = Inheritance({}, {RankTally("job", "1", Tally.MISSING_OTHERWISE): 5})

@@ -1,4 +1,4 @@
-"""Numbers, strings and nestings beyond every bound, in lines and in the checkpoint: what they may cost."""
+"""Numbers, strings and nesting beyond every limit, in lines and in the checkpoint."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ KINDS = st.sampled_from(
 
 @st.composite
 def odd_lines(draw: st.DrawFn) -> bytes:
-    """Lines of a kind with some members of a wrong type or value."""
+    """Draw lines of one kind, with some members of a wrong type or value."""
     lines = []
     for sn in range(draw(st.integers(1, 6))):
         record = json.loads(draw(KINDS))
@@ -65,7 +65,7 @@ def odd_lines(draw: st.DrawFn) -> bytes:
 
 
 def every_struct(kind: Any, seen: set[type]) -> Iterator[type]:
-    """A Struct's type and those of all that it holds."""
+    """Yield a Struct's type and those of all its fields."""
     node = msgspec.inspect.type_info(kind)
     pending: list[Any] = [node]
     while pending:
@@ -83,7 +83,7 @@ def every_struct(kind: Any, seen: set[type]) -> Iterator[type]:
 
 
 def test_every_number_and_text_of_a_line_is_bounded() -> None:
-    """Every decoded number has bounds, and every text and list a maximum length."""
+    """Every decoded number has limits, and every text and list a maximum length."""
     structs = list(every_struct(InspectorRecord, set()))
     assert {"Header", "Metadata", "CollectivePerf", "P2PPerf", "DumpStats"} <= {kind.__name__ for kind in structs}
     for kind in structs:
@@ -109,7 +109,8 @@ def test_every_number_and_text_of_a_line_is_bounded() -> None:
 @example(line(0, dump_timestamp_us=2**70), line(1, dump_timestamp_us=2**64))
 @example(line(0, n_ranks=2**64), line(1, pid=2**70))
 def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactory, first: bytes, then: bytes) -> None:
-    """No turn raises, no file fails, all can be saved and restored at any time, and another file's totals are exact."""
+    """With invalid lines, no turn raises, no file fails, saves and restores work, and another file's totals are
+    exact."""
     root = tmp_path_factory.mktemp("odd")
     good, bad = root / f"here-pid{GOOD_PID}.log", root / f"here-pid{BAD_PID}.log"
     good.write_bytes(b"".join(line(sn, hostname="good", pid=GOOD_PID) for sn in range(GOOD_LINES)))
@@ -130,7 +131,7 @@ def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactor
 
 
 def test_longest_names_of_every_writer_fit_into_the_checkpoint(tmp_path: Path) -> None:
-    """Names of the greatest length, characters of four bytes each, are kept whole."""
+    """Names of the maximum length with characters of four bytes are kept whole."""
     (tmp_path / "here-pid7.log").write_bytes(line(0, comm_name="\U0001f600" * 255, hostname="\U0001f600" * 255))
     turn = all_of(make(tmp_path))
     assert turn.section is not None
@@ -144,9 +145,9 @@ def test_longest_names_of_every_writer_fit_into_the_checkpoint(tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """A directory and the section of its reader, with something of everything, decoded to plain values."""
+    """Provide a directory and its reader's section, with values in every field, decoded to plain values."""
     root = tmp_path_factory.mktemp("saved")
-    for rank in range(3):  # rank 3 is behind: operations wait
+    for rank in range(3):  # rank 3 is behind, so operations wait
         text = b"".join(line(sn, rank=rank, pid=100 + rank, coll_exec_time_us=10 + 9 * rank) for sn in range(20))
         (root / f"here-pid{100 + rank}.log").write_bytes(text + line(30, rank=rank, pid=100 + rank, coll="Reduce"))
     (root / "here-pid103.log").write_bytes(b"".join(line(sn, rank=3, pid=103) for sn in range(4)))
@@ -169,7 +170,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
-    """Where the plain values of a nested one stand."""
+    """Yield the paths of the leaves of nested plain values."""
     items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
     if items is None:
         yield path
@@ -189,7 +190,7 @@ PACKED = st.one_of(PACKED_NUMBERS, TEXTS, NESTED, st.none(), st.booleans(), st.f
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_damage_of_the_checkpoint_lasts(saved: tuple[Path, Any], data: st.DataObject) -> None:
-    """A damaged section is refused as a whole, or it is taken, and then turns go on and it is saved and restored."""
+    """A damaged section is refused as a whole, or turns go on with it and its next save can be restored."""
     root, plain = saved
     places = list(leaves(plain))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -206,7 +207,7 @@ def test_no_damage_of_the_checkpoint_lasts(saved: tuple[Path, Any], data: st.Dat
 
 
 def test_a_rank_outside_its_communicator_is_not_waited_for(saved: tuple[Path, Any]) -> None:
-    """A damaged board with as many members as it needs, but not the right ones, costs no turn."""
+    """A damaged board with the right number of members, one of them invalid, fails no turn."""
     root, plain = saved
     damaged = changed(plain, ("waiting", 0, 1, 0, 0), 9)
     turn = all_of(make(root, restored=msgspec.msgpack.encode(damaged)))
@@ -216,7 +217,7 @@ def test_a_rank_outside_its_communicator_is_not_waited_for(saved: tuple[Path, An
 
 @pytest.mark.parametrize("kind", [Section, Inheritance, FileContext, Run])
 def test_every_number_of_the_checkpoint_is_bounded(kind: type) -> None:
-    """Restored totals can grow and be saved again: none is above the maximum."""
+    """Restored totals can grow and be saved again, because every number in the checkpoint has a maximum."""
     free = {"device", "inode", "pid", "comm_rank", "size", "nodes", "coll_msg_size_bytes", "coll_exec_time_us"}
     for struct in every_struct(kind, set()):
         info = msgspec.inspect.type_info(struct)
@@ -228,7 +229,7 @@ def test_every_number_of_the_checkpoint_is_bounded(kind: type) -> None:
 
 
 def test_gaps_of_several_collectives_stop_together() -> None:
-    """Gaps of one ring, summed over its collectives, stay a number that the checkpoint takes back."""
+    """The gaps of one ring, summed over its collectives, stay a number that the checkpoint accepts."""
     sequences = {("c", 0, name): Sequence(0, missing=MAX_TOTAL) for name in ("AllReduce", "Broadcast")}
     book = LossBook(sequences, from_start=True, saved=SavedLosses())
     book.note_dropped(("c", 0, COLLECTIVE_RING), 1)

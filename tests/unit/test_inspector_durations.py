@@ -1,4 +1,4 @@
-"""The histogram of how long collectives took: where it counts, what ends it, how much of it there is."""
+"""The histogram of collective durations: counts, their end, and the limit of series."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SERIES = ("job", "AllReduce", "8192")
 
 
 def bench(path: Path, restored: bytes | None = None) -> Bench:
-    """An exporter that shows the histogram, and a rank 1 of a job with pid 7."""
+    """Return an exporter with the histogram, and rank 1 of a job with pid 7."""
     (path / "here-pid7.log").touch()
     made = Bench(path, restored=restored)
     made.exporter = InspectorExporter(InspectorConfig(paths=[str(path)], operation_histogram=True))
@@ -32,12 +32,12 @@ def bench(path: Path, restored: bytes | None = None) -> Bench:
 
 
 def buckets(values: dict[tuple[str, ...], float], series: tuple[str, ...] = SERIES) -> dict[str, float]:
-    """A histogram's series by `le`."""
+    """Return a histogram's series by `le`."""
     return {labels[-1]: value for labels, value in values.items() if labels[:-1] == series}
 
 
 def test_bounds_are_inclusive() -> None:
-    """A time that is a bound is in its bucket, one a microsecond longer in the next; every time is somewhere."""
+    """A time equal to a bound is in that bucket, a longer time in the next; every time is in a bucket."""
     counts = durations([BOUNDS_US[0], BOUNDS_US[0] + 1, BOUNDS_US[-1], BOUNDS_US[-1] + 1, 0])[:-1]
     assert (counts[0], counts[1], counts[-2], counts[-1]) == (2, 1, 1, 1)
     assert BOUND_LABELS[0] == "1e-05"
@@ -46,7 +46,7 @@ def test_bounds_are_inclusive() -> None:
 
 
 def test_ranks_of_a_job_are_added_up(tmp_path: Path) -> None:
-    """A job's ranks and communicators on the node have one histogram per collective and size class."""
+    """A job's ranks and communicators on a node share one histogram for each collective and size class."""
     made = bench(tmp_path)
     made.ranks.labels[9] = RankLabel("job", "9")
     append(tmp_path / "here-pid7.log", b"".join(line(sn, coll_exec_time_us=15) for sn in range(3)))
@@ -61,7 +61,7 @@ def test_ranks_of_a_job_are_added_up(tmp_path: Path) -> None:
 
 
 def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path) -> None:
-    """A sum does not fall when one of its ranks, or a communicator, ends; it ends with the job's last rank."""
+    """A job's histogram does not fall when one of its ranks or communicators ends; it ends with the job's last rank."""
     made = bench(tmp_path)
     made.ranks.labels[9] = RankLabel("job", "9")
     append(tmp_path / "here-pid7.log", line(0))
@@ -91,7 +91,7 @@ def test_communicators_that_end_take_theirs_along() -> None:
 
 
 def test_no_more_histograms_than_the_bound() -> None:
-    """Above the limit the job with the most loses its last series by name; a job with one keeps it."""
+    """Above the limit, the job with the most histograms loses the last by name; a job with one keeps it."""
     sizes = [f"{number:04}" for number in range(MAX_HISTOGRAMS)]
     names = [("4711", size) for size in sizes] + [("4712", "8192")]
     counts = {(job, Counted.DURATIONS, ("AllReduce", size)): tuple(durations([])) for job, size in names}

@@ -27,7 +27,7 @@ from exporters.inspector.totals.losses import Tally
 
 
 class Ranks:
-    """A writer of ranks that labels each writer of records by its pid; ``said``: what fields of the snapshot it has."""
+    """A rank table that labels each writer of records by its pid; ``said``: fields of its snapshot."""
 
     def __init__(self) -> None:
         self.speeds: dict[RankLabel, RankSpeed] = {}
@@ -41,35 +41,35 @@ class Ranks:
     def observe_records(
         self, writer_key: WriterKey, memberships: Any, last_progress_seconds: float | None, uid: int | None
     ) -> None:
-        """Keep the warnings."""
+        """Record the evidence."""
         self.observed.append((writer_key, tuple(memberships), last_progress_seconds))
 
     def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:
-        """The label of the writer's pid; none once it has expired."""
+        """Return the label of the writer's pid; None after its expiry."""
         return None if writer_key in self.expired else self.labels.get(writer_key.pid)
 
     def snapshot(self) -> RankSnapshot:
-        """What the test says of ranks."""
+        """Return a snapshot with the test's fields."""
         return RankSnapshot(**self.said)
 
     def observe_speeds(self, speeds: dict[RankLabel, RankSpeed]) -> None:
-        """Keep them."""
+        """Keep the speeds."""
         self.speeds = speeds
 
     def keep_variables(self, names: frozenset[str]) -> None:
-        """What the test names has them all."""
+        """Ignore the names: the test gives every variable."""
 
     def recording_settings(self, writer_key: WriterKey) -> dict[str, str] | None:
-        """The environment that the test gives to the writer's pid."""
+        """Return the test's environment for the writer's pid."""
         return self.settings.get(writer_key.pid)
 
     def is_expired(self, writer_key: WriterKey) -> bool:
-        """Whether the test let it expire."""
+        """Return whether the test let the writer expire."""
         return writer_key in self.expired
 
 
 class Bench:
-    """An exporter with all that the agent lends it."""
+    """An exporter with its whole context."""
 
     def __init__(self, *paths: Path, restored: bytes | None = None, once: bool = False) -> None:
         self._runner = asyncio.Runner()
@@ -83,40 +83,38 @@ class Bench:
         )
 
     def start(self) -> "Bench":
-        """Start the exporter."""
         self._run(self.exporter.start(self.context))
         return self
 
     def following(self, *pids: int) -> "Bench":
-        """Start the exporter and look once, at the empty files of these processes and what else is there."""
+        """Start the exporter and look once, with empty files of these processes."""
         for pid in pids:
             Path(self.exporter._config.paths[0], f"here-pid{pid}.log").touch()
         self.start().look()
         return self
 
     def look(self, seconds: float = 1.0) -> dict[str, dict[tuple[str, ...], float]]:
-        """Let time pass, update, and return what is shown: family -> label values -> value.
+        """Let time pass, update, and return the values: family -> label values -> value.
 
-        Nothing is new: each series is shown as what it is.
-        """
+        No series counts as new: each has its full value."""
         self.clock.advance(seconds)
         self._run(self.exporter.update())
         return shown(msgspec.structs.replace(self.exporter.snapshot(), young=frozenset()))
 
     def scrape(self, seconds: float = 1.0) -> dict[str, dict[tuple[str, ...], float]]:
-        """The same as a scrape shows it: what is new is 0."""
+        """Do the same, and return the values of a scrape: new series are 0."""
         self.look(seconds)
         return shown(self.exporter.snapshot())
 
     def settle(self) -> None:
-        """Update until every reader has come back from a turn begun here."""
+        """Update until every reader has finished a turn that began during this call."""
         self.look()
         running = [slot.running for slot in self.exporter._slots if slot.running is not None]
         if running:
             self._run(self._wait(running))
 
     def drain(self) -> None:
-        """End the exporter and the loop."""
+        """Stop the exporter and close the loop."""
         try:
             self._run(self.exporter.drain())
         finally:
@@ -129,13 +127,13 @@ class Bench:
             self.exporter._collect(slot)
 
     def _run(self, work: Any) -> None:
-        """Run on the loop, where nothing may block."""
+        """Run on the loop, and fail if the work blocks."""
         with blockbuster_ctx():
             self._runner.run(work)
 
 
 def shown(snapshot: InspectorSnapshot) -> dict[str, dict[tuple[str, ...], float]]:
-    """Render a snapshot to plain values; a label set that comes twice fails."""
+    """Render a snapshot to plain values; a duplicate label set fails."""
     values: dict[str, dict[tuple[str, ...], float]] = {}
     for metric in render(snapshot):
         for labels, value in zip(metric.labels, metric.values, strict=True):
@@ -150,7 +148,7 @@ SERIES = ("job", "1", "abc", "AllReduce", "8192")
 
 
 def test_evidence_and_labels(tmp_path: Path) -> None:
-    """Evidence reaches the rank table; a writer without a label is withheld until it has one, then kept under it."""
+    """Evidence reaches the rank table; a writer's series are withheld until it has a label, which it then keeps."""
     bench = Bench(tmp_path).following(7, 9)
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     (tmp_path / "here-pid9.log").write_bytes(line(0, pid=9))
@@ -169,7 +167,7 @@ def test_evidence_and_labels(tmp_path: Path) -> None:
 
 
 def test_bandwidth_told_to_ranks_is_that_of_collectives(tmp_path: Path) -> None:
-    """The bandwidth in the rank table is that of collectives, without sends and receives."""
+    """The bandwidth in the rank table covers only collectives, without sends and receives."""
     bench = Bench(tmp_path).following(7)
     send = {
         "p2p": "Send", "p2p_sn": 1, "p2p_msg_size_bytes": 9, "p2p_exec_time_us": 3, "p2p_timing_source": "kernel_gpu",
@@ -190,7 +188,7 @@ def test_bandwidth_told_to_ranks_is_that_of_collectives(tmp_path: Path) -> None:
 
 
 def test_no_data(tmp_path: Path) -> None:
-    """Without any of its directories the exporter has no data; with one of them it works."""
+    """Without any of its directories the exporter has no data; with one of them it has."""
     bench = Bench(tmp_path / "a", tmp_path / "b").start()
     with pytest.raises(NoData):
         bench.look()
@@ -202,7 +200,7 @@ def test_no_data(tmp_path: Path) -> None:
 
 
 def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
-    """Two writers of one rank are one series; when the old one expires the sum does not fall, also over a restart."""
+    """Two writers of one rank are one series; when the old one expires the sum does not fall, even after a restart."""
     (tmp_path / "here-pid7.log").touch()
     (tmp_path / "here-pid8.log").touch()
     bench = Bench(tmp_path)
@@ -219,7 +217,7 @@ def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
     bench.look()
     values = bench.look()
     assert (values[OPERATIONS], values["rankwatch_inspector_missing_records_total"]) == ({SERIES: 4}, missing)
-    assert bench.admission.taken == 6  # four counters and two gauges: the writer that expired gave its own back
+    assert bench.admission.taken == 6  # four counters and two gauges: the expired writer returned its own
     bench.drain()
     second = Bench(tmp_path, restored=bench.state.published)
     second.ranks.labels = bench.ranks.labels
@@ -229,7 +227,7 @@ def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
 
 
 def test_hung_directory_harms_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one directory hangs the others are read; its series go after ten seconds and come back with it."""
+    """While one directory hangs, the others are read; its series are dropped after ten seconds and later return."""
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.1)
     for name, pid in (("good", 7), ("bad", 8)):
         (tmp_path / name).mkdir()
@@ -264,7 +262,7 @@ def test_hung_directory_harms_only_itself(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_poll_interval(tmp_path: Path) -> None:
-    """Updates that come before the poll is due take no turn."""
+    """An update before the poll interval has passed does not read."""
     bench = Bench(tmp_path)
     bench.exporter = InspectorExporter(InspectorConfig(paths=[str(tmp_path)], poll_interval_seconds=1.0))
     bench.start()
@@ -284,14 +282,14 @@ def test_poll_interval(tmp_path: Path) -> None:
 
 
 def view(*writers: WriterTotals, caught_up: bool = True) -> Published:
-    """A publication of these writers."""
+    """Return a reader's publication of these writers."""
     return Published(writers, caught_up=caught_up, results={}, files={}, skipped={}, lag_bytes=0)
 
 
 def writer(
     pid: int, size: str = "8192", comm: str = "abc", *, caught_up: bool = True, progress_us: int = 0
 ) -> WriterTotals:
-    """A writer with one accumulator."""
+    """Return a writer with one accumulator."""
     return WriterTotals(
         WriterKey(1, pid, 0, "here", pid),
         caught_up,
@@ -304,12 +302,12 @@ def writer(
 
 
 def labelled(*writers: WriterTotals, rank: str = "1") -> dict[tuple[WriterKey, str, int], RankLabel]:
-    """All of these writers are one rank."""
+    """Return labels that make these writers one rank."""
     return {(one.writer_key, next(iter(one.totals)).comm, 0): RankLabel("job", rank) for one in writers}
 
 
 def test_a_summand_behind_withholds_the_sum() -> None:
-    """No sum is shown while one of its writers may be below its past, in no reader."""
+    """A sum is withheld while one of its writers, in any reader, has not caught up."""
     first, second, third = writer(1), writer(2, caught_up=False), writer(3, comm="fff")
     readers = (view(first, third), view(second, caught_up=False))
     values = shown(InspectorSnapshot(readers, labelled(first, second, third), Inheritance(), 0))
@@ -319,7 +317,7 @@ def test_a_summand_behind_withholds_the_sum() -> None:
 
 
 def test_bandwidth_is_that_of_the_newest_writer() -> None:
-    """Of two writers with the same labels the gauge shows the one that wrote last."""
+    """If two writers have the same labels, the gauge has the value of the last one to write."""
     first, second = writer(1, progress_us=9), writer(2, progress_us=5)
     snapshot = InspectorSnapshot((view(first, second),), labelled(first, second), Inheritance(), 0, derived_series=True)
     values = shown(snapshot)
@@ -327,7 +325,7 @@ def test_bandwidth_is_that_of_the_newest_writer() -> None:
 
 
 def test_algorithms_are_a_closed_set() -> None:
-    """Of several ranks the newest one's choice is shown, once; words that NCCL does not write are ``other``."""
+    """If ranks differ in their algorithm, only the newest choice is shown; unknown words are ``other``."""
     kind = SeriesKey("abc", 0, "AllReduce", "8192")
     older, newer = (
         msgspec.structs.replace(writer(pid, progress_us=pid), algorithms={kind: chosen})
@@ -339,7 +337,7 @@ def test_algorithms_are_a_closed_set() -> None:
 
 
 def test_derived_series_are_shown_where_they_are_asked_for() -> None:
-    """Series that PromQL can derive exist only with the option."""
+    """Series that PromQL can derive are exported only with the option."""
     one = writer(1)
     snapshot = InspectorSnapshot((view(one),), labelled(one), Inheritance(), 0)
     default, whole = (
@@ -362,7 +360,7 @@ def test_derived_series_are_shown_where_they_are_asked_for() -> None:
     ({"path": "/a"}, False),
 ])  # fmt: skip
 def test_config(section: dict[str, Any], valid: bool) -> None:
-    """Paths are absolute and bounded in number, the interval lies in its range, unknown keys are refused."""
+    """Paths are absolute and limited in number, the interval has a range, and unknown keys are refused."""
     if valid:
         assert msgspec.convert(section, SPEC.config)
     else:
@@ -371,7 +369,7 @@ def test_config(section: dict[str, Any], valid: bool) -> None:
 
 
 def test_nothing_inherited_is_shown_before_every_reader_has_published() -> None:
-    """Totals of expired writers wait until every reader has published."""
+    """Totals of expired writers are withheld until every reader has published."""
     key = SeriesLabels("job", "1", "abc", "AllReduce", "8192")
     inherited = Inheritance({key: Accumulator(5, 5, 5, 5)}, {RankTally("job", "1", Tally.MISSING_OTHERWISE): 5})
     one = writer(1)
@@ -386,7 +384,7 @@ def test_nothing_inherited_is_shown_before_every_reader_has_published() -> None:
 
 
 def test_silent_ranks_are_shown_even_without_a_directory(tmp_path: Path) -> None:
-    """Ranks that will never give records are counted by reason though none of our directories exists."""
+    """Ranks that never write records are counted by reason, even if no directory exists."""
     bench, settings = Bench(tmp_path / "missing").start(), {"NCCL_INSPECTOR_ENABLE": "1"}
     silent = PublishedProcess(0.0, facts=ProcessFacts(ProcessKey(9, 1), 0.0, 9, "u", "thread", settings))
     bench.ranks.said["running"] = {silent.key: silent}

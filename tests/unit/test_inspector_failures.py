@@ -1,4 +1,4 @@
-"""What an error costs that is raised while one file is read: this file's lines, for a while, and nothing else."""
+"""An error during the read of one file delays only that file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ BAD_PID = 13
 
 
 def three_files(root: Path) -> list[Path]:
-    """Logs of three writers; the one in the middle is the bad one."""
+    """Write the logs of three writers; the second one is the bad file."""
     paths = [root / f"here-pid{pid}.log" for pid in (7, BAD_PID, 21)]
     for path, pid in zip(paths, (7, BAD_PID, 21), strict=True):
         path.write_bytes(b"".join(line(sn, pid=pid) for sn in range(10)))
@@ -43,18 +43,18 @@ def grow(paths: list[Path], first: int, last: int) -> None:
 
 
 def operations(view: Published) -> dict[int, int]:
-    """Operations by the pid of their writer."""
+    """Return the operations, keyed by the pid of their writer."""
     return {one.writer_key.pid: sum(own.operations for key, own in one.totals.items()) for one in view.writers}
 
 
 def nested(depth: int, sn: int) -> bytes:
-    """A record with a trace of lists in lists."""
+    """Return a record with a trace of nested lists."""
     trace = b'"event_trace_ts":{"x":' + b"[" * depth + b"]" * depth + b"}}}"
     return line(sn, pid=BAD_PID).rstrip()[:-2] + b"," + trace + b"\n"
 
 
 def test_a_trace_nested_to_the_recursion_limit_costs_no_file_its_turn(tmp_path: Path) -> None:
-    """Records of every depth around the limit are added up or malformed; all files are read to their ends."""
+    """Records nested around the recursion limit are added up or malformed, and all files are read to their ends."""
     paths, depths = three_files(tmp_path), range(900, 1010)
     paths[1].write_bytes(b"".join(nested(depth, sn) for sn, depth in enumerate(depths)))
     view = read(make(tmp_path))
@@ -72,7 +72,7 @@ def _bad(record_or_file: Any) -> bool:
 
 
 def break_read(patch: pytest.MonkeyPatch, error: Exception) -> None:
-    """The follower raises when the bad file is read."""
+    """Let reads of the bad file raise."""
     real = LineReader.read
 
     def read(self: LineReader, file: Any, budget_bytes: int) -> Any:
@@ -84,7 +84,7 @@ def break_read(patch: pytest.MonkeyPatch, error: Exception) -> None:
 
 
 def break_second_look(patch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Looking at the bad file's front once more, after its lines were read, raises."""
+    """Let the second check of the bad file's front, which follows the read, raise."""
     real, looks = os.pread, {"count": 0}
 
     def pread(descriptor: int, length: int, offset: int) -> bytes:
@@ -98,7 +98,7 @@ def break_second_look(patch: pytest.MonkeyPatch, error: Exception) -> None:
 
 
 def break_decode(patch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Decoding lines of the bad writer raises."""
+    """Let the decoder raise at lines of the bad writer."""
     real = intake.decode_lines
 
     def decode_lines(data: bytes) -> Any:
@@ -110,7 +110,7 @@ def break_decode(patch: pytest.MonkeyPatch, error: Exception) -> None:
 
 
 def break_add(patch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Adding up records of the bad writer raises."""
+    """Let the aggregate of the bad writer raise."""
     real = Aggregate.add
 
     def add(self: Aggregate, *arguments: Any) -> None:
@@ -122,7 +122,7 @@ def break_add(patch: pytest.MonkeyPatch, error: Exception) -> None:
 
 
 def break_losses(name: str, patch: pytest.MonkeyPatch, error: Exception) -> None:
-    """What is noted of a batch in the losses of the bad writer raises."""
+    """Let a method of the bad writer's losses raise."""
     real = Aggregate.__init__
 
     def make(self: Aggregate, writer_key: WriterKey, *arguments: Any, **more: Any) -> None:
@@ -134,7 +134,7 @@ def break_losses(name: str, patch: pytest.MonkeyPatch, error: Exception) -> None
 
 
 def break_state(patch: pytest.MonkeyPatch, error: Exception) -> None:
-    """The owner check of the bad file raises."""
+    """Let the owner check of the bad file raise."""
     real = record_files.RecordFiles._state
 
     def state(self: record_files.RecordFiles, record_file: record_files.RecordFile, ownership: Ownership) -> Any:
@@ -155,7 +155,7 @@ def break_state(patch: pytest.MonkeyPatch, error: Exception) -> None:
 def test_an_error_in_one_file_costs_that_file_alone(
     tmp_path: Path, breaks: Break, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The other files are read to their ends in the same turns, and the bad one goes on once the error is over."""
+    """The other files are read to their ends in the same turns, and the bad file is read once the error is over."""
     clock, paths = FakeClock(), three_files(tmp_path)
     reader = make(tmp_path, clock)
     with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.WARNING):
@@ -164,7 +164,7 @@ def test_an_error_in_one_file_costs_that_file_alone(
             clock.advance(0.25)
             reader.turn(EVERYONE, last=True)
             grow(paths, 10 + number, 11 + number)
-        clock.advance(3.0)  # batches are over
+        clock.advance(3.0)  # batches have ended
         turn = reader.turn(EVERYONE, last=True)
         shown = operations(published(turn))
         assert (shown[7], shown[21]) == (14, 14)
@@ -177,13 +177,13 @@ def test_an_error_in_one_file_costs_that_file_alone(
     view = published(reader.turn(EVERYONE, last=True))
     shown, failed = operations(view), view.results.get(Result.FAILED, 0)
     assert (shown[7], shown[21], shown[BAD_PID] + failed) == (15, 15, 15)
-    assert not failed or breaks not in (break_read, break_second_look)  # what was not read is read later
+    assert not failed or breaks not in (break_read, break_second_look)  # unread lines are read later
     assert view.lag_bytes == 0
     reader.close()
 
 
 def test_retries_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that keeps failing is tried after 1, 2, 4 ... seconds, and once a minute at last."""
+    """A file that keeps failing is retried after 1, 2, 4 ... seconds, and at last once a minute."""
     three_files(tmp_path)
     clock = FakeClock()
     reader = make(tmp_path, clock)
@@ -208,7 +208,7 @@ def test_retries_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def test_a_turn_that_fails_keeps_what_it_has_to_tell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    """The next good turn has the evidence and totals of a failed turn."""
+    """The next turn that succeeds has the evidence and totals of a failed turn."""
     three_files(tmp_path)
     clock = FakeClock()
     reader = make(tmp_path, clock)
@@ -237,7 +237,7 @@ def test_a_turn_that_fails_keeps_what_it_has_to_tell(
 
 
 def test_a_name_that_is_no_text_keeps_no_checkpoint_from_being_made(tmp_path: Path) -> None:
-    """A file with a name that is not UTF-8 is read, saved and resumed like any other."""
+    """A file whose name is not UTF-8 is read, saved and resumed like any other."""
     clock, path = FakeClock(), os.fsencode(tmp_path) + b"/here-\xff-pid7.log"
     Path(os.fsdecode(path)).write_bytes(line(0))
     section = all_of(make(tmp_path, clock)).section
@@ -250,7 +250,7 @@ def test_a_name_that_is_no_text_keeps_no_checkpoint_from_being_made(tmp_path: Pa
 def test_a_file_that_fails_ever_since_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    """Ten minutes after a restart the counts of all files are shown again, though one of them fails ever since."""
+    """Ten minutes after a restart all counts are shown again, even if one file has failed since the restart."""
     clock, paths = FakeClock(), three_files(tmp_path)
     section = all_of(make(tmp_path, clock)).section
     grow(paths, 10, 20)

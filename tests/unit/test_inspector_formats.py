@@ -35,7 +35,7 @@ METADATA = {"dump_timestamp_us": 1_690_000_000_000_000, "hostname": "here", "pid
 
 
 def tallies_of(view: Published) -> Counter[str]:
-    """Published counts of ranks, summed up; nothing that is zero."""
+    """Return the published counts of all ranks, without zeros."""
     counts: Counter[str] = Counter()
     for writer in view.writers:
         for (_, _, tally), count in writer.tallies.items():
@@ -44,14 +44,14 @@ def tallies_of(view: Published) -> Counter[str]:
 
 
 def p2p(sn: int, name: str = "Send", **changes: Any) -> bytes:
-    """One P2P operation's line."""
+    """Return the line of one P2P operation."""
     perf: dict[str, Any] = {"p2p": name, "p2p_sn": sn, "p2p_peer": 2, "p2p_msg_size_bytes": 8192}
     perf |= {"p2p_exec_time_us": 10, "p2p_timing_source": "kernel_gpu", "p2p_algobw_gbs": "nan"}
     return dumped(header=HEADER, metadata=METADATA, p2p_perf=perf | changes)
 
 
 def marker(lines: int, comm: str = "0xabc", *, dropped: int = 0, at_us: int = 0, **stats: int) -> bytes:
-    """The line before a batch."""
+    """Return the first line of a batch."""
     metadata = METADATA | {"dump_timestamp_us": METADATA["dump_timestamp_us"] + at_us}  # type: ignore[operator]
     members = {
         "coll_records": lines,
@@ -67,17 +67,17 @@ PROXY_STEP = {
     "trans_size_bytes": 1048576, "total_us": 70, "op_bw_gbs": 14.9,
     "steps": [{"proxy_step_sn": 1, "total_us": 40, "gpu_produce_us": 10, "peer_credit_us": 10, "wire_us": 10}],
 }  # fmt: skip
-"""As format v4.4 of Inspector's README has one."""
+"""A step in format v4.4 of Inspector's README."""
 
 
 def bare(text: bytes) -> bytes:
-    """A line without its header and metadata."""
+    """Return a line without its header and metadata."""
     record = json.loads(text)
     return dumped(**{name: record[name] for name in record if name not in ("header", "metadata")})
 
 
 def dumped(**members: Any) -> bytes:
-    """A line of these members."""
+    """Return a line with these members."""
     return json.dumps(members, separators=(",", ":")).encode() + b"\n"
 
 
@@ -90,21 +90,21 @@ class Sink:
         self.results: Counter[Result] = Counter()
 
     def take(self, *lines: bytes) -> Counter[Result]:
-        """Take in lines as one read; return what became of all so far."""
+        """Add lines as one read; return the results of all lines so far."""
         take(b"".join(lines), lambda _: self.aggregate, self.results, self.context, min(self.aggregate.rings))
         return +self.results
 
     def finish(self) -> "Sink":
-        """No more lines follow."""
+        """End the last batch."""
         finish_run(self.context, lambda _: self.aggregate)
         return self
 
     def count(self, tally: Tally) -> int:
-        """What is counted of all its ranks."""
+        """Return the sum of a count over all ranks."""
         return sum(count for (_, _, own), count in self.aggregate.losses.tallies().items() if own is tally)
 
     def causes(self) -> tuple[int, int, int]:
-        """Missing records by cause: overflow, no free slot, other."""
+        """Return missing records by cause: overflow, one slot, other."""
         overflow, one_slot, otherwise = Tally.MISSING_OVERFLOW, Tally.MISSING_ONE_SLOT, Tally.MISSING_OTHERWISE
         return self.count(overflow), self.count(one_slot), self.count(otherwise)
 
@@ -114,7 +114,7 @@ class Sink:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_recorded_folders(folder: str, tmp_path: Path) -> None:
-    """Every line of every kind of file has the result, and every sum and gap the value, that a plain loop finds."""
+    """Results, sums and gaps of every kind of recorded file equal those of a plain loop."""
     root = unpacked(DATA / folder, tmp_path)
     view, wanted = read(make(root)), expected(root)
     assert {result.value: count for result, count in view.results.items() if count} == wanted.results
@@ -128,7 +128,7 @@ def test_recorded_folders(folder: str, tmp_path: Path) -> None:
 
 
 def batch_file() -> bytes:
-    """Batches of two communicators of different sizes, with losses, P2P and proxy lines."""
+    """Return batches of two communicators with different sizes, losses, P2P and proxy lines."""
     text = b""
     for number in range(2):
         for comm, size in (("0xaaa", 8192), ("0xbbb", 32768)):
@@ -141,7 +141,7 @@ def batch_file() -> bytes:
 
 @pytest.mark.slow
 def test_restart_at_every_byte_of_a_batch(tmp_path: Path) -> None:
-    """A restart at any byte of a file gives the totals of one reading."""
+    """A restart at any byte of a file gives the same totals as one read."""
     content, path = batch_file(), tmp_path / "here-pid7.log"
     path.write_bytes(content)
     whole = read(make(tmp_path))
@@ -164,7 +164,7 @@ def test_restart_at_every_byte_of_a_batch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", [b"broken\n", b'{"cut\n'])
 def test_a_broken_line_ends_the_batch(lost: bytes) -> None:
-    """After a broken line, lines without header belong to no communicator."""
+    """After a broken line, lines without a header belong to no communicator."""
     assert Sink().take(marker(3), bare(line(0)), lost, bare(line(1)), marker(1), bare(line(2))) == {
         Result.DUMP_STATS: 2, Result.ACCEPTED: 2, Result.MALFORMED: 1, Result.BARE: 1,
     }  # fmt: skip
@@ -172,7 +172,7 @@ def test_a_broken_line_ends_the_batch(lost: bytes) -> None:
 
 @pytest.mark.parametrize("lost", [b"\0" * 5000, b"x" * 1_100_000 + b"\n"])
 def test_a_hole_ends_the_batch(tmp_path: Path, lost: bytes) -> None:
-    """Holes and overlong lines may hide the next batch's first line as well."""
+    """After a hole or an overlong line, lines without a header belong to no communicator."""
     (tmp_path / "here-pid7.log").write_bytes(marker(3) + bare(line(0)) + lost + bare(line(1)))
     results = read(make(tmp_path)).results
     assert (results[Result.ACCEPTED], results[Result.BARE]) == (1, 1)
@@ -182,7 +182,7 @@ def test_a_hole_ends_the_batch(tmp_path: Path, lost: bytes) -> None:
     ("lines", "result"), [(MAX_BATCH_LINES, "accepted"), (MAX_BATCH_LINES + 1, "bare"), (-1, "bare")]
 )
 def test_announced_lines_are_bounded(lines: int, result: str) -> None:
-    """A batch that announces more lines than there can be is garbage, and so is one of fewer than none."""
+    """A batch whose first line has a negative or too high number of lines is garbage."""
     results = Sink().take(marker(lines), bare(line(0)))
     assert (results[Result(result)], results[Result.GARBAGE]) == (1, result == "bare")
 
@@ -192,7 +192,7 @@ def test_announced_lines_are_bounded(lines: int, result: str) -> None:
     st.lists(st.integers(0, 3000), max_size=3),
 )
 def test_no_line_goes_to_another_communicator(damages: list[tuple[int, str]], reads: list[int]) -> None:
-    """Cut, merged and damaged lines never count under another communicator or twice."""
+    """Cut, merged and damaged lines never count for another communicator or twice."""
     lines = batch_file().splitlines(keepends=True)
     for position, what in damages:
         own = lines[position % len(lines)]
@@ -210,7 +210,7 @@ def test_no_line_goes_to_another_communicator(damages: list[tuple[int, str]], re
 # P2P.
 
 
-# Records that are there are not missing.
+# Records that were read are not missing.
 
 
 @pytest.mark.parametrize(("changes", "result"), [
@@ -222,7 +222,7 @@ def test_no_line_goes_to_another_communicator(damages: list[tuple[int, str]], re
     ({"coll_timing_source": "kernel_cpu"}, Result.NOT_KERNEL_TIMED),
 ])  # fmt: skip
 def test_what_is_refused_is_not_missing(changes: dict[str, Any], result: Result) -> None:
-    """A record that is not added up was there: no gap is counted for it."""
+    """A refused record leaves no gap."""
     sink = Sink()
     assert sink.take(line(0), line(1, **changes), line(2)) == {Result.ACCEPTED: 2, result: 1}
     assert sink.finish().causes() == (0, 0, 0)
@@ -230,7 +230,7 @@ def test_what_is_refused_is_not_missing(changes: dict[str, Any], result: Result)
 
 
 def test_untimed_operations() -> None:
-    """Operations without GPU time are counted by the timing that they have."""
+    """Operations without GPU time are counted by their kind of timing."""
     sink = Sink()
     for sn, timing in enumerate(("kernel_cpu", "collective_cpu", "collective_cpu", "made_up", "kernel_gpu")):
         sink.take(line(sn, coll_timing_source=timing))
@@ -246,7 +246,7 @@ def test_untimed_operations() -> None:
 
 
 def test_what_the_plugin_says_it_dropped() -> None:
-    """Gaps after a batch's first line are overflow up to the plugin's count of dropped operations."""
+    """Gaps after a batch's first line are overflow, up to the plugin's count of dropped operations."""
     sink = Sink()
     sink.take(marker(2), line(0), line(2), marker(1, dropped=5), line(10), line(12))
     assert sink.finish().causes() == (5, 0, 1 + 2 + 1)
@@ -255,13 +255,13 @@ def test_what_the_plugin_says_it_dropped() -> None:
 
 
 def ring(lines: int, first: int, *, at_us: int, step_us: int = 3, name: str = "AllReduce") -> list[bytes]:
-    """A batch of consecutive operations."""
+    """Return a batch of consecutive operations."""
     base = 1_690_000_000_000_000 + at_us
     return [line(first + n, coll=name, dump_timestamp_us=base + n * step_us) for n in range(lines)]
 
 
 def overflowing(passes: int, lines: int, lost: int, make_line: Any = line) -> list[bytes]:
-    """Passes a minute apart: the lines of each, and the operations lost before each."""
+    """Return passes, a minute apart, of ``lines`` lines each; ``lost`` operations are lost before each pass."""
     base = 1_690_000_000_000_000
     places = [(number, n) for number in range(passes) for n in range(lines)]
     return [
@@ -293,7 +293,7 @@ def test_rings_of_p2p_operations() -> None:
 ])  # fmt: skip
 @pytest.mark.parametrize("read_lines", [1, 7, 100, 10_000])
 def test_a_full_ring_is_an_overflow(lines: int, step_us: int, is_overflow: bool, read_lines: int) -> None:
-    """Gaps of a pass as long as its ring are overflow, in however many reads it comes."""
+    """Gaps of a pass as long as its ring are overflow, in any number of reads."""
     apart = 60_000_000
     text = [*ring(10, 0, at_us=0), *ring(lines, 50, at_us=apart, step_us=step_us)]
     text += ring(10, 50 + lines + 3, at_us=3 * apart)
@@ -304,7 +304,7 @@ def test_a_full_ring_is_an_overflow(lines: int, step_us: int, is_overflow: bool,
 
 
 def test_more_lines_than_a_ring_holds_are_no_pass() -> None:
-    """Lines without a pause do not hold back missing records."""
+    """Lines without a pause do not delay the count of missing records."""
     sink = Sink()
     sink.take(*ring(DEFAULT_RING_LINES, 50, at_us=0))
     assert sink.causes() == (0, 0, 0)
@@ -318,7 +318,7 @@ def test_more_lines_than_a_ring_holds_are_no_pass() -> None:
     ("9" * 1024, MAX_RING_LINES),
 ])  # fmt: skip
 def test_ring_sizes(text: str | None, lines: int) -> None:
-    """The environment is read as the plugin reads it."""
+    """The ring sizes are read from the environment as the plugin reads them."""
     names = ("NCCL_INSPECTOR_DUMP_COLL_RING_SIZE", "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE")
     for number, name in enumerate(names):
         sizes = ring_sizes({} if text is None else {name: text})
@@ -326,7 +326,7 @@ def test_ring_sizes(text: str | None, lines: int) -> None:
 
 
 def test_a_full_ring_of_late_records() -> None:
-    """A full ring with gaps that close later is no overflow and excuses no later loss."""
+    """A full ring with gaps that close later is no overflow, and hides no later loss."""
     sink = Sink()
     sink.take(line(DEFAULT_RING_LINES, dump_timestamp_us=1_600_000_000_000_000))
     sink.take(*ring(DEFAULT_RING_LINES, 0, at_us=0, step_us=0))
@@ -335,7 +335,7 @@ def test_a_full_ring_of_late_records() -> None:
 
 
 def test_gaps_await_the_end_of_their_batch(tmp_path: Path) -> None:
-    """A batch read in part has no cause yet, over a restart too; at rest for two seconds it is over."""
+    """A partly read batch has no causes yet, even after a restart; after two seconds without new lines it has ended."""
     text, path = ring(DEFAULT_RING_LINES, 50, at_us=0), tmp_path / "here-pid7.log"
     path.touch()
     clock = FakeClock()

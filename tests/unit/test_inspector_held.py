@@ -1,4 +1,4 @@
-"""Record files that ranks hold open: they are read at once, whatever else lies in their directory."""
+"""Record files that ranks hold open are read at once, however many files their directory has."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from exporters.inspector.reading.record_files import Ownership
 
 
 def identity(path: Path) -> tuple[int, int]:
-    """Device and inode."""
+    """Return device and inode."""
     status = path.stat()
     return status.st_dev, status.st_ino
 
 
 def holding(*paths: Path) -> Ownership:
-    """The file ownership of a node with ranks that hold these files open."""
+    """Return the ownership on a node whose ranks hold these files open."""
     return Ownership({identity(path): str(path) for path in paths}, frozenset({"here"}))
 
 
 def operations(reader: DirectoryReader, ownership: Ownership) -> int:
-    """The operations of all writers after one turn."""
+    """Return the number of all writers' operations after one turn."""
     writers = published(reader.turn(ownership, last=True)).writers
     return sum(own.operations for writer in writers for key, own in writer.totals.items())
 
@@ -37,10 +37,9 @@ def operations(reader: DirectoryReader, ownership: Ownership) -> int:
 @pytest.mark.parametrize("folder", ["", "job"])
 @pytest.mark.parametrize("host", ["here", "pod-1"])
 def test_a_held_file_is_read_before_the_next_look(tmp_path: Path, folder: str, host: str) -> None:
-    """A file that a rank holds open is read in the next turn; a look at its directory is not due for a second.
+    """A file that a rank holds open is read in the next turn, before the next search of its directory.
 
-    Its name may be of a container's host name that is not known yet.
-    """
+    The file's name may have an unknown host name of a container."""
     (tmp_path / folder).mkdir(exist_ok=True)
     reader = DirectoryReader(tmp_path, FakeClock(), lambda *_: True)
     assert operations(reader, holding()) == 0
@@ -52,7 +51,7 @@ def test_a_held_file_is_read_before_the_next_look(tmp_path: Path, folder: str, h
 
 
 def test_held_files_wait_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One held file more than a turn takes up is taken up by the next turn."""
+    """A turn adds at most MAX_HELD_TAKEN held files; the next turn adds the rest."""
     monkeypatch.setattr(record_files, "MAX_HELD_TAKEN", 2)
     reader = DirectoryReader(tmp_path, FakeClock(), lambda *_: True)
     assert operations(reader, holding()) == 0
@@ -65,7 +64,7 @@ def test_held_files_wait_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_a_held_file_beyond_the_entry_limit_is_followed(tmp_path: Path) -> None:
-    """A held file that a look does not reach, as others crowd its directory, is read as it grows."""
+    """A held file beyond the limit of directory entries is read as it grows."""
     for number in range(8):
         (tmp_path / f"crowd-{number}").touch()
     log = tmp_path / list(os.scandir(tmp_path))[-1].name
@@ -86,8 +85,8 @@ def test_a_held_file_beyond_the_entry_limit_is_followed(tmp_path: Path) -> None:
     "path", ["outside.log", "root/../outside.log", "root/a/b/deep.log", "root/link/there.log", "root/other.log"]
 )
 def test_a_path_is_no_proof(tmp_path: Path, path: str) -> None:
-    """A path that a process reports is followed only at most one level below the directory, through no link, and where
-    that very file is."""
+    """A path that a process reports is followed only if it is at most one level below the directory, passes no link,
+    and leads to the held file."""
     root = tmp_path / "root"
     (root / "a/b").mkdir(parents=True)
     (root / "link").symlink_to(tmp_path)
@@ -103,7 +102,7 @@ def test_a_path_is_no_proof(tmp_path: Path, path: str) -> None:
 
 
 def test_a_root_that_is_a_link_is_known_by_both_names(tmp_path: Path) -> None:
-    """A file is found where the configured directory is a link and the process' path is the resolved one."""
+    """A held file is found even if the configured directory is a link and the process reports the resolved path."""
     (tmp_path / "real").mkdir()
     (tmp_path / "root").symlink_to(tmp_path / "real")
     follower = Follower(Listing(tmp_path / "root", any_name), FakeClock().monotonic)

@@ -1,4 +1,4 @@
-"""Series of communicators that a live process has done with, and what hostile names cost."""
+"""Series of communicators that a live process no longer uses, and hostile names."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ MEGABYTE = 1 << 20
 
 
 def series(comm: str) -> tuple[str, ...]:
-    """The labels of a communicator's series."""
+    """Return the labels of a communicator's series."""
     return ("job", "1", comm, "AllReduce", "8192")
 
 
 def other_total(shown: dict[tuple[str, ...], float]) -> float:
-    """The operations under `other`."""
+    """Return the operations under `other`."""
     return sum(value for labels, value in shown.items() if labels[2] == "other")
 
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for each turn to its end, however busy the machine is: a turn that is not back in time shows nothing."""
+    """Wait for the end of each turn, because a late turn shows nothing on a busy machine."""
     monkeypatch.setattr("exporters.inspector.exporter.WAIT_SECONDS", 60.0)
 
 
 class Life:
-    """An exporter with a job that uses one communicator while others are idle."""
+    """An exporter and a job that uses one communicator while others are idle."""
 
     def __init__(self, path: Path, per_rank: int = 400) -> None:
         self.log = path / "here-pid7.log"
@@ -51,7 +51,7 @@ class Life:
         append(self.log, b"".join(records))
 
     def pass_time(self, seconds: float) -> dict[str, dict[tuple[str, ...], float]]:
-        """Let time pass with a record of the world every LOOK_SECONDS; return what is shown then."""
+        """Let time pass with one record every LOOK_SECONDS; return the exported series."""
         shown: dict[str, dict[tuple[str, ...], float]] = {}
         for _ in range(int(seconds // LOOK_SECONDS)):
             self.write(line(self.sn, id="0xfeed"))
@@ -61,7 +61,7 @@ class Life:
 
 
 def test_an_idle_communicator_ends(tmp_path: Path) -> None:
-    """After six hours without a record its series are gone; the other's go on, and missing records do not fall."""
+    """After six hours without records a communicator's series end; missing records do not fall."""
     life = Life(tmp_path)
     life.write(*(line(sn, id="0xabc") for sn in (0, 1, 5)))
     shown = life.pass_time(IDLE_SECONDS - LOOK_SECONDS)
@@ -74,7 +74,7 @@ def test_an_idle_communicator_ends(tmp_path: Path) -> None:
 
 
 def test_a_communicator_that_returns_begins_at_nothing(tmp_path: Path) -> None:
-    """A returning communicator counts from one, without a gap, also after a restart of the agent."""
+    """A communicator that returns counts from one, without a gap, even after a restart of the agent."""
     life = Life(tmp_path)
     life.write(line(0, id="0xabc"))
     life.pass_time(IDLE_SECONDS + LOOK_SECONDS)
@@ -88,7 +88,7 @@ def test_a_communicator_that_returns_begins_at_nothing(tmp_path: Path) -> None:
 
 
 def test_who_finds_no_room_takes_that_of_the_longest_idle(tmp_path: Path) -> None:
-    """A refused communicator in use gets the room of the longest idle one; its past stays in `other`."""
+    """A refused communicator in use replaces the longest idle one; its earlier operations stay in `other`."""
     life = Life(tmp_path, per_rank=18)
     life.write(line(0, id="0xfeed"), line(0, id="0xabc"), line(0, id="0xdef"), line(0, id="0xbee"))
     life.sn = 1
@@ -105,7 +105,8 @@ def test_who_finds_no_room_takes_that_of_the_longest_idle(tmp_path: Path) -> Non
 
 
 def test_a_communicator_ends_when_another_took_its_place(tmp_path: Path) -> None:
-    """Made again with the same place, size and name, the one before ends after ten minutes, not after six hours."""
+    """If a new communicator has the same rank, size and name, the old one ends after ten minutes instead of six
+    hours."""
     life = Life(tmp_path)
     life.write(line(0, id="0xabc", n_ranks=4))
     life.pass_time(LOOK_SECONDS)
@@ -122,7 +123,7 @@ def test_a_communicator_ends_when_another_took_its_place(tmp_path: Path) -> None
 def test_a_communicator_beside_twelve_that_are_made_again_and_again(
     tmp_path: Path, names: str, minutes: int, sizes: int
 ) -> None:
-    """One that is made when there is no room left has series of its own within an hour, and keeps them."""
+    """A communicator made while the budget is used up gets its own series within an hour, and keeps them."""
     life = Life(tmp_path)
     sn, shown_since = 0, None
     for minute in range(180):
@@ -146,14 +147,14 @@ def test_a_communicator_beside_twelve_that_are_made_again_and_again(
 
 
 def resident_bytes() -> int:
-    """What this process has in memory now."""
+    """Return the resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_communicators_without_end(tmp_path: Path) -> None:
-    """Of hundreds of thousands of names in one file (millions in the full run) all are counted, in less than 20 MB."""
+    """100,000 communicators in one file (a million in the full run) are all counted, with less than 20 MB."""
     names = 1_000_000 if os.environ.get("RANKWATCH_TEST_FULL") else 100_000
     log = tmp_path / "here-pid7.log"
     start, end = line(0, id="0xID").split(b"ID", 1)
@@ -175,7 +176,7 @@ def test_communicators_without_end(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["id", "comm_name", "hostname", "coll", "coll_timing_source"])
 def test_megabyte_strings(tmp_path: Path, key: str) -> None:
-    """A megabyte in a key, another one in each line, is bounded: no more than 20 MB stay after a hundred of them."""
+    """A hundred lines with a key of a megabyte each leave less than 20 MB in memory."""
     log = tmp_path / "here-pid7.log"
     reader = make(tmp_path)
     reader.turn(EVERYONE)

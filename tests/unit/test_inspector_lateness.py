@@ -15,7 +15,7 @@ TP, OTHER_TP, DP = "82bdbf0ea6cd18", "8a3facf16d62aa", "1fa4c2eba3da83"
 
 
 def matched(directory: Path) -> Matched:
-    """What the reader makes of a directory."""
+    """Return the reader's results for a directory."""
     late: Late = defaultdict(lambda: [0, 0])
     communicators: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
     every = (item for writer in read(make(directory)).writers for item in writer.totals.items())
@@ -29,7 +29,7 @@ def matched(directory: Path) -> Matched:
 
 
 def without(directory: Path, scratch: Path, rank: int, share: float) -> Path:
-    """A copy without a share of one rank's records, chosen by chance."""
+    """Copy the records without a random share of one rank's records."""
     chance = random.Random(20)  # noqa: S311  the same records every time
     for path in sorted(directory.glob("*.log")):
         lines = path.read_text().splitlines(keepends=True)
@@ -41,14 +41,15 @@ def without(directory: Path, scratch: Path, rank: int, share: float) -> Path:
 
 @pytest.mark.parametrize("folder", ["late_tp", "late_nic", "late_nobody"])
 def test_lateness_adds_up_exactly(folder: str, tmp_path: Path) -> None:
-    """The lateness of real records equals the sum over a table of all operations."""
+    """The lateness in real records equals the sum over a table of all operations."""
     directory = unpacked(DATA / folder, tmp_path)
     assert matched(directory) == worked_out(directory)
 
 
 @pytest.mark.parametrize("share_lost", [0.0, 0.5])
 def test_the_late_rank_is_named(share_lost: float, tmp_path: Path) -> None:
-    """A rank that computes 2 ms longer is last in more than 95 % of its group's operations, also with half of them."""
+    """A rank that computes 2 ms longer is last in over 95 % of its group's operations, even if half its records are
+    lost."""
     directory = without(unpacked(DATA / "late_tp", tmp_path), tmp_path, 2, share_lost)
     late = matched(directory)
     assert late.share_last(TP)[2] > 0.95
@@ -60,17 +61,17 @@ def test_the_late_rank_is_named(share_lost: float, tmp_path: Path) -> None:
 
 SLACK = 64
 Late = dict[tuple[str, str, int], list[int]]
-"""Last arrivals and lateness in microseconds by communicator, collective and rank in it."""
+"""Last arrivals and lateness in microseconds by communicator, collective and rank."""
 
 
 class Matched(NamedTuple):
-    """What was matched: by rank, and by communicator and collective [matched, unmatched, floor, spread]."""
+    """Results of matching: by rank, and by communicator and collective [matched, unmatched, floor, spread]."""
 
     late: Late
     communicators: dict[tuple[str, str], list[int]]
 
     def share_last(self, comm: str) -> list[float]:
-        """The share of a communicator's operations to which each rank came last."""
+        """Return, for each rank, the share of a communicator's operations to which the rank came last."""
         matched = sum(own[0] for (own_comm, _), own in self.communicators.items() if own_comm == comm)
         last: Counter[int] = Counter()
         for (own_comm, _, rank), (arrivals, _) in self.late.items():
@@ -80,7 +81,7 @@ class Matched(NamedTuple):
 
 
 def worked_out(directory: Path) -> Matched:
-    """The same from a table of all records: kernel times alone decide which rank is last."""
+    """Compute the same from a table of all records, in which kernel times alone decide the last rank."""
     kinds: dict[tuple[str, str, int, int], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     for path in directory.glob("*.log"):
         for text in path.read_text().splitlines():

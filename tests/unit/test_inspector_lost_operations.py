@@ -1,4 +1,4 @@
-"""What a communicator's ranks on this node lost in the plugin's ring or its one slot, as scrapes see it."""
+"""Operations that ranks on this node lost in the plugin's ring or in its one slot, as scrapes show them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ ABC = ("job", "abc")
 
 
 def one_slot(text: bytes) -> bytes:
-    """The same lines as plugins write them that keep one operation per communicator: without its name."""
+    """Return the lines as a plugin with one slot per communicator writes them: without the communicator's name."""
     return text.replace(b'"comm_name":"tp",', b"")
 
 
 def bench_of(path: Path, *pids: int) -> Bench:
-    """An exporter that has read the empty files of these processes, which have small rings."""
+    """Return an exporter that follows the empty files of these processes, which have small rings."""
     bench = Bench(path)
     settings = {f"NCCL_INSPECTOR_DUMP_{kind}_RING_SIZE": str(RING) for kind in ("COLL", "P2P")}
     bench.ranks.settings = dict.fromkeys(pids, settings)
@@ -36,13 +36,13 @@ def bench_of(path: Path, *pids: int) -> Bench:
 
 
 def overflown(path: Path, pid: int, passes: int, dropped: int) -> None:
-    """Write full passes of a rank, with ``dropped`` operations lost before each, number 0 among the first."""
+    """Write full passes of a rank, with ``dropped`` operations lost before each; operation 0 is in the first pass."""
     lines = [text.replace(b'"pid":7', b'"pid":%d' % pid) for text in overflowing(passes, RING, dropped)]
     append(path / f"here-pid{pid}.log", b"".join(lines))
 
 
 def test_what_the_one_slot_lost_is_counted(tmp_path: Path) -> None:
-    """Where the plugin keeps one operation, each number left out was lost in its slot."""
+    """If the plugin has one slot, each missing number counts as lost there."""
     bench = bench_of(tmp_path, 7, 8)
     for pid in (7, 8):
         (tmp_path / f"here-pid{pid}.log").write_bytes(one_slot(line(0, pid=pid) + line(5, pid=pid)))
@@ -52,11 +52,11 @@ def test_what_the_one_slot_lost_is_counted(tmp_path: Path) -> None:
 
 
 def test_what_the_ring_lost_is_summed_over_the_ranks_here(tmp_path: Path) -> None:
-    """Only overflows of the collectives' ring count."""
+    """Only overflows of the collectives' ring count, summed over the ranks on this node."""
     bench = bench_of(tmp_path, 7, 8)
     for pid in (7, 8):
         (tmp_path / f"here-pid{pid}.log").write_bytes(line(0, pid=pid, dump_timestamp_us=1_680_000_000_000_000))
-    bench.look()  # the writers are known from here on, and with them the size of their rings
+    bench.look()  # the writers, and so their ring sizes, are known after this
     overflown(tmp_path, 7, 3, 40)
     overflown(tmp_path, 8, 2, 10)
     bench.look()
@@ -71,7 +71,7 @@ def test_what_the_ring_lost_is_summed_over_the_ranks_here(tmp_path: Path) -> Non
 
 
 def test_it_never_falls_while_the_communicator_has_a_series(tmp_path: Path) -> None:
-    """The losses of an ended rank stay while another rank has a series, also over a restart."""
+    """The losses of an ended rank stay while another rank has a series, even after a restart."""
     bench = bench_of(tmp_path, 7, 8)
     for pid, last in ((7, 5), (8, 3)):
         (tmp_path / f"here-pid{pid}.log").write_bytes(one_slot(line(0, pid=pid) + line(last, pid=pid)))
@@ -94,14 +94,14 @@ def test_it_never_falls_while_the_communicator_has_a_series(tmp_path: Path) -> N
 def losing(
     pid: int, lost: int, size: str = "8192", collective: str = "AllReduce", *, caught_up: bool = True
 ) -> WriterTotals:
-    """A writer with one accumulator and ``lost`` lost operations."""
+    """Return a writer with one accumulator and ``lost`` lost operations."""
     totals = {SeriesKey("abc", 0, collective, size): Accumulator(1, 1, 1, 1)}
     return msgspec.structs.replace(writer(pid, caught_up=caught_up), totals=totals, lost={("abc", 0): lost})
 
 
 @pytest.mark.parametrize(("size", "collective"), [("other", "AllReduce"), ("8192", "p2p_send")])
 def test_only_communicators_with_a_collective_series_of_their_own_have_it(size: str, collective: str) -> None:
-    """Refused communicators, and those with only sends and receives, have no counter."""
+    """A refused communicator, and one with only sends and receives, has no counter."""
     refused, admitted = losing(1, 5, size, collective), losing(2, 3)
     labels = labelled(refused) | labelled(admitted, rank="2")
     alone = InspectorSnapshot((view(refused),), labels, Inheritance(), 0)
@@ -111,7 +111,7 @@ def test_only_communicators_with_a_collective_series_of_their_own_have_it(size: 
 
 
 def test_a_summand_behind_withholds_it() -> None:
-    """The sum is withheld while any rank or reader may still add to what was shown."""
+    """The sum is withheld while a rank or reader has not caught up."""
     one, behind = losing(1, 5), losing(2, 3, "other", caught_up=False)
     labels = labelled(one) | labelled(behind, rank="2")
     snapshot = InspectorSnapshot(

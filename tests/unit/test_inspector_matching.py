@@ -24,17 +24,16 @@ WRITER_KEYS = [WriterKey(1, inode, 0, "here", inode) for inode in range(MAX_MEMB
 
 
 class Totals:
-    """What was credited, by writer."""
+    """The credited operations of each writer."""
 
     def __init__(self) -> None:
         self.of: dict[WriterKey, Arrivals] = defaultdict(Arrivals)
 
     def credit(self, writer_key: WriterKey, arrivals: Arrivals) -> None:
-        """Add."""
         self.of[writer_key] = self.of[writer_key].plus(arrivals)
 
     def credit_of(self, writer_key: WriterKey, key: SeriesKey) -> Credit:
-        """What a reader gives for a writer that it has."""
+        """Return the function that credits a writer, as a reader does."""
         assert key.comm == "abc"
         return partial(self.credit, writer_key)
 
@@ -48,7 +47,7 @@ def join(
     writer_key: WriterKey | None = None,
     uid: int = 1000,
 ) -> BoardMember:
-    """One rank's place."""
+    """Add one rank to a communicator."""
     writer_key = writer_key or WRITER_KEYS[rank]
     key = SeriesKey(comm, rank, "AllReduce", "8192")
     member = matching.join(writer_key, key, n_ranks, partial(totals.credit, writer_key), uid=uid)
@@ -57,12 +56,12 @@ def join(
 
 
 def note(member: BoardMember, operations: dict[int, int]) -> None:
-    """Give operations, times by number."""
+    """Record operations, as durations by number."""
     member.note(list(operations), max(operations), list(operations.values()))
 
 
 def pair() -> tuple[Matching, Totals, list[BoardMember]]:
-    """A communicator of two."""
+    """Return a communicator of two ranks."""
     matching, totals = Matching(), Totals()
     return matching, totals, [join(matching, totals, rank, 2) for rank in range(2)]
 
@@ -70,7 +69,7 @@ def pair() -> tuple[Matching, Totals, list[BoardMember]]:
 @pytest.mark.slow
 @given(st.data())
 def test_neither_order_nor_restart_changes_what_is_found(data: st.DataObject) -> None:
-    """Chunks of three ranks' records in any order, with the state saved and taken back in between, give the same."""
+    """Three ranks' records give the same result in any order, and with saves and restores between."""
     operations = data.draw(st.lists(st.tuples(*[st.integers(1, 5000)] * 3), min_size=1, max_size=SLACK))
     matching, totals = Matching(), Totals()
     cuts = [data.draw(st.integers(1, len(operations))) for _ in range(3)]
@@ -102,7 +101,7 @@ def test_neither_order_nor_restart_changes_what_is_found(data: st.DataObject) ->
 
 
 def test_what_one_rank_has_no_record_of_is_let_go_and_counted() -> None:
-    """An operation that a rank left out is given up once all ranks are well past it, and not before."""
+    """An operation that a rank has no record of is dropped and counted once all ranks are SLACK operations past it."""
     matching, totals, (one, two) = pair()
     note(one, {0: 500, 1: 500})
     note(two, {1: 500})
@@ -118,13 +117,13 @@ def test_what_one_rank_has_no_record_of_is_let_go_and_counted() -> None:
 
 @pytest.mark.parametrize("n_ranks", [1, MAX_MEMBERS + 1])
 def test_communicators_that_cannot_be_matched(n_ranks: int) -> None:
-    """A communicator of one, or of more ranks than a node has GPUs, has no place."""
+    """A communicator of one rank, or of more ranks than MAX_MEMBERS, is not matched."""
     assert Matching().join(WRITER_KEYS[0], SeriesKey("abc", 0, "AllReduce", "8192"), n_ranks, lambda _: None) is None
     assert Matching().join(WRITER_KEYS[0], SeriesKey("abc", 0, "AllReduce", "8192"), MAX_MEMBERS, lambda _: None)
 
 
 def test_a_communicator_with_members_elsewhere_is_given_up() -> None:
-    """Beyond the bound nothing waits for a rank that was never seen; when it comes, matching begins from there."""
+    """Above a limit no operation waits for a rank without records; matching starts when that rank appears."""
     matching, totals = Matching(), Totals()
     one = join(matching, totals, 0, 2)
     note(one, dict.fromkeys(range(MAX_OPEN_ALONE), 9))
@@ -143,12 +142,12 @@ def test_a_communicator_with_members_elsewhere_is_given_up() -> None:
 
 
 def test_one_rank_far_ahead_does_not_fill_the_memory() -> None:
-    """Of a rank far ahead the newer half of its waiting operations stays; the others are counted as unmatched."""
+    """Of a rank far ahead, the newer half of its waiting operations stays; the older half counts as unmatched."""
     matching, totals, (one, two) = pair()
     note(two, {0: 9})
     note(one, dict.fromkeys(range(MAX_OPEN), 9))
     assert len(one.times) == MAX_OPEN
-    note(one, {MAX_OPEN: 9})  # 0 is whole
+    note(one, {MAX_OPEN: 9})  # 0 is matched
     assert len(one.times) == MAX_OPEN
     note(one, {MAX_OPEN + 1: 9})
     assert len(one.times) == MAX_OPEN // 2
@@ -157,7 +156,7 @@ def test_one_rank_far_ahead_does_not_fill_the_memory() -> None:
 
 
 def test_an_operation_is_counted_once() -> None:
-    """An operation that was dropped for one rank far ahead is not counted again when the other rank records it."""
+    """An operation dropped for one rank far ahead is not counted again when the other rank records it."""
     matching, totals, members = pair()
     for member in members:
         note(member, dict.fromkeys(range(MAX_OPEN + 1000), 9))
@@ -167,7 +166,7 @@ def test_an_operation_is_counted_once() -> None:
 
 
 def test_all_that_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit of waiting operations the longest list is cut and counted."""
+    """Above the limit of waiting operations the longest list is cut, and the dropped operations are counted."""
     monkeypatch.setattr(module, "MAX_OPEN_IN_ALL", 9)
     matching, totals, (one, _) = pair()
     alone = join(matching, totals, 0, 2, comm="def")
@@ -184,7 +183,7 @@ def test_all_that_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the bound of places none is given; a writer that leaves gives its places back."""
+    """Above the limit of members, a rank is refused; a writer that leaves frees its members."""
     monkeypatch.setattr(module, "MAX_MEMBERS_IN_ALL", 2)
     matching, totals, _ = pair()
     key = SeriesKey("def", 0, "AllReduce", "8192")
@@ -194,12 +193,12 @@ def test_places_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_members_made_up_by_one_user_leave_others_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group that joins endless members is refused, and takes no rank of another group."""
+    """A group that adds members without end is refused, and displaces no member of another group."""
     monkeypatch.setattr(module, "MAX_MEMBERS_IN_ALL", 20)
     matching = Matching()
     keys = [SeriesKey(f"{number}", 0, "AllReduce", "8192") for number in range(20)]
     joined = [matching.join(WRITER_KEYS[0], key, 2, lambda _: None, ("crowd",)) for key in keys]
-    assert sum(one is not None for one in joined) == 13  # twice what is left free
+    assert sum(one is not None for one in joined) == 13  # twice the members left free
     mine = matching.join(WRITER_KEYS[1], keys[19], 2, lambda _: None, ("victim",))
     assert mine is not None
     assert matching.join(WRITER_KEYS[0], keys[19], 2, lambda _: None, ("crowd",)) is None
@@ -208,7 +207,7 @@ def test_members_made_up_by_one_user_leave_others_theirs(monkeypatch: pytest.Mon
 
 
 def test_who_lets_most_operations_wait_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Many small boards of one user give way before the large one of another."""
+    """At the limit the user with the most waiting operations loses some, even if they are on many small boards."""
     monkeypatch.setattr(module, "MAX_OPEN_IN_ALL", 12)
     matching = Matching()
 
@@ -227,7 +226,7 @@ def test_who_lets_most_operations_wait_gives_way(monkeypatch: pytest.MonkeyPatch
 
 
 def test_another_users_file_in_a_communicators_name_changes_nothing() -> None:
-    """A writer that gives itself a member's place in files of another user takes no place and no operation from it."""
+    """A file of another user that claims a member's rank changes neither the rank nor its operations."""
     matching, totals, members = pair()
     note(members[0], {0: 10, 1: 10})
     forged = join(matching, totals, 0, 2, writer_key=WRITER_KEYS[9], uid=1001)
@@ -242,7 +241,7 @@ def test_another_users_file_in_a_communicators_name_changes_nothing() -> None:
 
 
 def test_a_writer_that_is_let_go_leaves_nothing_uncounted() -> None:
-    """When a member ends or is replaced, its waiting operations count as unmatched."""
+    """When a writer ends or is replaced, its waiting operations count as unmatched."""
     matching, totals, (one, two) = pair()
     alone = join(matching, totals, 0, 2, comm="def")
     note(one, {0: 9, 1: 9, 2: 9})
@@ -257,17 +256,17 @@ def test_a_writer_that_is_let_go_leaves_nothing_uncounted() -> None:
 
 
 def kind_of(rank: int, comm: str) -> SeriesKey:
-    """One rank's operations of a communicator."""
+    """Return the series key of one rank in a communicator."""
     return SeriesKey(comm, rank, "AllReduce", "1KB")
 
 
 def writer(pid: int) -> WriterKey:
-    """A writer with its own file."""
+    """Return the key of a writer with its own file."""
     return WriterKey(64, pid, 0, "here", pid)
 
 
 def test_after_a_restart_who_lets_most_wait_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Boards of the checkpoint belong to their users still: the other user's small board must not give way first."""
+    """Restored boards still belong to their users, so another user's small board is not cut first."""
     monkeypatch.setattr(matching, "MAX_OPEN_IN_ALL", 100)
     before = Matching()
     greedy = before.join(writer(1), kind_of(0, "m"), 2, lambda _: None, (1001, "/m"), 1001)
@@ -285,7 +284,7 @@ def test_after_a_restart_who_lets_most_wait_gives_way(monkeypatch: pytest.Monkey
 
 
 def test_after_a_restart_a_user_holds_what_he_held() -> None:
-    """Restored entries count for their user's share."""
+    """Restored members count against their user's share."""
 
     def enter(boards: Matching, number: int) -> BoardMember | None:
         return boards.join(writer(number), kind_of(0, f"c{number}"), 2, lambda _: None, (1, "/m"), 1)
@@ -306,7 +305,7 @@ def latest(times: Sequence[int]) -> tuple[int, int] | None:
 
 
 @pytest.mark.parametrize(("times", "last"), [
-    ((2000, 2010, 80, 2005), (2, 1920)),  # one is late: the others waited for it alone from its second on
+    ((2000, 2010, 80, 2005), (2, 1920)),  # one is late: the others waited for it, from the second to last on
     ((2000, 90, 80, 2005), (2, 10)),
     ((500, 20), (1, 480)),
     ((500, 500), None),
@@ -317,5 +316,5 @@ def latest(times: Sequence[int]) -> tuple[int, int] | None:
     ((10_101, 10_000, 10_500), (1, 101)),
 ])  # fmt: skip
 def test_the_last_to_arrive_has_the_shortest_time(times: tuple[int, ...], last: tuple[int, int] | None) -> None:
-    """The member with the shortest time came last, by the difference to the second; a tie names none."""
+    """The member with the shortest time came last, by its difference to the second shortest; a tie names none."""
     assert latest(times) == last

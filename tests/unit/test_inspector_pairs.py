@@ -1,4 +1,4 @@
-"""Pairs of ranks: what is measured of them, what is shown, and how much of it there is at most."""
+"""Pairs of ranks: their bandwidth, the shown pairs, and the limits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ GIGABYTES_PER_SECOND = 1e9
 
 
 def made(*, room: int = 10**6, admitted: int = 10**6) -> Pairs:
-    """The pairs of a writer with this limit of series."""
+    """Return the pairs of a writer with this limit of series."""
     remaining = admitted
 
     def admit(series: int) -> bool:
@@ -52,17 +52,17 @@ def made(*, room: int = 10**6, admitted: int = 10**6) -> Pairs:
 
 
 def operations(peer: int, times: Iterable[int]) -> list[P2PPerf]:
-    """Records of operations with a peer, with these durations in microseconds."""
+    """Return records of operations with a peer, with these durations in microseconds."""
     return [P2PPerf("p2p_send", number, SIZE, time, KERNEL_TIMING, peer=peer) for number, time in enumerate(times)]
 
 
 def end(n_ranks: int = 64, comm: str = "abc", direction: str = P2P_SEND) -> End:
-    """Rank 0's end."""
+    """Return rank 0's end of a pair."""
     return End(comm, 0, n_ranks, direction)
 
 
 def window(pairs: Pairs, times: dict[int, int], own: End | None = None, ranks: int = 1) -> None:
-    """One window with these microseconds of each peer's operations."""
+    """Fill one window with operations of this duration (microseconds) for each peer."""
     for peer, time in times.items():
         pairs.note(own or end(), SIZE, operations(peer, [time] * MIN_OPERATIONS))
     for _ in range(WINDOW_ROLLS):
@@ -70,7 +70,7 @@ def window(pairs: Pairs, times: dict[int, int], own: End | None = None, ranks: i
 
 
 def shown(pairs: Pairs) -> dict[int, float]:
-    """GB/s by peer."""
+    """Return GB/s by peer."""
     return {key[4]: bandwidth / GIGABYTES_PER_SECOND for key, bandwidth in pairs.shown().items()}
 
 
@@ -87,7 +87,7 @@ def test_what_is_shown_survives_waiting_for_the_peer() -> None:
 
 
 def test_a_window_has_enough_time_and_operations() -> None:
-    """Nothing is shown before ten seconds have passed and as many operations came as it takes."""
+    """A window needs ten seconds and MIN_OPERATIONS operations before its bandwidth is shown."""
     pairs = made()
     pairs.note(end(), SIZE, operations(1, [100] * (MIN_OPERATIONS - 1)))
     for _ in range(WINDOW_ROLLS):
@@ -105,7 +105,7 @@ def test_a_window_has_enough_time_and_operations() -> None:
 
 
 def test_only_large_messages_tell() -> None:
-    """Messages above LEAST_BYTES count, and only those of a pair of two ranks."""
+    """Only messages above LEAST_BYTES between two different ranks count."""
     pairs = made()
     pairs.note(end(), LEAST_BYTES, operations(1, [100] * MIN_OPERATIONS))
     for peer in (0, -1, 64, 2**62):
@@ -123,13 +123,13 @@ def test_the_slowest_and_those_that_fell_most_are_shown() -> None:
     """Of nine pairs eight are shown: the four slowest, and the four furthest below their own best."""
     pairs = made()
     window(pairs, {peer: 10 * peer for peer in range(1, MAX_PAIRS + 2)})
-    assert set(shown(pairs)) == {*range(6, 10)} | {*range(1, 5)}  # none fell: any four
+    assert set(shown(pairs)) == {*range(6, 10)} | {*range(1, 5)}  # none fell, so any four
     window(pairs, {peer: 10 * peer * (3 if peer == 5 else 1) for peer in range(1, MAX_PAIRS + 2)})
     assert (len(shown(pairs)), shown(pairs)[5]) == (MAX_PAIRS, pytest.approx(1e3 / 150))
 
 
 def test_series_do_not_come_and_go_by_chance() -> None:
-    """While times differ by a fifth from window to window the same pairs stay shown; a slower one takes a place."""
+    """While times vary by a fifth, the same pairs stay shown; a slower pair replaces one of them."""
     pairs = made()
     rng = random.Random(3)  # noqa: S311
     window(pairs, dict.fromkeys(range(1, 31), 100))
@@ -143,7 +143,7 @@ def test_series_do_not_come_and_go_by_chance() -> None:
 
 
 def test_no_more_pairs_than_the_bound() -> None:
-    """A rank has at most MAX_PAIRS series, however many peers, sizes and directions."""
+    """A rank has at most MAX_PAIRS series over all peers, sizes and directions."""
     pairs = made()
     for comm in ("abc", "def"):
         for direction in (P2P_SEND, P2P_RECV):
@@ -154,7 +154,7 @@ def test_no_more_pairs_than_the_bound() -> None:
 
 
 def test_no_more_series_than_are_admitted() -> None:
-    """Refused series are not shown; admitted ones stay."""
+    """Refused series are not shown; admitted series stay."""
     pairs = made(admitted=3)
     window(pairs, {1: 100, 2: 100})
     window(pairs, dict.fromkeys(range(1, 6), 100))
@@ -164,7 +164,7 @@ def test_no_more_series_than_are_admitted() -> None:
 
 
 def test_no_more_peers_than_the_bound_are_measured() -> None:
-    """Of MAX_PEERS + 1 peers one is left out, until it is its turn: then all had theirs."""
+    """At most MAX_PEERS peers are measured at a time; over two periods each of MAX_PEERS + 1 peers is measured."""
     pairs, n_ranks = made(), MAX_PEERS + 2
     times, seen = dict.fromkeys(range(1, n_ranks), 100), set()
     for _ in range(2 * TURN_ROLLS // WINDOW_ROLLS):
@@ -176,7 +176,7 @@ def test_no_more_peers_than_the_bound_are_measured() -> None:
 
 
 def test_no_more_is_measured_than_there_is_room_for() -> None:
-    """A pair beyond the room of all writers is not measured; room that is given back is another's."""
+    """A pair above the limit of all writers is not measured; when another pair ends, it can be."""
     room = FairBudget(MAX_MEASURED_IN_ALL)
     one, other = (Pairs(room, (), lambda _: True) for _ in range(2))
     for comm in range(MAX_MEASURED_IN_ALL // 63 + 1):
@@ -193,7 +193,7 @@ def test_no_more_is_measured_than_there_is_room_for() -> None:
 
 
 def test_no_more_samples_than_the_bound() -> None:
-    """A window keeps at most MAX_SAMPLES, from its beginning and its end alike."""
+    """A window keeps at most MAX_SAMPLES samples, both of its beginning and of its end."""
     pair = Pair()
     for _ in range(MAX_SAMPLES):
         pair.add(1.0)
@@ -210,7 +210,7 @@ def test_no_more_samples_than_the_bound() -> None:
 
 
 def test_a_pair_that_rests_has_no_series() -> None:
-    """For five minutes the last window's value stays, then the pair is forgotten."""
+    """A pair without operations keeps its last value for five minutes, and is then forgotten."""
     pairs = made()
     window(pairs, {1: 100})
     for _ in range(IDLE_ROLLS - WINDOW_ROLLS):
@@ -222,7 +222,7 @@ def test_a_pair_that_rests_has_no_series() -> None:
 
 
 def test_series_of_records() -> None:
-    """Records become series that name sender and receiver by their ranks in the communicator; both ends alike."""
+    """The series name sender and receiver by their ranks in the communicator, with the same labels at both ends."""
     sink = Sink()
     for sn in range(MIN_OPERATIONS):
         sink.take(p2p(2 * sn + 1, p2p_msg_size_bytes=SIZE), p2p(2 * sn + 2, "Recv", p2p_msg_size_bytes=SIZE))
@@ -245,7 +245,7 @@ def test_series_of_records() -> None:
 
 
 def test_pairs_end_with_their_communicator_and_their_writer() -> None:
-    """An ended pair gives its room back and returns as new."""
+    """A pair that ended frees its share of the limit, and counts as new when it returns."""
     shared = Shared()
     aggregate = Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared)
     sink = Sink()
@@ -260,7 +260,7 @@ def test_pairs_end_with_their_communicator_and_their_writer() -> None:
 
 
 def test_ends_without_a_pair_take_no_memory() -> None:
-    """Operations without a measurable pair leave nothing behind."""
+    """Operations without a measurable pair use no memory."""
     pairs = made(room=1)
     for n_ranks in range(2, 100):
         pairs.note(end(n_ranks), SIZE, operations(peer=-1, times=[100]))

@@ -1,4 +1,4 @@
-"""Inspector's Prometheus mode: a file's owner, when the file counts, and what is shown of it."""
+"""Inspector's Prometheus mode: the owner of a file, its validity, and its series."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Node(ExporterNode):
         self.start()
 
     def add_rank(self, rank: int = 0, uid: int = ME, job: str = "4711", ranks: int = 1, **settings: str) -> ProcessKey:
-        """A process (pid from 10) of one rank or several; ``settings`` replace variables of this mode."""
+        """Add a process (pid from 10) of ``ranks`` ranks; ``settings`` replace variables of Prometheus mode."""
         pid = 10 + rank
         self.proc.add(pid, uid=uid)
         given = environment(rank, job=job) | MODE | settings
@@ -65,7 +65,7 @@ class Node(ExporterNode):
         return facts.key
 
     def write(self, value: float = 100, number: int = 0, rows: int = 1) -> Path:
-        """The file of a GPU, written now by our clock."""
+        """Write the file of a GPU, with the fake clock's time."""
         path = self.folder / f"nccl_inspector_metrics_{UUIDS[number]}.prom"
         text = ""
         for row in range(rows):
@@ -77,23 +77,23 @@ class Node(ExporterNode):
         return path
 
     def open(self, path: Path, rank: int = 0, fd: int = 9, flags: str = "0100001") -> None:
-        """Have a rank's process hold a file open, for writing unless other flags are given."""
+        """Let a rank's process hold a file open, for writing unless ``flags`` say otherwise."""
         (self.proc.root / f"{10 + rank}/fd/{fd}").unlink(missing_ok=True)
         self.proc.hold(10 + rank, path, fd, flags)
 
     def add_writer(self, rank: int = 0, value: float = 100, rows: int = 1, **settings: Any) -> Path:
-        """A rank that holds the file of a GPU, open for writing and just written."""
+        """Add a rank that holds the file of a GPU open for writing."""
         self.add_rank(rank, **settings)
         path = self.write(value, rank, rows)
         self.open(path, rank)
         return path
 
     def looks(self, count: int = 2) -> dict[str, float]:
-        """Look several times, and return what the last look shows."""
+        """Look several times, and return the series after the last look."""
         return [self.look() for _ in range(count)][-1]
 
     def shown(self) -> dict[str, float]:
-        """What is shown, by name and label values, and the number of ranks in each state."""
+        """Return the series, keyed by name and label values, and the number of ranks in each state."""
         values = {
             "/".join(part for part in name.split("/") if part)
             .removeprefix("inspector_")
@@ -106,14 +106,14 @@ class Node(ExporterNode):
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    """A node."""
+    """Provide a node."""
     made = Node(tmp_path)
     yield made
     made.end()
 
 
 def test_what_a_rank_writes_is_shown_as_its_own(node: Node) -> None:
-    """Two ranks with identical series in their files have one set each."""
+    """Two ranks with identical rows in their files each have their own series."""
     for rank in (0, 1):
         node.add_writer(rank, 100 + rank)
     written = node.clock.time()
@@ -126,14 +126,14 @@ def test_what_a_rank_writes_is_shown_as_its_own(node: Node) -> None:
 
 
 def test_the_plugins_counters_are_shown(node: Node) -> None:
-    """The plugin's own counters are shown beside the means."""
+    """The plugin's own counters are shown in addition to the means."""
     path = node.add_writer()
     path.write_text(path.read_text() + 'nccl_collectives_total{gpu="GPU0"} 7\n')
     assert node.looks()["plugin_operations_total/4711/0/collectives"] == 7
 
 
 def test_nothing_is_no_data(node: Node) -> None:
-    """Without a rank in this mode there is no source; one that never wrote a file is waited for."""
+    """Without a rank in this mode there is no source; a rank that has not written a file is waiting."""
     with pytest.raises(NoData):
         node.look()
     node.add_rank(0, **JSON_MODE)
@@ -144,7 +144,7 @@ def test_nothing_is_no_data(node: Node) -> None:
 
 
 def test_a_file_that_is_written_anew(node: Node) -> None:
-    """While the plugin writes, empty or half, the former values stay; the new ones come when the file stands still."""
+    """While the plugin writes, the previous values stay; the new ones appear once the file no longer changes."""
     node.add_writer()
     node.looks()
     node.clock.advance(20.0)
@@ -162,7 +162,7 @@ def test_a_file_that_is_written_anew(node: Node) -> None:
 
 
 def test_an_idle_gpu_whose_file_is_emptied(node: Node) -> None:
-    """2.29 empties the file of an idle GPU at each interval: that is no write of means, and nothing is shown of it."""
+    """NCCL 2.29 empties the file of an idle GPU at each interval; this counts as no write, and no means are shown."""
     path = node.add_writer()
     written = node.looks()["means_timestamp_seconds/4711/0"]
     path.write_bytes(b"")
@@ -171,7 +171,7 @@ def test_an_idle_gpu_whose_file_is_emptied(node: Node) -> None:
 
 
 def test_a_writer_that_is_gone(node: Node) -> None:
-    """After SIGKILL the file stays, and its series go with the process."""
+    """After SIGKILL the file stays, but its series end with the process."""
     node.add_writer()
     [key] = node.ranks.running()
     node.looks()
@@ -183,7 +183,7 @@ def test_a_writer_that_is_gone(node: Node) -> None:
 
 
 def test_a_pid_that_is_another_process_by_now(node: Node) -> None:
-    """Files of a later process with the same pid are not the rank's."""
+    """Files of a later process with the same pid do not count for the rank."""
     node.add_writer()
     node.proc.add(10, start=6000)
     node.open(node.write(100))
@@ -191,7 +191,7 @@ def test_a_pid_that_is_another_process_by_now(node: Node) -> None:
 
 
 def test_old_means_are_not_shown(node: Node) -> None:
-    """Three intervals after the last write nothing is shown of an idle GPU, until the plugin writes again."""
+    """Three intervals after the last write an idle GPU has no series, until the plugin writes again."""
     node.add_writer(**{INTERVAL: "40000000"})
     node.looks()
     assert "mean_bus_bandwidth/4711/0/" + SHOWN in node.look(110.0)
@@ -201,7 +201,7 @@ def test_old_means_are_not_shown(node: Node) -> None:
 
 
 def test_an_old_file_that_is_found(node: Node) -> None:
-    """A file's age at its first look is its modification time, also if that lies in the future."""
+    """At the first look, a file's age comes from its modification time, even if that is in the future."""
     for rank, age in enumerate((89.0, 90.1, -500.0)):
         path = node.add_writer(rank)
         os.utime(path, (node.clock.time() - age + 10.0,) * 2)
@@ -212,7 +212,7 @@ def test_an_old_file_that_is_found(node: Node) -> None:
 
 
 def test_a_file_server_whose_clock_is_behind(node: Node) -> None:
-    """After the first look the agent's clock gives a file's age, whatever the server's times are."""
+    """After the first look the agent's clock gives a file's age, whatever the file server's clock says."""
     path = node.add_writer()
     os.utime(path, (node.clock.time() - 3600.0,) * 2)
     assert node.looks() == {"means_ranks/idle": 1.0}
@@ -222,7 +222,8 @@ def test_a_file_server_whose_clock_is_behind(node: Node) -> None:
 
 
 def test_several_writers(node: Node) -> None:
-    """A file that two ranks of one user hold belongs to neither; of two users, to its owner's."""
+    """A file that two ranks of one user hold belongs to neither; one that ranks of two users hold belongs to its
+    owner."""
     path = node.write(100)
     for rank in (0, 1):
         node.add_rank(rank)
@@ -248,7 +249,7 @@ def test_holders_that_write_nothing(node: Node) -> None:
 
 
 def test_what_is_no_file(node: Node) -> None:
-    """A FIFO of that name is not waited for, a directory not read, and a file that is gone is unreadable."""
+    """A FIFO does not block, a directory is not read, and a missing file is unreadable."""
     for number, make in enumerate((os.mkfifo, os.mkdir, lambda path: None)):
         node.add_rank(number)
         path = node.folder / f"nccl_inspector_metrics_{UUIDS[number]}.prom"
@@ -277,7 +278,7 @@ def test_a_descriptor_of_a_real_process(tmp_path: Path) -> None:
 
 
 def test_ranks_of_one_process(tmp_path: Path) -> None:
-    """Of a process of two ranks each has the file of its own GPU; while the GPUs are not known neither has one."""
+    """If a process has two ranks, each has the file of its own GPU; while the GPUs are unknown neither has one."""
     hardware = Hardware()
     node = Node(tmp_path, hardware=hardware)
     key = node.add_rank(ranks=2)
@@ -295,12 +296,12 @@ def test_ranks_of_one_process(tmp_path: Path) -> None:
     hardware.of("nvml").observe_gpu_processes({10: [f"GPU-{uuid}" for uuid in UUIDS[:3]]})
     node.ranks.observe_gpus(hardware)
     (node.proc.root / "10/fd/9").unlink()
-    assert node.look() == {"means_ranks/unproven": 2.0}  # one file, and which rank uses its GPU is not known
+    assert node.look() == {"means_ranks/unproven": 2.0}  # one file, and the rank on its GPU is unknown
     node.end()
 
 
 def test_a_file_that_is_written_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Content that the plugin changed during the read is dropped."""
+    """If the plugin writes during the read, the content is dropped."""
     path = tmp_path / f"nccl_inspector_metrics_{UUIDS[0]}.prom"
     path.write_bytes(b"x\n")
     fd, read = os.open(path, os.O_RDONLY), os.read
@@ -319,7 +320,7 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path: Path, monkeypatch: py
 
 
 def test_ranks_that_nccl_conf_puts_into_this_mode(node: Node) -> None:
-    """A rank without the variable is examined now and then, and at each look once it holds a file."""
+    """A rank without the variable is examined at intervals, and at each look once it holds a file."""
     node.add_rank(0, NCCL_INSPECTOR_PROM_DUMP="0")
     with pytest.raises(NoData):
         node.look()
@@ -344,7 +345,7 @@ def test_who_is_not_silent(node: Node) -> None:
 
 
 def test_who_writes_records_is_not_looked_at(node: Node) -> None:
-    """Records and means exclude each other: a rank with records is none of ours."""
+    """A rank that writes records is not searched for means, because one mode excludes the other."""
     node.add_writer()
     [process] = node.ranks.running().values()
     process.note_progress(1.0)
@@ -353,13 +354,14 @@ def test_who_writes_records_is_not_looked_at(node: Node) -> None:
 
 
 def left_out(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """The reasons for which lines were left out, as logged so far."""
+    """Return the logged reasons for skipped lines."""
     fields = [getattr(record, "fields", {}) for record in caplog.records]
     return [str(one["reasons"]) for one in fields if "reasons" in one]
 
 
 def test_series_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of rows that find no room the smallest messages' are left out and counted; a new write gives the room back."""
+    """Above the series budget the rows of the smallest messages are left out and counted; a new write returns its
+    budget."""
     node = Node(tmp_path, admit=Admission(per_rank=6))
     node.add_writer(rows=3)
     node.looks()
@@ -384,7 +386,7 @@ def test_files_are_bounded_and_shared(node: Node, monkeypatch: pytest.MonkeyPatc
 
 
 def test_reads_and_processes_of_one_look_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files and descriptors beyond the limit of one look are read in the next."""
+    """Files and descriptors above the limit of one look are read in the next one."""
     monkeypatch.setattr(exporter, "MAX_READ", 2)
     for rank in range(3):
         node.add_writer(rank)
@@ -399,12 +401,12 @@ def test_reads_and_processes_of_one_look_are_bounded(node: Node, monkeypatch: py
 
 
 def test_intervals() -> None:
-    """An interval is read as the plugin reads it: 30 s at least, and an hour at most."""
+    """An interval is read as the plugin reads it, with 30 s as minimum and an hour as maximum."""
     texts = ["-1", "0", "soon", "500", "0x5f5e100", "3600000001", "9" * 50]
     assert [interval_seconds({INTERVAL: text}) for text in texts] == [30.0, 30.0, 30.0, 30.0, 100.0, 3600.0, 3600.0]
     assert interval_seconds(None) == 30.0
 
 
 def test_an_answer_has_room() -> None:
-    """With all that it may read an answer of the helper's fits into one frame."""
+    """The helper's largest reply fits into one frame."""
     assert exporter.MAX_READ * MAX_TEXT_BYTES + 1024 * descriptors.MAX_FILES < MAX_PAYLOAD_BYTES

@@ -1,4 +1,4 @@
-"""What is taken of one file of Inspector's Prometheus mode."""
+"""The parser of one file in Inspector's Prometheus mode."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ KEY = MeansKind("", "tp", "4", "1", "AllReduce", "8-9MB", "RING_SIMPLE")
 
 
 def line(value: str = "100", metric: str = "nccl_bus_bandwidth_gbs", **changed: str) -> str:
-    """A line of 2.30 with labels changed, or left out where they are empty."""
+    """Return a line of NCCL 2.30; ``changed`` replaces labels, or removes those that are empty."""
     labels = {
         "version": "v5.1", "slurm_job_id": "4242", "comm_name": "tp", "n_nodes": "1", "nranks": "4",
         "collective": "AllReduce", "message_size": "8-9MB", "algo_proto": "RING_SIMPLE",
@@ -24,18 +24,18 @@ def line(value: str = "100", metric: str = "nccl_bus_bandwidth_gbs", **changed: 
 
 
 def read(*lines: str) -> tuple[dict[MeansKind, MeansRow], dict[str, int]]:
-    """The rows of lines, and what was skipped."""
+    """Return the rows of these lines, and the counts of skipped lines."""
     means = parse("".join(lines).encode())
     return means.rows, dict(means.skipped)
 
 
 def recorded(uuid: str) -> tuple[dict[MeansKind, MeansRow], dict[str, int]]:
-    """The rows of a recorded file, and what was skipped."""
+    """Return the rows of a recorded file, and the counts of skipped lines."""
     return read((DUMP / f"nccl_inspector_metrics_{uuid}.prom").read_text())
 
 
 def test_a_recorded_file_of_2_30() -> None:
-    """Each kind of operation has its bandwidth in bytes per second and its time in seconds, sends and receives too."""
+    """Each kind of operation, P2P included, has its bandwidth in bytes per second and its time in seconds."""
     rows, skipped = recorded("193bc814-ba61-ffc0-146a-09076de46a7e")
     assert (len(rows), skipped) == (9, {})
     dp, pp = "data_parallel_group_0", "pipeline_model_parallel_group_0"
@@ -46,7 +46,7 @@ def test_a_recorded_file_of_2_30() -> None:
 
 
 def test_a_recorded_file_of_2_29() -> None:
-    """The last operation of each communicator, by its hash; the algorithm bandwidth is left out."""
+    """A file of 2.29 has the last operation of each communicator, by its hash; the algorithm bandwidth is skipped."""
     assert recorded("24152eea-db09-2408-9201-e151b03450cd") == ({
         MeansKind("0x1fa4c2eba3da83", "", "2", "1", "ReduceScatter", "6.00MB", ""): MeansRow(224.695e9, 28e-6),
         MeansKind("0x82bdbf0ea6cd18", "", "2", "1", "AllReduce", "4.00MB", ""): MeansRow(182.361e9, 23e-6),
@@ -54,7 +54,8 @@ def test_a_recorded_file_of_2_29() -> None:
 
 
 def test_names_that_are_not_escaped() -> None:
-    """Quotes, backslashes and braces in a name cost nothing; a line feed, or a name like labels, costs its lines."""
+    """Quotes, backslashes and braces in a name are read; lines with a line feed or with labels in a name are
+    malformed."""
     rows, skipped = recorded("00000000-0000-4000-8000-000000000002")
     assert ({key.comm_name: row.bytes_per_second for key, row in rows.items()}, skipped) == (
         {'say "hi"': 100e9, "back\\slash": 101e9, "ends in \\": 102e9, "brace} 7": 104e9}, {"malformed": 6},
@@ -77,12 +78,12 @@ def test_names_that_are_not_escaped() -> None:
     {"comm_name": "n" * 900 + "\u2603" * 100},
 ])  # fmt: skip
 def test_labels_that_make_no_sense(changed: dict[str, str]) -> None:
-    """A label beyond its bound, or of no known kind, costs its line alone."""
+    """A label that is too long or of an unknown kind makes only its own line malformed."""
     assert read(line(**changed), line()) == ({KEY: MeansRow(100e9)}, {"malformed": 1})
 
 
 def test_operations_and_names() -> None:
-    """All of the plugin's operations are taken, and names of 255 characters, whatever they are."""
+    """All operations of the plugin are read, with names of up to 255 arbitrary characters."""
     names = "AllReduce AllGather AllGatherV ReduceScatter Broadcast Reduce SendRecv All2All"
     rows, skipped = read(*(line(collective=name) for name in names.split()), line(collective="", p2p_operation="Send"))
     assert (len(rows), skipped) == (8 + 1, {})
@@ -91,13 +92,13 @@ def test_operations_and_names() -> None:
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "x", "100001", "1e99999"])
 def test_bandwidths_that_cannot_be(value: str) -> None:
-    """A bandwidth that is no number, not above zero or beyond any wire is dropped; its time stays."""
+    """A bandwidth that is no number, not positive or above any wire's is dropped; the time stays."""
     time = line("5", "nccl_collective_exec_time_microseconds")
     assert read(line(value), time) == ({KEY: MeansRow(None, 5e-6)}, {"value": 1})
 
 
 def test_times_that_cannot_be() -> None:
-    """A time as a clock that was set back makes it is left out; the longest that is taken is a million seconds."""
+    """A time that underflowed when the clock was set back is dropped; the maximum is a million seconds."""
     time = "nccl_p2p_exec_time_microseconds"
     assert read(line("1.84467e+19", time)) == ({}, {"value": 1})
     assert read(line("1e12", time)) == ({KEY: MeansRow(None, 1e6)}, {})
@@ -105,20 +106,20 @@ def test_times_that_cannot_be() -> None:
 
 
 def test_a_kind_that_stands_there_twice() -> None:
-    """If one kind has two values, neither is shown."""
+    """If one kind of operation has two values, neither is shown."""
     time = line("5", "nccl_collective_exec_time_microseconds")
     lines = (line("1", comm_rank="0"), line("2", comm_rank="1"), line("3", comm_rank="2"), time)
     assert read(*lines) == ({KEY: MeansRow(None, 5e-6)}, {"twice": 2})
 
 
 def test_other_lines() -> None:
-    """Comments, empty lines and the plugin's other sums are skipped; any other line is malformed."""
+    """Comments, empty lines and the plugin's other metrics are skipped; any other line is malformed."""
     odd = ("# HELP x y\n", "\n", 'nccl_collective_algobw_gbs{gpu="GPU0"} 7\n', "node_load 5\n", "nccl_x 5\n")
     assert read(*odd, line(cluster="c")) == ({KEY: MeansRow(100e9)}, {"malformed": 2})
 
 
 def test_the_plugins_counters() -> None:
-    """A counter counts once; a duplicate, or one beyond a float's integers, is dropped."""
+    """A duplicate counter, or a value above a float's exact integers, is dropped."""
     gpu = 'version="v5.1",gpu="GPU0"'
     counts = {"collectives": MAX_COUNT, "collectives_dropped": 0, "p2p": 5, "p2p_dropped": MAX_COUNT + 2}
     lines = [f"nccl_{name}_total{{{gpu}}} {value}\n" for name, value in (*counts.items(), ("p2p", 5))]
@@ -134,7 +135,7 @@ def test_labels_that_are_none(labels: str) -> None:
 
 
 def test_bounds_of_lines_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line of one byte too many is left out; of such a file its whole lines within the bound are read."""
+    """A line above its limit is skipped; a file above its limit is read up to its last whole line within the limit."""
     monkeypatch.setattr(module, "MAX_LINE_BYTES", len(line()) - 1)
     assert read(line()) == ({KEY: MeansRow(100e9)}, {})
     assert read(line("1000")) == ({}, {"line_size": 1})
@@ -146,7 +147,7 @@ def test_bounds_of_lines_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sizes() -> None:
-    """Rows are in order of the bytes that the plugin's words stand for, the largest first."""
+    """Rows are in descending order of the message size that their label means."""
     sizes = ["0B", "1-2KB", "1023-1024B", "4.00MB", "1-2TB", "4-5MB"]
     rows, skipped = read(*(line(message_size=size) for size in sizes))
     assert ([key.size_bytes() for key in rows], skipped) == ([1 << 40, 4 << 20, 4 << 20, 1024, 1023, 0], {})

@@ -1,4 +1,4 @@
-"""Traces of the network proxy: which times are added up, for which connections, and how many at most."""
+"""Traces of the network proxy: times, connections and limits."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ KEY = ("abc", 1, Counted.PROXY, ("send", "3"))
 
 
 def traced(*traces: dict[str, Any], aggregate: Aggregate | None = None) -> tuple[Aggregate, Counter[Result]]:
-    """What a batch of rank 1 of 4 (communicator abc) with these traces adds up to, and what became of its lines."""
+    """Return the totals of a batch of rank 1 of 4 (communicator abc) with these traces, and the results of its
+    lines."""
     aggregate, results = aggregate or fresh(), Counter[Result]()
     batch = marker(0, proxy_records=len(traces)) + b"".join(dumped(proxy_trace=trace) for trace in traces)
     take(batch, lambda _: aggregate, results)
@@ -38,13 +39,13 @@ def traced(*traces: dict[str, Any], aggregate: Aggregate | None = None) -> tuple
 
 
 def sums(*traces: dict[str, Any], aggregate: Aggregate | None = None) -> dict[tuple[str, str], tuple[int, ...]]:
-    """Microseconds of the three phases, by direction and peer."""
+    """Return the microseconds of the three phases, by direction and peer."""
     times = traced(*traces, aggregate=aggregate)[0].since_start
     return {(direction, peer): own for (_, _, _, (direction, peer)), own in times.items()}
 
 
 def test_steps_add_up_by_peer_and_phase() -> None:
-    """Steps count alone, in a segment and in the final line of their operation; lines without steps add nothing."""
+    """Steps count in a flat line, a segment and an operation's final line; lines without steps add nothing."""
     segment = PROXY_STEP | {"record_type": "proxy_op_segment", "steps": [{"wire_us": 5}, {"wire_us": 7}]}
     empty = PROXY_STEP | {"record_type": "proxy_op_start", "steps": []}
     assert sums(FLAT_SEND, segment, PROXY_STEP, empty, FLAT_RECV, FLAT_RECV) == {
@@ -59,14 +60,14 @@ def test_steps_add_up_by_peer_and_phase() -> None:
      {"steps": [{"wire_us": -1}]}],
 )  # fmt: skip
 def test_what_cannot_be_true_is_garbage(changes: dict[str, Any]) -> None:
-    """A peer outside of the communicator, another direction, or a time out of bounds costs its line alone."""
+    """A peer outside of the communicator, an unknown direction, or an invalid time makes only that line garbage."""
     aggregate, results = traced(FLAT_SEND | changes, FLAT_SEND | {"wire_us": MAX_EXEC_TIME_US})
     assert results == {Result.GARBAGE: 1, Result.PROXY_TRACE: 1}
     assert list(aggregate.since_start.values()) == [(1, 2, MAX_EXEC_TIME_US)]
 
 
 def test_bounds() -> None:
-    """Peers beyond MAX_PEERS and refused ones share one connection; a total stops at MAX_TOTAL."""
+    """Peers above MAX_PEERS and refused peers share one connection; a total stops at MAX_TOTAL."""
     aggregate = fresh()
     for peer in range(MAX_PEERS + 2):
         trace = _decoded(FLAT_SEND | {"peer": peer})
@@ -85,14 +86,15 @@ def _decoded(trace: dict[str, Any]) -> Any:
 
 
 def test_they_end_with_their_communicator() -> None:
-    """A communicator that ends takes its times along."""
+    """The times of a communicator end with it, and are part of its final totals."""
     aggregate, _ = traced(FLAT_SEND)
     assert aggregate.end(frozenset({"abc"})).since_start == {KEY: (1, 2, 4)}
     assert aggregate.since_start == {}
 
 
 def test_an_expired_writer_leaves_its_times_to_the_next_of_its_rank() -> None:
-    """A rotated file's times go on while its successor has the connection, then they go; their room is counted."""
+    """An expired writer's times go on while its successor has the same connection, and then end; its budget is
+    freed."""
     totals = WriterTotals.of(traced(FLAT_SEND)[0], caught_up=True)
     writer = WriterTotals(totals.writer_key, True, 0, frozenset({("abc", 1)}), {}, since_start=totals.since_start)  # noqa: FBT003
     labels = {(writer.writer_key, "abc", 1): RankLabel("7", "42")}
@@ -107,7 +109,7 @@ def test_an_expired_writer_leaves_its_times_to_the_next_of_its_rank() -> None:
 
 
 def test_what_is_shown() -> None:
-    """Seconds by rank, communicator, direction, peer and phase."""
+    """The series are seconds by rank, communicator, direction, peer and phase."""
     aggregate, _ = traced(FLAT_RECV)
     writer = WriterTotals.of(aggregate, caught_up=True)
     writer = type(writer)(writer.writer_key, True, 0, frozenset({("abc", 1)}), {}, since_start=writer.since_start)  # noqa: FBT003

@@ -28,12 +28,12 @@ HERE = Ownership(hostnames=frozenset({"here"}))
 
 
 def operations_of(writer: WriterTotals) -> int:
-    """All operations of a writer's totals."""
+    """Return the number of operations in a writer's totals."""
     return sum(own.operations for own in writer.totals.values())
 
 
 def missing_of(writer: WriterTotals) -> int:
-    """The records missing of a writer, whatever the cause."""
+    """Return the number of a writer's missing records of any cause."""
     return sum(count for (_, _, tally), count in writer.tallies.items() if tally.startswith("missing"))
 
 
@@ -46,7 +46,7 @@ def missing_of(writer: WriterTotals) -> int:
 def test_kill_and_restore_is_exact(
     tmp_path_factory: pytest.TempPathFactory, lines: int, cuts: list[tuple[int, str]]
 ) -> None:
-    """Totals after any number of kills and restores equal those of a reader that never stopped."""
+    """After any number of kills and restores, the totals equal those of a reader that never stopped."""
     root = tmp_path_factory.mktemp("kill")
     content = b"".join(line(sn * 2, coll_msg_size_bytes=8192 + sn * 999, rank=sn % 3) for sn in range(lines))
     path = root / "here-pid7.log"
@@ -73,7 +73,7 @@ def test_kill_and_restore_is_exact(
 
 
 def test_withheld_until_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a restart totals are behind until the file is read up to its size at the start."""
+    """After a restart, totals are marked as behind until the file is read up to its size at the start."""
     path = tmp_path / "here-pid7.log"
     path.write_bytes(line(0))
     clock = FakeClock()
@@ -92,7 +92,7 @@ def test_withheld_until_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_starts_at_the_end_without_a_checkpoint(tmp_path: Path) -> None:
-    """Without a checkpoint existing files start at their end; later files are read whole."""
+    """Without a checkpoint, existing files are read from their end and later files from their start."""
     clock = FakeClock()
     (tmp_path / "here-pid7.log").write_bytes(line(0) + line(1))
     reader = make(tmp_path, clock, from_beginning=False)
@@ -107,7 +107,7 @@ def test_starts_at_the_end_without_a_checkpoint(tmp_path: Path) -> None:
 
 
 def test_foreign_files_are_left(tmp_path: Path) -> None:
-    """Files of other hosts are counted and not read, also if only the first record names the host."""
+    """Files of other hosts are counted and not read, even if only the first record names the host."""
     (tmp_path / "there-pid7.log").write_bytes(line(0, hostname="there"))
     (tmp_path / "here-pid8.log").write_bytes(line(0, hostname="there", pid=8))
     (tmp_path / "here-pid9.log").write_bytes(b'{"cut')
@@ -118,7 +118,7 @@ def test_foreign_files_are_left(tmp_path: Path) -> None:
 
 
 def test_foreign_file_is_claimed_when_held(tmp_path: Path) -> None:
-    """A file is ours as soon as a local process is seen to hold it, and stays ours."""
+    """A file is followed once a local process holds it open, and stays so."""
     path = tmp_path / "container-pid1.log"
     path.write_bytes(line(0, hostname="container", pid=1))
     clock = FakeClock()
@@ -134,7 +134,7 @@ def test_foreign_file_is_claimed_when_held(tmp_path: Path) -> None:
 
 
 def test_turn_is_bounded_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn stops at its time limit, reports waiting files, and files take turns."""
+    """A turn stops at its time limit and reports waiting files; files take turns."""
     for pid in (7, 8):
         (tmp_path / f"here-pid{pid}.log").write_bytes(b"".join(line(sn, pid=pid) for sn in range(400)))
     monkeypatch.setattr(module, "TURN_SECONDS", -1.0)
@@ -144,7 +144,7 @@ def test_turn_is_bounded_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_dear_pieces_become_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file begins with a short piece; pieces become longer while they are cheap, and short again when one is dear."""
+    """A file starts with a short piece; pieces grow while they are fast, and shrink after a slow one."""
     clock, sizes = FakeClock(), list[int]()
     reader = make(tmp_path, clock)
     real = reader._follower.read
@@ -152,7 +152,7 @@ def test_dear_pieces_become_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     def read_slowly(file: FollowedFile, size: int) -> Chunk | None:
         sizes.append(size)
-        clock.advance(1.0)  # a slow file system makes no piece dear
+        clock.advance(1.0)  # a slow file system makes no piece slow
         return real(file, size)
 
     def take_slowly(*arguments: Any) -> None:
@@ -169,7 +169,7 @@ def test_dear_pieces_become_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_schedule(tmp_path: Path) -> None:
-    """Totals are published at most once a second; the checkpoint at once, then rarely, and on request."""
+    """Totals are published at most once a second; the checkpoint is made at once, then rarely, and on request."""
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     clock = FakeClock()
     reader, seen = make(tmp_path, clock), []
@@ -186,7 +186,7 @@ def test_schedule(tmp_path: Path) -> None:
 
 
 def test_evidence(tmp_path: Path) -> None:
-    """Each membership is reported once, and progress when it changes, never in the future."""
+    """Each membership is reported once, and progress when it changes, but never a time in the future."""
     clock, path = FakeClock(), tmp_path / "here-pid7.log"
     path.write_bytes(line(0))
     reader = make(tmp_path, clock)
@@ -216,7 +216,7 @@ def test_retired_writer(tmp_path: Path) -> None:
 
 
 def test_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writers beyond the limits, of one file or of all, are counted and kept out."""
+    """Writers above the limit of one file or of all files are counted and left out."""
     content = b"".join(line(0, pid=pid) for pid in range(1, writers_module.MAX_WRITERS_PER_FILE + 2))
     (tmp_path / "here-pid7.log").write_bytes(content)
     view = published(all_of(make(tmp_path), HERE))
@@ -235,12 +235,13 @@ def test_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ("node1", set(), False),
 ])  # fmt: skip
 def test_local_names(hostname: str, hostnames: set[str], local: bool) -> None:
-    """Short and full names of a host agree; full names of two domains do not."""
+    """Short and full names of a host match; full names of two domains do not."""
     assert is_local(hostname, frozenset(hostnames)) is local
 
 
 def test_names_of_files() -> None:
-    """The plugin's names, also renamed with their end kept, are taken up; the host name in them is a hint."""
+    """Files with the plugin's names are read, even if renamed with the same ending; the host name in a name is a
+    hint."""
     assert [is_log(name) for name in ("h-pid1.log", "old.h-pid1.log", "h-pid1.jsonl", "h-pid1.log.1", "train.log")] == [
         True, True, True, False, False,
     ]  # fmt: skip
@@ -257,13 +258,13 @@ def test_names_of_files() -> None:
     (b"\xff\xfe", None),
 ])  # fmt: skip
 def test_host_name_of_the_first_record(head: bytes, hostname: str | None) -> None:
-    """The host name comes from the metadata, also of a record longer than the first read."""
+    """The host name comes from the metadata, even of a record longer than the first read."""
     assert written_hostname(head) == hostname
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0.0, 1.0), (0.1, 10.0), (60.0, 30.0)])
 def test_slow_looks_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, took: float, pause: float) -> None:
-    """Looks take a hundredth of the time; they come every second at most, and every 30 seconds at least."""
+    """Searches take at most one hundredth of the time, with a pause of 1 to 30 seconds."""
     clock = FakeClock()
     reader = make(tmp_path, clock)
     ended: list[float] = []
@@ -284,12 +285,12 @@ def test_slow_looks_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 BUS_BYTES = 1_500_000_000
-"""Of an AllReduce of 1e9 bytes over 4 ranks: 2 * 3 / 4 times the size; at 2000 GB/s 750 us."""
+"""An AllReduce of 1e9 bytes over 4 ranks puts 2 * 3 / 4 times the size on the bus: 750 us at 2000 GB/s."""
 
 
 @pytest.mark.parametrize(("times", "implausible"), [([750, 751], 0), ([749, 750], 1), ([75, 80, 749, 7500], 3)])
 def test_faster_than_the_wire(tmp_path: Path, times: list[int], implausible: int) -> None:
-    """Records above 2000 GB/s are counted apart and added up like the others."""
+    """Records above 2000 GB/s are counted as implausible, and added up like the others."""
     lines = [line(sn, coll_msg_size_bytes=10**9, coll_exec_time_us=time) for sn, time in enumerate(times)]
     (tmp_path / "here-pid7.log").write_bytes(b"".join(lines))
     view = published(all_of(make(tmp_path)))

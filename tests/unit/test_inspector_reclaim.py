@@ -1,4 +1,4 @@
-"""Disk given back: what is punched and deleted, what never is."""
+"""Freed disk space: which files are punched and deleted, and which never are."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from exporters.inspector.reading.reclaim import KEPT_BYTES, MIN_DELETE_AFTER_SEC
 
 DAY_SECONDS = 86_400.0
 LINES = 8000
-"""More than a megabyte and a half of records."""
+"""These records are more than 1.5 MB."""
 
 
 class Bench:
-    """A directory, its reader and its reclaimer; ``save`` is the checkpoint's way to disk."""
+    """A directory, its reader and its reclaimer; ``save`` writes the checkpoint to disk."""
 
     def __init__(self, path: Path, **config: object) -> None:
         self.root = path / "inspector"
@@ -39,7 +39,7 @@ class Bench:
         self.start(None)
 
     def start(self, section: bytes | None) -> None:
-        """A new reader, as after a restart of the agent."""
+        """Make a new reader, as after a restart of the agent."""
         self.reader = make(self.root, self.clock, section, from_beginning=section is None)
         self.reclaimer = Reclaimer(f"{self.root}/", self.config, self.clock, ProcFS(self.proc.root), Logger("test"))
 
@@ -48,7 +48,7 @@ class Bench:
         append(self.log, b"".join(line(sn) for sn in range(first, first + count)))
 
     def read(self, *, save: bool = True) -> dict[Result, int]:
-        """Read all there is, have it saved, and reclaim."""
+        """Read all files, save the checkpoint, and reclaim."""
         self.clock.advance(10.0)
         turn = all_of(self.reader)
         assert turn.section is not None
@@ -59,16 +59,16 @@ class Bench:
         return published(turn).results
 
     def save(self) -> None:
-        """Have on disk what was read."""
+        """Save the current offsets to disk."""
         self.durable = msgspec.msgpack.encode(Checkpoint({f"{self.root}/": self.section}))
 
     def age(self, seconds: float) -> None:
-        """Make the log as old as that."""
+        """Make the log ``seconds`` old."""
         os.utime(self.log, (self.clock.time() - seconds,) * 2)
 
 
 def test_holes_below_the_durable_offset(tmp_path: Path) -> None:
-    """Read and saved data becomes a hole behind the first block; the size stays, and reading goes on."""
+    """Read and saved data becomes a hole after the first block; the size stays, and reading goes on."""
     bench = Bench(tmp_path)
     bench.write(LINES)
     before, size = bench.log.read_bytes(), bench.log.stat().st_size
@@ -87,7 +87,7 @@ def test_holes_below_the_durable_offset(tmp_path: Path) -> None:
 
 
 def test_what_is_not_saved_stays(tmp_path: Path) -> None:
-    """Data after the last checkpoint on disk stays: a killed agent reads it again."""
+    """Data after the last saved checkpoint stays, because a killed agent reads it again."""
     bench = Bench(tmp_path)
     bench.write(10)
     bench.read()
@@ -102,7 +102,7 @@ def test_what_is_not_saved_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [{"punch_holes": False}, {"punch_holes": False, "delete_after_seconds": None}])
 def test_nothing_is_done_that_was_not_asked_for(tmp_path: Path, config: dict[str, object]) -> None:
-    """Without both options no file changes, however old."""
+    """Without both options no file changes, however old it is."""
     bench = Bench(tmp_path, **config)
     bench.write(LINES)
     bench.age(DAY_SECONDS)
@@ -113,7 +113,7 @@ def test_nothing_is_done_that_was_not_asked_for(tmp_path: Path, config: dict[str
 
 
 def test_a_small_gain_is_left(tmp_path: Path) -> None:
-    """Below a megabyte no hole is made."""
+    """No hole of less than a megabyte is made."""
     bench = Bench(tmp_path)
     bench.log.write_bytes(line() + b"\n" * (module.PUNCH_STEP_BYTES - len(line()) - 1))
     whole = bench.log.read_bytes()
@@ -125,7 +125,7 @@ def test_a_small_gain_is_left(tmp_path: Path) -> None:
 
 
 def test_files_of_writers_long_gone(tmp_path: Path) -> None:
-    """An old file that is wholly read and saved and has no writer is deleted, also with a cut last line."""
+    """An old file without a writer is deleted once it is completely read and saved, even if its last line is cut."""
     bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
     bench.write(10)
     append(bench.log, line()[:20])
@@ -139,7 +139,7 @@ def test_files_of_writers_long_gone(tmp_path: Path) -> None:
 
 
 def test_a_file_with_unread_lines_is_not_deleted(tmp_path: Path) -> None:
-    """An old file with a line beyond the checkpoint on disk stays."""
+    """An old file with a line beyond the saved checkpoint stays."""
     bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
     bench.write(10)
     bench.read()
@@ -151,7 +151,7 @@ def test_a_file_with_unread_lines_is_not_deleted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("blind", [False, True])
 def test_a_live_writer_keeps_its_file(tmp_path: Path, blind: bool) -> None:
-    """A file stays while the process with its pid, also in a namespace, may hold it."""
+    """A file stays while a process with its pid, even in a pid namespace, may hold it."""
     bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
     bench.write(10)
     bench.age(2 * DAY_SECONDS)
@@ -167,7 +167,7 @@ def test_a_live_writer_keeps_its_file(tmp_path: Path, blind: bool) -> None:
 
 
 def test_hidden_processes_keep_their_files(tmp_path: Path) -> None:
-    """Where other users' processes are hidden nothing is deleted."""
+    """If other users' processes are hidden, nothing is deleted."""
     bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
     bench.write(10)
     bench.age(2 * DAY_SECONDS)
@@ -178,7 +178,7 @@ def test_hidden_processes_keep_their_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trick", ["link", "symlink", "replaced", "directory"])
 def test_other_files_are_never_touched(tmp_path: Path, trick: str) -> None:
-    """A renamed file, a link and a replaced file stay as they are and are counted."""
+    """A renamed file, a link and a replaced file stay unchanged, and are counted."""
     bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
     bench.write(LINES)
     bench.read(save=False)
@@ -205,7 +205,7 @@ def test_other_files_are_never_touched(tmp_path: Path, trick: str) -> None:
 
 
 def test_a_file_begun_anew_is_not_the_one_saved(tmp_path: Path) -> None:
-    """A restarted writer's file, as long as the former one, keeps every byte until its own offset is saved."""
+    """A restarted writer's file of the same length keeps every byte until its own offset is saved."""
     bench = Bench(tmp_path)
     bench.write(LINES)
     bench.read(save=False)
@@ -217,7 +217,7 @@ def test_a_file_begun_anew_is_not_the_one_saved(tmp_path: Path) -> None:
 
 
 def test_the_bound_of_deletion() -> None:
-    """Less than a minute is refused."""
+    """An age of less than a minute is refused."""
     msgspec.convert({"delete_after_seconds": MIN_DELETE_AFTER_SECONDS}, Reclaim)
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"delete_after_seconds": MIN_DELETE_AFTER_SECONDS - 1}, Reclaim)

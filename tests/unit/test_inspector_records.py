@@ -25,7 +25,7 @@ COLLECTIVE = (
 
 
 def line(*parts: str) -> bytes:
-    """One line of the given members."""
+    """Return a line with these members."""
     return ("{" + ",".join(parts) + "}\n").encode()
 
 
@@ -37,7 +37,7 @@ def line(*parts: str) -> bytes:
     b'{"x":NaN}',
 ])  # fmt: skip
 def test_malformed_lines_are_counted_and_harm_no_other(bad: bytes) -> None:
-    """A line that is no record is counted once; the records before and after it are kept."""
+    """An invalid line is counted once; the records before and after it are kept."""
     good = line(HEADER, METADATA, COLLECTIVE)
     records = decode_lines(good + bad.removesuffix(b"\n") + b"\n" + good)
     assert [record is BROKEN for record in records] == ([False, True, False] if bad.strip() else [False, False])
@@ -60,7 +60,7 @@ def test_malformed_lines_are_counted_and_harm_no_other(bad: bytes) -> None:
     ("0x٣", 0, 4, None),
 ])  # fmt: skip
 def test_communicator(header_id: str, rank: int, n_ranks: int, comm: str | None) -> None:
-    """A header names a communicator only when its id is a hash and its rank lies in the communicator."""
+    """A header names a communicator only if its id is a hash and its rank is within the communicator."""
     assert communicator(header_id, rank, n_ranks) == comm
 
 
@@ -81,13 +81,13 @@ FACTORS = {
 
 @given(st.sampled_from(sorted(FACTORS)), st.integers(0, 2**63 - 1), st.integers(1, MAX_RANKS))
 def test_bus_bytes(collective: str, size_bytes: int, n_ranks: int) -> None:
-    """Bus bytes of one operation are the plugin's formula, exact to the byte."""
+    """The bus bytes of one operation equal the plugin's formula exactly."""
     exact = FACTORS[collective](n_ranks) * size_bytes
     assert bus_bytes_per_operation(collective, size_bytes, n_ranks) == exact.numerator // exact.denominator
 
 
 def test_size_classes() -> None:
-    """Classes are powers of four from 8 KiB to 32 GiB by their upper bound, which they include."""
+    """Size classes are powers of four from 8 KiB to 32 GiB; a class includes its upper bound."""
     assert (SIZE_BOUNDS[0], SIZE_BOUNDS[-1], len(SIZE_LABELS)) == (8 * 1024, 32 * 1024**3, 13)
     assert [size_label(size) for size in (0, 8191, 8192, 8193, 32768, 32769)] == [
         "8192", "8192", "8192", "32768", "32768", "131072",

@@ -1,4 +1,4 @@
-"""A job's files written on by another job's processes of the same host name and pids, while the agent was away."""
+"""While the agent is down, another job's processes with the same host name and pids write into a job's files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEEN = "rankwatch_inspector_seen_records_total"
 
 
 class Agent:
-    """One life of the agent: its rank table and exporter, from the checkpoint of the one before."""
+    """A start of the agent: its rank table and exporter, restored from the previous checkpoint."""
 
     def __init__(self, path: Path, clock: FakeClock, before: Agent | None = None) -> None:
         self.clock = clock
@@ -36,14 +36,14 @@ class Agent:
         self._runner.run(self.exporter.start(lent("inspector", clock, ranks=self.table, state=self.state)))
 
     def look(self, seconds: float = 1.0) -> dict[str, dict[tuple[str, ...], float]]:
-        """Let time pass, read, and return what is shown, nothing of it as new."""
+        """Let time pass, read, and return the series without treating any as new."""
         self.clock.advance(seconds)
         self._runner.run(self.exporter.update())
         self.table.tick()
         return shown(msgspec.structs.replace(self.exporter.snapshot(), young=frozenset()))
 
     def scan(self, job: Job, gone: Job | None = None) -> None:
-        """What the process exporter finds: the processes of one job, which hold their files, and none of the other."""
+        """Report the processes of one job, which hold their files, as the process exporter would."""
         for key in job.keys:
             known = facts(key.pid, environment(key.pid, job=job.job_id))
             self.table.observe_process(msgspec.structs.replace(known, key=key))
@@ -56,7 +56,7 @@ class Agent:
             self.table.observe_exit(key, None)
 
     def end(self) -> None:
-        """Stop in order."""
+        """Stop the agent and save the rank table."""
         self._runner.run(self.exporter.drain())
         self._runner.close()
         self.saved = self.table.dump()
@@ -75,11 +75,11 @@ class Job:
         """Open the files as the plugin does."""
         for path in self._paths.values():
             if new_inode and path.exists():
-                path.rename(path.parent.parent / path.name)  # its inode is not to be used again
+                path.rename(path.parent.parent / path.name)  # so that its inode is not reused
             path.write_bytes(b"")
 
     def write(self, clock: FakeClock, count: int) -> None:
-        """Write ``count`` records of each process, now."""
+        """Write ``count`` records of each process with the current time."""
         for pid, path in self._paths.items():
             with path.open("ab") as log:
                 for number in range(self._number, self._number + count):
@@ -88,7 +88,7 @@ class Job:
         self._number += count
 
     def holds(self, device: int, inode: int) -> bool:
-        """Whether this is one of its files."""
+        """Return whether the job has a file with this device and inode."""
         return any((known.st_dev, known.st_ino) == (device, inode) for known in map(Path.stat, self._paths.values()))
 
 
@@ -98,7 +98,7 @@ class Job:
 def test_the_records_of_a_second_job_are_its_own(
     tmp_path: Path, new_inode: bool, scan_first: bool, comm: str, count: int
 ) -> None:
-    """After a truncation or a new file all records count for the second job alone, each once."""
+    """After a truncation or in a new file, every record counts once, for the second job only."""
     logs = tmp_path / "logs"
     logs.mkdir()
     clock = FakeClock()

@@ -1,4 +1,4 @@
-"""Users of one node with made-up files, and another user, who must have the records of a control run."""
+"""A user with many record files on a node (the crowd) does not affect another user's records (the victim)."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ CROWD, VICTIM = 2000, 1000
 LINES = 50
 IN_2096 = 3_976_214_400
 LOOK_SECONDS = 31.0
-"""More than any two looks are apart."""
+"""Longer than the pause between two searches."""
 
 
 def share_by_name(status: os.stat_result, directory: str) -> Share:
-    """Files with a second link belong to the crowd: no root is needed to give a file away."""
+    """Return the crowd's share for files with a second link, so that the test needs no root to change owners."""
     return Share(CROWD if status.st_nlink > 1 else VICTIM, directory)
 
 
@@ -44,10 +44,9 @@ def _shares() -> Iterator[None]:
 
 
 class Node:
-    """A directory with the crowd's files and the victim's, together or in two subdirectories.
+    """A directory with the files of the crowd and the victim, together or in two subdirectories.
 
-    ``apart``: the crowd and the victim have one user id, and are told apart by their directories.
-    """
+    ``apart``: crowd and victim have one user id and differ by their directories."""
 
     def __init__(self, root: Path, *, apart: bool, admission: Admission | None = None) -> None:
         self.root = root / "records"
@@ -61,7 +60,7 @@ class Node:
         self.ends: list[Turn] = []
 
     def crowd(self, number: int, content: bytes = b"", modified: int | None = None) -> Path:
-        """One of the crowd's files."""
+        """Write one of the crowd's files."""
         path = self.theirs / f"crowd-pid{number}.log"
         path.write_bytes(content)
         os.link(path, self.spare / path.name)
@@ -75,17 +74,17 @@ class Node:
         append(self.ours / f"victim-pid{pid}.log", records)
 
     def turn(self, *, last: bool = False, seconds: float = 0.0) -> Turn:
-        """One turn, after some time."""
+        """Let time pass and run one turn."""
         self.clock.advance(seconds)
         return self.reader.turn(EVERYONE, last=last)
 
     def settle(self) -> None:
-        """Read all there is."""
+        """Read until nothing waits."""
         while self.turn(seconds=0.25).waiting:
             pass
 
     def operations(self) -> dict[tuple[int, str], int]:
-        """The victim's operations by pid and size class."""
+        """Return the victim's operations, by pid and size class."""
         operations: Counter[tuple[int, str]] = Counter()
         for writer in published(self.turn(last=True)).writers:
             if writer.writer_key.hostname == "victim":
@@ -94,29 +93,29 @@ class Node:
         return dict(operations)
 
     def skipped(self) -> dict[str, int]:
-        """What was skipped, by reason."""
+        """Return the skipped items by reason."""
         return dict(published(self.turn(last=True)).skipped)
 
 
 ALONE = {(7, "8192"): LINES}
-"""What a reader finds that the victim has for itself."""
+"""The victim's operations if no crowd exists."""
 
 
 @pytest.fixture(params=[False, True], ids=["users", "directories"])
 def node(request: pytest.FixtureRequest, tmp_path: Path) -> Node:
-    """A node where the crowd is another user, and one where it is another directory of the same user."""
+    """Provide a node: in one run the crowd is another user, in the other a second directory of the same user."""
     return Node(tmp_path, apart=request.param)
 
 
 def limited(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
-    """Make the limits of listings smaller."""
+    """Lower the limits of listings."""
     small = FollowLimits(**limits)
     monkeypatch.setattr(Listing.__init__, "__defaults__", (small,))
 
 
 @pytest.mark.slow
 def test_empty_files_of_the_future(node: Node) -> None:
-    """4,200 empty files written to in 2096 keep no file of another's out: it is read at the next look."""
+    """4,200 empty files with times in 2096 displace no file of another user: it is read after the next search."""
     for number in range(4200):
         node.crowd(number, modified=IN_2096)
     node.turn()
@@ -128,7 +127,7 @@ def test_empty_files_of_the_future(node: Node) -> None:
 
 @pytest.mark.parametrize("content", [b"", line(0, hostname="crowd")], ids=["empty", "begun"])
 def test_a_full_table_of_files(node: Node, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    """If other users fill the table of files, a new user still gets a place at once."""
+    """If other users fill the table of files, a new user's file is still added at once."""
     limited(monkeypatch, files=8, open_files=8)
     node = Node(node.root.parent, apart=node.theirs != node.ours)
     for number in range(9):
@@ -140,21 +139,21 @@ def test_a_full_table_of_files(node: Node, monkeypatch: pytest.MonkeyPatch, cont
 
 
 def test_a_file_of_the_future_is_as_old_as_its_sight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within one share, too, a time that is still to come counts as the time when it was seen."""
+    """Within one user's share, too, a modification time in the future counts as the time of the search."""
     limited(monkeypatch, files=2)
     node = Node(tmp_path, apart=False)
     node.clock.now += 1_000_000_000
     for number in range(2):
         node.crowd(number, modified=IN_2096)
     node.turn()
-    node.turn(seconds=2 * LOOK_SECONDS)  # closes them
+    node.turn(seconds=2 * LOOK_SECONDS)  # closes the files
     node.crowd(7, line(0, hostname="victim"), modified=int(node.clock.time()))
     node.turn(seconds=LOOK_SECONDS)
     assert node.operations() == {(7, "8192"): 1}
 
 
 def test_open_descriptors(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of other users that never end hold no descriptor that a new user's file needs."""
+    """Other users' endless files leave enough descriptors for a new user's file."""
     limited(monkeypatch, open_files=4)
     node = Node(node.root.parent, apart=node.theirs != node.ours)
     monkeypatch.setattr(reader_module, "READ_BYTES", 1000)
@@ -183,7 +182,7 @@ def test_writers(node: Node) -> None:
 
 
 def test_a_writer_let_go_of_takes_no_more_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines of an evicted writer are refused: its published totals are final."""
+    """The lines of an evicted writer are refused, because its published totals are final."""
     monkeypatch.setattr(writers_module, "MAX_WRITERS", 2)
     node = Node(tmp_path, apart=True)
     logs = [node.crowd(number, line(number, hostname="crowd", pid=number)) for number in (1, 2)]
@@ -199,7 +198,7 @@ def test_a_writer_let_go_of_takes_no_more_records(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.slow
 def test_places(node: Node) -> None:
-    """Communicators made up by the dozen leave the victim's its own: none is added up under `other`."""
+    """A crowd with many communicators leaves the victim's communicators their own series, none under `other`."""
     for number in range(16):
         node.crowd(number, b"".join(
             line(0, hostname="crowd", pid=pid, id=f"0x{comm + 1:x}", rank=rank)
@@ -214,7 +213,7 @@ def test_places(node: Node) -> None:
 
 
 def test_series(node: Node) -> None:
-    """Writers with all the series that they may have leave room for another user's."""
+    """Writers with the maximum of series leave enough of the budget for another user's writers."""
     node = Node(node.root.parent, apart=node.theirs != node.ours, admission=Admission(in_all=1000))
     for number in range(40):
         node.crowd(number, b"".join(
@@ -230,7 +229,7 @@ def test_series(node: Node) -> None:
 
 
 def test_bindings(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit of remembered kinds the user with the most loses them."""
+    """Above the limit of remembered kinds of operations, the user with the most loses some."""
     monkeypatch.setattr(writers_module, "MAX_BINDINGS_IN_ALL", 10)
     node.victim()
     node.crowd(1, b"".join(line(sn, hostname="crowd", coll_msg_size_bytes=sn + 1) for sn in range(10)))
@@ -240,7 +239,7 @@ def test_bindings(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Work:
-    """A clock that moves with the work that is done: each piece of lines costs time by its length."""
+    """A clock on which each piece of lines takes time by its length."""
 
     def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch, seconds_per_byte: float) -> None:
         real = node.reader._follower.read
@@ -256,7 +255,7 @@ class Work:
 @pytest.mark.slow
 @pytest.mark.parametrize(("files", "lines"), [(400, 320), (70, 1120)])
 def test_a_backlog_delays_others_by_a_turn(node: Node, monkeypatch: pytest.MonkeyPatch, files: int, lines: int) -> None:
-    """Beside a large backlog the records of eight ranks are read within two turns."""
+    """During another user's large backlog, the records of eight ranks are read within two turns."""
     seconds_per_byte = 20e-9 * 2_000_000 / (lines * len(line(0)))  # as if the files were of 2 MB each
     content = b"".join(line(sn, hostname="crowd") for sn in range(lines))
     for number in range(files):
@@ -284,7 +283,7 @@ def test_a_backlog_delays_others_by_a_turn(node: Node, monkeypatch: pytest.Monke
 
 
 def test_a_dear_piece_is_paid_by_who_brought_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines that take ten times as long to read get no more time for it: the victim has half of each turn."""
+    """A user whose lines are ten times as slow to read gets no more time: the victim has half of each turn."""
     per_line = len(line(0))
     monkeypatch.setattr(reader_module, "READ_BYTES", 4 * per_line)
     node.crowd(1, b"".join(line(sn, hostname="crowd") for sn in range(600)))
@@ -308,7 +307,7 @@ def test_a_dear_piece_is_paid_by_who_brought_it(node: Node, monkeypatch: pytest.
 
 
 def test_directories_of_one_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more directories than are looked at, each user's are chosen in turns, and of one user the latest."""
+    """Above the limit of directories, users take turns, and each user's newest directories come first."""
     limited(monkeypatch, directories=4)
     root = tmp_path / "records"
     root.mkdir()
@@ -334,7 +333,7 @@ def test_directories_of_one_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_entries_of_all_subdirectories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full subdirectory leaves the others their share of entries; entries beyond are counted."""
+    """A full subdirectory leaves the others their share of entries; entries above the limit are counted."""
     limited(monkeypatch, entries=20)
     root = tmp_path / "records"
     for name, count in (("a", 40), ("b", 3), ("c", 3)):
@@ -347,12 +346,12 @@ def test_entries_of_all_subdirectories(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def position(uid: int, inode: int) -> Position:
-    """A place in a file that went out of sight."""
+    """Return the position of a vanished file."""
     return Position(1, inode, 0, f"/records/{uid}-{inode}.log", 5, b"12345", b"", uid)
 
 
 def test_positions_out_of_sight(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files that one user renames without end make no other's position forgotten."""
+    """A user who renames files without end displaces no other user's positions."""
     monkeypatch.setattr(crowd_module, "MAX_LOST", 3)
     skipped: Counter[str] = Counter()
     lost = LostPositions([position(VICTIM, 1)], skipped)

@@ -1,4 +1,4 @@
-"""Which rank processes will never give records, and what is said of them."""
+"""Silent rank processes, which will never write records, and the warnings about them."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ PATHS = ("/var/lib/rankwatch/inspector", "/logs")
 def facts(
     pid: int = 9, *, without: str = "", directory: str = "/home/u", container: str = "", inner: int = 0, **settings: str
 ) -> ProcessFacts:
-    """A rank process with GOOD settings but for what is given."""
+    """Return a rank process with GOOD settings, except for the given changes."""
     environment = {name: value for name, value in {**GOOD, **settings}.items() if name != without}
     bare = ProcessFacts(ProcessKey(pid, 1), 0.0, inner or pid, "u", "thread", environment)
     return msgspec.structs.replace(bare, container=container, directory=directory)
 
 
 def ranks(*processes: ProcessFacts) -> RankSnapshot:
-    """Ranks of job 4711, each with its pid as its number."""
+    """Return ranks of job 4711; a rank's number is its pid."""
     slots = {process.key: [RankLabel("4711", str(process.key.pid))] for process in processes}
     return RankSnapshot(
         running={process.key: PublishedProcess(0.0, facts=process, slots=slots[process.key]) for process in processes}
@@ -76,7 +76,8 @@ def test_a_process_that_did_not_ask_is_never_judged(value: str) -> None:
     ({"NCCL_INSPECTOR_PROM_DUMP": "off"}, None),
 ])  # fmt: skip
 def test_settings_that_write_no_lines(changes: dict[str, str], reason: SilenceCause | None) -> None:
-    """No plugin, no dump thread, Prometheus mode or no interval: never a line, as the plugin reads these numbers."""
+    """Without plugin, dump thread or interval, or in Prometheus mode, a process is silent; numbers are read as by
+    atoi."""
     assert silence_of(facts(**changes), PATHS) is reason  # type: ignore[arg-type]  # names of variables
 
 
@@ -92,13 +93,13 @@ def test_settings_that_write_no_lines(changes: dict[str, str], reason: SilenceCa
     ({"NCCL_INSPECTOR_DUMP_DIR": "/in/container", "inner": 1}, None),
 ])  # fmt: skip
 def test_where_the_file_would_be(changes: dict[str, str], reason: SilenceCause | None) -> None:
-    """A directory outside the configured ones is another place; if paths cannot be compared, it is not."""
+    """A directory outside the configured ones is the cause, unless the paths cannot be compared."""
     assert silence_of(facts(**changes), PATHS) is reason  # type: ignore[arg-type]  # names of variables
 
 
 @pytest.mark.slow
 def test_each_process_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Each look counts silent processes; one warning per process has the remedy, and memory is bounded."""
+    """Each look counts silent processes; each process gets one warning with a remedy, up to a limit of processes."""
     watch = SilenceWatch(PATHS, Logger("inspector"))
     silent = [facts(pid, without=INTERVAL) for pid in (9, 10)]
     with caplog.at_level(logging.WARNING):
@@ -117,7 +118,8 @@ def test_each_process_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_who_showed_no_record() -> None:
-    """A rank process is judged after its grace by its recording settings, bounded, until its first record or exit."""
+    """A rank process is judged by its settings, of limited length, from its grace period to its first record or
+    exit."""
     clock = FakeClock()
     table = RankTable(clock, "here")
     table.keep_variables(RECORDING_VARIABLES)
@@ -125,7 +127,7 @@ def test_who_showed_no_record() -> None:
     def silent() -> int:
         return sum(SilenceWatch(PATHS, Logger("inspector")).look(table.snapshot(), clock.monotonic()).values())
 
-    long = "/" + "x" * MAX_SETTING_CHARACTERS  # no directory of ours
+    long = "/" + "x" * MAX_SETTING_CHARACTERS  # not one of our directories
     table.observe_process(facts(9, NCCL_INSPECTOR_DUMP_DIR=long, RANK="0", HOME="/h"))
     clock.advance(GRACE_SECONDS - 1.0)
     assert silent() == 0

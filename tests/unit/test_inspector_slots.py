@@ -1,4 +1,4 @@
-"""Several directories of one exporter: what goes wrong in one of them, and what the exporter asks about writers."""
+"""An exporter with several directories: failures in one of them, and its queries about writers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER_SERIES = ("job", "2", *SERIES[2:])
 
 
 def two_directories(root: Path) -> tuple[Path, Path]:
-    """A directory with the log of pid 7 and one with that of pid 8, both empty still."""
+    """Make a directory with the log of pid 7 and one with that of pid 8, both empty."""
     directories = (root / "a", root / "b")
     for directory, pid in zip(directories, (7, 8), strict=True):
         directory.mkdir()
@@ -31,7 +31,7 @@ def two_directories(root: Path) -> tuple[Path, Path]:
 
 
 def write(directories: tuple[Path, ...], sn: int) -> None:
-    """One more record in each."""
+    """Append a record to each log."""
     for directory in directories:
         [path] = directory.iterdir()
         append(path, line(sn, pid=int(path.stem.partition("-pid")[2])))
@@ -46,7 +46,7 @@ def write(directories: tuple[Path, ...], sn: int) -> None:
 def test_ring_sizes_come_from_the_environment_of_the_rank(
     tmp_path: Path, settings: dict[str, str] | None, causes: tuple[int, int]
 ) -> None:
-    """A pass as long as the ring that the process was given is an overflow; where nothing is known, 1024 lines are."""
+    """A pass as long as the process's ring is an overflow; if its settings are unknown, the ring has 1024 lines."""
     path = tmp_path / "here-pid7.log"
     path.touch()
     bench = Bench(tmp_path)
@@ -55,11 +55,11 @@ def test_ring_sizes_come_from_the_environment_of_the_rank(
     bench.following()
     text = overflowing(4, 128, 40)
     path.write_bytes(text[0].replace(b'"coll_sn":40', b'"coll_sn":0'))
-    bench.look()  # the writer is known from here on
+    bench.look()  # the writer is known after this
     append(path, b"".join(text[128:]))
     bench.look()
     shown = bench.look(3.0)[MISSING]
-    # Of the first pass only one line was written, so that its other numbers are missing too, without a known cause.
+    # The first pass has only one line, so its other numbers are missing as well, without a known cause.
     assert (shown["job", "1", "overflow"], sum(shown.values())) == (causes[0] and 40 * 2 + 40 + 40 + 127, 4 * 40 + 127)
     bench.drain()
 
@@ -85,7 +85,8 @@ def test_ring_sizes_are_known_after_a_restart(tmp_path: Path) -> None:
 def test_a_turn_that_cannot_be_taken_in_costs_its_directory_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The other directory's turn is taken in at the same update, and the first one's next turn is whole again."""
+    """If one directory's turn fails, the other's counts in the same update, and the next turn of the first is
+    complete."""
     directories = two_directories(tmp_path)
     bench = Bench(*directories).following()
     write(directories, 0)
@@ -129,7 +130,7 @@ def test_what_cannot_be_given_back_costs_no_turn(tmp_path: Path, monkeypatch: py
 
 
 def test_threads_end_although_the_last_turn_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Draining an exporter whose reader raises gives back the budget and ends every thread."""
+    """If the reader raises, the exporter still frees its budget and ends every thread."""
     directories = two_directories(tmp_path)
     bench = Bench(*directories).following()
     write(directories, 0)
@@ -172,7 +173,7 @@ def test_a_damaged_part_of_the_checkpoint_costs_that_part_alone(tmp_path: Path, 
 
 @pytest.mark.parametrize("restored", [b"", b"\x91" * 100_000, b"\x81\xa1x", b"\xc1"], ids=["none", "deep", "cut", "no"])
 def test_no_section_of_the_checkpoint_keeps_the_exporter_from_starting(tmp_path: Path, restored: bytes) -> None:
-    """Whatever the section holds, the exporter starts, reads, and replaces it."""
+    """For any section of the checkpoint, the exporter starts, reads, and replaces the section."""
     bench = Bench(tmp_path, restored=restored).following(7)
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     assert bench.look()[OPERATIONS] == {SERIES: 1}
@@ -181,7 +182,7 @@ def test_no_section_of_the_checkpoint_keeps_the_exporter_from_starting(tmp_path:
 
 
 def test_a_reader_is_used_from_its_own_thread_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Making it, its turns, giving disk back and closing all run in the thread of its directory."""
+    """A reader is made, run, reclaimed and closed in the thread of its directory."""
     used: set[tuple[str, str]] = set()
 
     def watched(kind: type, name: str) -> None:
@@ -207,7 +208,7 @@ def test_a_reader_is_used_from_its_own_thread_alone(tmp_path: Path, monkeypatch:
 
 @pytest.mark.parametrize(("text", "watched"), [("63", False), ("64", True), ("off", False), ("0", False), ("-1", True)])
 def test_small_rings_are_not_watched(text: str, watched: bool) -> None:
-    """Rings below the bound do not cut the lines of a file into passes: any job may set them, and reading gets dear."""
+    """Rings below the limit do not split lines into passes, because small passes make reading slow."""
     sizes = ring_sizes({"NCCL_INSPECTOR_DUMP_P2P_RING_SIZE": text, "NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "-1"})
     assert sizes.smallest_watched() == (sizes.p2p if watched else sizes.collective)
     assert sizes.smallest_watched() >= MIN_WATCHED_LINES

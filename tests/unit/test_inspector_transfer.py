@@ -1,4 +1,4 @@
-"""The transfer time: the time of operations without waiting."""
+"""The transfer time: the duration of operations without waiting."""
 
 import random
 from statistics import quantiles
@@ -19,7 +19,7 @@ from exporters.inspector.totals.shared import Shared
 
 
 def rolled(times: list[int], rolls: int = ROLLS) -> TransferWindow:
-    """A window with ``times``, rolled ``rolls`` times by the reader."""
+    """Return a window with ``times`` after ``rolls`` rolls of the reader."""
     window = TransferWindow()
     window.add(times)
     for _ in range(rolls):
@@ -28,15 +28,16 @@ def rolled(times: list[int], rolls: int = ROLLS) -> TransferWindow:
 
 
 @pytest.mark.parametrize(("times", "rolls", "more", "microseconds"), [
-    ([*range(5_000, 5_089), *[300] * 11], ROLLS, [], 300),  # waits of nine in ten are left out
-    ([1, *[300] * 19], ROLLS, [], 300),  # one odd record says nothing
+    ([*range(5_000, 5_089), *[300] * 11], ROLLS, [], 300),  # nine in ten operations wait and are left out
+    ([1, *[300] * 19], ROLLS, [], 300),  # one odd record has no effect
     ([300] * MIN_SAMPLES, ROLLS, [], 300),
     ([300] * (MIN_SAMPLES - 1), ROLLS, [], None),
-    ([300] * (MIN_SAMPLES - 1), ROLLS, [300], 300),  # it goes on with what it has
-    ([300] * (MIN_SAMPLES - 1), MAX_ROLLS, [300], None),  # a minute ends it
+    ([300] * (MIN_SAMPLES - 1), ROLLS, [300], 300),  # the window goes on with its times
+    ([300] * (MIN_SAMPLES - 1), MAX_ROLLS, [300], None),  # the window ends after a minute
 ])  # fmt: skip
 def test_what_a_window_tells(times: list[int], rolls: int, more: list[int], microseconds: int | None) -> None:
-    """The tenth percentile of a window of ten seconds and enough operations; until a minute is over it goes on."""
+    """A window of ten seconds with enough operations gives the tenth percentile; otherwise it goes on for up to a
+    minute."""
     window = rolled(times, rolls)
     if more:
         window.add(more)
@@ -57,7 +58,7 @@ def test_what_is_old_is_forgotten() -> None:
 
 @pytest.mark.parametrize("batch", [1, 7, 64, 1000, 20_000])
 def test_many_operations(batch: int) -> None:
-    """The tenth percentile of any number of operations is as exact as its samples permit."""
+    """The tenth percentile is exact within the error of the samples, for any number of operations."""
     chance = random.Random(7)  # noqa: S311  the same times every time
     times = [chance.randrange(1000, 2000) for _ in range(20_000)]
     window = TransferWindow()
@@ -69,11 +70,11 @@ def test_many_operations(batch: int) -> None:
     assert window.last_us == pytest.approx(quantiles(times, n=10)[0], abs=60)
 
 
-# As a series.
+# The series.
 
 
 def shown(*aggregates: Aggregate) -> dict[tuple[str, ...], float]:
-    """The metrics of writers with ranks of job 7 in their communicators."""
+    """Return the metrics of writers, with ranks of job 7 in their communicators."""
     writers = tuple(WriterTotals.of(one, caught_up=True) for one in aggregates)
     labels = {(one.writer_key, *key): RankLabel("7", str(key[1])) for one in writers for key in one.places}
     published = Published(writers, caught_up=True, results={}, files={}, skipped={}, lag_bytes=0)
@@ -83,7 +84,7 @@ def shown(*aggregates: Aggregate) -> dict[tuple[str, ...], float]:
 
 
 def of_rank(comm_rank: int, microseconds: int, **changes: str | int) -> Aggregate:
-    """The totals of a rank with operations of this duration, ten seconds later."""
+    """Return the totals of a rank with operations of this duration, after ten seconds."""
     aggregate = fresh()
     feed((line(sn, coll_exec_time_us=microseconds, rank=comm_rank, **changes) for sn in range(MIN_SAMPLES)), aggregate)
     for _ in range(ROLLS):
@@ -92,12 +93,12 @@ def of_rank(comm_rank: int, microseconds: int, **changes: str | int) -> Aggregat
 
 
 def test_the_shortest_of_a_node_is_shown() -> None:
-    """Of two ranks of a communicator with members elsewhere the one that waits less is shown, in seconds."""
+    """The series has the shorter time, in seconds, of two ranks whose communicator has members on other nodes."""
     assert shown(of_rank(1, 900), of_rank(2, 400)) == {("7", "abc", "AllReduce", "8192"): 0.0004}
 
 
 def test_not_where_all_members_are_here() -> None:
-    """A communicator wholly on this node has no transfer time: its floor is exact."""
+    """A communicator with all members on this node has no transfer time, because its floor is exact."""
     shared = Shared()
     aggregate = Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared)
     feed([line(coll_sn=n, rank=rank, n_ranks=2) for rank in (0, 1) for n in range(MIN_SAMPLES)], aggregate)

@@ -1,4 +1,4 @@
-"""What the scheduler's word on a job's end makes of the exits of its ranks."""
+"""The effect of the scheduler's record of a job's end on the exits of its ranks."""
 
 from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
 
@@ -35,7 +35,7 @@ def test_a_job_that_was_sent_away(state: str, status: ExitStatus | None, explain
     (TERMINATED, True), (WELL, True), (UNKNOWN, True), (None, True), (KILLED, False), (FAILED, False), (CRASHED, False),
 ])  # fmt: skip
 def test_a_job_that_ended_in_order(state: str, status: ExitStatus | None, explained: bool) -> None:
-    """An orderly end or a requeue request explains no exit by crash or status."""
+    """A normal end or a requeue request explains no exit by crash or status."""
     assert JobEnd("4", 0.0, ENDED, state).explains(ENDED - 1, status) is explained
 
 
@@ -49,7 +49,7 @@ def test_only_exits_near_the_end(late: float, explained: bool) -> None:
 
 
 def killed_rank(table: Table, job: str = "4711", owner: Owner | None = None) -> None:
-    """Have rank 0 of a job of two end by SIGKILL, long before its peer."""
+    """Kill rank 0 of a job of two by SIGKILL, long before its peer exits."""
     first = facts(10, environment(0, 2, job)) if owner is None else owned(10, environment(0, 2, job), owner)
     peer = facts(11, environment(1, 2, job)) if owner is None else owned(11, environment(1, 2, job), owner)
     key = table.add_facts(first)
@@ -61,12 +61,12 @@ def killed_rank(table: Table, job: str = "4711", owner: Owner | None = None) -> 
 
 
 def cancelled(table: Table, job: str = "4711") -> list[JobEnd]:
-    """The word that a job was cancelled just now."""
+    """Return a record that the job was cancelled just now."""
     return [JobEnd(job, 0.0, table.clock.time(), "CANCELLED")]
 
 
 def test_a_dead_rank_is_finished_once_the_scheduler_has_spoken() -> None:
-    """A late record of the scheduler turns dead ranks into finished ones, also from a checkpoint."""
+    """A late record of the scheduler turns dead ranks into finished ones, even from a checkpoint."""
     table = Table(once=True)
     killed_rank(table)
     assert table.states()["0"] == "dead"
@@ -80,7 +80,7 @@ def test_a_dead_rank_is_finished_once_the_scheduler_has_spoken() -> None:
 
 
 def test_a_proven_job_counts_not_the_one_that_is_claimed() -> None:
-    """A rank that claims the id of a cancelled job, and is proven to be of another, is judged by its own."""
+    """A rank that claims a cancelled job's id but is proven to be of another job is judged by the proven job."""
     table = Table(once=True)
     killed_rank(table, owner=Owner("job", "slurm/5", scheduler="slurm", job_id="5", proof="cgroup"))
     table.ranks.observe_job_ends(cancelled(table))
@@ -90,7 +90,7 @@ def test_a_proven_job_counts_not_the_one_that_is_claimed() -> None:
 
 
 def test_ids_of_no_scheduler_have_no_word() -> None:
-    """A launcher's run id that looks like a job's number is none of the scheduler's."""
+    """The scheduler's record does not apply to a launcher's run id that equals the job's number."""
     table = Table(once=True)
     env = {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": "4711"}
     key = table.add(10, env)

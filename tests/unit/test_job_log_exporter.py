@@ -1,4 +1,4 @@
-"""The exporter: from the rank table and a log to series, over restarts, hangs and damage."""
+"""The log exporter, from the rank table and a log to series: restarts, hangs and damage."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Node(ExporterNode):
         self.start()
 
     def write(self, text: str) -> None:
-        """Add to the job's log."""
+        """Append to the job's log."""
         path = self.folder / "4711.out"
         with path.open("a") as file:
             file.write(text)
@@ -46,14 +46,14 @@ class Node(ExporterNode):
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    """A node."""
+    """Provide a node."""
     made = Node(tmp_path)
     yield made
     made.end()
 
 
 def test_a_log_becomes_series(node: Node) -> None:
-    """A line of a rank here is counted under its job and rank, and is the job's first cause."""
+    """A log line of a rank counts for its job and rank, and is the job's first cause."""
     node.write("[rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered\niteration 7 / 9 |\n")
     values = node.look()
     assert values["job_log_events_total/4711/1/gpu_hardware/root"] == 1
@@ -62,7 +62,7 @@ def test_a_log_becomes_series(node: Node) -> None:
 
 
 def test_counts_survive_the_agent(node: Node) -> None:
-    """After a restart counting goes on where it was, and no line counts twice."""
+    """After a restart counting goes on, and no line counts twice."""
     node.write("[rank0]: ValueError: x\n")
     node.look()
     node.restart()
@@ -73,7 +73,7 @@ def test_counts_survive_the_agent(node: Node) -> None:
 
 @pytest.mark.parametrize("section", [b"", b"\x00", b"\x81\xa4jobs\x05", msgspec.msgpack.encode({"jobs": {"4711": 5}})])
 def test_a_damaged_checkpoint_costs_itself(tmp_path: Path, section: bytes) -> None:
-    """With a damaged section the exporter starts afresh."""
+    """With a damaged section the exporter starts without saved state."""
     node = Node(tmp_path, section)
     node.write("[rank0]: ValueError: x\n")
     assert PROGRAM_ERROR in node.look()
@@ -82,7 +82,7 @@ def test_a_damaged_checkpoint_costs_itself(tmp_path: Path, section: bytes) -> No
 
 
 def test_an_end_waits_for_no_hung_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a turn hangs, the exporter ends at once with what the last turn has saved, and shows its result."""
+    """If a turn hangs, the exporter stops at once with the state of the last turn, and shows its result."""
     node = Node(tmp_path)
     node.write("[rank0]: ValueError: x\n")
     node.look()
@@ -113,7 +113,7 @@ def test_an_end_waits_for_no_hung_file_system(tmp_path: Path, monkeypatch: pytes
     {"progress": [{"kind": "checkpoint_end", "contains": "tick", "pattern": "x"}] * (exporters.MAX_PATTERNS + 1)},
 ])  # fmt: skip
 def test_mistakes_in_the_configuration(config: dict[str, Any]) -> None:
-    """Patterns that are none, and too many, are refused when the configuration is read."""
+    """Invalid patterns, and more patterns than the limit, are refused when the configuration is read."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(config, JobLogConfig)
 
@@ -124,7 +124,7 @@ def test_mistakes_in_the_configuration(config: dict[str, Any]) -> None:
     ({"parent_pid": 8, "exited": True}, "1"),
 ])  # fmt: skip
 def test_a_local_rank_of_two_ranks(fields: dict[str, Any], rank: str) -> None:
-    """The newest rank counts; if another launcher's rank with the number ran when it started, no rank counts."""
+    """The newest rank with a local rank counts; if a rank of another launcher ran at its start, none counts."""
     views = [view(10, "0", **fields), view(11, "1", parent_pid=9, start_seconds=1.7e9 + 60)]
     assert local_ranks(views, frozenset({"here"})) == {("", ""): rank}
 

@@ -1,4 +1,4 @@
-"""Lines of jobs' logs: their categories, their groups, and the rank that wrote them."""
+"""Log lines of jobs: their categories, groups and ranks."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ ELSEWHERE = {
     "nccl.warn": {"dev", "file", "host", "pid"},
     "hip.fault": {"node"},
 }
-"""Groups of recorded lines that the line's beginning decides, that have another name, or that are unwanted."""
+"""Groups that depend on the line's beginning, have another name, or are not needed."""
 
 
 def rows(name: str) -> list[list[str]]:
-    """The rows of a table of lines."""
+    """Return the rows of a table of lines."""
     return [line.split("\t") for line in (DATA / name).read_text().splitlines() if not line.startswith("#")]
 
 
@@ -33,7 +33,7 @@ RECORDED = [
 
 
 def test_every_recorded_line_has_its_category() -> None:
-    """Each recorded line of a failure or an end is of the category that it was given by hand; others are of none."""
+    """Each recorded line of a failure or an end has its hand-labelled category; other lines have none."""
     others = {None, "launcher_failed", "program_error"}
     for category, _, _, line in RECORDED:
         result = classify(line.encode())
@@ -53,7 +53,7 @@ def test_every_recorded_line_has_its_groups() -> None:
 
 @pytest.mark.parametrize("entry", failures().entries, ids=lambda entry: entry.category)
 def test_examples(entry: object) -> None:
-    """Each example of an entry is of its category and role, alone and amid other text."""
+    """Each example of an entry has its category and role, alone and between other text."""
     for example in entry.examples:  # type: ignore[attr-defined]  # an Entry
         data = f"nothing here\n{example}\nand nothing here\n".encode()
         result = [(one.rule.category, one.rule.role) for one in events(data, CATALOGUE)]
@@ -62,14 +62,14 @@ def test_examples(entry: object) -> None:
 
 @pytest.mark.parametrize("pattern", progress().patterns, ids=lambda pattern: f"{pattern.kind}-{pattern.contains}")
 def test_examples_of_progress(pattern: ProgressPattern) -> None:
-    """Each example of progress is of its kind."""
+    """Each example of progress has its kind."""
     assert pattern.examples
     for example in pattern.examples:
         assert [one.rule.category for one in events(example.encode() + b"\n", CATALOGUE)] == [pattern.kind], example
 
 
 def test_what_is_searched_for_first_is_in_every_line() -> None:
-    """Each entry's words contain an anchor, and each anchor is needed: no line of an entry is passed over."""
+    """Each entry's words contain an anchor, and each anchor is needed, so no line of an entry is missed."""
     anchors = [anchor.text for anchor in CATALOGUE.anchors]
     words = {word for rule in CATALOGUE.rules for word in rule.contains}
     assert [word for word in words if not any(anchor in word for anchor in anchors)] == []
@@ -119,7 +119,7 @@ def test_who_wrote_a_line(line: str, speaker: Speaker) -> None:
 
 
 def test_only_the_beginning_of_a_long_line_is_looked_at() -> None:
-    """Patterns see the first 8 KiB of a line, and a line of 1 MB of anchors takes no time to speak of."""
+    """Patterns read the first 8 KiB of a line, and a line of 1 MB of anchors takes little time."""
     tail = b"RuntimeError: CUDA error: an illegal memory access was encountered"
     inside = b"x" * (MAX_LINE_BYTES - len(tail)) + tail + b"\n"
     anchors = b"CUDA out of memory rror: " * 40_000 + b"\n"
@@ -128,7 +128,7 @@ def test_only_the_beginning_of_a_long_line_is_looked_at() -> None:
 
 
 def test_the_last_iterations_are_told() -> None:
-    """Of many progress lines the last ones count, whatever lines are between them."""
+    """Of many progress lines the last ones count, even with other lines between them."""
     data = b"".join(b"iteration %d/ 5000 | x |\nRuntimeError: x\n" % number for number in range(20))
     result = [one.number("iteration") for one in events(data, CATALOGUE)]
     assert [number for number in result if number is not None] == list(range(20 - MAX_LAST_LINES, 20))
@@ -136,7 +136,7 @@ def test_the_last_iterations_are_told() -> None:
 
 
 def test_interleaved_writers_and_binary() -> None:
-    """Lines cut by others' lines, NULs and bytes that are no text hide no whole line; a pod's prefix is skipped."""
+    """Interleaved lines, NULs and bytes that are no text hide no whole line; a pod's prefix is skipped."""
     data = b"\x00\xff\xfe [rank1]: Runtime[rank2]: ValueError: x\n\x00\n\n[rank3]: ValueError: y\nRuntimeErr\xff"
     assert [(one.rule.category, one.speaker.rank) for one in events(data, CATALOGUE)] == [("program_error", 3)]
     result = event("2026-11-01T10:11:12.123456789Z stderr F [rank2]: ValueError: no")
@@ -144,7 +144,7 @@ def test_interleaved_writers_and_binary() -> None:
 
 
 def test_a_sites_own_patterns_of_progress() -> None:
-    """A site's pattern comes first; an invalid one, or one without an iteration, is refused."""
+    """A site's pattern comes first; an invalid pattern, or one without an iteration, is refused."""
     own = ProgressPattern(kind="iteration", contains="tick ", pattern=r"tick (?P<iteration>\d+)")
     result = classify(b"tick 17 of all", catalogue([own]))
     assert result is not None
@@ -155,14 +155,14 @@ def test_a_sites_own_patterns_of_progress() -> None:
 
 
 def test_other_lines() -> None:
-    """Lines that are in no example; ordinary ones mean nothing, nor do words of shells in other text."""
+    """Ordinary lines have no category, and neither have a shell's words in other text."""
     for category, line in rows("other_lines.tsv"):
         result = classify(line.encode())
         assert ("-" if result is None else result.rule.category) == category, line
 
 
 def test_a_failed_node_is_not_the_one_whose_step_ends() -> None:
-    """Slurm's line on a node that still answers blames no node: another one has failed, and srun's line names it."""
+    """Slurm's line on a node that still answers blames no node; srun's line names the failed node."""
     result = event(
         "slurmstepd: error: *** STEP 7.0 ON n17 CANCELLED AT 2023-03-06T03:17:51 DUE TO NODE FAILURE, "
         "SEE SLURMCTLD LOG FOR DETAILS ***"

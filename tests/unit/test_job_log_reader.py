@@ -1,4 +1,4 @@
-"""Which logs are read for which job, by which node, and what hostile ones cost."""
+"""The logs that a node reads for its jobs, and hostile logs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POD = "11111111-2222-3333-4444-555555555555"
 
 
 class Node:
-    """A reader over a tree of logs, and the processes of a made-up /proc."""
+    """A reader with a tree of logs, and the processes of a fake /proc."""
 
     def __init__(self, root: Path, *patterns: str, section: LogSection | None = None, everyone: bool = False) -> None:
         self.root = root
@@ -46,7 +46,7 @@ class Node:
         )
 
     def write(self, name: str, text: str | bytes = LINE, mode: str = "ab") -> Path:
-        """Add to a log."""
+        """Append to a log."""
         path = self.logs / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open(mode) as file:
@@ -57,31 +57,31 @@ class Node:
     def run(
         self, pid: int, output: Path, *, parent: int = 1, comm: str = "python", uid: int = OWNER, title: str = ""
     ) -> None:
-        """A process that writes its output into a file."""
+        """Add a process that writes its output into a file."""
         self.tree.add(pid, name=comm, parent=parent, uid=uid, title=title)
         for number in (1, 2):
             self.tree.hold(pid, output, number)
 
     def look(self, *jobs: LoggedJob) -> PublishedLogs:
-        """A look when it is due."""
+        """Look once when the next look is due."""
         self.clock.advance(reader.DISCOVER_SECONDS)
         return self.reader.look({one.job_id: one for one in jobs or (job(),)}, frozenset({"here"}))
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """A node with logs named after jobs."""
+    """Provide a node with logs named after jobs."""
     return Node(tmp_path)
 
 
 @pytest.fixture
 def unnamed(tmp_path: Path) -> Node:
-    """A node with logs that no pattern matches."""
+    """Provide a node whose logs match no pattern."""
     return Node(tmp_path, "none/*.log")
 
 
 def counts(logs: PublishedLogs) -> dict[tuple[str, str], int]:
-    """Events by job and rank."""
+    """Return the counts of events, by job and rank."""
     return {(one.job_id, kind[0]): count for one in logs.jobs for kind, count in one.events.items()}
 
 
@@ -95,7 +95,7 @@ def test_no_user_forges_anothers_log(node: Node) -> None:
 
 
 def held(path: str = "/x", rank: str = "2") -> ClaimedLog:
-    """An output of a process of job 4711."""
+    """Return an output of a process of job 4711."""
     return ClaimedLog("4711", rank, path)
 
 
@@ -114,13 +114,14 @@ def held(path: str = "/x", rank: str = "2") -> ClaimedLog:
 def test_what_proves_whose_a_log_is(
     uid: int, name_id: str | None, holds: ClaimedLog | None, path: str, claim: ClaimedLog | None
 ) -> None:
-    """A rank that writes there, the id in its name, or its pod's folder; each time of the job's user or of root."""
+    """A log is a job's by a rank that writes it, the id in its name or its pod's directory, if the job's user or root
+    owns it."""
     known = job(uids=frozenset({1000}), pods=frozenset({POD}))
     assert claimed(path, uid, name_id, holds, {"4711": known}, {"4711": [known]}) == claim
 
 
 def test_the_last_words_of_ranks_that_were_silent_are_read(unnamed: Node) -> None:
-    """The last lines of a job that was silent for minutes count, though no process holds the file."""
+    """The last lines of a job that was silent for minutes count, even if no process holds the file any more."""
     path = unnamed.write("mine.txt", "hello\n")
     unnamed.run(4000, path)
     unnamed.look()
@@ -133,7 +134,7 @@ def test_the_last_words_of_ranks_that_were_silent_are_read(unnamed: Node) -> Non
 
 def test_a_silent_containers_last_words_are_read(unnamed: Node, tmp_path: Path) -> None:
     """The last lines of a silent container's log count."""
-    alias = tmp_path / "alias.txt"  # where the agent's tree has another file than the container's
+    alias = tmp_path / "alias.txt"  # on the node, this path leads to a different file
     inside = Path(f"{tmp_path}/image{alias}")
     inside.parent.mkdir(parents=True)
     inside.write_text("hello\n")
@@ -155,7 +156,7 @@ def test_a_silent_containers_last_words_are_read(unnamed: Node, tmp_path: Path) 
 
 
 def slurm_step(node: Node, log: Path, title: str = "slurmstepd-wlm: [4711.batch]", uid: int = 0) -> None:
-    """A batch script and its srun below their slurmstepd, and a rank below another one."""
+    """Add a batch script and its srun below their slurmstepd, and a rank below another slurmstepd."""
     node.run(3000, Path("/dev/null"), comm="slurmstepd-wlm", uid=uid, title=title)
     node.run(3001, log, parent=3000, comm="slurm_script")
     node.run(3002, Path("/dev/null"), parent=3001, comm="srun")
@@ -178,7 +179,8 @@ def test_a_batch_scripts_output_is_its_jobs(unnamed: Node) -> None:
     ("slurmstepd: [4711.batch]", 0, OWNER + 1),
 ], ids=["not-roots", "another-job", "another-step", "another-user"])  # fmt: skip
 def test_what_is_no_batch_script_of_the_job(unnamed: Node, title: str, uid: int, script_uid: int) -> None:
-    """A step server not of root, another job's, another step's or another user's script proves nothing."""
+    """A script proves nothing if its slurmstepd is not root's, of another job or step, or if the script is another
+    user's."""
     slurm_step(unnamed, unnamed.write("slurm.txt", "ValueError: x\n"), title, uid)
     unnamed.run(3001, unnamed.logs / "slurm.txt", parent=3000, comm="slurm_script", uid=script_uid)
     assert counts(unnamed.look()) == {}
@@ -204,7 +206,7 @@ def test_a_pid_that_is_another_process_by_now_proves_nothing(unnamed: Node) -> N
 
 
 def test_processes_below_a_batch_step_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit of processes below a batch step the first started ones are examined."""
+    """Above the limit of processes below a batch step, those that started first are examined."""
     monkeypatch.setattr(ownership, "MAX_BELOW", 2)
     slurm_step(node, node.write("slurm.txt"))
     assert [one.pid for one in ownership.batch_processes(ProcFS(node.proc))] == [3001, 3002]
@@ -213,7 +215,7 @@ def test_processes_below_a_batch_step_are_bounded(node: Node, monkeypatch: pytes
 
 
 def test_ranks_own_outputs_need_no_pattern(unnamed: Node) -> None:
-    """A file that one rank alone writes to is that rank's; one of several, or of their launcher, is the job's."""
+    """A file with a single writing rank is that rank's; a file of several ranks or of their launcher is the job's."""
     mine, ours, launcher = (unnamed.write(f"{name}.txt", "ValueError: x\n") for name in ("mine", "ours", "launcher"))
     unnamed.run(4000, mine, parent=3900)
     unnamed.run(4001, ours, parent=3900)
@@ -225,7 +227,7 @@ def test_ranks_own_outputs_need_no_pattern(unnamed: Node) -> None:
 
 
 def test_a_file_that_a_second_rank_writes_later(unnamed: Node) -> None:
-    """A file of one rank is the job's once a second rank writes there, also after the second rank ends."""
+    """A file of one rank becomes the job's when a second rank writes there, even after that rank has exited."""
     output = unnamed.write("ours.txt", "ValueError: x\n")
     unnamed.run(4000, output)
     unnamed.look()
@@ -249,14 +251,15 @@ def test_an_output_of_two_jobs_has_no_job(unnamed: Node) -> None:
 
 
 def mounts(path: Path, kind: str) -> str:
-    """A line of mountinfo for the file system that ``path`` lies on."""
+    """Return the line of mountinfo for the file system of ``path``."""
     device = path.stat().st_dev
     return f"36 35 {os.major(device)}:{os.minor(device)} / /logs rw - {kind} server:/logs rw\n"
 
 
 @pytest.mark.parametrize(("kind", "shared"), [("lustre", True), ("nfs4", True), ("fuse.beegfs", True), ("ext4", False)])
 def test_one_node_reads_what_many_see(node: Node, kind: str, shared: bool) -> None:
-    """On a shared file system the node reads a log where a process has it open, or the job's first rank is."""
+    """On a shared file system a node reads a log only if a local process has it open or the job's first rank runs
+    there."""
     log = node.write("4711.out")
     (node.proc / "self/mountinfo").write_text(mounts(node.logs, kind))
     without_first = job()._replace(ranks=job().ranks[1:])
@@ -268,7 +271,7 @@ def test_one_node_reads_what_many_see(node: Node, kind: str, shared: bool) -> No
 
 
 def test_mounts_that_are_no_text_are_passed_over() -> None:
-    """Odd lines of mountinfo hide no other."""
+    """Invalid lines of mountinfo hide no valid line."""
     assert shared_devices(b"\xff\xff\n36 35 0:52 / /a rw - nfs s:/ rw\nrest") == frozenset({os.makedev(0, 52)})
 
 
@@ -304,7 +307,7 @@ def test_what_was_saved_waits_for_its_job(node: Node, tmp_path: Path) -> None:
 
 
 def test_hostile_content(node: Node) -> None:
-    """A line of 1 MB, binary, holes and bars without a newline cost themselves alone."""
+    """A line of 1 MB, binary data, holes and progress bars without a newline hide no other line."""
     node.write("4711.out", b"y" * (1 << 20) + b"y\n" + bytes(range(256)) * 256 + b"\n" + LINE.encode())
     node.write("4711.out", b"\r".join(b"%d%%|" % number for number in range(50_000)) + b"\n" + LINE.encode())
     with (node.logs / "4711.out").open("r+b") as file:
@@ -316,7 +319,7 @@ def test_hostile_content(node: Node) -> None:
 
 @pytest.mark.slow
 def test_a_backlog_takes_a_tenth_of_a_core(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One turn reads for a bounded time of its thread, the rest waits."""
+    """A turn reads for a limited CPU time; the rest waits for the next turn."""
     used = iter(range(1000))
     monkeypatch.setattr(reader.time, "thread_time", lambda: next(used) * reader.READ_CPU_SECONDS / 2)
     node.write("4711.out", LINE + LINE * 1000 + LINE * ((1 << 24) // len(LINE)))
@@ -342,7 +345,7 @@ def test_what_watchdogs_say_is_bounded(node: Node, monkeypatch: pytest.MonkeyPat
 
 
 def test_an_event_has_the_time_at_which_it_was_written(node: Node) -> None:
-    """The time of an event is that of the file's last change, also where files are looked for rarely."""
+    """An event has the time of the file's last change, even if searches for files are rare."""
     path = node.write("4711.out", "hello\n")
     now = node.clock.time()
     os.utime(path, (now, now))
@@ -350,14 +353,14 @@ def test_an_event_has_the_time_at_which_it_was_written(node: Node) -> None:
     node.clock.advance(50.0)
     node.write("4711.out", "NCCL WARN NET/IB : mlx5_3:1 Got non-fatal async event: port error(10)\n")
     os.utime(path, (now + 50.0, now + 50.0))
-    node.reader._discover_at = float("inf")  # the last look took long
+    node.reader._discover_at = float("inf")  # the last search took long
     [logs] = node.look().jobs
     assert logs.root is not None
     assert logs.root.seconds == now + 50.0
 
 
 def test_the_time_of_an_error_file_is_not_later_than_now(node: Node) -> None:
-    """An error file with a far future time is not recent for ever, and leaves the checkpoint readable."""
+    """An error file with a time far in the future does not stay recent, and the checkpoint stays readable."""
     path = node.proc / "1/root/raised.json"
     path.parent.mkdir(parents=True)
     path.write_bytes(msgspec.json.encode({"message": "KeyError: 1"}))
@@ -371,9 +374,9 @@ def test_the_time_of_an_error_file_is_not_later_than_now(node: Node) -> None:
 
 
 def test_logs_of_new_ranks_are_looked_for_soon(unnamed: Node, tmp_path: Path) -> None:
-    """Where looks have become rare, one for a rank that is new is ten seconds after the last, and only one."""
+    """If searches are rare, a new rank brings one forward to ten seconds after the last, but no second one."""
     unnamed.look(job("1"))
-    unnamed.reader._discover_at = float("inf")  # the last look took long
+    unnamed.reader._discover_at = float("inf")  # the last search took long
     unnamed.run(4000, unnamed.write("mine.txt", "ValueError: x\n"))
     other = job("4712", ranks=8, pids={4000: "0"})
     pids = {"0": 4000, "1": 9000}
@@ -391,7 +394,7 @@ def test_logs_of_new_ranks_are_looked_for_soon(unnamed: Node, tmp_path: Path) ->
 
 @pytest.mark.slow
 def test_ten_thousand_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """MAX_CLAIMED logs of jobs here are read, owners in turn; of thousands of others none is opened."""
+    """MAX_CLAIMED logs of jobs on this node are read, owners in turn; logs of other jobs are never opened."""
     monkeypatch.setattr(reader, "MAX_CLAIMED", 3)
     node = Node(tmp_path, "%j.out")
     os.utime(node.write("4711.out"), (1.0, 1.0))
@@ -404,7 +407,7 @@ def test_ten_thousand_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_an_error_costs_one_piece(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error in one piece of a log loses that piece only."""
+    """An error in one piece of a log loses only that piece."""
     node.write("4711.out")
     real: Any = reader.events
 

@@ -1,4 +1,4 @@
-"""What the log of one job adds up to: counts, the first cause, what several lines say together, how far it is."""
+"""The tally of one job's log: counts, the first cause, causes from several lines, and progress."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ ITERATION = "iteration {} / 1000 | consumed samples: 1 |"
 
 
 class Log:
-    """One job's tally, fed with lines."""
+    """A job's tally of lines."""
 
     def __init__(self, of: LoggedJob | None = None, admits: bool = True) -> None:
         self.job = of or job()
         self.tally = JobTally("4711", "here", lambda _: admits)
 
     def write(self, line: str, seconds: float = 1000.0, rank: str = UNKNOWN_RANK) -> Log:
-        """Take in one line, written at this time into a file of ``rank``."""
+        """Add a line that was written at ``seconds`` into a file of ``rank``."""
         self.tally.take(event(line), self.job, rank, frozenset({"here", "pod-a"}), seconds)
         return self
 
     def shown(self, now: float = 1000.0 + CASCADE_SECONDS) -> ShownLog:
-        """What there is to show."""
+        """Return the results."""
         return self.tally.shown(now)
 
     def root(self) -> tuple[str, str, str] | None:
-        """Category, rank and host of the first cause."""
+        """Return category, rank and host of the first cause."""
         root = self.shown().root
         return None if root is None else (root.category, root.rank, root.host)
 
 
 @pytest.mark.parametrize(("line", "more", "file_rank", "rank"), [
     ("[rank7]: ValueError: x", {}, "2", "7"),
-    ("[rank8]: ValueError: x", {}, UNKNOWN_RANK, UNKNOWN_RANK),  # the job has 8
+    ("[rank8]: ValueError: x", {}, UNKNOWN_RANK, UNKNOWN_RANK),  # the job has 8 ranks
     ("[rank7]: ValueError: x", {"world_size": 0}, UNKNOWN_RANK, UNKNOWN_RANK),
     ("3: ValueError: x", {"tasks_are_ranks": True}, UNKNOWN_RANK, "3"),
     ("3: ValueError: x", {}, UNKNOWN_RANK, UNKNOWN_RANK),
@@ -70,7 +70,7 @@ class Log:
     ("mpirun noticed that process rank 6 with PID 1 on node n6 exited on signal 9", {}, UNKNOWN_RANK, "6"),
 ])  # fmt: skip
 def test_whose_a_line_is(line: str, more: dict[str, Any], file_rank: str, rank: str) -> None:
-    """The rank that a line blames, its prefix, the scheduler's task, its process, its file, in this order."""
+    """A line's rank comes from its blame, its prefix, the scheduler's task, its process or its file, in this order."""
     log = Log(job(**more)).write(line, rank=file_rank)
     assert {kind[0] for kind in log.shown().events} == {rank}
 
@@ -80,7 +80,7 @@ IGNORED = RECEIVED.replace("For the recommended", "No user action or further inv
 
 
 def timeout(rank: int, op: str = "BROADCAST", size: int = 8, guid: str = "5", seq: int = 9) -> str:
-    """A watchdog's line."""
+    """Return a watchdog's timeout line."""
     return TIMEOUT.format(rank=rank, op=op, size=size, guid=guid, seq=seq)
 
 
@@ -89,25 +89,25 @@ REDUCES = [timeout(rank, "ALLREDUCE") for rank in (0, 1, 2)]
 
 @pytest.mark.parametrize(("lines", "root"), [
     (["srun: error: Node failure on n12"], ("node_failed", UNKNOWN_RANK, "n12")),  # the named node
-    ([PORT], ("port_error", UNKNOWN_RANK, "n9")),  # its writer's
+    ([PORT], ("port_error", UNKNOWN_RANK, "n9")),  # the node of the line's writer
     (["pod-a:4002:9 [0] NCCL WARN Cuda failure 'x'"], ("cuda_error", "2", "here")),
     (["srun: error: Node failure on n.."], ("node_failed", UNKNOWN_RANK, "")),
-    ([ECC.format(rank=1), PORT], ("gpu_hardware", "1", "")),  # the first
+    ([ECC.format(rank=1), PORT], ("gpu_hardware", "1", "")),  # the first cause
     ([RETRY] * 100, ("ib_retry_exceeded", UNKNOWN_RANK, "n7")),
-    ([*[RETRY] * 100, PORT, RETRY], ("port_error", UNKNOWN_RANK, "n9")),  # a weak one gives way
+    ([*[RETRY] * 100, PORT, RETRY], ("port_error", UNKNOWN_RANK, "n9")),  # a weak cause is replaced
     ([RECEIVED, "[rank2]: KeyError: 1"], ("gpu_hardware", UNKNOWN_RANK, "gpu-9")),
     ([IGNORED], None),
     (REDUCES, None),
     ([*REDUCES, timeout(6), timeout(7, "ALLREDUCE")], ("collective_mismatch", "6", "")),  # another operation
     ([*REDUCES, timeout(6, "ALLREDUCE", 9), timeout(7, "ALLREDUCE")], ("collective_mismatch", "6", "")),  # another size
-    ([*REDUCES, timeout(6, guid="6")], None),  # of another group, another number, a send, an unnamed group, no rank
+    ([*REDUCES, timeout(6, guid="6")], None),  # another group, another number, a send, an unnamed group, no rank
     ([*REDUCES, timeout(6, seq=10)], None),
     ([*REDUCES, timeout(6, "SEND")], None),
     ([*REDUCES, timeout(6).replace("[PG ID 2 PG GUID 5(tp) Rank 1]", "[Rank 1]")], None),
     ([*REDUCES, timeout(9)], None),
 ])  # fmt: skip
 def test_the_first_cause(lines: list[str], root: tuple[str, str, str] | None) -> None:
-    """The first strong cause counts, with the rank or node that its line names, or that differs from the others."""
+    """The first strong cause counts, with the rank or node that its line names, or whose operation differs."""
     log = Log()
     for line in lines:
         log.write(line)
@@ -116,13 +116,13 @@ def test_the_first_cause(lines: list[str], root: tuple[str, str, str] | None) ->
 
 
 def test_a_file_of_a_rank() -> None:
-    """A line without a name in a rank's own file is that rank's and this node's; a line that names a node is not."""
+    """A line in a rank's own file is that rank's and this node's, unless the line names a node."""
     assert Log().write("ValueError: x", rank="3").root() == ("program_error", "3", "here")
     assert Log().write(RECEIVED, rank="1").root() == ("gpu_hardware", UNKNOWN_RANK, "gpu-9")
 
 
 def test_a_cascade_is_named_where_no_root_comes_in_time() -> None:
-    """A cascade names a cause after a minute without a root, and no more once there is one."""
+    """A cascade is shown after a minute without a root cause, and no longer once a root cause appears."""
     log = Log().write("[rank0]: torch.distributed.DistBackendError: NCCL error in: x")
     assert log.shown(1000.0 + CASCADE_SECONDS - 1).cascade is None
     cascade = log.shown().cascade
@@ -134,7 +134,7 @@ def test_a_cascade_is_named_where_no_root_comes_in_time() -> None:
 
 
 def test_a_job_that_goes_on_was_not_ended() -> None:
-    """A cause is forgotten when the training makes a step more than a minute later, or ranks have started since."""
+    """A cause is dropped if training makes a step more than a minute later, or if ranks have started since."""
     log = Log().write(ITERATION.format(10), 990.0).write(ECC.format(rank=1))
     log.write(ITERATION.format(11), 1000.0 + RECOVERED_SECONDS)
     assert log.root() is not None
@@ -149,7 +149,7 @@ def test_a_job_that_goes_on_was_not_ended() -> None:
 
 
 def test_positions_of_the_least_and_the_farthest() -> None:
-    """Of a group the ranks that had enqueued least are shown, and the one that had most."""
+    """Of a group, the ranks with the fewest enqueued operations are shown, and the rank with the most."""
     log = Log()
     for rank in range(8):
         log.write(POSITION.format(rank=rank, guid="5", enqueued=20 + rank, completed=10))
@@ -159,7 +159,7 @@ def test_positions_of_the_least_and_the_farthest() -> None:
 
 
 def test_a_rank_that_dumps_at_the_signal_of_others_tells_how_far_it_was() -> None:
-    """A rank without a timeout of its own has its position from the dump that others trigger."""
+    """A rank without its own timeout has its position from the dump that another rank's timeout triggers."""
     line = (
         "[rank5]:[E1 ProcessGroupNCCL.cpp:7] [PG ID 0 PG GUID 0(default_pg) Rank 5] Received a dump signal due to a "
         "collective timeout from rank 2 and we will try our best to dump the debug info. Last enqueued NCCL work: 6, "
@@ -170,7 +170,7 @@ def test_a_rank_that_dumps_at_the_signal_of_others_tells_how_far_it_was() -> Non
 
 
 def test_groups_have_short_names() -> None:
-    """A group's label is a number, or a hash where its name is a text: no text of a log gets into a label."""
+    """A group's label is a number, or a hash if its name is text, so that no text of a log becomes a label."""
     log = Log()
     for guid in ("0", "17", "mesh_tp_secret"):
         log.write(POSITION.format(rank=1, guid=guid, enqueued=2, completed=1))
@@ -181,7 +181,7 @@ def test_groups_have_short_names() -> None:
 
 
 def test_bounds_of_a_tally(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks beyond the bound, or without room, are counted under none; groups and operations beyond it are left out."""
+    """Ranks above the limits count without a rank; groups and operations above theirs are left out."""
     monkeypatch.setattr(tallies, "MAX_EVENTS", 2)
     log, error = Log(), ("program_error", "root")
     for rank in range(4):
@@ -199,7 +199,7 @@ def test_bounds_of_a_tally(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_huge_number_is_no_rank_and_no_position() -> None:
-    """Numbers of any size that a log names end nothing."""
+    """A huge number in a log is no rank, is a valid position, and raises nothing."""
     log = Log(job(ranks=MAX_RANKS)).write("[rank9999999]: ValueError: x")
     log.write(POSITION.format(rank=1, guid="5", enqueued="9" * 19, completed="9" * 19))
     assert log.shown().positions[0].enqueued == int("9" * 19)
@@ -207,7 +207,7 @@ def test_a_huge_number_is_no_rank_and_no_position() -> None:
 
 
 def test_iterations_and_their_time() -> None:
-    """The last iteration counts; its time is the log's own, else that between lines."""
+    """The last iteration counts; its duration comes from the log's own text, otherwise from the times of the lines."""
     log = Log()
     for number in range(13):
         log.write(ITERATION.format(100 + number), 1000.0 + 10 * number)
@@ -218,7 +218,7 @@ def test_iterations_and_their_time() -> None:
 
 
 def test_a_restart_goes_back_and_an_evaluation_does_not() -> None:
-    """Iterations may fall after a restart; a shorter loop within the training is not taken for it."""
+    """The iteration may fall after a restart; a shorter loop inside the training does not change it."""
     log = Log().write(ITERATION.format(100)).write(" 10%|# | 5/50 [00:01<00:10,  2.9it/s]")
     assert log.shown().progress.iteration == 100
     assert log.write(ITERATION.format(60)).shown().progress.iteration == 60
@@ -231,7 +231,7 @@ def test_a_restart_goes_back_and_an_evaluation_does_not() -> None:
     ({1100.0: "Finished saving the checkpoint in 5.53 seconds."}, (None, 1100.0, 5.53)),
 ])  # fmt: skip
 def test_checkpoints(lines: dict[float, str], expected: tuple[float | None, ...]) -> None:
-    """A checkpoint's time is the log's own, else from its first to its last line; it counts once saved."""
+    """A checkpoint's duration comes from the log's own text, otherwise from its lines; it counts once saved."""
     log = Log()
     for seconds, line in lines.items():
         log.write(line, seconds)

@@ -1,4 +1,4 @@
-"""A whole job from Prometheus' answers: dead ranks first, the first to end, late ranks and why, missing ranks."""
+"""A whole job from Prometheus: dead ranks, the first exit, late ranks and causes, missing ranks."""
 
 import json
 import re
@@ -16,16 +16,16 @@ from agent.page.document import RankEnd
 
 NOW = 10_000.0
 Answers = dict[str, list[Sample]]
-"""What is answered to an expression that begins with a word; nothing to others."""
+"""Series by the first word of an expression; other expressions have none."""
 
 
 def of(rank: str, node: str, value: float = 1.0, **more: str) -> Sample:
-    """A series of one rank."""
+    """Return a series of one rank."""
     return Sample({"rank": rank, "node": node, **more}, value)
 
 
 def asking(answers: Answers) -> Callable[[str], list[Sample]]:
-    """An ``ask`` that knows these."""
+    """Return an ``ask`` that replies from these series."""
 
     def ask(expression: str) -> list[Sample]:
         if expression.startswith("vector"):
@@ -56,7 +56,8 @@ SITE: Answers = {
 
 
 def test_the_whole_job_in_trouble() -> None:
-    """Two dead, one late with its cause, one not seen any more, eleven never seen; the first by the corrected clock."""
+    """Two ranks are dead, one is late with its cause, one has vanished and eleven were never seen; the first is by
+    clock."""
     facts = facts_from(asking(SITE), "4711", None)
     by_rank = {(rank.node, rank.rank): rank for rank in facts.ranks}
     assert by_rank["a", "3"] == JobRank(
@@ -77,14 +78,14 @@ def test_the_whole_job_in_trouble() -> None:
 
 
 def test_without_the_rules() -> None:
-    """The agents' own states are shown, and that nothing is known of late ranks."""
+    """Without the shipped rules the agents' own states are shown, and a note that late ranks are unknown."""
     facts = facts_from(asking({"rankwatch_rank_state": [of("0", "a", state="alive")]}), "1", None)
     assert not facts.has_rules
     assert "now: 1 alive\nthe shipped rules have no series of this job" in as_text(facts)
 
 
 def test_two_clusters_with_a_job_of_one_id() -> None:
-    """They are never shown as one job."""
+    """Jobs with one id in two clusters are never shown as one job."""
     both = [of("0", "a", state="dead", cluster="x"), of("0", "a", state="alive", cluster="y")]
     facts = facts_from(asking({"rankwatch_rank_state": both}), "1", None)
     assert facts.ranks == ()
@@ -92,7 +93,7 @@ def test_two_clusters_with_a_job_of_one_id() -> None:
 
 
 def test_hostile_names() -> None:
-    """A label can neither end its string in a query nor command the terminal."""
+    """A label's text cannot end its string in a query, and cannot control the terminal."""
     assert quoted('a"} or vector(1)\\\n') == '"a\\"} or vector(1)\\\\\\n"'
     rank = JobRank("a", "\x1b[2J", "dead", user="\x07")
     facts = JobFacts("\x1b]0;", NOW, ("c",), ranks=(rank,), alerts=(FiringAlert("\x9b", "page"),))
@@ -101,7 +102,7 @@ def test_hostile_names() -> None:
 
 @pytest.fixture
 def server() -> Iterator[tuple[str, list[str]]]:
-    """Provide the address of a Prometheus that knows SITE (a fake: it only finds answers), and what it was sent."""
+    """Serve a fake Prometheus with SITE's series; provide its address and the credentials that it receives."""
     sent: list[str] = []
 
     def page(handler: BaseHTTPRequestHandler) -> bytes:
@@ -115,7 +116,7 @@ def server() -> Iterator[tuple[str, list[str]]]:
 
 
 def test_the_command(server: tuple[str, list[str]], capsys: pytest.CaptureFixture[str]) -> None:
-    """Text and JSON; exit status 1 while a rank is dead; a password in the address is sent, and never shown."""
+    """The command prints text and JSON, exits with 1 while a rank is dead, and sends but never prints a password."""
     where, sent = server
     assert main(["4711", "--prometheus", f"http://me:s%40crete@{where}/"]) == 1
     assert "first to go: rank 3" in capsys.readouterr().out

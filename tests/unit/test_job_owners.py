@@ -1,4 +1,4 @@
-"""The job that a rank is shown under: one owner has the plain job id, and a proof takes it over."""
+"""The job id of a rank: one owner has the plain id, and an owner with proof takes it from others."""
 
 import pytest
 from rank_table import KILLED, Table, environment, owned
@@ -17,12 +17,12 @@ OTHER_JOB = Owner("job", "slurm/4712", scheduler="slurm", job_id="4712", proof="
 
 
 def proofs(table: Table) -> dict[RankLabel, str]:
-    """What proves each rank's job."""
+    """Return the proof of each rank's job."""
     return {view.label: proof_of(view.process) for view in table.ranks.snapshot().ranks}
 
 
 def test_the_first_of_equal_claims_has_the_id(table: Table, caplog: pytest.LogCaptureFixture) -> None:
-    """Of two users without proof the first keeps the job's id, the other gets it with his uid and is logged."""
+    """Of two users without proof the first has the job's id; the second gets it with the uid, which is logged."""
     table.add_facts(owned(1, environment(0), ALICE), then=1.0)
     table.add_facts(owned(2, environment(0), MALLORY, uid=1001))
     table.add_facts(owned(3, environment(1), MALLORY, uid=1001), then=1.0)
@@ -39,7 +39,7 @@ def test_the_first_of_equal_claims_has_the_id(table: Table, caplog: pytest.LogCa
     (OTHER_JOB, "4711-u1001"),
 ])  # fmt: skip
 def test_a_proven_job_takes_its_id_later(owner: Owner, expected: str, table: Table) -> None:
-    """A proven job takes its plain id from a user who used it before, with all that it left behind."""
+    """A proven job takes its plain id from a user who had it before, together with that user's ended ranks."""
     squatter = table.add_facts(owned(1, environment(0), owner, uid=1001))
     gone = table.add_facts(owned(2, environment(1), owner, uid=1001), then=1.0)
     table.ranks.observe_exit(gone, KILLED)
@@ -55,7 +55,7 @@ def test_a_proven_job_takes_its_id_later(owner: Owner, expected: str, table: Tab
 
 
 def test_ids_of_a_scheduler_seen_here_need_a_proof(table: Table) -> None:
-    """After a proven job of a scheduler, no one gets its plain ids without proof until the node restarts."""
+    """After a proven job of a scheduler, plain ids of that scheduler need a proof until the node restarts."""
     table.add_facts(owned(1, environment(0), SLURM), then=1.0)
     table.add_facts(owned(2, environment(0, job="9"), MALLORY, uid=1001))
     table.add_facts(owned(3, {"RANK": "0", "PBS_JOBID": "9"}, MALLORY, uid=1001), then=1.0)
@@ -69,7 +69,7 @@ def test_ids_of_a_scheduler_seen_here_need_a_proof(table: Table) -> None:
 
 
 def test_an_id_is_free_when_nothing_of_its_owner_is_left(table: Table) -> None:
-    """A dead rank keeps its job's id for its owner until its record expires; after that another may have it."""
+    """A dead rank keeps its job's id for its owner until its record expires; then another owner can have the id."""
     key = table.add_facts(owned(1, environment(0), ALICE), then=1.0)
     table.ranks.observe_exit(key, ExitStatus(known=True, signal=11))
     table.tick(ENDED_SECONDS - 10)
@@ -82,7 +82,7 @@ def test_an_id_is_free_when_nothing_of_its_owner_is_left(table: Table) -> None:
 
 
 def test_who_holds_an_id_survives_a_restart(table: Table) -> None:
-    """The owner of an id has it also after the agent restarts."""
+    """The owner of an id keeps it when the agent restarts."""
     key = table.add_facts(owned(1, environment(0), ALICE), then=1.0)
     again = table.restarted()
     again.ranks.observe_state(key)
@@ -94,7 +94,7 @@ def test_who_holds_an_id_survives_a_restart(table: Table) -> None:
 
 
 def test_pods_of_one_namespace_are_one_job(table: Table) -> None:
-    """Pods of one job on a node are one, under an id with their namespace; another namespace is another job."""
+    """The pods of one job on a node share an id with their namespace; in another namespace it is another job."""
     other, env = POD.replace("c7", "ff"), {"JOBSET_NAME": "train"}
     table.add_facts(owned(1, env | {"RANK": "0"}, Owner("pod", POD, "team-a", "train-0"), uid=0))
     table.add_facts(owned(2, env | {"RANK": "1"}, Owner("pod", other, "team-a", "train-1"), uid=0))
@@ -127,7 +127,7 @@ def test_ranks_of_other_owners_are_no_witnesses(table: Table) -> None:
 
 
 def test_configured_variables_name_the_job_first(table: Table) -> None:
-    """A configured variable comes before the known ones, for processes found from then on."""
+    """A configured variable comes before the known ones, for processes that are found afterwards."""
     env = environment(0) | {"SLURM_ARRAY_JOB_ID": "4700", "RUN": ""}
     table.ranks.job_id_variables = ("RUN", "SLURM_ARRAY_JOB_ID")
     assert "SLURM_ARRAY_JOB_ID" in table.ranks.kept_variables()

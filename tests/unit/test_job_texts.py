@@ -23,7 +23,7 @@ ME = os.getuid()
 
 
 def users_of(*jobs: tuple[int, str, int]) -> RankSnapshot:
-    """A node with a rank of each job: pid, job id, user."""
+    """Return a node's ranks, one of each job, given as (pid, job id, uid)."""
     table = Table(once=True)
     for pid, job, uid in jobs:
         table.add_facts(owned(pid, environment(0, job=job, port=str(pid)), Owner("user", str(uid)), uid=uid))
@@ -38,7 +38,7 @@ def hold(proc: ProcTree, pid: int, path: Path, uid: int, flags: str) -> None:
 
 
 def test_a_name_is_of_its_users_jobs_alone() -> None:
-    """A file with a job id is of that job where its user has it here; without one, where he has one job."""
+    """A file with a job id belongs to that job of its user; a file without one belongs to the user's only job."""
     users = users_of((1, "4711", 7), (2, "4712", 7), (3, "4713", 8))
     assert (users.job_of(7, "4711"), users.job_of(8, "4711")) == ("4711", "")
     assert users.job_of(7, "9") == users.job_of(9, "9") == ""
@@ -61,7 +61,7 @@ def test_who_writes_a_file(tmp_path: Path) -> None:
 
 
 def test_for_which_job_a_file_is_written(tmp_path: Path) -> None:
-    """A file's job is the job of its writer's control group, if no user can make that group."""
+    """A file's job is the job of its writer's control group, if users cannot create that group."""
     proc, log = ProcTree(tmp_path / "proc"), tmp_path / "out"
     log.touch()
     hold(proc, 1, log, 7, "0100001")
@@ -78,7 +78,7 @@ def test_for_which_job_a_file_is_written(tmp_path: Path) -> None:
 
 
 def test_ranks_in_containers_of_another_user(tmp_path: Path) -> None:
-    """A file belongs to the job of its writer's control group also if the ranks are root in a container."""
+    """A file belongs to the job of its writer's control group, even if the ranks are root in a container."""
     proc, files = ProcTree(tmp_path / "proc"), [tmp_path / "4711.log", tmp_path / "4712.log"]
     for number, file in enumerate(files):
         file.write_text("line\n")
@@ -91,7 +91,7 @@ def test_ranks_in_containers_of_another_user(tmp_path: Path) -> None:
 
 
 def test_what_was_ours_stays_ours(tmp_path: Path) -> None:
-    """A file is read once a process here was seen to write it, and to its end after that process has gone."""
+    """A file is read once a local process writes it, and then to its end, even after that process has exited."""
     proc, log = ProcTree(tmp_path / "proc"), tmp_path / "4711.log"
     log.write_text("first\n")
     clock = FakeClock()
@@ -112,7 +112,7 @@ def test_what_was_ours_stays_ours(tmp_path: Path) -> None:
 
 
 def test_file_of_a_job_that_is_gone(tmp_path: Path) -> None:
-    """A file that a job was seen to write is not another job's of the same user, also when that one is his only one."""
+    """A file of an ended job is never another job's, even if that is now the user's only job."""
     proc, log = ProcTree(tmp_path / "proc"), tmp_path / "out"
     log.write_text("first\n")
     hold(proc, 10, log, ME, "0100001")
@@ -129,7 +129,7 @@ def test_file_of_a_job_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_files_that_were_ours_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of files that are ours MAX_OURS are remembered and MAX_POSITIONS saved, and not one more; of others none."""
+    """Of the node's own files MAX_OURS are remembered and MAX_POSITIONS are saved; of others none."""
     proc = ProcTree(tmp_path / "proc")
     for number in range(3):
         log = tmp_path / f"{number + 1}_4711.log"
@@ -153,7 +153,7 @@ def test_saved_positions_are_shared_by_users(tmp_path: Path) -> None:
 
 
 def test_processes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The search for a file's writer examines at most the limit of processes."""
+    """The search for a file's writer examines at most MAX_PROCESSES processes."""
     monkeypatch.setattr(file_holders, "MAX_PROCESSES", 2)
     proc = ProcTree(tmp_path / "proc")
     logs = [tmp_path / f"{number}.log" for number in range(3)]
@@ -164,7 +164,7 @@ def test_processes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_recorded_data_are_read_whole(tmp_path: Path) -> None:
-    """In a single pass every file is read to its end, of a job by its name or of one that was recorded."""
+    """In a single pass over recorded data, every file is read to its end."""
     (tmp_path / "4711.log").write_text("line\n" * 400_000)
     (tmp_path / "out").write_text("word\n")
     ctx = lent("x", FakeClock(), tmp_path, once=True)

@@ -1,4 +1,4 @@
-"""Files about jobs: which owners the exporter believes, and what it takes from the files."""
+"""Files about jobs: the owners that the exporter trusts, and the data that it uses."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ def put(jobs: Path, job_id: str = "4", mode: int = 0o644, **said: Any) -> Path:
 
 
 def look(jobs: Path, *owners: int, **mapped: Path) -> tuple[list[str], dict[str, int]]:
-    """Return the ids of the jobs that are believed, and what was refused."""
+    """Return the ids of the accepted jobs, and the counts of refused files."""
     trusted = owners or (os.geteuid(),)
     result = JobSources(jobs, mapped.get("dcgm"), mapped.get("amd"), trusted).look(NOW)
     assert result is not None
@@ -54,7 +54,7 @@ def look(jobs: Path, *owners: int, **mapped: Path) -> tuple[list[str], dict[str,
 
 @pytest.mark.parametrize(("mode", "directory", "refused"), [
     (0o644, 0o755, ""),
-    (0o664, 0o755, ""),  # root's or the agent's own group
+    (0o664, 0o755, ""),  # the group is root's or the agent's own
     (0o646, 0o755, "owner"),
     (0o666, 0o755, "owner"),
     (0o644, 0o757, "directory"),
@@ -62,14 +62,14 @@ def look(jobs: Path, *owners: int, **mapped: Path) -> tuple[list[str], dict[str,
     (0o644, 0o1777, "directory"),
 ])  # fmt: skip
 def test_what_others_may_write_is_not_believed(jobs: Path, mode: int, directory: int, refused: str) -> None:
-    """A user could have written the file, or put a file of root's there by another name."""
+    """A file or a directory that other users can write is refused."""
     put(jobs, mode=mode)
     jobs.chmod(directory)
     assert look(jobs) == (([], {refused: 1}) if refused else (["4"], {}))
 
 
 def test_what_another_user_or_group_has_is_not_believed(jobs: Path) -> None:
-    """A directory or a file of a user who is not trusted is refused, and a file that another group may write to."""
+    """A directory or file of an untrusted user is refused, and so is a file that another group can write."""
     path = put(jobs, mode=0o664)
     assert look(jobs, os.geteuid() + 1) == ([], {"directory": 1})
     if os.geteuid() == 0:
@@ -79,7 +79,7 @@ def test_what_another_user_or_group_has_is_not_believed(jobs: Path) -> None:
 
 
 def test_what_is_no_regular_file_is_refused(jobs: Path, tmp_path: Path) -> None:
-    """A link is not followed, a pipe not waited for, a directory not read."""
+    """A link, a FIFO and a directory are refused, and do not block."""
     put(tmp_path, "7")
     (jobs / "7.json").symlink_to(tmp_path / "7.json")
     os.mkfifo(jobs / "8.json", 0o644)
@@ -93,21 +93,21 @@ def test_what_is_no_regular_file_is_refused(jobs: Path, tmp_path: Path) -> None:
     b'{"job_id":"4","x":' + b"[" * 16_000, b'{"job_id":"4","user":"%s"}' % (b"x" * (records.MAX_TEXT + 1)),
 ])  # fmt: skip
 def test_what_is_no_record_is_refused(jobs: Path, content: bytes) -> None:
-    """A file that is cut, of another job, or has odd or long values costs itself alone."""
+    """A file that is cut, of another job, or with invalid or long values is refused; the others are read."""
     put(jobs, "6", user="x" * records.MAX_TEXT)
     put(jobs).write_bytes(content)
     assert look(jobs) == (["6"], {"content": 1})
 
 
 def test_a_file_is_bounded(jobs: Path) -> None:
-    """One byte more than the bound is refused."""
+    """A file above MAX_FILE_BYTES is refused."""
     for more, believed in ((0, (["4"], {})), (1, ([], {"size": 1}))):
         put(jobs).write_text('{"job_id":"4"}'.ljust(directories.MAX_FILE_BYTES + more))
         assert look(jobs) == believed
 
 
 def test_files_and_names_are_bounded(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files and names up to their limits are read; more are counted."""
+    """Files and names up to their limits are read; those above are counted."""
     monkeypatch.setattr(directories, "MAX_FILES", 3)
     for number, counted in ((1, {}), (2, {}), (3, {}), (4, {"count": 1})):
         put(jobs, str(number))
@@ -118,7 +118,7 @@ def test_files_and_names_are_bounded(jobs: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_only_what_changed_is_read_again(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is read once, and again when another took its place; one that is gone is no job."""
+    """A file is read once, and again when another file replaces it; a removed file's job is dropped."""
     put(jobs)
     read: list[str] = []
 
@@ -149,7 +149,7 @@ def test_only_what_changed_is_read_again(jobs: Path, monkeypatch: pytest.MonkeyP
     ({"state": "SPECIAL_EXIT"}, "OTHER", "", ""),
 ])  # fmt: skip
 def test_how_a_job_ended(said: dict[str, Any], state: str, reason: str, signal: str) -> None:
-    """The scheduler's word comes first, then a status that is not 0; states and reasons are closed sets."""
+    """The scheduler's state comes first, then a nonzero exit status; states and reasons are closed sets."""
     end = ending(JobFile("4", ended=5, **said))
     assert (end.state, end.reason, end.signal) == (state, reason, signal)
 
@@ -170,14 +170,14 @@ def test_lists_of_gpus(text: str, numbers: tuple[str, ...]) -> None:
 
 
 def test_a_job_is_shown_for_an_hour_after_its_end() -> None:
-    """Then it is forgotten; one that runs never is."""
+    """A job is dropped KEPT_SECONDS after its end; a running job never is."""
     ends = {int(NOW - records.KEPT_SECONDS): False, int(NOW - records.KEPT_SECONDS - 1): True}
     assert {ended: is_over(JobFile("4", ended=ended), NOW) for ended in ends} == ends
     assert not is_over(JobFile("4", started=1), NOW)
 
 
 def test_an_end_that_is_to_come_is_never_told(jobs: Path) -> None:
-    """The clock was wrong when it was written: it excuses nothing, also when its time has come; another end does."""
+    """An end in the future (a wrong clock) never counts, even once its time has come; another end does."""
     put(jobs, ended=int(NOW + sources.CLOCK_SLACK_SECONDS) + 1, state="CANCELLED")
     put(jobs, "5", ended=int(NOW + sources.CLOCK_SLACK_SECONDS), state="CANCELLED")
     source = JobSources(jobs, None, None, [os.geteuid()])
@@ -193,7 +193,7 @@ def test_an_end_that_is_to_come_is_never_told(jobs: Path) -> None:
 
 
 def test_jobs_are_bounded() -> None:
-    """Running jobs come first, then the last ended; running jobs beyond the limit are counted."""
+    """Running jobs come first, then the last ended ones; running jobs above the limit are counted."""
     running = [job_of(JobFile(f"r{number}")) for number in range(records.MAX_RUNNING + 1)]
     ended = [job_of(JobFile(f"e{number}", ended=number)) for number in range(records.MAX_ENDED + 1)]
     shown_jobs, left_out = records.bounded([*ended, *running])
@@ -205,14 +205,14 @@ def test_jobs_are_bounded() -> None:
 
 
 def test_a_name_cannot_be_markup() -> None:
-    """A user's names are shown without control characters and without mentions of a channel."""
+    """Names are shown without control characters, and without mentions of a chat channel."""
     job = job_of(JobFile("4", user="ann", name="<!channel>\n\x1b[31mR&D"))
     page = encode(render((job,))).body.decode()
     assert 'name="?!channel???[31mR&D"' in page
 
 
 def test_mappings_add_gpus_and_jobs(jobs: Path, tmp_path: Path) -> None:
-    """A job's own file comes first; one that ended has no GPUs any more; strange files are refused."""
+    """A job's own file comes before the mappings; an ended job has no GPUs; invalid files are refused."""
     dcgm, amd = tmp_path / "dcgm", tmp_path / "amd"
     for path in (dcgm, amd):
         path.mkdir(mode=0o755)
@@ -236,7 +236,7 @@ def test_mappings_add_gpus_and_jobs(jobs: Path, tmp_path: Path) -> None:
 
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
-    """Collect the ends that the rank table gets."""
+    """Provide the list of ends that the rank table gets."""
     result: list[tuple[str, str]] = []
     monkeypatch.setattr(
         RankWriter, "observe_job_ends", lambda _, ends: result.extend((e.job_id, e.state) for e in ends)
@@ -245,7 +245,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
 
 
 def test_the_rank_table_is_told_of_ends(jobs: Path, tmp_path: Path, ends: list[tuple[str, str]]) -> None:
-    """The rank table gets the state of ended jobs; without a directory there is no source."""
+    """The rank table gets the state of ended jobs; without a directory the exporter has no source."""
     put(jobs, "1")
     put(jobs, "2", ended=int(NOW), state="CANCELLED")
 
@@ -273,7 +273,7 @@ AMD = (DATA / "run/exporter/3").read_bytes()
 @settings(max_examples=200, deadline=None)
 @given(content=damaged(*KNOWN, AMD, b"20\n21\n"))
 def test_any_file_is_a_record_or_none(content: bytes) -> None:
-    """A damaged file is refused, or its record can be shown."""
+    """Any damaged file is refused, or gives a record that can be shown."""
     result = {}
     for read in (sources.read_job, sources.read_amd, sources.read_dcgm):
         with contextlib.suppress(ValueError, RecursionError):

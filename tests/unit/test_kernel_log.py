@@ -1,4 +1,4 @@
-"""The kernel's log: its records, how they are read, and what their lines mean."""
+"""The kernel log: records, reads, and the meaning of lines."""
 
 import errno
 import os
@@ -21,7 +21,7 @@ DATA = Path(__file__).parents[1] / "data"
 
 
 def test_every_category_has_examples_forgeries_and_known_checks() -> None:
-    """Each example is of its category and names its hardware, each pattern has one, and no forged line is an event."""
+    """Each example has its category and hardware, each pattern has an example, and no forged line is an event."""
     for name, entry in categories().items():
         assert {*([entry.check] if entry.check else ()), *entry.heals} <= set(CHECKS)
         assert all(any(pattern.match(text) for text in entry.examples) for pattern in patterns(name)), name
@@ -37,13 +37,13 @@ def test_every_category_has_examples_forgeries_and_known_checks() -> None:
 
 
 def test_a_name_of_a_process_is_bounded() -> None:
-    """A process's name has 15 bytes, each of one character or of four; a longer one is no name."""
+    """A process name has up to 15 bytes, shown as one or four characters each; a longer name is no process name."""
     for comm, is_event in (("x" * 15, True), ("\\xc3" * 15, True), ("\\xc3" * 15 + "x", False)):
         assert (classify(f"INFO: task {comm}:17 blocked for more than 122 seconds.") is not None) == is_event
 
 
 def test_what_a_line_names() -> None:
-    """A line gives code, PCI address, pid, part and the check that it fails."""
+    """A line gives the code, PCI address, pid, component and the check that it fails."""
     for text, code, pci, pid, part, check in [
         ("NVRM: Xid (PCI:0000:3B:00): 79, pid=17, name=x", "79", "0000:3b:00.0", 17, "", "gpu_xid"),
         ("NVRM: Xid (PCI:00010000:3b:00.0): 48, pid='17', name=x", "48", "10000:3b:00.0", 17, "", "gpu_xid"),
@@ -70,7 +70,7 @@ def test_what_a_line_names() -> None:
 
 
 def test_a_process_cannot_hide_its_lines() -> None:
-    """An Xid counts although its process's name imitates a quoting line."""
+    """An Xid counts even if its process's name looks like the beginning of a quoted line."""
     for name in ["IN= OUT= ", "IN= OUT= SRC=1", "IN= OUT= MAC=00", "audit: ", "x: Bad value fo"]:
         event = classify(f"NVRM: Xid (PCI:0000:3b:00): 48, pid=17, name={name}, Ch 00000008")
         assert event is not None
@@ -78,7 +78,7 @@ def test_a_process_cannot_hide_its_lines() -> None:
 
 
 def test_machine_checks_of_the_boot_before_fail_nothing() -> None:
-    """Machine checks in the first two minutes after a boot are of the boot before; later ones are not."""
+    """Machine checks in the first two minutes after a boot belong to the previous boot; later ones do not."""
     event = classify("[Hardware Error]: System Fatal error.")
     assert event is not None
     assert (fails(event, 119.9), fails(event, 120.0)) == ("", "machine_check")
@@ -86,12 +86,12 @@ def test_machine_checks_of_the_boot_before_fail_nothing() -> None:
 
 @pytest.mark.parametrize("text", ["", *(DATA / "kernel_log/no_event.txt").read_text().splitlines()])
 def test_what_is_well_is_no_event(text: str) -> None:
-    """Lines with a category's word and another meaning are of none."""
+    """A line that has a category's word with another meaning is no event."""
     assert classify(text) is None
 
 
 def test_records_and_what_are_none() -> None:
-    """Number, seconds, text and origin are read; dictionary lines, torn records and odd bytes cost nothing else."""
+    """A record gives number, seconds, text and origin; dictionary lines, torn records and odd bytes are skipped."""
     read = b"4,7,1500000,-,caller=T1;a\xff;b\n KEY=1\nnonsense\n12,8,1,-;user's\n30,99\n4,9,2,c;rest\n"
     assert parse_records(read) == [
         KernelRecord(7, 1.5, "a\ufffd;b", "kernel"),
@@ -102,12 +102,12 @@ def test_records_and_what_are_none() -> None:
 
 
 def opened_log(path: Path, last: int = -1) -> KernelLog:
-    """The log at a path, read up to the record ``last``."""
+    """Return the log at a path, read up to the record ``last``."""
     return KernelLog(path, last, Roots(), Guard(Logger("kernel_log")))
 
 
 def test_what_was_overwritten_is_counted(tmp_path: Path) -> None:
-    """Numbers that are left out were lost; before the first record nothing was."""
+    """Skipped record numbers count as lost, except before the first record."""
     log = tmp_path / "kmsg"
     log.write_text("4,5,1,-;a\n4,9,1,-;b\n")
     for last, lost, records in ((-1, 3, 2), (3, 4, 2), (9, 0, 0)):
@@ -158,7 +158,8 @@ torn line
 
 
 def test_what_is_mounted_and_how() -> None:
-    """A file system is read-only by its own options, not a mount's; btrfs is known by its device's path alone."""
+    """A read-only state comes from the file system's options, not the mount's; btrfs is found only by its device's
+    path."""
     names = {"sda1": ("8:1", ""), "sdb1": ("8:17", ""), "dm-0": ("253:0", "vg-scratch")}
     names |= {"dm-1": ("253:1", "vg-home"), "sdc1": ("8:33", ""), "sdz9": ("", "")}
     devices = {name: (number, name, other) for name, (number, other) in names.items()}
@@ -167,7 +168,8 @@ def test_what_is_mounted_and_how() -> None:
 
 
 def test_the_nodes_mounts_are_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Init's mounts are the node's, else our own are read; without either, or beyond the limit, there is no answer."""
+    """The mounts of init are read, otherwise the agent's own; without either, or above the limit, the result is
+    None."""
     roots = Roots(tmp_path / "proc", tmp_path / "sys", tmp_path / "run")
     assert read_mounted(roots, ["dm-1"]) is None
     named = roots.sys / "class/block/dm-1/dm/name"
@@ -194,7 +196,7 @@ LINK_14 = Told("149", "NETIR_LINK_EVT", "14", "fatal")
 
 
 def test_real_lines() -> None:
-    """Each real line gives code, unit, link, severity, victim, role and check."""
+    """Each recorded line gives code, unit, link, severity, victim, role and check."""
     for *expected, line in LINES:
         event = classify(line)
         assert event is not None, line
@@ -212,7 +214,7 @@ MMU = ", pid=17, name=a, Ch 0, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC3 GP
 
 
 def test_what_a_line_says() -> None:
-    """With a process or without, of any name; an action that was taken is no error."""
+    """An Xid line has its meaning with or without any process name; a completed recovery action is no error."""
     cases = [
         ("149", f", pid=11436, name=cache_mgr_main, {DOWN}", LINK_14),
         ("149", f", pid='<unknown>', name=<unknown>, {DOWN}", LINK_14),
@@ -250,20 +252,20 @@ def test_a_process_cannot_put_words_into_the_drivers_mouth() -> None:
 
 
 def test_a_cut_line_says_nothing_that_is_not_whole() -> None:
-    """Cut anywhere, a line names the severity and link that it has whole, or none."""
+    """A line that is cut anywhere gives only the severity and link that are complete."""
     for length in range(len(f", {DOWN}") + 1):
         meaning = read_xid("149", f", {DOWN}"[:length])
         assert meaning in {Told("149"), Told("149", "NETIR_LINK_EVT", "", "fatal"), LINK_14}
 
 
 def test_a_name_is_no_longer_than_a_process_has() -> None:
-    """Text after 15 bytes, each of one character or of four, is the driver's; a longer name is none."""
+    """Text after 15 bytes of a name belongs to the driver; a longer name is none."""
     for name, meaning in (("x" * 15, LINK_14), ("\\xc3" * 15, LINK_14), ("x" * 16, Told("149"))):
         assert read_xid("149", f", pid=17, name={name}, {DOWN}") == meaning
 
 
 def test_lines_beyond_the_limit_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one line of NVIDIA's driver more than may wait the oldest counts at once."""
+    """Above the limit of waiting lines of NVIDIA's driver, the oldest counts at once."""
     monkeypatch.setattr(lines, "MAX_WAITING", 2)
     kernel = KernelLines()
     drivers = [KernelRecord(number, 1.0, "NVRM: Xid", "fragment") for number in range(3)]
@@ -274,7 +276,7 @@ def test_lines_beyond_the_limit_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_reads_ahead_of_a_look_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of three reads ahead of a look two are done, and the look has the events of both."""
+    """At most MAX_AHEAD reads precede a look, and the look has their events."""
     monkeypatch.setattr(reader_module, "MAX_AHEAD", 2)
     log = Endless(tmp_path, -1, Roots(), Guard(Logger("kernel_log")))
     for _ in range(3):
@@ -294,12 +296,12 @@ def test_a_failed_read_loses_nothing_that_was_read_ahead(tmp_path: Path, monkeyp
 
 
 def broken() -> None:
-    """A device that fails."""
+    """Raise the error of a failing device."""
     raise OSError("broken")
 
 
 class Endless(KernelLog):
-    """A log that has another record whenever it is read."""
+    """A log that has a new record at each read."""
 
     def read(self) -> tuple[list[KernelRecord], bool]:
         text = "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."
@@ -309,7 +311,7 @@ class Endless(KernelLog):
 
 
 def test_lines_after_a_line_that_waits_wait_too() -> None:
-    """An agent that restarts between two looks reads both lines again, so neither counts before the next look."""
+    """Lines after a waiting line also wait, so that an agent that restarts before the next look reads both again."""
     kernel = KernelLines()
     records = [KernelRecord(0, 1.0, "first", "kernel"), KernelRecord(1, 1.0, "NVRM: Xid", "fragment")]
     records.append(KernelRecord(2, 1.0, "after", "kernel"))
@@ -319,7 +321,7 @@ def test_lines_after_a_line_that_waits_wait_too() -> None:
 
 
 def test_a_rest_makes_only_recent_lines_doubtful() -> None:
-    """The rest of a line hides the driver's lines of a second before it; those and a line with a rest are counted."""
+    """The rest of a line makes the driver's lines of the second before it doubtful: they are counted, not used."""
     kernel = KernelLines()
     early, late = KernelRecord(0, 1.0, "NVRM: Xid", "fragment"), KernelRecord(1, 7.5, "NVRM: Xid", "fragment")
     odd = KernelRecord(2, 7.6, "NVRM: Xid, name=,mems_allowed=", "fragment")
