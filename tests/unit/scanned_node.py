@@ -15,7 +15,6 @@ GPU = {9: Path("/dev/nvidia0")}
 
 
 class Node:
-
     def __init__(self, path: Path) -> None:
         self.path = path
         self.proc = ProcTree(path / "proc")

@@ -158,8 +158,7 @@ torn line
 
 
 def test_what_is_mounted_and_how() -> None:
-    """A read-only state comes from the file system's options, not the mount's; btrfs is found only by its device's
-    path."""
+    """The file system's own options decide if it is read-only, not the mount's; btrfs is found by its device's path."""
     names = {"sda1": ("8:1", ""), "sdb1": ("8:17", ""), "dm-0": ("253:0", "vg-scratch")}
     names |= {"dm-1": ("253:1", "vg-home"), "sdc1": ("8:33", ""), "sdz9": ("", "")}
     devices = {name: (number, name, other) for name, (number, other) in names.items()}
@@ -259,7 +258,7 @@ def test_a_cut_line_says_nothing_that_is_not_whole() -> None:
 
 
 def test_a_name_is_no_longer_than_a_process_has() -> None:
-    """Text after 15 bytes of a name belongs to the driver; a longer name is none."""
+    """Text after a name of 15 bytes belongs to the driver; a longer name is invalid."""
     for name, meaning in (("x" * 15, LINK_14), ("\\xc3" * 15, LINK_14), ("x" * 16, Told("149"))):
         assert read_xid("149", f", pid=17, name={name}, {DOWN}") == meaning
 

@@ -1,4 +1,4 @@
-"""What the kernel log exporter counts, for which rank, and which lines it takes for old."""
+"""The kernel log exporter: counts, ranks of lines, and old lines."""
 
 import asyncio
 import errno
@@ -28,14 +28,14 @@ OOM = msgspec.structs.replace(KILLED, oom=True)
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """An empty log."""
+    """Provide an empty log."""
     (tmp_path / "kmsg").write_text("")
     return tmp_path / "kmsg"
 
 
 @pytest.fixture
 def node(log: Path) -> Node:
-    """A node with two GPUs and a NIC."""
+    """Provide a node with two GPUs and a NIC."""
     return Node(log)
 
 
@@ -50,7 +50,7 @@ async def test_a_bundle_has_no_command_line_of_the_audit(node: Node, log: Path) 
 
 
 async def test_a_bundle_has_lines_of_before_a_restart(log: Path) -> None:
-    """After a restart of the agent a bundle also has the lines from before it."""
+    """After a restart of the agent a bundle also has earlier lines."""
     first = Node(log)
     first.write(XID)
     await first.look()
@@ -62,7 +62,7 @@ async def test_a_bundle_has_lines_of_before_a_restart(log: Path) -> None:
 
 
 async def test_lines_of_nvidias_driver_are_marked_as_fragments(log: Path) -> None:
-    """An Xid with the driver's flag of a continuation counts after one look, once, also over a restart."""
+    """An Xid that the driver flags as a continuation counts once, one look later, even if the agent restarts."""
     node = Node(log)
     async with node.running():
         node.put(log, "4,0,1,-;eth0: link up\n")
@@ -104,7 +104,7 @@ async def test_nothing_is_counted_twice_over_a_restart(log: Path) -> None:
 
 
 async def test_old_lines_of_a_first_start_are_counted_and_fail_nothing(node: Node) -> None:
-    """At a first start lines older than the limit are counted and fail no check."""
+    """At a first start, lines older than the limit are counted and fail no check."""
     node.write(MLX5, seconds=100.0)
     node.write(XID, seconds=100.5)
     node.write("anything", seconds=100.5 + reader_module.MAX_AGE_SECONDS)
@@ -115,7 +115,7 @@ async def test_old_lines_of_a_first_start_are_counted_and_fail_nothing(node: Nod
 async def test_the_newest_line_of_a_first_start_is_read_first(
     node: Node, log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A backlog that takes several reads is judged by its newest line; later lines are new."""
+    """The newest line of a backlog decides which lines are old; lines after the backlog are new."""
     monkeypatch.setattr(reader_module, "MAX_RECORDS", 1)
     monkeypatch.setattr(reader_module, "MAX_RECORD_BYTES", 156)
     node.write(f"{MLX5:-<138}", seconds=1000.0)
@@ -142,7 +142,7 @@ async def test_a_slow_printk_clock_hides_nothing(node: Node) -> None:
 
 
 async def test_lines_of_an_outage_of_the_agent_are_told(log: Path) -> None:
-    """A line from the time without an agent fails its check with its own time."""
+    """A line from the agent's downtime fails its check with the line's own time."""
     first = Node(log)
     first.write("anything", seconds=7000.0)
     await first.look()
@@ -157,7 +157,8 @@ async def test_lines_of_an_outage_of_the_agent_are_told(log: Path) -> None:
 
 
 async def test_a_thread_is_its_process(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    """The log names the rank of a line that names a thread of it, or the process; a thread that is gone has no rank."""
+    """If a line names a process or one of its threads, the agent's log names the rank; a thread that has exited has
+    none."""
     caplog.set_level("INFO")
     node.add_rank(4711, 3)
     node.put(node.root / "proc/4799/status", "Name:\tpython3\nState:\tD (disk sleep)\nTgid:\t4711\nPid:\t4799\n")
@@ -170,7 +171,7 @@ async def test_a_thread_is_its_process(node: Node, caplog: pytest.LogCaptureFixt
 
 
 async def test_kinds_beyond_the_limit(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One code more than the limit is counted under none."""
+    """Above the limit of kinds, a line counts without its code."""
     monkeypatch.setattr(module, "MAX_KINDS", 2)
     for number in range(3):
         node.write(f"NVRM: Xid (PCI:0000:3b:00): {13 + number}, pid={100 + number}, name=x")
@@ -180,7 +181,7 @@ async def test_kinds_beyond_the_limit(node: Node, monkeypatch: pytest.MonkeyPatc
 
 
 async def test_the_agents_log_has_each_kind_of_event_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    """Seven alike are one line with their count, a rank is named, and one kind more than the bound is left out."""
+    """Equal lines become one log line with their count and rank; kinds above the limit are left out."""
     caplog.set_level("INFO")
     node.add_rank(4711, 3)
     node.write(*["EXT4-fs (sda1): mounted filesystem 0f00 r/w with ordered data mode. Quota mode: none."] * 7)
@@ -208,7 +209,7 @@ OOM_LINE = "Memory cgroup out of memory: Killed process {} (python3) total-vm:12
 async def test_the_log_tells_of_a_death_for_want_of_memory(
     node: Node, seen: ExitStatus | None, seconds: float, status: ExitStatus | None, expected: ExitStatus
 ) -> None:
-    """A line that names a rank as the OOM killer's victim counts until the limit after the rank's end."""
+    """A line that names a rank as the OOM killer's victim counts up to a limit after the rank's end."""
     node.add_rank(4711, 3)
     node.clock.advance(1.0)
     node.ranks.tick()
@@ -238,7 +239,7 @@ async def test_an_old_line_tells_nothing_of_a_rank_that_runs(node: Node) -> None
 
 
 async def test_a_log_that_may_not_be_read(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the right to read it the log is no source, and an error if `enabled` is true."""
+    """Without permission to read the log there is no source; if `enabled` is true, this is an error."""
 
     def refuse(*_: object) -> int:
         raise PermissionError(errno.EPERM, "Operation not permitted")
@@ -253,7 +254,7 @@ async def test_a_log_that_may_not_be_read(log: Path, monkeypatch: pytest.MonkeyP
 
 
 async def test_faults_of_hardware_without_a_name_yet(log: Path) -> None:
-    """A fault has its address as name until the hardware's name is known."""
+    """A fault is named by its address until the hardware's name is known."""
     node = Node(log, named=False)
     node.write(XID, MLX5)
     async with node.running():
@@ -268,7 +269,7 @@ async def test_faults_of_hardware_without_a_name_yet(log: Path) -> None:
 
 
 async def test_faults_get_their_name_after_a_restart_and_without_a_log(log: Path) -> None:
-    """Latched under an address in the checkpoint, a fault is renamed by the next agent, even if the log is gone."""
+    """A fault saved under an address gets its hardware's name after a restart, even if the log is gone."""
     first = Node(log, named=False)
     first.write(XID)
     await first.look()
@@ -307,7 +308,7 @@ RECOVERY = "mlx5_core 0000:19:00.0: mlx5_health_try_recover:{}:(pid 9): health r
     ], id="an NFS server answers for itself alone"),
 ])  # fmt: skip
 async def test_what_ends_a_fault(node: Node, steps: list[tuple[list[str], set[tuple[str, str]]]]) -> None:
-    """Line after line those checks fail that a line began and no line has ended."""
+    """A check fails from a fault's line to the line of its recovery."""
     async with node.running():
         for lines, failed in steps:
             node.write(*lines)
@@ -337,7 +338,7 @@ async def test_a_file_system_is_read_only_until_it_is_not(node: Node, log: Path)
 
 
 async def test_file_systems_stay_failed_while_mounts_cannot_be_read(node: Node, log: Path) -> None:
-    """Without mountinfo nothing is known to be well, also by the next agent."""
+    """Without mountinfo a file system stays failed, even after a restart of the agent."""
     node.write("EXT4-fs (sda1): Remounting filesystem read-only")
     await node.look()
     again = Node(log, node)
@@ -346,7 +347,7 @@ async def test_file_systems_stay_failed_while_mounts_cannot_be_read(node: Node, 
 
 
 async def test_parts_beyond_the_limit_are_not_followed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server beyond the limit is counted, and the check ends without it; a timeout is counted alone."""
+    """A server above the limit is counted only, and the check ends without it; a timeout is only counted."""
     monkeypatch.setattr(module, "MAX_PARTS", 2)
     node.write(*map(NFS.format, "abc"), "nfs: server c not responding, timed out", "nfs: server a OK")
     async with node.running():
@@ -364,12 +365,12 @@ PLACE = Told("13", place="GPC 4, TPC 2")
 
 
 def shown(node: Node) -> dict[tuple[str, str], str]:
-    """By GPU and code: what it means."""
+    """Return the meaning of each error, keyed by GPU and code."""
     return {(fault.gpu_uuid, fault.seen.fault.code): fault.seen.fault.meaning for fault in node.hardware.faults()}
 
 
 async def test_the_errors_of_gpus_outlive_the_agent_and_age(log: Path) -> None:
-    """A restarted agent shows them with their times, for a day after the last."""
+    """A restarted agent shows the GPU errors with their times, for a day after the last."""
     first = Node(log)
     first.write(XID)
     await first.look()
@@ -383,7 +384,7 @@ async def test_the_errors_of_gpus_outlive_the_agent_and_age(log: Path) -> None:
 
 
 def event_of(text: str) -> KernelEvent:
-    """The event of a line."""
+    """Return the event of a line."""
     event = classify(text)
     assert event is not None, text
     return event
@@ -402,7 +403,8 @@ def test_alike_events_are_put_together_up_to_a_recovery() -> None:
 
 
 async def test_one_place_that_fails_several_users_programs(node: Node) -> None:
-    """A kernel's fault is its program's, also often; at one place under several users it is the GPU's: a warning."""
+    """A GPU fault blames the program, however often it occurs; at one unit under several users it warns about the
+    GPU."""
     async with node.running():
         for number, user in enumerate([1000] * REPEAT_USERS + list(range(1001, 1000 + REPEAT_USERS))):
             assert node.failed() == set()
@@ -415,7 +417,7 @@ async def test_one_place_that_fails_several_users_programs(node: Node) -> None:
 
 
 def test_users_of_long_ago_and_unknown_ones_do_not_count() -> None:
-    """Only known users with a failed program there within the time count."""
+    """Only known users with a failed program at that unit within the time limit count."""
     errors = GpuErrors()
     for user in range(REPEAT_USERS - 1):
         assert errors.repeats(PCI, PLACE, user, 0.0) is None
@@ -427,7 +429,7 @@ def test_users_of_long_ago_and_unknown_ones_do_not_count() -> None:
 
 
 def test_places_users_and_gpus_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One place more drops the one that failed longest ago; one user or GPU more is not kept."""
+    """Above its limit, the place that failed longest ago is dropped; users and GPUs above theirs are ignored."""
     errors = GpuErrors()
     for number in range(MAX_PLACES + 1):
         errors.repeats(PCI, Told("13", place=f"GPC {number}"), 1, 0.0)
@@ -455,7 +457,7 @@ RAS poison consumption, unmap queue flow succeeded: client id 27 | poison - - | 
 RAS poison consumption, fall back to gpu reset flow: client id 10 | poison - fatal | gpu_reset
 GPU reset for vcn RAS poison consumption is issued!              | poison vcn fatal | gpu_reset
 """
-"""A line of amdgpu; code, unit and severity; the check that it fails."""
+"""A line of amdgpu; its code, unit and severity; the check that it fails."""
 
 
 def test_amds_errors() -> None:

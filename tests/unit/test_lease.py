@@ -1,4 +1,4 @@
-"""What an exporter was lent for one run is taken back at its end, however it ends."""
+"""The end of an exporter's run takes back everything the run was lent, even if the run fails."""
 
 import asyncio
 import threading
@@ -25,7 +25,7 @@ HELPER = HelperSpec("lease", "helper_targets:obey", Outcome, memory_bytes=64 * 1
 
 
 class Greedy(Idle):
-    """An exporter that uses its whole lease and returns nothing itself; its update waits for ``go``."""
+    """An exporter that uses everything it is lent and returns nothing; its update waits for ``go``."""
 
     def __init__(self, *, refuse: bool = False) -> None:
         self.go = asyncio.Event()
@@ -53,25 +53,25 @@ class Greedy(Idle):
 
 
 def plan(made: Greedy | None = None, number: int = 0) -> ExporterPlan:
-    """The exporter under the name `greedy`, or nothing."""
+    """Return a plan with this exporter as `greedy`, or an empty plan."""
     sections = {} if made is None else {"greedy": Section(number=number)}
     return scripted.plan(lambda *_: made or Idle(), drain=0.1, **sections)
 
 
 def threads() -> set[str]:
-    """The names of this process' threads."""
+    """Return the names of this process's threads."""
     return {thread.name for thread in threading.enumerate()}
 
 
 async def until_gone() -> None:
-    """Wait until no thread of the exporter and no child is left; threads end without a word."""
+    """Poll until no thread of the exporter and no child is left."""
     async with asyncio.timeout(10.0):
         while "greedy" in threads() or await asyncio.to_thread(children):
             await asyncio.sleep(0.01)
 
 
 async def test_a_refused_start_leaves_nothing_behind() -> None:
-    """The thread and the helper process of an exporter that refused to start end."""
+    """If an exporter refuses to start, its thread and helper process end."""
     own = supervisor()
     await own.begin(plan(Greedy(refuse=True)))
     assert own.broken == {"greedy"}
@@ -81,7 +81,7 @@ async def test_a_refused_start_leaves_nothing_behind() -> None:
 
 
 async def test_what_is_disabled_leaves_nothing_behind() -> None:
-    """With its exporter go GPUs, NICs, users, levels, thread and helper, also where the drain fails."""
+    """A disabled exporter leaves no GPUs, NICs, users, levels, thread or helper, even if its drain fails."""
     own = supervisor()
     await own.begin(plan(Greedy()), schedule=False)
     await own.update_once()
@@ -94,7 +94,7 @@ async def test_what_is_disabled_leaves_nothing_behind() -> None:
 
 
 async def test_hardware_stays_while_its_exporter_is_replaced() -> None:
-    """A changed section makes no GPU or NIC vanish for a moment: they stay until the new run has looked."""
+    """When a section changes, GPUs and NICs stay until the new run has looked."""
     own = supervisor()
     await own.begin(plan(Greedy()), schedule=False)
     await own.update_once()
@@ -107,7 +107,7 @@ async def test_hardware_stays_while_its_exporter_is_replaced() -> None:
 
 
 async def test_a_late_update_writes_nothing_after_its_exporter(tmp_path: Path, caplog: LogCaptureFixture) -> None:
-    """An update that ends after its run reaches no table and no section of the next run, and is no error."""
+    """An update that ends after its run writes to no table and no section, and is no error."""
     own = supervisor(state_file(tmp_path))
     late = Greedy()
     late.go.clear()
@@ -129,7 +129,7 @@ async def test_a_late_update_writes_nothing_after_its_exporter(tmp_path: Path, c
 
 
 async def test_what_no_code_awaits_may_meet_the_end(caplog: LogCaptureFixture) -> None:
-    """A task that meets the end of its exporter's lease is no error; one that fails otherwise is."""
+    """A task that uses an ended lease is no error; one that fails otherwise is."""
     own = supervisor()
     await own.begin(plan())
     for error, lines in ((LeaseEnded(), 0), (RuntimeError("odd"), 1)):
@@ -139,7 +139,7 @@ async def test_what_no_code_awaits_may_meet_the_end(caplog: LogCaptureFixture) -
 
 
 def test_the_end_of_a_lease_is_no_odd_piece(caplog: LogCaptureFixture) -> None:
-    """The end of the lease during a look is neither counted nor logged as a failure."""
+    """The end of a lease during a look is neither counted nor logged as a failure."""
     guard = Guard(Logger("late"))
 
     def late() -> None:

@@ -10,7 +10,7 @@ from agent.tail.listing import FollowLimits
 
 
 def test_file_swapped_for_a_link_before_it_is_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A link, FIFO or file put in a file's place between the look and the opening is counted, and not opened."""
+    """A link, FIFO or file that replaces a file between search and open is counted, and not read."""
     (tmp_path / "secret").write_bytes(b"secret\n")
     for name in ("a.log", "b.log", "c.log"):
         (tmp_path / name).write_bytes(b"line\n")
@@ -29,7 +29,7 @@ def test_file_swapped_for_a_link_before_it_is_opened(tmp_path: Path, monkeypatch
 
 
 def test_unchanged_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of the same size and time costs one fstat and no read."""
+    """A file of unchanged size and time needs one fstat and no read."""
     (tmp_path / "a.log").write_bytes(b"one\n")
     follower = follow(tmp_path)
     poll(follower)
@@ -38,7 +38,7 @@ def test_unchanged_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
-    """With more files than descriptors the longest idle one is closed and read at the next look."""
+    """With more files than descriptors the longest idle one is closed and read at the next poll."""
     clock = FakeClock()
     follower = follow(tmp_path, clock=clock, limits=FollowLimits(open_files=3))
     before = open_descriptors(tmp_path)
@@ -57,7 +57,7 @@ def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
 
 
 def test_open_limit_refuses_when_none_can_give_way(tmp_path: Path) -> None:
-    """A file that has more to read does not give way to another one: that one is refused and counted."""
+    """A file with unread lines keeps its descriptor: the other file is refused and counted."""
     (tmp_path / "a.log").write_bytes(b"a\na\n")
     (tmp_path / "b.log").write_bytes(b"b\n")
     follower = follow(tmp_path, limits=FollowLimits(open_files=1))
@@ -68,7 +68,7 @@ def test_open_limit_refuses_when_none_can_give_way(tmp_path: Path) -> None:
 
 
 def test_unreadable_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that cannot be opened or read is counted by the error's name and does not disturb the others."""
+    """A file that cannot be opened or read is counted by the error's name; the other files are read."""
     (tmp_path / "a.log").write_bytes(b"a\n")
     follower = follow(tmp_path)
     [file] = follower.discover()
@@ -82,7 +82,7 @@ def test_unreadable_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_replaced_while_being_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Data that was read across a replacement is dropped, and the new content is read from its start."""
+    """If a file is replaced during a read, the data is dropped, and the new content is read from its start."""
     path = tmp_path / "a.log"
     path.write_bytes(b"old 1\nold 2\n")
     follower = follow(tmp_path)
@@ -92,7 +92,7 @@ def test_replaced_while_being_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     def pread(descriptor: int, size: int, offset: int) -> bytes:
         nonlocal calls
         calls += 1
-        if calls == 2:  # after the look at the head, before the lines
+        if calls == 2:  # after the check of the front, before the lines
             path.write_bytes(b"new 1\nnew 2\nnew 3\n")
         return real(descriptor, size, offset)
 
@@ -102,7 +102,7 @@ def test_replaced_while_being_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_head(tmp_path: Path) -> None:
-    """The front of a file can be had without following it, and leaves no descriptor open."""
+    """`head` returns the front of a file that is not followed, and leaves no descriptor open."""
     (tmp_path / "a.log").write_bytes(b"x" * 5000)
     follower = follow(tmp_path)
     [file] = follower.discover()
@@ -126,7 +126,7 @@ def test_file_that_found_no_descriptor_is_read_later(tmp_path: Path) -> None:
 
 
 def test_error_that_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a failed read the file is read again at each look, even if it does not change."""
+    """After a failed read the file is read again at each poll, even if it does not change."""
     (tmp_path / "a.log").write_bytes(b"one\n")
     follower = follow(tmp_path)
 
@@ -140,7 +140,7 @@ def test_error_that_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_unlinked_files_do_not_keep_others_out(tmp_path: Path) -> None:
-    """An unlinked file keeps its descriptor longer than a named one, but not if only such files are open."""
+    """An unlinked file keeps its descriptor longer than a named one, unless all open files are unlinked."""
     follower = follow(tmp_path, limits=FollowLimits(open_files=2))
     for name in ("gone", "kept"):
         (tmp_path / f"{name}.log").write_bytes(b"one\n")

@@ -1,4 +1,4 @@
-"""Families as lines, against prometheus-client's own encoders, and what a request selects of them."""
+"""Exposition of families, compared with prometheus-client's encoders, and the selection of a request."""
 
 import gzip
 
@@ -16,7 +16,7 @@ FAMILY = Family("rankwatch_x_seconds_total", "counter", "help", ("b", "a"))
 
 
 def test_a_histogram_is_written_as_the_client_does() -> None:
-    """Buckets with their bounds, then count and sum without, are written byte for byte as prometheus-client does."""
+    """Buckets with their bounds, then count and sum without, are encoded byte for byte as by prometheus-client."""
     family = Family("rankwatch_x_seconds", "histogram", "help", ("b", "a", "le"))
     client = HistogramMetricFamily(family.name, family.help, labels=family.labels[:-1])
     buckets = [("1e-05", 3), ("0.5", 3), ("5.0", 1_000_000), ("+Inf", 1_000_001)]
@@ -36,13 +36,13 @@ def test_a_histogram_is_written_as_the_client_does() -> None:
 @example(1e6)
 @example(1e16)
 def test_any_number_is_written_as_the_client_does(value: float) -> None:
-    """Whatever the number, its text is prometheus-client's."""
+    """Any number is encoded as by prometheus-client."""
     assert number(value) == floatToGoString(value)
 
 
 @given(st.text(), st.text(), st.text())
 def test_any_text_is_written_as_the_client_does(one: str, other: str, described: str) -> None:
-    """Whatever labels and help texts hold, they are written as prometheus-client does."""
+    """Any label and help text is encoded as by prometheus-client."""
     metric = Metric(Family("rankwatch_x", "gauge", described, ("b", "a")), [(one, other)], [1])
     for openmetrics in (False, True):
         assert encode([metric], Selection(openmetrics=openmetrics)).body == reference(
@@ -51,14 +51,14 @@ def test_any_text_is_written_as_the_client_does(one: str, other: str, described:
 
 
 def test_labels_that_do_not_fit_are_refused() -> None:
-    """Label values too few or too many, or that are no text, are an error and not another series."""
+    """Too few or too many label values, or values that are no text, are an error."""
     for wrong in (("only",), ("one", "two", "three"), ("one", 2)):
         with pytest.raises((ValueError, TypeError)):
             list(KeptHeads().text("one", Metric(FAMILY, [wrong], [1]), openmetrics=False))  # type: ignore[list-item]
 
 
 def test_what_is_kept_is_what_was_given_last() -> None:
-    """The labels of a series are kept as long as it is given in every turn, and no longer."""
+    """The encoded labels of a series are kept while the series appears in every update, and no longer."""
     heads = KeptHeads()
     series = [(str(number), "x") for number in range(10)]
     for given_now in (series, series, series[3:], [*series[3:], ("new", "y")], [("new", "y")]):
@@ -68,7 +68,7 @@ def test_what_is_kept_is_what_was_given_last() -> None:
 
 
 KNOWN = frozenset({"process", "inspector", "nvml"})
-# What Prometheus 2.42 and 3.5 send, from their documentation.
+# The Accept headers of Prometheus 2.42 and 3.5, from their documentation.
 PROMETHEUS_2 = (
     "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;q=0.75,"
     "text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
@@ -84,7 +84,7 @@ PROMETHEUS_3 = (
     ("Application/OpenMetrics-Text; Version=1.0.0", True), (";;,=;q,,", False),
 ])  # fmt: skip
 def test_format_is_negotiated(accept: str, openmetrics: bool) -> None:
-    """A client that accepts OpenMetrics gets it, any other the text format; the same for gzip."""
+    """A client that accepts OpenMetrics gets it, any other client the text format; gzip works alike."""
     assert select({}, {"accept": accept}, KNOWN).openmetrics is openmetrics
     assert select({}, {"accept-encoding": "br, gzip;q=1"}, KNOWN).gzip
     assert not select({}, {"accept-encoding": "br"}, KNOWN).gzip
@@ -110,7 +110,7 @@ def test_query_makes_the_selection() -> None:
     ({"collect[]": [""]}, "no such exporter"),
 ])  # fmt: skip
 def test_odd_query_is_refused(query: dict[str, list[str]], message: str) -> None:
-    """An unknown selection, and selections that cannot be combined, are refused by name."""
+    """An unknown exporter, and selections that cannot be combined, are refused by name."""
     with pytest.raises(SelectionError, match=message):
         select(query, {}, KNOWN)
 
@@ -119,7 +119,7 @@ RANK_UP = Family("rankwatch_rank_up", "gauge", "Up.", ("rank",))
 
 
 def families() -> list[Metric]:
-    """Make one family of each kind, and an empty one."""
+    """Return one family of each kind, and an empty one."""
     counter = Family("rankwatch_x_bytes_total", "counter", "Bytes.").single(3.5)
     return [Metric(RANK_UP, [("0",), ("1",)], [1, 0]), counter, Family("rankwatch_empty", "gauge", "E.").rows().metric]
 
@@ -136,7 +136,7 @@ rankwatch_x_bytes_total 3.5
 
 
 def test_gzip_holds_the_same() -> None:
-    """A compressed exposition decompresses to the plain one, and holds no time: the same bytes each time."""
+    """A compressed exposition decompresses to the plain one, and has no time, so that its bytes are always the same."""
     rendered = encode(families(), Selection(gzip=True))
     assert (rendered.encoding, gzip.decompress(rendered.body).decode()) == ("gzip", TEXT)
     assert rendered.body[4:8] == bytes(4)  # MTIME of RFC 1952

@@ -1,4 +1,4 @@
-"""What rules read of jobs: ranks that live, ages, and the exits that came first, until they are retracted."""
+"""Job families for the rules: live ranks, ages, lead exits and their retraction."""
 
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM
 
@@ -24,7 +24,7 @@ SETTLED = book.CAUSE_SECONDS
 
 
 class Job:
-    """One job of ranks on a node; each starts when it is added."""
+    """One job of ranks on a node; each rank starts when it is added."""
 
     def __init__(
         self, ranks: int = 4, job: str = "4711", world: int = 8, user: str = "alice", scheduler: str = ""
@@ -41,7 +41,7 @@ class Job:
         self.table.tick()
 
     def start(self, rank: int) -> None:
-        """Start a process of this rank now."""
+        """Start a process of this rank."""
         self.pid += 1
         key = ProcessKey(self.pid, int(self.table.clock.now * 100))
         claim = environment(rank, self.world, self.job)
@@ -49,30 +49,30 @@ class Job:
         self.keys[rank] = key
 
     def exit(self, rank: int, status: ExitStatus | None, after: float = 0.0, then: float | None = None) -> None:
-        """Let ``after`` seconds pass and end a rank; with ``then`` let that many more pass."""
+        """Let ``after`` seconds pass and end a rank; then let ``then`` seconds pass."""
         self.tick(after)
         self.table.ranks.observe_exit(self.keys[rank], status)
         if then is not None:
             self.tick(then)
 
     def tick(self, seconds: float = 0.0) -> None:
-        """Let seconds pass, and look."""
+        """Let seconds pass, and update the table."""
         self.table.tick(seconds)
 
     def shown(self, name: str) -> dict[tuple[str, ...], float]:
-        """The series of a family, without the job's id."""
+        """Return the series of a family, without the job id."""
         for metric in families(self.table.ranks.timed_snapshot()):
             if metric.family.name == f"rankwatch_{name}":
                 return {labels[1:]: value for labels, value in zip(metric.labels, metric.values, strict=True)}
         raise AssertionError(name)
 
     def leads(self) -> dict[tuple[str, str], float]:
-        """Each lead exit by rank and class: its age, or -1."""
+        """Return the age of each lead exit (-1 if retracted), keyed by rank and class."""
         return {(labels[0], labels[4]): age for labels, age in self.shown("exit_age_seconds").items()}
 
 
 def test_ranks_that_live() -> None:
-    """The number counts ranks without a pending SIGKILL, and is 0 for 15 minutes after the last one left."""
+    """The number of live ranks leaves out a pending SIGKILL, and is 0 for 15 minutes after the last exit."""
     job = Job(ranks=3)
     job.tick(1.0)
     assert job.shown("job_ranks_live") == {(): 3}
@@ -91,7 +91,7 @@ def test_ranks_that_live() -> None:
     ("scheduler", "first", "expected"), [("", 0, {(): 0}), ("slurm", 0, {(): 1}), ("slurm", 1, {})]
 )
 def test_where_a_job_is_proven(scheduler: str, first: int, expected: dict[tuple[str, ...], float]) -> None:
-    """0: no proof of the job here; 1: its rank 0 is proven, also after its end; absent: another rank is proven."""
+    """Value 0: no proof of the job; 1: its rank 0 is proven, even after its exit; absent: another rank is proven."""
     job = Job(ranks=0, scheduler=scheduler)
     for step in (job.start, lambda rank: job.exit(rank, CRASH)):
         for rank in (first, first + 1):
@@ -101,7 +101,7 @@ def test_where_a_job_is_proven(scheduler: str, first: int, expected: dict[tuple[
 
 
 def test_ranks_that_are_not_seen_are_not_counted_as_gone() -> None:
-    """While no look at processes succeeds, the number of live ranks is absent."""
+    """While no scan of processes succeeds, the number of live ranks is absent."""
     job = Job()
     job.table.ranks.lose_sight()
     job.tick(6.0)
@@ -109,7 +109,7 @@ def test_ranks_that_are_not_seen_are_not_counted_as_gone() -> None:
 
 
 def test_the_age_of_a_run_is_that_of_its_oldest_rank() -> None:
-    """A rank that is started again later does not make the run younger; when all are new the run is new."""
+    """A rank that restarts does not make the run younger; when all ranks are new, the run is new."""
     job = Job(ranks=2)
     job.exit(1, CRASH, after=100.0)
     job.tick(1.0)
@@ -127,7 +127,7 @@ def test_the_age_of_a_run_is_that_of_its_oldest_rank() -> None:
 
 
 def test_progress_and_its_longest_pause() -> None:
-    """Progress is an age by the node's own clock at the time; the longest pause so far stays."""
+    """Progress is an age by the node's clock; the longest pause so far stays."""
     job = Job(ranks=1)
     process = job.table.ranks.processes[job.keys[0]]
     assert job.shown("job_progress_age_seconds") == {}
@@ -155,7 +155,7 @@ def test_progress_and_its_longest_pause() -> None:
     (None, "left", ("unknown", "", "")),
 ])  # fmt: skip
 def test_the_class_of_an_exit(status: ExitStatus | None, exit_class: str, labels: tuple[str, str, str]) -> None:
-    """Each kind of exit has one class while peers live, with labels for reason, user and time lived."""
+    """Each kind of exit has one class while peers live, with labels for reason, user and lifetime."""
     job = Job()
     job.exit(2, status, after=30.0, then=SETTLED)
     cause = "oom" if exit_class == "oom" else ""
@@ -173,7 +173,7 @@ def test_the_class_of_an_exit(status: ExitStatus | None, exit_class: str, labels
      {("0", "fail"), ("1", "left"), ("3", "crash")}, id="the first by SIGTERM and the first that struck, too"),
 ])  # fmt: skip
 def test_which_exits_lead(exits: list[tuple[float, ExitStatus]], leads: set[tuple[str, str]]) -> None:
-    """Exits that follow another one by up to 60 s are its consequences, in a chain, but for those of other kinds."""
+    """An exit up to 60 s after another is its consequence, in a chain, unless it is of a different kind."""
     job = Job(ranks=8)
     for rank, (after, status) in enumerate(exits):
         job.exit(rank, status, after=after)
@@ -182,7 +182,7 @@ def test_which_exits_lead(exits: list[tuple[float, ExitStatus]], leads: set[tupl
 
 
 def test_a_kill_before_a_teardown_changes_its_class_once() -> None:
-    """A SIGKILL before a launcher's SIGTERM within 10 s becomes `torn`; the earlier series becomes -1."""
+    """A SIGKILL within 10 s before a launcher's SIGTERM becomes `torn`; the earlier series becomes -1."""
     job = Job(ranks=4)
     job.exit(0, KILLED, after=1.0, then=SETTLED)
     assert job.leads() == {("0", "killed"): SETTLED}
@@ -195,7 +195,7 @@ def test_a_kill_before_a_teardown_changes_its_class_once() -> None:
 
 
 def test_a_rank_that_runs_again_is_retracted() -> None:
-    """When the rank runs again here its exit becomes -1 for five minutes; its victims do not lead afterwards."""
+    """When a rank runs again, its exit becomes -1 for five minutes; its victims do not become lead exits."""
     job = Job(ranks=4)
     job.exit(0, CRASH, after=1.0)
     job.exit(1, TERMINATED, after=1.0, then=SETTLED)
@@ -223,7 +223,7 @@ def test_the_schedulers_word() -> None:
 
 
 def test_an_orderly_end_is_ok() -> None:
-    """If all ranks here exit with status 0, the lead exit becomes `ok` for 15 minutes."""
+    """If all local ranks exit with status 0, the lead exit becomes `ok` for 15 minutes."""
     job = Job(ranks=2, world=2)
     for rank in range(2):
         job.exit(rank, WELL, after=1.0)
@@ -235,7 +235,7 @@ def test_an_orderly_end_is_ok() -> None:
 
 @pytest.mark.parametrize(("world", "seconds"), [(8, LEAD_SECONDS), (4, ENDED_SECONDS)])
 def test_how_long_a_death_is_exported(world: int, seconds: float) -> None:
-    """A death is exported for a day while its job may run on other nodes, for 15 minutes where all of it ran here."""
+    """A death is exported for a day if its job may run on other nodes, for 15 minutes if all of it ran on this one."""
     job = Job(ranks=4, world=world)
     job.exit(0, CRASH, after=1.0)
     for rank in (1, 2, 3):
@@ -247,7 +247,7 @@ def test_how_long_a_death_is_exported(world: int, seconds: float) -> None:
 
 
 def test_three_leads_per_job() -> None:
-    """A fourth lead exit that struck takes the place of one that left; another one that left finds none."""
+    """At the limit, a lead exit by a failure replaces one of class `left`; another one of class `left` is dropped."""
     job = Job(ranks=8)
     for rank in range(MAX_LEADS):
         job.exit(rank, TERMINATED, after=61.0)
@@ -260,7 +260,7 @@ def test_three_leads_per_job() -> None:
 
 
 def test_retracted_leads_are_bounded() -> None:
-    """A rank that dies in another way and returns again and again leaves MAX_RETRACTED series of -1 at most."""
+    """A rank that dies again and again in different ways leaves at most MAX_RETRACTED series of -1."""
     job = Job()
     for code in range(1, MAX_RETRACTED + 3):
         job.exit(0, ExitStatus(known=True, code=code), after=1.0, then=SETTLED)
@@ -270,7 +270,7 @@ def test_retracted_leads_are_bounded() -> None:
 
 
 def test_leads_of_a_node_have_fair_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a full node the user with most lead exits loses the oldest; a user with fewer keeps all."""
+    """At the node's limit the user with the most lead exits loses the oldest; a user with fewer keeps all."""
     monkeypatch.setattr(book, "MAX_LEADS_PER_NODE", 4)
     job = Job(ranks=1, user="victim")
     job.exit(0, CRASH, after=1.0, then=SETTLED)
@@ -285,7 +285,7 @@ def test_leads_of_a_node_have_fair_shares(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_late_fact_changes_a_class_once() -> None:
-    """A late OOM line of the kernel's log changes the class once; later facts do not."""
+    """A late OOM line of the kernel log changes the class once; later facts do not."""
     job = Job()
     job.exit(0, KILLED, after=1.0, then=SETTLED)
     job.table.ranks.observe_oom_kill(job.keys[0])
@@ -311,7 +311,7 @@ def test_an_exit_waits_for_its_status_and_its_cause() -> None:
 
 
 def test_a_restart_of_the_agent_changes_nothing() -> None:
-    """Lines, lead exits and retractions go on over a restart."""
+    """Job families, lead exits and retractions go on after a restart of the agent."""
     job = Job(ranks=4)
     job.exit(0, KILLED, after=1.0, then=SETTLED)
     job.exit(1, TERMINATED, then=SETTLED)
@@ -338,7 +338,7 @@ def test_the_cause_of_an_exit_is_kept() -> None:
 
 
 def test_failed_hardware_is_a_cause_before_a_log() -> None:
-    """A failed check under the rank is its cause also where the job's log names another."""
+    """A failed check of a rank's hardware is its cause, even if the job's log names another one."""
     job = Job()
     job.table.ranks.liveness.facts.of("job_log").set_causes({RankLabel("4711", ""): "cuda_error"})
     job.table.ranks.liveness.facts.hardware = lambda: {RankLabel("4711", "0"): "gpu_xid"}
@@ -349,7 +349,7 @@ def test_failed_hardware_is_a_cause_before_a_log() -> None:
 
 
 def test_a_planned_exit_is_ok() -> None:
-    """A rank that leaves as its launcher planned is `ok`."""
+    """A rank that exits as its launcher planned is `ok`."""
     job = Job()
     writer = job.table.ranks.liveness.facts.of("nixl_ep")
     writer.set_planned({RankLabel("4711", "3")})
@@ -361,7 +361,7 @@ def test_a_planned_exit_is_ok() -> None:
 
 
 def test_the_table_of_causes() -> None:
-    """There are at most 40 causes of at most 32 bytes, from checks that count and root categories."""
+    """At most 40 causes of at most 32 bytes exist, from checks that count and from root categories."""
     assert len(causes.CAUSES) <= 40
     assert max(len(word.encode()) for word in causes.CAUSES) <= 32
     roots = {entry.category for entry in failures().entries if entry.role == "root"}

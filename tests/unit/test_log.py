@@ -11,7 +11,7 @@ from agent.core.repeat_limit import MAX_MESSAGES, REPEATS_PER_USER, REPEATS_PER_
 
 
 class Sink:
-    """A configured log and the lines it wrote."""
+    """A configured log, and its output."""
 
     def __init__(self) -> None:
         self.stream = io.StringIO()
@@ -27,7 +27,7 @@ class Sink:
 
 @pytest.fixture
 def sink() -> Iterator[Sink]:
-    """Give a configured log; the logging of the test run is as before afterwards."""
+    """Provide a configured log, and restore the logging of the test run afterwards."""
     root = logging.getLogger()
     level, handlers = root.level, list(root.handlers)
     made = Sink()
@@ -41,12 +41,12 @@ def sink() -> Iterator[Sink]:
 
 
 def without_time(line: str) -> str:
-    """Cut the timestamp off a logfmt line."""
+    """Remove the timestamp of a logfmt line."""
     return line.split(" ", 1)[1]
 
 
 def test_line_in_logfmt(sink: Sink) -> None:
-    """An event is one line of time, level, logger, message and fields."""
+    """An event is one line with time, level, logger, message and fields."""
     log.Logger("web").warning("connection refused", peer="10.0.0.1", open=128, share=0.5, idle=True, error=None)
     (line,) = sink.lines()
     assert line.startswith("ts=2") and line.split(" ")[0].endswith("Z")
@@ -69,14 +69,14 @@ def test_line_in_logfmt(sink: Sink) -> None:
     ("Grüße", "Grüße"),
 ])  # fmt: skip
 def test_hostile_values_are_escaped(sink: Sink, value: str, shown: str) -> None:
-    """A value can neither end its line, nor forge a field, nor command the terminal."""
+    """A value can neither end its line, nor forge a field, nor control the terminal."""
     log.Logger("x").info("m", v=value)
     assert without_time(sink.lines()[0]) == f"level=info logger=x msg=m v={shown}"
 
 
 @pytest.mark.parametrize("line_of", [log.logfmt_line, log.json_line])
 def test_value_over_the_bound_is_cut(line_of: object) -> None:
-    """A value of the bound is whole, one character more is cut to the bound with an ellipsis."""
+    """A value at the limit is whole; a longer one is cut to the limit, with an ellipsis."""
     assert callable(line_of)
     whole = line_of({"v": "a" * log.MAX_VALUE_CHARACTERS})
     cut = line_of({"v": "a" * (log.MAX_VALUE_CHARACTERS + 1)})
@@ -85,7 +85,7 @@ def test_value_over_the_bound_is_cut(line_of: object) -> None:
 
 
 def test_repeats_are_held_back_and_told(sink: Sink) -> None:
-    """N equal messages pass per window; the first of the next window has the number of suppressed ones."""
+    """In each window N equal messages pass; the first one of the next window counts those suppressed."""
     logger = log.Logger("x")
     for i in range(REPEATS_PER_WINDOW + 7):
         logger.info("again", i=i)
@@ -120,7 +120,7 @@ def test_one_users_lines_do_not_hold_back_anothers(sink: Sink) -> None:
 
 
 def test_one_line_more_than_a_users_bound_is_held_back() -> None:
-    """Of all jobs of one user 30 lines pass in a window, and a job that was held back for that takes no place."""
+    """In a window 30 lines of all jobs of a user pass; a job suppressed by this limit is not remembered."""
     limit = RepeatLimit(lambda: 0.0)
     key = ("x", 20, "left")
     admitted = [limit.admit(key, "eve", str(number)) for number in range(10 * MAX_MESSAGES)]
@@ -129,7 +129,7 @@ def test_one_line_more_than_a_users_bound_is_held_back() -> None:
 
 
 def test_remembered_messages_are_bounded() -> None:
-    """At the limit the oldest remembered message goes, and its suppressed lines are reported."""
+    """At the limit the oldest remembered message is dropped, and its suppressed lines are reported."""
     limit = RepeatLimit(lambda: 0.0)
     for _ in range(REPEATS_PER_WINDOW + 3):
         limit.admit(("x", 20, "0"))
@@ -157,7 +157,7 @@ class Unshowable:
 
 
 def test_unshowable_value_harms_nobody_and_is_counted(sink: Sink) -> None:
-    """A value that cannot be formatted loses its line, and the next line counts it."""
+    """A value that cannot be formatted loses its line, and the next line counts the loss."""
     log.Logger("x").info("bad", v=Unshowable())
     log.Logger("x").info("bad number", v=10**5000)
     log.Logger("x").info("good")
@@ -181,7 +181,7 @@ class StuckStream(io.StringIO):
 
 
 def test_stuck_stream_blocks_nobody(sink: Sink) -> None:
-    """While the log's reader hangs, callers go on, the queue is bounded, and lost lines are counted."""
+    """While the log's reader hangs, callers go on, the queue is limited, and lost lines are counted."""
     sink.stream = stuck = StuckStream()
     sink.configure()
     logger = log.Logger("x")

@@ -1,4 +1,4 @@
-"""What is masked in the lines of a log that a bundle may hold: 204 shapes of secrets, and lines without any."""
+"""Masking of log lines for a bundle: 204 shapes of secrets, and lines without secrets."""
 
 import json
 import time
@@ -11,7 +11,7 @@ from exporters.job_log.matcher import MAX_LINE_BYTES
 
 DATA = Path(__file__).parents[1] / "data"
 KNOWN_LEAKS = 4
-"""docs/evidence.md has each."""
+"""docs/evidence.md describes each."""
 PLAIN_FILES = [
     *sorted((DATA / "job_log/logs").iterdir()),
     DATA / "nvrx/logs/job_4711.log",
@@ -20,7 +20,7 @@ PLAIN_FILES = [
     *sorted((DATA / "madengine/out").glob("*.out")),
     *sorted((DATA / "madengine/out").glob("*.err")),
 ]
-"""Recorded lines of jobs and of the kernel; no secret is in them."""
+"""Recorded lines of jobs and of the kernel, which have no secrets."""
 PIECES = [
     "SG.", "eyJaaaaaaaaa.", " -u " + "a" * 64, 'key=\\"', "%3d", "A1a/", "12345678:", "key", "a.", "://",
     "token ", "Bearer ", "eyJ", '"', "auth=", "-", 'key="\\\\', "/", 'key="', "  ", "password ", "password(",
@@ -29,11 +29,11 @@ PIECES = [
     "kinit ", "expect ", "net use ", "wandb ", " /p:", "password, ", "mysql ", "zip -p ", "\x1b]", "\x1b[",
     "p\b", "\0", "aB1", "aB1-", "\ufdfa", "ann:", "authorization,", "-----BEGIN KEY-----",
 ]  # fmt: skip
-"""What a hostile line is made of."""
+"""The parts of a hostile line."""
 
 
 def rows(name: str) -> list[list[str]]:
-    """The rows of a table of the exporter's data."""
+    """Return the rows of a table in the exporter's data."""
     lines = (DATA / "job_log" / name).read_text().splitlines()[1:]
     return [line.split("\t") for line in lines]
 
@@ -56,7 +56,7 @@ def test_recorded_lines_stay() -> None:
 
 
 def test_a_value_on_the_next_line() -> None:
-    """The line after a secret's name, and a key's last line, are masked; others are not."""
+    """The line after a secret's name, and the last line of a key, are masked; other lines are not."""
     for before, line, expected in (
         ("password:", "  hunter2", f"  {MASKED}"),
         ("db_password: |", "    two hunter2", f"    {MASKED}"),
@@ -70,7 +70,7 @@ def test_a_value_on_the_next_line() -> None:
 
 
 def test_what_steers_a_terminal_is_gone() -> None:
-    """Escape sequences, control and invisible characters are removed; a carriage return becomes a space."""
+    """Escape sequences, control characters and invisible characters are removed; a carriage return becomes a space."""
     for line, shown in (
         ("\x1b[31mred\x1b[0m and \x1b]0;title\x07plain", "red and plain"),
         ("a\u200bb\u202ec\x07d", "abcd"),
@@ -81,7 +81,7 @@ def test_what_steers_a_terminal_is_gone() -> None:
 
 
 def test_wide_letters_do_not_blow_a_line_up() -> None:
-    """A line that would be more than twice as long with plain letters keeps its own."""
+    """A line stays as it is if plain letters would make it more than twice as long."""
     assert readings("\uff41\ufdfa") == ["\uff41\ufdfa"]
     assert readings("\uff41\ufb01") == ["afi"]
     assert len("afi") <= MAX_GROWTH * 2
@@ -113,7 +113,7 @@ def test_what_is_masked(line: str, expected: str | None) -> None:
 
 @pytest.mark.parametrize("piece", PIECES)
 def test_masking_takes_linear_time(piece: str) -> None:
-    """No line of the greatest length takes a fifth of a second, whatever its user wrote into it."""
+    """Any line of the maximum length is masked in less than 0.2 s."""
     line, began = (piece * MAX_LINE_BYTES)[:MAX_LINE_BYTES], time.thread_time()
     masked(line)
     assert time.thread_time() - began < 0.2

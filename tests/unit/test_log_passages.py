@@ -1,4 +1,4 @@
-"""The lines around a log's events that a bundle may hold, and what is masked in them."""
+"""Log lines around an event that a bundle may have, and their masking."""
 
 import pytest
 
@@ -29,29 +29,29 @@ class Log:
         self.passages = LogPassages()
 
     def write(self, *lines: bytes, job_id: str = "7", seconds: float = 100.0, file: tuple[int, int] = FILE) -> None:
-        """Have lines read together."""
+        """Read these lines together."""
         data = b"".join(lines)
         errors = [(event, "3") for event in events(data, catalogue())]
         self.passages.take(file, data, errors, job_id, seconds)
 
     def lines(self, job_id: str = "7") -> list[tuple[str, ...]]:
-        """The passages of a job."""
+        """Return the passages of a job."""
         return [tuple(passage.lines) for passage in self.passages.of().get(job_id, ())]
 
 
 def numbered(*numbers: int) -> list[bytes]:
-    """Lines without an event."""
+    """Return lines without an event."""
     return [b"line %d\n" % number for number in numbers]
 
 
 def texts(*lines: bytes) -> tuple[str, ...]:
-    """Lines as they are kept."""
+    """Return lines as the passages keep them."""
     return tuple(line.decode().rstrip("\n") for line in lines)
 
 
 @pytest.mark.parametrize("split", range(8))
 def test_two_before_and_two_after(split: int) -> None:
-    """An event is kept with the two lines before and the two after it, wherever reading stopped in between."""
+    """An event is kept with two lines before and two after it, wherever a read ended."""
     log, whole = Log(), [*numbered(1, 2, 3), CUDA, *numbered(4, 5, 6)]
     log.write(*whole[:split])
     log.write(*whole[split:])
@@ -59,7 +59,7 @@ def test_two_before_and_two_after(split: int) -> None:
 
 
 def test_in_words() -> None:
-    """The part has the lines as text, the event's marked; another job's are not in it, and none without the setting."""
+    """The part has the job's lines as text, with the event marked; without the setting it has no lines."""
     log = Log()
     log.write(*numbered(1), CUDA, b"next\x1b[31m red\n")
     log.write(OOM, job_id="8", file=(1, 3))
@@ -75,7 +75,7 @@ def test_in_words() -> None:
 
 
 def test_the_first_of_a_category() -> None:
-    """Of a category the first MAX_OF_A_CATEGORY are kept, until one comes long after the last of them."""
+    """The first MAX_OF_A_CATEGORY events of a category are kept, until one comes long after the last of them."""
     log = Log()
     for number in range(MAX_OF_A_CATEGORY + 1):
         log.write(b"before %d\n" % number, CUDA, b"\n", b"\n")
@@ -116,7 +116,7 @@ def test_long_lines() -> None:
 
 
 def test_no_part_of_a_long_line_is_kept_unmasked() -> None:
-    """If masking shortens a line enough to keep its far end, no secret is cut in two there."""
+    """If masking makes a line short enough to keep its far end, no secret is cut there."""
     words = [b"key=" + b"x" * 380] * 5
     start = CUDA.rstrip() + b" " + b" ".join(words)
     filler = b"y " * ((MAX_MASKED_TEXT - len(start) - 12) // 2)

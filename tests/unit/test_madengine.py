@@ -1,4 +1,4 @@
-"""madengine: lines, patterns, perf.csv, and how the task of a node went."""
+"""madengine: lines, patterns, perf.csv, and the outcome of a node's task."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ MARK = "[DEBUG] 2026-11-22T00:36:22+00:00 Node 1 (vm): "
 
 
 def of(**known: Any) -> NodeTask:
-    """What is known of a task after one line at 1.0."""
+    """Return a task after one line at 1.0 s."""
     return NodeTask(seconds=1.0, **known)
 
 
@@ -78,14 +78,14 @@ LINES: dict[str, NodeTask] = {
 
 
 def test_lines() -> None:
-    """Markers, results and the barrier are read with numbers in bounds."""
+    """Markers, results and the barrier are read, with numbers in their limits."""
     for text, expected in LINES.items():
         assert (result := NodeTask()).take(text, 1.0, is_output=False) is None
         assert result == expected, text
 
 
 def test_patterns_fit_their_examples() -> None:
-    """Each failure's words fail a run, unless one of the benign words or patterns is in the line."""
+    """Each failure's words fail a run, unless the line has one of the benign words or patterns."""
     tools = ("E20261122 x generateRocpd.cpp:1", "W20261122 generateRocpd.cpp", "W20261122 x simple_timer.cpp:1")
     for words in FAILURES:
         assert read_failure(f"[rank1]: {words} x") == words
@@ -97,7 +97,7 @@ def test_patterns_fit_their_examples() -> None:
 
 
 def test_names_of_files() -> None:
-    """The name of a node's output holds model, job and the node's number; a table's directory says its node."""
+    """A node's output file is named by model, job and node number; a table's directory is named by the node."""
     assert read_name("/o/madengine-a_b_812_node_3.out") == TaskFile("a_b", 3, is_output=True)
     assert read_name("/o/madengine-a_b_812_node_3.err") == TaskFile("a_b", 3, is_output=False)
     assert read_name("/o/madengine-a_b_812_0.out") is None
@@ -122,13 +122,13 @@ MEASURED = ["performance: 1001.5 samples_per_second", "performance: 1 samples_pe
 
 
 def printed(node_rank: int, fate: str) -> list[str]:
-    """What the task of a node prints to standard output."""
+    """Return a node's standard output."""
     more = {"ends": [] if node_rank else MEASURED, "fails": ["Traceback (most recent call last):", "HIP out of memory"]}
     return HARMLESS + more.get(fate, [])
 
 
 def test_fates_of_tasks() -> None:
-    """How a node's task ended, what madengine makes of it and where that is wrong is known from its output."""
+    """A node's output gives the end of its task, madengine's verdict, and whether the two disagree."""
     for node_rank, fate, code, verdict, contradiction in (
         (0, "ends", 0, "SUCCESS", None),
         (0, "fails", 3, "FAILURE", None),
@@ -154,7 +154,7 @@ def test_fates_of_tasks() -> None:
 
 
 def test_a_task_that_runs_is_not_lost() -> None:
-    """A task without a last line runs while a rank of its job does, and for a minute after its last word."""
+    """A task without a last line is running while a rank of its job runs, and for a minute after its last line."""
     running = NodeTask()
     assert running.state(0.0, has_live_ranks=False) is None
     running.take(f"{MARK}about to run madengine", 10.0, is_output=False)
@@ -163,7 +163,7 @@ def test_a_task_that_runs_is_not_lost() -> None:
 
 
 def test_a_dead_rank_contradicts_a_success() -> None:
-    """A success on a node where a rank of the job died is none; a failure needs no contradiction."""
+    """A dead rank on the node contradicts the task's success; a failure is not contradicted."""
     ended = NodeTask()
     ended.take(f"{MARK}task script exiting with code 0", 1.0, is_output=False)
     for node_rank, has_dead_ranks, contradiction in ((1, True, "rank_dead"), (1, False, None), (0, True, None)):
@@ -171,7 +171,7 @@ def test_a_dead_rank_contradicts_a_success() -> None:
 
 
 def test_lines_of_a_task() -> None:
-    """A task that starts again in its file forgets the one before; results read before the first marker stay."""
+    """A task that starts again in its file replaces the previous one; results before the first marker stay."""
     requeued, early, many, barrier = (NodeTask() for _ in range(4))
     for text in ("performance: 1 x", "ValueError: x", f"{MARK}task script exiting with code 1"):
         requeued.take(text, 1.0, is_output=True)
@@ -193,7 +193,7 @@ HEADER = "model, n_gpus ,performance,metric,status,dataname,launcher,nnodes,test
 
 
 def test_rows_of_perf_csv() -> None:
-    """The newest row of each model and metric counts; blanks around cells and names of columns do not."""
+    """The newest row of each model and metric counts; blanks around cells and column names are ignored."""
     rows = "m,8,1.5,tok,SUCCESS,\nn,8,,tok,FAILURE,\n m ,8, 2.5 ,tok, success ,\nm,8,nan,x,strange\n,8,1,x,SUCCESS\n"
     result = read_perf_csv(f"{HEADER}\n{rows}".encode())
     assert list((result or {}).items()) == [
@@ -212,7 +212,7 @@ def test_rows_of_perf_csv() -> None:
 
 @pytest.mark.slow
 def test_bounds_of_perf_csv(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes, results, rows and cells at their bounds are read, and not one more."""
+    """Bytes, results, rows and cells are read up to their limits, and not beyond."""
     rows = "".join(f"m{number},8,1,tok,SUCCESS,\n" for number in range(results.MAX_RESULTS + 1))
     result = read_perf_csv(f"{HEADER}\n{rows}".encode())
     assert result is not None
@@ -228,7 +228,7 @@ def test_bounds_of_perf_csv(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_results_of_a_table() -> None:
-    """Rows with a number are results, the last of each model and metric; shown ones are bounded, all are counted."""
+    """The last row with a number of each model and metric is its result; shown results are limited, all are counted."""
     text = f"{TABLE_HEADER}\na,1.5,tok,8\na, 2.5 ,tok,4\nb,,tok,8\nc,soon,tok,8\nd\n"
     assert read_table(text.encode()) == ResultTable({("a", "tok"): 2.5}, filled=2)
     assert read_table(b"model,performance\na,1\n") is None
@@ -239,7 +239,7 @@ def test_results_of_a_table() -> None:
 
 
 def test_the_most_complete_table_counts() -> None:
-    """Of each job the table with the most results counts, and the first node's where several have as many."""
+    """A job's table with the most results counts; of equal tables that of the first node."""
     filled = (("7", 4, 5), ("7", 1, 2), ("7", 2, 5), ("7", 2, 3), ("8", 0, 0))
     result = most_complete(
         PlacedTable(job_id, node_rank, ResultTable({}, count)) for job_id, node_rank, count in filled
@@ -248,13 +248,13 @@ def test_the_most_complete_table_counts() -> None:
 
 
 def test_job_id_of_madengine() -> None:
-    """A rank's job is Slurm's id as madengine passes it on, before the hash of its rendezvous."""
+    """A rank's job id is Slurm's id in madengine's variable, not the hash of the rendezvous."""
     result = read_claim({"MAD_SLURM_JOB_ID": "812", "MASTER_ADDR": "n1", "MASTER_PORT": "29500", "RANK": "1"}, "here")
     assert (result.job_id, result.scheduler) == ("812", "slurm")
 
 
 class MadNode(ExporterNode):
-    """A node with one rank of job 812, root's in a container."""
+    """A node with one rank of job 812, which runs as root in a container."""
 
     def __init__(self, folder: Path, **more: list[str]) -> None:
         paths = [f"{folder}/madengine-*_%j_node_*.{suffix}" for suffix in ("out", "err")]
@@ -265,7 +265,7 @@ class MadNode(ExporterNode):
         self.start()
 
     def write(self, node_rank: int, fate: str, job: str = "812") -> None:
-        """Write the files of a task, which a process of the job's own user holds open."""
+        """Write the files of a task, which a process of the job's user holds open."""
         pid = int(job) + node_rank
         self.proc.add(pid, uid=ME, cgroup=f"0::/system.slice/slurmstepd.scope/job_{job}/step_0\n")
         for number, texts, suffix in ((1, printed(node_rank, fate), "out"), (2, BEGIN + ENDS[fate], "err")):
@@ -274,20 +274,20 @@ class MadNode(ExporterNode):
             self.proc.hold(pid, path, number)
 
     def shown(self) -> dict[str, float]:
-        """What is shown, without the common beginning of the names."""
+        """Return the exported series, without the common prefix of their names."""
         return {name.removeprefix("madengine_"): value for name, value in super().shown().items()}
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[MadNode]:
-    """A node."""
+    """Provide a node."""
     made = MadNode(tmp_path)
     yield made
     made.end()
 
 
 def test_worker_that_died_silently(node: MadNode) -> None:
-    """A killed worker that madengine calls a success is contradicted by the agent."""
+    """If a worker is killed and madengine reports a success, the agent exports a contradiction."""
     node.write(1, "killed")
     assert node.look(20.0) == {"task_state/812/1/running/": 1.0}
     node.ranks.observe_exit(node.key, ExitStatus(known=True, signal=9))
@@ -296,7 +296,7 @@ def test_worker_that_died_silently(node: MadNode) -> None:
 
 
 def test_tasks_go_on_after_a_restart(node: MadNode, tmp_path: Path) -> None:
-    """After a restart of the agent a task goes on, with the lines that came meanwhile."""
+    """After a restart of the agent a task goes on, with the lines written in the meantime."""
     node.write(1, "killed")
     node.look(20.0)
     with (tmp_path / "madengine-m_812_node_1.err").open("a") as file:
@@ -320,7 +320,7 @@ def test_tasks_are_bounded(node: MadNode, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_results_of_a_site(node: MadNode, tmp_path: Path) -> None:
-    """Rows of perf.csv are shown while it is there, also without any job, and read again when it changes."""
+    """Rows of perf.csv are shown while it exists, even without a job, and read again when it changes."""
     path, info = tmp_path / "perf.csv", "run_info//m//torchrun/4////tok/SUCCESS/8"
     path.write_text(f"{HEADER}\nm,8,1.5,tok,SUCCESS,,torchrun,4,9s\n")
     assert node.look(20.0) == {"performance///m/tok": 1.5, "result_seconds/m/tok": 9.0, info: 1.0}
@@ -329,7 +329,7 @@ def test_results_of_a_site(node: MadNode, tmp_path: Path) -> None:
 
 
 def look(tables: str) -> Callable[[], tuple[PlacedTable, ...]]:
-    """Return what a reader finds of this pattern when it is called."""
+    """Return a function that reads the tables of this pattern."""
     reader = SiteReader([], [tables], [], FakeClock())
     return lambda: reader.look(NOBODY).tables
 
@@ -343,7 +343,7 @@ def write_table(folder: Path, job: str, node_rank: int, rows: str) -> Path:
 
 
 def test_tables_are_read_again_when_they_change(tmp_path: Path) -> None:
-    """A changed table is read again, keeps its rows while half written, and is dropped when gone."""
+    """A changed table is read again, keeps its rows while half written, and is dropped when removed."""
     path = write_table(tmp_path, "812", 1, "a,1,tok,8\n")
     tables = look(f"{tmp_path}/%j/node_*/multi_results*.csv")
     assert tables() == (PlacedTable("812", 1, ResultTable({("a", "tok"): 1.0}, 1)),)
@@ -355,7 +355,7 @@ def test_tables_are_read_again_when_they_change(tmp_path: Path) -> None:
 
 
 def test_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables are read up to the limit, large ones over several looks; a table one byte too large is refused."""
+    """Tables are read up to the limit, large ones over several looks; a table above its limit is refused."""
     monkeypatch.setattr(site_files, "MAX_TABLES", 2)
     paths = [write_table(tmp_path, "812", node_rank, "a,1,tok,8\n") for node_rank in range(3)]
     for number, path in enumerate(paths):
@@ -373,7 +373,8 @@ def test_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_lines_result_comes_first(node: MadNode, tmp_path: Path) -> None:
-    """A container's job owns its files by its task's group; a printed result comes before that of its table."""
+    """A file written in a container belongs to the job of its writer's control group; a printed result beats a
+    table's."""
     node.write(0, "ends")
     write_table(tmp_path, "812", 0, "m,7,samples_per_second,8\nm,8,tok,8\n")
     assert node.look(20.0) == {
@@ -384,7 +385,7 @@ def test_a_lines_result_comes_first(node: MadNode, tmp_path: Path) -> None:
 
 
 def test_nothing_is_no_data(tmp_path: Path) -> None:
-    """Without configuration there is no such source."""
+    """Without configuration the exporter has no source."""
     idle = MadengineExporter(MadengineConfig())
     with asyncio.Runner() as runner:
         runner.run(idle.start(lent("madengine", FakeClock(), tmp_path)))

@@ -1,4 +1,4 @@
-"""madengine: the fields of a manifest that are read, and which manifest counts for a job."""
+"""madengine: the fields of a manifest that are read, and the manifest that counts for a job."""
 
 import json
 import os
@@ -26,7 +26,7 @@ LLAMA = ManifestModel("llama", "ci-llama.amd", "torchrun", "4", "8", "AMD", "slu
 
 
 def test_named_fields_of_a_manifest() -> None:
-    """Named fields are read and nothing that may be secret; one that is too long or of another form is empty."""
+    """Only named fields without secrets are read; one that is too long or of another type is empty."""
     assert read_manifest(json.dumps(MANIFEST).encode()) == (LLAMA,)
     digest, longest = f"registry:5000/x@sha256:{'a' * 64}", "i" * site_files.MAX_IMAGE_CHARACTERS
     cases: tuple[tuple[str, dict[str, object], ManifestModel], ...] = (
@@ -43,7 +43,7 @@ def test_named_fields_of_a_manifest() -> None:
 
 
 def test_what_is_no_manifest() -> None:
-    """Half a file, other types and deep nesting are no manifest; MAX_MODELS are read."""
+    """A cut file, other types and deep nesting are no manifest; at most MAX_MODELS models are read."""
     whole = json.dumps(MANIFEST).encode()
     for raw in (whole[:-9], b"\xff", b'{"built_models": []}', b'{"x": ' + b"[" * 100_000):
         assert read_manifest(raw) is None
@@ -52,7 +52,7 @@ def test_what_is_no_manifest() -> None:
 
 
 def test_a_manifest_is_its_jobs_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newest manifest of the job's user is read; one byte or one file beyond the limit is not."""
+    """The newest manifest of the job's user is read; larger files, and files above the limit, are not."""
     for name, seconds, model in (("a", 100, "old"), ("b", 200, "new")):
         path = tmp_path / f"madengine_job_812_node_0/build_manifest_{name}.json"
         path.parent.mkdir(exist_ok=True)
@@ -75,15 +75,15 @@ def test_a_manifest_is_its_jobs_users(tmp_path: Path, monkeypatch: pytest.Monkey
         path.symlink_to(tmp_path / "other.json")
         return named
 
-    assert SiteReader([], [], patterns, FakeClock()).look(swapped).manifests == {}  # a link is no file of the user's
+    assert SiteReader([], [], patterns, FakeClock()).look(swapped).manifests == {}  # a link is not accepted
     other = tmp_path / "madengine_job_813_node_0/build_manifest.json"
     other.parent.mkdir()
     other.write_text("{}")
-    assert reader.look(lambda _, named: named).manifests == {}  # of two jobs the newest file, which is none
+    assert reader.look(lambda _, named: named).manifests == {}  # the newest file of two jobs, which is no manifest
 
 
 def test_manifest_of_a_job_in_a_container(tmp_path: Path) -> None:
-    """A job's manifest is shown once its writer owns output of the job, as its ranks may be root's."""
+    """A job's manifest is shown once its owner also owns output of the job, because the ranks may run as root."""
     node = MadNode(tmp_path, manifests=[f"{tmp_path}/madengine_job_%j_node_*/build_manifest.json"])
     path = tmp_path / "madengine_job_812_node_0/build_manifest.json"
     path.parent.mkdir()

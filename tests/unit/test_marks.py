@@ -37,7 +37,7 @@ OWNERS = {"7": frozenset({ANN}), "8": frozenset({BOB})}
 
 
 def request(job_id: str = "7", text: str = "a new learning rate") -> MarkRequest:
-    """A mark."""
+    """Return a request for a mark."""
     return MarkRequest(job_id, text)
 
 
@@ -50,14 +50,14 @@ def request(job_id: str = "7", text: str = "a new learning rate") -> MarkRequest
     (request(text="  "), ANN, "the text is not printable"),
 ])  # fmt: skip
 def test_who_may_mark_what(wish: MarkRequest, uid: int, why_not: str) -> None:
-    """A user marks jobs of his own with a line of text, root any; everything else is refused with the reason."""
+    """A user may mark their own jobs with a line of text, root any job; other requests are refused with a reason."""
     book = MarkBook()
     assert book.add(wish, uid, OWNERS, 1.0, 1000.0) == why_not
     assert book.marks() == ({} if why_not else {Mark(wish.job_id, wish.text): 1000.0})
 
 
 def test_a_mark_goes_after_an_hour() -> None:
-    """It is shown for an hour, from the last time that it was set."""
+    """A mark is shown for an hour after it was last set."""
     book = MarkBook()
     book.add(request(), ANN, OWNERS, 0.0, 1000.0)
     book.add(request(), ANN, OWNERS, 60.0, 1060.0)
@@ -68,7 +68,7 @@ def test_a_mark_goes_after_an_hour() -> None:
 
 
 def test_marks_are_few() -> None:
-    """One more a minute is refused; one more of a job takes the place of its oldest."""
+    """Marks above the limit per minute are refused; above the limit of a job the oldest mark is replaced."""
     book = MarkBook()
     said = [
         book.add(request(text=f"mark {number}"), ANN, OWNERS, 0.0, 1000.0) for number in range(MARKS_PER_MINUTE + 1)
@@ -81,7 +81,8 @@ def test_marks_are_few() -> None:
 
 
 def test_a_full_book_is_shared() -> None:
-    """In a full book the user with most loses the oldest mark; of as many users the oldest mark of all goes."""
+    """In a full book the user with the most marks loses the oldest; among equal users the oldest mark of all is
+    dropped."""
     book, owners = MarkBook(), {f"a{number}": frozenset({ANN}) for number in range(MAX_MARKS)} | OWNERS
     for number in range(MAX_MARKS):
         assert book.add(request(f"a{number}"), ANN, owners, number * MINUTE_SECONDS, 1000.0) == ""
@@ -94,7 +95,7 @@ def test_a_full_book_is_shared() -> None:
 
 
 def job_of(uid: int, clock: FakeClock) -> RankTable:
-    """A table with rank 0 of job 7, which is this user's."""
+    """Return a table with rank 0 of this user's job 7."""
     ranks = RankTable(clock, "here", settle_at_once=True)
     environment = {"RANK": "0", "WORLD_SIZE": "1", "SLURM_JOB_ID": "7"}
     ranks.observe_process(ProcessFacts(ProcessKey(77, 1), 1.0, 77, "ann", "thread", environment, uid=uid))
@@ -104,7 +105,7 @@ def job_of(uid: int, clock: FakeClock) -> RankTable:
 
 @asynccontextmanager
 async def listening(folder: Path, uid: int) -> AsyncIterator[MarksExporter]:
-    """An exporter that listens below ``folder``."""
+    """Start an exporter that listens below ``folder``."""
     clock, exporter = FakeClock(), MarksExporter(MarksConfig())
     await asyncio.to_thread((folder / "run" / SOCKET).parent.mkdir, parents=True)
     await exporter.start(lent("marks", clock, folder, ranks=job_of(uid, clock)))
@@ -116,7 +117,7 @@ async def listening(folder: Path, uid: int) -> AsyncIterator[MarksExporter]:
 
 
 async def test_a_mark_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """`rankwatch mark` marks a job of the caller's own, by the user that the kernel reports."""
+    """`rankwatch mark` marks a job of the caller, whose user id the kernel reports."""
     path = str(tmp_path / "run" / SOCKET)
     async with listening(tmp_path, os.geteuid()) as exporter:
         assert await asyncio.to_thread(main, ["--job", "7", "--socket", path, "new data"]) == 0
@@ -132,7 +133,7 @@ async def test_a_mark_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 async def test_what_users_send_harms_nobody(tmp_path: Path) -> None:
-    """Broken, endless and silent clients keep no other from being heard."""
+    """Invalid, endless and silent clients do not keep others from being served."""
     path = str(tmp_path / "run" / SOCKET)
     async with listening(tmp_path, os.geteuid()) as exporter:
         reader, writer = await asyncio.open_unix_connection(path)
@@ -150,7 +151,7 @@ async def test_what_users_send_harms_nobody(tmp_path: Path) -> None:
 async def test_silent_connections_of_one_user_cost_another_no_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the limit the oldest connection of the user with the most is closed."""
+    """At the limit the oldest connection of the user with the most connections is closed."""
     uids = [BOB]
     monkeypatch.setattr(marks, "_uid", lambda _writer: uids[-1])
     path = str(tmp_path / "run" / SOCKET)
@@ -177,7 +178,7 @@ async def test_silent_connections_of_one_user_cost_another_no_mark(
 
 
 async def test_who_asks_without_end_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests per user and users per look are bounded."""
+    """Requests per user, and users per look, are limited."""
     monkeypatch.setattr(marks, "MAX_ASKS", 2)
     monkeypatch.setattr(marks, "MAX_ASKING", 2)
     uids = [ANN]
@@ -201,7 +202,7 @@ async def test_who_asks_without_end_is_not_heard(tmp_path: Path, monkeypatch: py
 
 
 async def test_without_a_directory_for_the_socket_there_are_no_marks(tmp_path: Path) -> None:
-    """Where no service manager made one, the exporter is absent."""
+    """Without the socket's directory, which the service manager makes, the exporter has no source."""
     exporter = MarksExporter(MarksConfig())
     await exporter.start(lent("marks", FakeClock(), tmp_path))
     with pytest.raises(NoData):

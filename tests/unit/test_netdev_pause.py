@@ -1,4 +1,4 @@
-"""Pause frames: what is asked, what is made of the answers (made up after the headers), and how often."""
+"""Pause frames: queries, replies (artificial, built from the headers), and intervals."""
 
 import errno
 import struct
@@ -33,7 +33,7 @@ DATA = Path(__file__).parents[1] / "data/netdev"
 
 
 def pause(sent: int | None, received: int | None, switch: bytes = ON) -> bytes:
-    """What ethtool answers of a link."""
+    """Return ethtool's reply about a link."""
     frames = b"".join(
         attribute(kind, struct.pack("=Q", count)) for kind, count in ((2, sent), (3, received)) if count is not None
     )
@@ -42,7 +42,7 @@ def pause(sent: int | None, received: int | None, switch: bytes = ON) -> bytes:
 
 
 def priorities(enabled: int, sent: dict[int, int], received: dict[int, int]) -> bytes:
-    """What DCB answers of a device: struct ieee_pfc of linux/dcbnl.h, among others."""
+    """Return DCB's reply about a device: struct ieee_pfc of linux/dcbnl.h, among others."""
     counts = [of.get(priority, 0) for of in (sent, received) for priority in range(8)]
     pfc = struct.pack("=BBBxHxx16Q", 8, enabled, 0, 0, *counts)
     inside = attribute(1, b"\0" * 59) + attribute(2, pfc)
@@ -50,7 +50,7 @@ def priorities(enabled: int, sent: dict[int, int], received: dict[int, int]) -> 
 
 
 def test_frames_by_priority() -> None:
-    """A priority with pause on has counts, one without only after its first frame; without data there are no counts."""
+    """A priority has counts if pause is on or it has had a frame; without data there are no counts."""
     cases: list[tuple[bytes, list[Count]]] = [
         (pause(3, 5), [("transmit", "", 3), ("receive", "", 5)]),
         (pause(0, 0), [("transmit", "", 0), ("receive", "", 0)]),
@@ -71,13 +71,13 @@ def test_frames_by_priority() -> None:
 
 @given(st.binary(max_size=300))
 def test_any_answer_is_read(raw: bytes) -> None:
-    """Nothing that a driver could answer is an error."""
+    """Any reply of a driver is read without an error."""
     list(pause_counts(raw))
     list(priority_counts(raw))
 
 
 class Network:
-    """A kernel with devices, by what they answer: bytes, or an error."""
+    """A kernel with devices and their replies: bytes, or an error."""
 
     def __init__(self, links: dict[str, bytes | int], priorities: dict[str, bytes | int]) -> None:
         self.links = links
@@ -86,7 +86,7 @@ class Network:
         self.kernel = FakeKernel(self._answer)
 
     def questions(self) -> list[tuple[int, str]]:
-        """(protocol, device) of the questions since the last call."""
+        """Return (protocol, device) of the queries since the last call."""
         answers = [(protocol, _device(entry)) for protocol, entry in self.kernel.questions if entry.kind != CONTROL]
         self.kernel.questions.clear()
         return answers
@@ -113,7 +113,7 @@ def _device(question: Message) -> str:
 
 
 def test_devices_are_asked() -> None:
-    """Frames of link and priorities are shown; a device without an answer loses only its own."""
+    """Frames of links and priorities are shown; a device that does not reply loses only its own."""
     network = Network(
         {"a": pause(3, 5), "b": errno.EOPNOTSUPP, "c": pause(1, 2)},
         {"a": priorities(8, {3: 7}, {}), "b": priorities(8, {}, {3: 9}), "c": errno.ETIMEDOUT},
@@ -128,7 +128,7 @@ def test_devices_are_asked() -> None:
 
 
 def test_how_often_a_device_is_asked() -> None:
-    """A device without the feature is read once an hour, a failed one once a minute, a new one at once."""
+    """A device without the feature is queried once an hour, a failed one once a minute, a new one at once."""
     network = Network({"a": errno.EOPNOTSUPP, "b": errno.EBUSY}, {"a": priorities(8, {}, {}), "b": errno.EOPNOTSUPP})
     reader = PauseReader(network.kernel.connect)
     reader.read(dict.fromkeys("ab", ""), 0.0)
@@ -156,7 +156,7 @@ def test_a_kernel_without_ethtool_tells_priorities() -> None:
 
 
 def test_a_driver_that_answers_from_a_cache() -> None:
-    """Such a driver refreshes its statistics once a minute before it is read."""
+    """If a driver caches its statistics, they are refreshed once a minute before a query."""
     network = Network({}, {"a": priorities(8, {}, {}), "b": priorities(8, {}, {})})
     refreshed: list[str] = []
     reader = PauseReader(network.kernel.connect, refreshed.append)
@@ -197,7 +197,7 @@ async def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def shown(roots: Roots) -> dict[tuple[str, ...], float]:
-    """The series of pause frames after two looks."""
+    """Return the series of pause frames after two looks."""
     exporter = NetdevExporter(NetdevConfig())
     await exporter.start(lent("netdev", FakeClock(), roots=roots))
     for _ in range(2):
@@ -211,7 +211,7 @@ async def shown(roots: Roots) -> dict[tuple[str, ...], float]:
 
 
 def test_the_driver_of_a_device(tmp_path: Path) -> None:
-    """A device's driver is the name of its folder, or none."""
+    """A device's driver is the name of its directory, or empty."""
     for name, driver in (("a", "mlx5_core"), ("b", "")):
         device = tmp_path / "class/net" / name / "device"
         device.mkdir(parents=True)
@@ -221,7 +221,7 @@ def test_the_driver_of_a_device(tmp_path: Path) -> None:
 
 
 def test_what_is_odd_or_too_much_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names that are none, values that are none, and one device more than the limit are not there."""
+    """Devices with invalid names, invalid values, and devices above the limit are left out."""
     for name in ("a", "b", 'c"} 1'):
         (tmp_path / "class/net" / name / "device").mkdir(parents=True)
         (tmp_path / "class/net" / name / "carrier_changes").write_text("many\n")

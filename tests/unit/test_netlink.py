@@ -1,4 +1,4 @@
-"""Netlink: messages, attributes, how the kernel's answers are parsed, and the refresh of statistics."""
+"""Netlink: messages, attributes, parsing of the kernel's replies, and the refresh of statistics."""
 
 import errno
 import os
@@ -16,13 +16,13 @@ KIND = 33
 
 @given(st.lists(st.tuples(st.integers(0, 0x3FFF), st.binary(max_size=40))))
 def test_attributes_are_read_as_they_were_written(pairs: list[tuple[int, bytes]]) -> None:
-    """Types and payloads come back, whatever their lengths; the mark of nested ones is no part of the type."""
+    """Types and payloads of any length are read as written; the flag for nesting is not part of the type."""
     assert list(attributes(b"".join(attribute(kind, payload) for kind, payload in pairs))) == pairs
     assert list(attributes(b"".join(attribute(kind, payload, nested=True) for kind, payload in pairs))) == pairs
 
 
 def test_what_is_cut_is_left() -> None:
-    """Whole attributes before it are read."""
+    """Before a cut attribute or message, the complete ones are read."""
     raw = attribute(1, b"abcd") + attribute(2, b"efgh")[:-1]
     assert list(attributes(raw)) == [(1, b"abcd")]
     raw = message(KIND, 0, 1, b"abcd") + message(KIND, 0, 1, b"efgh")[:-1]
@@ -30,7 +30,7 @@ def test_what_is_cut_is_left() -> None:
 
 
 def test_one_answer() -> None:
-    """The payload that answers is returned; an answer to an earlier question, or none at all, is not."""
+    """`ask` returns the payload of the reply; a reply to an earlier request is skipped."""
     kernel = FakeKernel(
         lambda _, question: [message(KIND, 0, question.number - 1, b"late"), reply(question, b"yes!", b"more")]
     )
@@ -40,7 +40,7 @@ def test_one_answer() -> None:
 
 
 def test_a_dump() -> None:
-    """A dump returns all messages up to its end, over any datagrams; an error at the end is raised."""
+    """A dump returns all messages up to its end, over any number of datagrams; an error at the end is raised."""
 
     def answer(_: int, query: Message) -> list[bytes]:
         return [reply(query, b"aaaa", b"bbbb"), reply(query, b"cccc") + done(query, errno.EPERM * (query.number - 1))]
@@ -54,7 +54,7 @@ def test_a_dump() -> None:
 
 
 def test_what_is_no_answer() -> None:
-    """The kernel's error is raised; an answer that is empty or cut off is one too, not a wait without end."""
+    """The kernel's error is raised, and so is an error for an empty, cut or missing reply."""
     for answer, error in (
         (lambda question: [refuse(question, errno.EOPNOTSUPP)], "not supported"),
         (lambda question: [done(question)], "empty"),
@@ -67,7 +67,7 @@ def test_what_is_no_answer() -> None:
 
 
 def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As many bytes as the bound are taken, one more is an error."""
+    """A reply of up to MAX_ANSWER_BYTES is read; a larger one is an error."""
     late = message(KIND, 0, 9, b"late")
     kernel = FakeKernel(lambda _, question: [late, reply(question, b"yes!")])
     with kernel.connect(netlink.ROUTE) as channel:
@@ -79,7 +79,8 @@ def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_real_kernel_understands() -> None:
-    """It takes our headers and attributes: it knows the loopback device, and none of another name."""
+    """The real kernel accepts the headers and attributes: it finds the loopback device and no device of another
+    name."""
     by_name, kind, none = 3, 18, "none-such0"
     with netlink.open_channel(netlink.ROUTE) as channel:
         assert dict(attributes(channel.ask(kind, b"\0" * 16 + attribute(by_name, b"lo\0"))[16:]))[by_name] == b"lo\0"
@@ -89,7 +90,7 @@ def test_the_real_kernel_understands() -> None:
 
 
 def refresh(device: str) -> int:
-    """0, or the number of the error."""
+    """Return 0, or the number of the error."""
     try:
         refresh_statistics(device)
     except OSError as error:
@@ -98,20 +99,20 @@ def refresh(device: str) -> int:
 
 
 def test_drivers_are_asked() -> None:
-    """Each device has statistics or none; a device that does not exist is reported as absent."""
+    """Each device has statistics or none; a missing device is reported as absent."""
     assert {refresh(name) for name in os.listdir("/sys/class/net")} <= {0, errno.EOPNOTSUPP}
     assert (refresh("lo"), refresh("none-such0")) == (errno.EOPNOTSUPP, errno.ENODEV)
 
 
 @pytest.mark.parametrize("name", ["", "x" * 16])
 def test_what_is_no_name(name: str) -> None:
-    """It is refused before the kernel sees it."""
+    """An invalid name is refused before a call to the kernel."""
     with pytest.raises(ValueError, match="not a name"):
         refresh_statistics(name)
 
 
 def test_room_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """More numbers than there is room for are an error, and nothing else is overwritten."""
+    """If the buffer is too small for the numbers, the call fails and nothing else is overwritten."""
     devices = [name for name in os.listdir("/sys/class/net") if refresh(name) == 0]
     monkeypatch.setattr(ethtool, "ROOM_BYTES", 16)
     assert {refresh(name) for name in devices} <= {errno.EFAULT}

@@ -1,4 +1,4 @@
-"""NIXL-EP: what is shown of a job's run, and which ranks are to leave by the plan."""
+"""NIXL-EP: the series of a job's run, and the ranks whose exit the plan expects."""
 
 from __future__ import annotations
 
@@ -35,19 +35,19 @@ COMPLETED = "Detected completion of phase {} in /o/nixl-ep-node-0.log"
 
 
 def plan_of(phases: list[list[int]]) -> Plan:
-    """A readable plan."""
+    """Return a valid plan."""
     plan = read_plan(json.dumps(phases).encode())
     assert plan is not None
     return plan
 
 
 def lines(*texts: str, path: str = "/o/nixl-ep-node-0.log", seconds: float = 100.0, generation: int = 0) -> JobLines:
-    """What a file was read to say."""
+    """Return lines that were read from a file."""
     return JobLines("4711", path, generation, seconds, list(texts))
 
 
 def run_of(*read: JobLines) -> JobRun:
-    """A run of a job, and what was read of it."""
+    """Return a job's run after these lines."""
     run = JobRun()
     for entry in read:
         run.take(entry)
@@ -55,7 +55,7 @@ def run_of(*read: JobLines) -> JobRun:
 
 
 def edge(rank: int, what: str, phase: int) -> str:
-    """A rank's word on a phase."""
+    """Return a rank's line about a phase."""
     return f"global_rank={rank}, local_rank={rank} -> {what} phase {phase}"
 
 
@@ -76,21 +76,21 @@ class EpNode(ExporterNode):
         self.start()
 
     def say(self, *texts: str) -> None:
-        """Add lines to the node's log."""
+        """Append lines to the node's log."""
         with self.log.open("a") as file:
             file.writelines(f"{text}\n" for text in texts)
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[EpNode]:
-    """A node."""
+    """Provide a node."""
     made = EpNode(tmp_path)
     yield made
     made.end()
 
 
 def test_planned_kill_is_marked_in_its_phase(node: EpNode) -> None:
-    """A rank that the plan kills is marked from the start of that phase on, and no other one is."""
+    """Only a rank that the plan kills is marked, from the start of that phase on."""
     (node.run_folder / "nixl-ep-plan.json").write_text(json.dumps(PHASES))
     node.say(*(edge(rank, what, 0) for what in ("start", "end") for rank in range(4)))
     assert [name for name in node.look() if "planned" in name] == []
@@ -102,7 +102,7 @@ def test_planned_kill_is_marked_in_its_phase(node: EpNode) -> None:
 
 
 def test_half_written_plan_leaves_the_last(node: EpNode) -> None:
-    """While a plan is rewritten, the last one stays."""
+    """While a plan is rewritten, the previous plan stays."""
     node.say(edge(3, "start", 0))
     for text, is_planned in (("[[0, 1, 2, -3]]", True), ("[[0, 1", True), ("[[0, 1, 2, 3]]", False)):
         (node.run_folder / "nixl-ep-plan.json").write_text(text)
@@ -118,7 +118,7 @@ def test_plan_of_another_user_is_none(node: EpNode, monkeypatch: pytest.MonkeyPa
 
 
 def test_plan_that_is_a_link_is_none(node: EpNode, tmp_path: Path) -> None:
-    """A plan must be a regular file, without links on the way."""
+    """A plan must be a regular file, and its path must have no links."""
     (tmp_path / "elsewhere.json").write_text(json.dumps([[0, 1, 2, -3]]))
     (node.run_folder / "nixl-ep-plan.json").symlink_to(tmp_path / "elsewhere.json")
     node.say(edge(3, "start", 0))
@@ -126,7 +126,7 @@ def test_plan_that_is_a_link_is_none(node: EpNode, tmp_path: Path) -> None:
 
 
 def test_runs_go_on_after_a_restart(node: EpNode) -> None:
-    """After a restart of the agent each rank is in the phase that it was in."""
+    """After a restart of the agent each rank has the same phase."""
     node.say(edge(0, "start", 2))
     before = node.look()
     assert before["nixl_ep_phase/4711/0/begun"] == 2.0
@@ -142,7 +142,7 @@ def test_newest_directory_counts() -> None:
 
 
 def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run has MAX_LOGS logs; one more is not read, not even as the launcher's, which gives the last phase."""
+    """At most MAX_LOGS logs of a run are read, the launcher's log included."""
     monkeypatch.setattr(job_run, "MAX_LOGS", 2)
     run = JobRun()
     for node in range(3):
@@ -153,7 +153,7 @@ def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ranks_of_a_run_are_bounded(node: EpNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit of ranks neither files nor launches of a run add more."""
+    """Above the limit of entries neither logs nor launches of a run add more."""
     monkeypatch.setattr(job_run, "MAX_ENTRIES", 8)
     run = run_of(lines(*(f"Process {process} -> global_rank=5, local_rank=1" for process in range(5))))
     assert not run.is_full()  # a log, a rank, and five numbers of a launch
@@ -166,7 +166,7 @@ def test_ranks_of_a_run_are_bounded(node: EpNode, monkeypatch: pytest.MonkeyPatc
 
 
 def test_failure_of_a_run() -> None:
-    """A run failed by the first category of the list that any line is of; an srun that the plan ends is no failure."""
+    """A run's failure is the first listed category with a line; an srun that the plan ends is no failure."""
     done = "All NIXL EP launches completed successfully"
     traceback, timed_out = "Traceback (most recent call last):", "Timed out waiting for phase 2 to complete"
     terminated, failed = "srun: error: n2: tasks 0: Terminated", "srun: error: n2: task 0: Exited with exit code 1"
@@ -188,7 +188,7 @@ def test_failure_of_a_run() -> None:
 
 
 def local(rank: str, pid: int, source: str = "local_index", parent: int = 1, started: float = 90.0) -> RankView:
-    """A rank of this node."""
+    """Return a rank of this node."""
     return view(pid, rank, source=source, parent_pid=parent, start_seconds=started)
 
 
@@ -221,23 +221,23 @@ def test_ranks_of_a_later_step() -> None:
 
 
 def test_place_of_a_node() -> None:
-    """A node's number is its place in Slurm's list, by its short name, if that is there once."""
+    """A node's number is the position of its short name in Slurm's list, if the name is there once."""
     places = {"n[1-3]": 1, "n2.cluster,n1": 0, "m[1-3]": None, "n2,n2": None, "n[1": None, "": None}
     assert {nodes: place_in(nodes, "n2.site") for nodes in places} == places
 
 
 def test_each_node_reads_its_own_log(tmp_path: Path) -> None:
-    """Where ranks know their job's nodes, a node reads its own log, whoever writes it, and no other's."""
+    """If ranks know their job's nodes, a node reads only its own log, whoever writes it."""
     node = EpNode(tmp_path, "%j/nixl-ep-node-*.log")
     node.observe(14, 4, ME, {"SLURM_JOB_NODELIST": "there,here"})
-    node.say(edge(0, "start", 0))  # its writer is here, and it is the other node's
+    node.say(edge(0, "start", 0))  # its writer runs here, but it is the other node's log
     (node.run_folder / "nixl-ep-node-1.log").write_text(f"{edge(4, 'start', 0)}\n")
     assert [name for name in node.look() if "ep_phase/" in name] == ["nixl_ep_phase/4711/4/begun"]
     node.end()
 
 
 def test_lists_of_nodes_are_read_in_the_thread(node: EpNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's list of nodes may be huge: it is read outside of the agent's loop, for a limited number of jobs."""
+    """A user's list of nodes may be huge, so it is read outside of the event loop, for a limited number of jobs."""
     threads = []
     monkeypatch.setattr(exporter, "place_in", lambda _nodes, hostname: threads.append(threading.current_thread()))
     monkeypatch.setattr(exporter, "MAX_JOBS", 2)
@@ -249,7 +249,7 @@ def test_lists_of_nodes_are_read_in_the_thread(node: EpNode, monkeypatch: pytest
 
 
 def test_log_of_another_job_of_the_user(node: EpNode) -> None:
-    """A log without a writer here and without the job's name plans no exit of the job."""
+    """A log without a local writer and without the job's name plans no exit of the job."""
     for rank in range(4):
         node.proc.remove(10 + rank)  # they write elsewhere
     node.observe(14, 4, ME, {"SLURM_JOB_NODELIST": "here,there"})
@@ -259,7 +259,7 @@ def test_log_of_another_job_of_the_user(node: EpNode) -> None:
 
 
 def test_launches_and_groups() -> None:
-    """Each group is of the last launch of its size that was seen after it was started; later groups come first."""
+    """Each group belongs to the last launch of its size that started soon after it; later groups are assigned first."""
     first, second = Launch(100.0, {0: 1, 1: 0}), Launch(200.0, {0: 3, 1: 2})
     early, in_time, too_late = (
         [local("0", pid, parent=7, started=started) for pid in (1, 2)]

@@ -1,4 +1,4 @@
-"""NIXL-EP: plans, what ranks and launchers print, and where a run stands."""
+"""NIXL-EP: plans, output of ranks and launchers, and the progress of a run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ AT = 100.0
 
 
 def planned(phases: object) -> Plan:
-    """A plan that must be readable."""
+    """Return a plan that must be valid."""
     result = read_plan(json.dumps(phases).encode())
     assert result is not None
     return result
 
 
 def taken(lines: list[str]) -> NodeRun:
-    """A run of these lines, one a second."""
+    """Return a run after these lines, one a second."""
     run_of_lines = NodeRun()
     for second, line in enumerate(lines):
         run_of_lines.take(line, AT + second)
@@ -32,7 +32,8 @@ def taken(lines: list[str]) -> NodeRun:
 
 
 def test_plan_of_growth_and_contraction() -> None:
-    """A plan removes a rank that it no longer lists, kills one that it lists as negative, and may start both again."""
+    """A plan removes a rank that a phase no longer lists, kills a rank listed as a negative number, and may start both
+    again."""
     result = planned(PHASES)
     assert result.phases[2] == Phase(frozenset({0, 1, 2, 3, 4, 7}), frozenset({6}), frozenset({5}))
     assert result.phases[3] == Phase(frozenset(range(8)), frozenset(), frozenset())
@@ -41,7 +42,8 @@ def test_plan_of_growth_and_contraction() -> None:
 
 
 def test_planned_removals() -> None:
-    """A rank is killed in the phase with its negative number; it is removed after its last phase in a row."""
+    """A rank is killed in the phase with its negative number; it is removed after the last of its consecutive
+    phases."""
     result = planned(PHASES)
     assert [result.is_killed(*of) for of in ((6, 2), (6, 1), (5, 2), (6, 4))] == [True, False, False, False]
     after = ((5, 1), (5, 0), (6, 1), (0, 2), (0, 3), (0, 4), (0, -1))
@@ -49,7 +51,7 @@ def test_planned_removals() -> None:
 
 
 def test_phases_with_names() -> None:
-    """A phase may have keys for its ranks and for those to kill; -0 is rank 0, which stays."""
+    """A phase may have keys for its ranks and for the ranks to kill; -0 is rank 0, which stays."""
     named = [{"ranks": [0, 1, 2]}, {"ranks": [0, 1, 2], "killed": [2]}, {"ranks": [0, -1]}]
     assert planned(named).phases == planned([[0, 1, 2], [0, 1, -2], [0, -1]]).phases
     assert planned([[-0, 1]]).phases[0].expected == frozenset({0, 1})
@@ -57,7 +59,7 @@ def test_phases_with_names() -> None:
 
 @pytest.mark.slow
 def test_bounds_of_plans() -> None:
-    """Phases, ranks and bytes at their bounds are read, and one more is not; half a plan and other text are none."""
+    """Phases, ranks and bytes are read up to their limits; a larger plan, a cut plan and other text are refused."""
     assert read_plan(json.dumps([[0]] * plan.MAX_PHASES).encode()) is not None
     assert read_plan(json.dumps([[0]] * (plan.MAX_PHASES + 1)).encode()) is None
     assert read_plan(json.dumps([[plan.RANK_LIMIT - 1]]).encode()) is not None
@@ -88,19 +90,19 @@ RECORDS: dict[str, NodeRun] = {
 
 
 def test_records() -> None:
-    """Each kind of record is read with its numbers, several on one line in their order."""
+    """Each kind of record is read with its numbers; several records on one line are read in order."""
     for line, expected in RECORDS.items():
         assert taken([line]) == expected
         assert taken([f"[0] {line} trailing"]) == expected
 
 
 def measured(line: str) -> dict[int, dict[str, StageTimes]]:
-    """What each rank measured by a line."""
+    """Return the measurements of each rank in a line."""
     return {number: rank.stages for number, rank in taken([line]).ranks.items() if rank.stages}
 
 
 def test_measurements() -> None:
-    """Bandwidths are bytes per second, of one stage or of each; no mean time is needed."""
+    """Bandwidths are in bytes per second, of one stage or of each; the mean time may be missing."""
     sample = "[rank {}] Dispatch + combine bandwidth: {} GB/s, avg_t=2.00 us, min_t=3.00 us, max_t=4.00 us"
     stages = measured(sample.format(1, "1.5e1") + sample.format(2, ".5"))
     assert stages == {1: {"combined": StageTimes(15e9)}, 2: {"combined": StageTimes(0.5e9)}}
@@ -113,7 +115,7 @@ def test_measurements() -> None:
 
 
 def test_bounds_of_lines() -> None:
-    """Characters and records of a line are read up to the limits, and not one more."""
+    """Characters and records of a line are read up to their limits, and not beyond."""
     edge, last = f"{ME}start phase 1 ", f"{ME}start phase 2 "
     assert taken([edge * (run.MAX_RECORDS - 1) + last]).phase() == 2
     assert taken([edge * run.MAX_RECORDS + last]).phase() == 1
@@ -126,12 +128,12 @@ def test_bounds_of_lines() -> None:
 
 
 def leaving(lines: list[str], known: Plan | None) -> set[int]:
-    """The ranks that are to leave after these lines."""
+    """Return the ranks with a planned exit after these lines."""
     return {number for number, rank in taken(lines).ranks.items() if is_leaving(number, rank, known)}
 
 
 def test_planned_exits_follow_the_phase_of_a_rank() -> None:
-    """A rank is to leave from the start of the phase that kills it, and from the end of the one it is removed after."""
+    """A rank's exit is planned from the start of the phase that kills it, or from the end of its last phase."""
     known = planned(PHASES)
     lines = [f"global_rank={rank}, local_rank={rank} -> start phase 1" for rank in range(8)]
     assert leaving(lines, known) == set()
@@ -145,7 +147,7 @@ def test_planned_exits_follow_the_phase_of_a_rank() -> None:
 
 
 def test_ranks_that_say_that_they_leave() -> None:
-    """Without a plan a rank's own line announces its exit, until it begins another phase."""
+    """Without a plan, a rank's own line announces its exit, until the rank starts another phase."""
     lines = [f"{ME}start phase 1", f"{ME}this rank is being removed in this phase, exiting"]
     assert leaving(lines, None) == {5}
     assert leaving([*lines, f"{ME}start phase 3"], None) == set()
@@ -154,7 +156,7 @@ def test_ranks_that_say_that_they_leave() -> None:
 
 
 def test_launches_of_a_node() -> None:
-    """A process number that comes again is of the next launch; the newest launches are kept."""
+    """A repeated process number belongs to the next launch; the newest launches are kept."""
     launched = ((0, 3, 0), (1, 2, 1), (0, 7, 2))
     lines = [f"Process {process} -> global_rank={rank}, local_rank={local}" for process, rank, local in launched]
     assert taken(lines).launches == [Launch(100.0, {0: 3, 1: 2}), Launch(102.0, {0: 7})]
@@ -163,7 +165,7 @@ def test_launches_of_a_node() -> None:
 
 
 def test_ranks_of_a_run_are_bounded() -> None:
-    """Ranks are kept up to the limit, and not one more."""
+    """Ranks are kept up to the limit, and not beyond."""
     result = taken([f"global_rank={rank}, local_rank=0 -> start phase 0" for rank in range(run.MAX_RANKS + 1)])
     assert len(result.ranks) == run.MAX_RANKS
 
@@ -197,7 +199,7 @@ def test_steps_of_the_launcher() -> None:
 
 
 def test_failures_of_the_launcher() -> None:
-    """A line is a failure of one category, the first that fits."""
+    """A line is a failure of the first category that matches."""
     for line, category in FAILURES.items():
         assert read_failure(line) == category
     assert list(filter(None, FAILURES.values())) == list(job_run.CATEGORIES)
@@ -211,7 +213,8 @@ TRIPLE = (
 
 
 def test_srun_that_the_plan_ends() -> None:
-    """The three lines of a planned end, each and no other of srun's, are planned if the plan kills ranks."""
+    """The three lines of a planned end count as planned if all are there, srun has no other line, and the plan kills
+    ranks."""
     for lines, kills, is_planned in (
         (TRIPLE, True, True),
         (TRIPLE, False, False),

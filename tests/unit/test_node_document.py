@@ -1,4 +1,4 @@
-"""What the agent says of its node to people and scripts."""
+"""The document of a node, for people and scripts."""
 
 from signal import SIGSEGV
 
@@ -18,7 +18,7 @@ from agent.ranks.rank.process import RankGpu
 
 
 def document(table: Table, ledger: HealthLedger | None = None, counted: frozenset[str] = frozenset()) -> NodeDocument:
-    """Make the document of a node with this rank table and ledger."""
+    """Return the document of a node with this rank table and ledger."""
     entries = () if ledger is None else ledger.entries()
     return node_document(
         HealthSnapshot(table.ranks.timed_snapshot(), entries, counted), table.ranks.speeds, (), "here",
@@ -27,7 +27,7 @@ def document(table: Table, ledger: HealthLedger | None = None, counted: frozense
 
 
 def test_a_job_with_a_dead_rank() -> None:
-    """Each rank is there with process, GPU and health, also after its death; the dead one is first, and named."""
+    """Each rank has its process, GPU and health, even after its death; the dead rank is first, and is named."""
     table = Table()
     keys = [table.add(pid, environment(pid)) for pid in (1, 2, 3)]
     table.record(2, [Membership(WORLD, 2, 8, "world", 2)], keys[1], table.clock.time())
@@ -59,7 +59,7 @@ def test_a_job_with_a_dead_rank() -> None:
 
 
 def ranks(state: str, count: int, reason: str = "", ended: RankEnd | None = None) -> list[Rank]:
-    """Make ranks of one state."""
+    """Return ranks in one state."""
     return [
         Rank(job_id="1", rank=str(number), state=state, state_reason=reason, ended=ended) for number in range(count)
     ]
@@ -81,12 +81,12 @@ def ranks(state: str, count: int, reason: str = "", ended: RankEnd | None = None
     ([*ranks("alive", 2), *ranks("dead", 1)], "rank 0 exited, status unknown; 2 ranks run"),
 ])  # fmt: skip
 def test_sentences(members: list[Rank], expected: str) -> None:
-    """A job's sentence has the ranks in trouble, how and since when, then the number of others."""
+    """A job's sentence names the ranks in trouble, with cause and time, and then counts the others."""
     assert describe.sentence(members, 1000.0) == expected
 
 
 def test_no_more_ranks_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One rank more than the bound is counted and left out: the last, never one in trouble."""
+    """Ranks above the limit are counted and left out; these are the last, never ranks in trouble."""
     table = Table()
     keys = [table.add(pid, environment(pid)) for pid in (1, 2)]
     table.tick(1.0)
@@ -106,6 +106,6 @@ def test_no_more_ranks_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     (b'{"rankwatch": "9.0", "api": 1, "ranks": 7}', "another version's"),
 ])  # fmt: skip
 def test_what_is_no_document(text: bytes, expected: str) -> None:
-    """The answer of another program, of another version, or a damaged one is refused, in words."""
+    """The reply of another program or version, or a damaged reply, is refused with a reason."""
     with pytest.raises(ValueError, match=expected):
         read(text)

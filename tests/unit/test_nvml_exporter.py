@@ -1,7 +1,6 @@
-"""NVML from the driver's library to the agent's tables, with a stub of the library, the real binding and a real helper.
+"""NVML from the driver's library to the agent's tables, with a stub library, the real binding and a real helper.
 
-No GPU is tested here.
-"""
+No GPU is tested in this file."""
 
 import asyncio
 import contextlib
@@ -43,7 +42,7 @@ STORM = 3000
 
 
 class Bench:
-    """The exporter over the stub's node, which has not been looked at yet."""
+    """The exporter on the stub's node, before its first look."""
 
     def __init__(self, directory: Path, node: Node, restored: bytes | None = None, **config: Any) -> None:
         self.node = node
@@ -76,7 +75,7 @@ class Bench:
         return self.exporter.snapshot()
 
     def series(self, name: str, **labels: str) -> dict[tuple[str, ...], float]:
-        """The series called ``name`` with ``labels``, by the values of the other labels but gpu_uuid."""
+        """Return the series ``name`` with ``labels``, keyed by the values of the other labels except gpu_uuid."""
         return {
             tuple(
                 value for key, value in sample.labels.items() if key not in labels and key not in {"gpu_uuid", "uuid"}
@@ -91,7 +90,7 @@ class Bench:
         return matches[0] if matches else None
 
     def failed(self) -> set[tuple[str, str]]:
-        """The ledger's failures: (the end of the subject's name, check)."""
+        """Return the failed checks in the ledger: (last character of the subject's name, check)."""
         return {
             (entry.subject.name[-1:], entry.check)
             for entry in self.ledger.entries()
@@ -104,7 +103,7 @@ Start = Callable[..., "contextlib.AbstractAsyncContextManager[Bench]"]
 
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
-    """Start an exporter over a healthy node, or over nothing, and look."""
+    """Provide a function that starts an exporter on a healthy node, or on none, and looks."""
 
     @contextlib.asynccontextmanager
     async def started(
@@ -133,7 +132,7 @@ def start(tmp_path: Path) -> Start:
 
 @pytest.mark.slow
 async def test_each_field_stands_for_itself(start: Start) -> None:
-    """An unsupported or failed field loses itself only, and failures are counted."""
+    """An unsupported or failed field loses only itself, and failures are counted."""
     changes = {"gpu*.clocks_event_reasons": 0x4, "gpu*.fabric_health": 0x51A9}
     async with start(changes, looks=2) as bench:
         whole = {item.family.name: len(item.labels) for item in render(bench.exporter.snapshot())}
@@ -148,7 +147,7 @@ async def test_each_field_stands_for_itself(start: Start) -> None:
             assert 0 <= lost <= 9, line
             costly += lost > 0
             await bench.change({line.replace("*", "3"): None})
-        assert costly == 26  # the other lines are read by checks alone
+        assert costly == 26  # only checks read the other fields
         await bench.look()
         assert bench.series("rankwatch_gpu_read_errors_total") == {}
         await bench.change({"gpu3.power_usage": "!999", "gpu3.field82.0": "!17"})
@@ -160,7 +159,7 @@ async def test_each_field_stands_for_itself(start: Start) -> None:
 
 
 async def test_faults_of_the_driver_reach_the_ledger(start: Start) -> None:
-    """The driver's levels count against their GPU until the driver withdraws them."""
+    """A fault level of the driver fails the GPU's check until the driver clears it."""
     lines = {
         "gpu0.field4.0": 1,
         "gpu1.remapped.3": 1,
@@ -177,9 +176,9 @@ async def test_faults_of_the_driver_reach_the_ledger(start: Start) -> None:
 
 
 async def test_xids_between_looks(start: Start) -> None:
-    """None is lost between looks: two equal ones are two, of several codes and GPUs; a burst is taken whole."""
+    """Every Xid counts: equal ones, several codes and GPUs, Xids between looks, and a whole burst."""
     async with start(looks=0) as bench:
-        await bench.tell(0, XID, 31)  # before anybody listens
+        await bench.tell(0, XID, 31)  # before the agent registers for events
         await bench.look()
         for gpu, code in ((1, 79), (1, 79), (1, 13), (2, 79)):
             await bench.tell(gpu, XID, code)
@@ -193,7 +192,7 @@ async def test_xids_between_looks(start: Start) -> None:
 
 
 async def test_an_xid_stands_until_a_reset_is_seen(start: Start) -> None:
-    """Quiet does not clear it; a reset does, also of an Xid of the same look, unless something else still stands."""
+    """An Xid fault stays without new Xids; a reset clears it, unless another fault of the GPU remains."""
     async with start() as bench:
         await bench.tell(1, XID, 119)
         await bench.look()
@@ -213,7 +212,7 @@ async def test_an_xid_stands_until_a_reset_is_seen(start: Start) -> None:
 
 
 async def test_a_gpu_that_may_not_be_looked_at_is_not_lost(start: Start) -> None:
-    """Where the agent is given some of the GPUs the others are none of its business; that is counted."""
+    """A GPU for which the agent lacks permission is counted, and is not lost."""
     async with start({"gpu5.handle": "!4", "gpu6.handle": "!18"}) as bench:
         assert len(bench.series("rankwatch_gpu_present")) == 7
         assert bench.failed() == {("6", "gpu_lost")}  # an interrupt that cannot be had is the GPU's fault
@@ -221,7 +220,7 @@ async def test_a_gpu_that_may_not_be_looked_at_is_not_lost(start: Start) -> None
 
 
 async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:
-    """A GPU off the bus is lost with its Xid; NVML is initialised again now and then until it is back."""
+    """A GPU off the bus is lost with its Xid; NVML is initialised again at intervals until the GPU is back."""
     async with start() as bench:
         await bench.tell(5, XID, 79)
         await bench.change({"gpu5.utilization.0": "!15", "gpu5.handle": "!15"})
@@ -231,13 +230,13 @@ async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:
         assert bench.value("rankwatch_gpu_xid_errors_total", gpu="5") == 1.0
         assert bench.failed() == {("5", "gpu_lost"), ("5", "gpu_xid")}
         assert len(bench.hardware.gpus()) == 8
-        assert [bench.hardware.is_unseen(UUID.format(gpu)) for gpu in (4, 5)] == [False, True]  # its users stay
-        await bench.look()  # NVML anew: even the handle cannot be had
+        assert [bench.hardware.is_unseen(UUID.format(gpu)) for gpu in (4, 5)] == [False, True]  # its processes keep it
+        await bench.look()  # after NVML starts again, not even the handle can be had
         assert bench.series("rankwatch_gpu_present", gpu="5") == {("5",)[1:]: 0.0}
         await bench.tell(6, XID, 13)
         await bench.change({"gpu5.utilization.0": None, "gpu5.handle": None})
         await bench.look()
-        assert bench.value("rankwatch_gpu_present", gpu="5") == 0.0  # nobody has asked anew yet
+        assert bench.value("rankwatch_gpu_present", gpu="5") == 0.0  # NVML has not been initialised again yet
         await bench.tell(6, XID, 13)
         bench.clock.advance(REOPEN_SECONDS)
         await bench.look()
@@ -248,7 +247,7 @@ async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:
 
 @pytest.mark.parametrize("how", [{"count": 0}, {"count": "!15"}, {"gpu*.handle": "!15", "gpu*.utilization.0": "!15"}])
 async def test_all_gpus_lost(start: Start, how: dict[str, object]) -> None:
-    """However the driver reports it, all GPUs are lost, and later back."""
+    """All GPUs are lost and later back, however the driver reports it."""
     async with start() as bench:
         await bench.change(how)
         await bench.look()
@@ -261,7 +260,7 @@ async def test_all_gpus_lost(start: Start, how: dict[str, object]) -> None:
 
 
 async def test_lost_gpus_are_missed_by_the_next_agent(start: Start) -> None:
-    """The checkpoint has the GPUs that existed and the links that were up."""
+    """The checkpoint has the known GPUs and the links that were up, so that the next agent misses them."""
     async with start() as bench:
         restored = bench.state.published
     async with start({"count": 7, "gpu2.link_state.4": 0}, restored=restored) as bench:
@@ -272,7 +271,7 @@ async def test_lost_gpus_are_missed_by_the_next_agent(start: Start) -> None:
 
 
 async def test_the_driver_is_loaded_anew(start: Start) -> None:
-    """While the driver is unloaded, no GPU is shown or lost; afterwards all goes on, with Xids."""
+    """While the driver is unloaded, no GPU is shown or lost; after a reload all series return, with their Xids."""
     async with start() as bench:
         for error in ("!18", "!9"):
             await bench.change({"generation": 2, "init": error})
@@ -288,7 +287,7 @@ async def test_the_driver_is_loaded_anew(start: Start) -> None:
 
 
 async def test_no_driver(start: Start) -> None:
-    """Without a library, a driver or a GPU there is no data; a driver that fails where no GPU was seen is an error."""
+    """Without library, driver or GPU there is no data; a driver that fails before any GPU was seen is an error."""
     async with start(absent=True, looks=0) as bench:
         with pytest.raises(NoData):
             await bench.look()
@@ -299,7 +298,8 @@ async def test_no_driver(start: Start) -> None:
 
 
 async def test_a_node_without_a_driver_is_looked_at_seldom(start: Start) -> None:
-    """In between no call is made, so that no helper is kept; a driver that is loaded then is found."""
+    """Without a driver NVML is called only every ABSENT_SECONDS and no helper is kept; a driver loaded later is
+    found."""
     async with start({"init": "!9"}, looks=0) as bench:
         for after, calls in ((INTERVAL_SECONDS, 1), (ABSENT_SECONDS - 1.0, 1), (1.0, 2)):
             with pytest.raises(NoData):
@@ -312,12 +312,12 @@ async def test_a_node_without_a_driver_is_looked_at_seldom(start: Start) -> None
 
 @pytest.mark.slow
 async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the driver hangs, GPU series are absent and the node's check fails; then all returns."""
+    """While the driver hangs, GPU series are absent and the node's check fails; afterwards all return."""
     monkeypatch.setattr(exporter_module, "START_FACTOR", 40.0)
     async with start(hang_seconds=SHORT_SECONDS) as bench:
         monkeypatch.setattr(exporter_module, "START_FACTOR", 1.0)
         await bench.change({"hang": "power_usage"})
-        for _ in range(4):  # the last one finds the helper's next start put off
+        for _ in range(4):  # the last look falls into the helper's back-off
             await bench.look(after_seconds=0.0)
             assert list(samples(render(bench.exporter.snapshot()))) == []
             assert [(item.subject, item.check) for item in failed(bench.ledger)] == [(NODE, "gpu_driver_hung")]
@@ -333,7 +333,8 @@ async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.M
 
 
 async def test_a_helper_that_crashes_is_an_error(start: Start) -> None:
-    """It is no driver that hangs: the update fails, and the next one finds a fresh helper."""
+    """If the helper crashes, the update fails without a check for a hung driver, and the next one starts a new
+    helper."""
     async with start() as bench:
         for child in await asyncio.to_thread(children):
             os.kill(int(child), 9)
@@ -345,7 +346,7 @@ async def test_a_helper_that_crashes_is_an_error(start: Start) -> None:
 
 
 async def test_mig(start: Start) -> None:
-    """A partitioned GPU shows its instances, and their processes use it."""
+    """A GPU with MIG shows its instances, whose processes count as users of the GPU."""
     async with start(
         {
             "gpu5.mig": 1,
@@ -359,14 +360,14 @@ async def test_mig(start: Start) -> None:
     ) as bench:
         assert bench.value("rankwatch_gpu_processes", gpu="5") == 2.0
         assert [item.index for item in bench.hardware.gpus_of(4802)] == [5]
-        assert 4802 not in bench.hardware.gpu_users()  # nobody shares it
+        assert 4802 not in bench.hardware.gpu_users()  # instances are not shared
         assert bench.hardware.gpu_users()[4713] == {UUID.format(2)}
         assert bench.value("rankwatch_gpu_utilization_ratio", gpu="5") is None
         assert bench.failed() == set()
 
 
 async def test_absurd_answers(start: Start) -> None:
-    """Impossible numbers and lengths are dropped and counted; GPUs beyond the limit are not read."""
+    """Impossible numbers and lengths are dropped and counted; GPUs above the limit are not read."""
     async with start(
         {
             **{f"gpu{gpu}.processes": "*4294967295" for gpu in range(8)},
@@ -398,7 +399,7 @@ async def test_absurd_answers(start: Start) -> None:
 
 
 async def test_links_go_down_and_make_errors(start: Start) -> None:
-    """A link that was up is missed, one that never was is not, and one that keeps making errors is a bad one."""
+    """A link that was up fails a check when down; a link that was never up does not; repeated errors fail a check."""
     async with start({"gpu0.link_state.17": 0}) as bench:
         assert (bench.failed(), bench.value("rankwatch_nvlink_links_up", gpu="0")) == (set(), 17.0)
         await bench.change({"gpu0.link_state.3": 0})
@@ -433,7 +434,7 @@ async def test_where_link_errors_are_counted(
 
 @pytest.mark.parametrize(("driver", "seconds"), [("590.48.01", 7.5), ("580.95.05", 0.0)])
 async def test_throttle_counters_of_renumbered_fields(start: Start, driver: str, seconds: float) -> None:
-    """The throttle counters are read if their numbers are certain; else the agent estimates."""
+    """Throttle counters are read if their field numbers are certain; otherwise the agent estimates."""
     async with start({"driver": driver, "gpu0.field270.0": 7_500_000_000, "gpu1.clocks_event_reasons": 0x40}) as bench:
         await bench.look()
         shown = bench.series("rankwatch_gpu_clocks_event_seconds_total", reason="hw_thermal_slowdown")
@@ -449,12 +450,12 @@ INVALID, NO_PERMISSION, LOST, UNKNOWN = "!2", "!4", "!15", "!999"
 
 
 def active(bench: Bench) -> set[str]:
-    """The GPUs with activity metrics."""
+    """Return the GPUs with activity metrics."""
     return {gpu for (gpu,) in bench.series(ACTIVITY, unit="sm")}
 
 
 async def test_a_gpu_without_activity(start: Start) -> None:
-    """One that has no such counters, or is partitioned, shows none, and that is no error."""
+    """A GPU without these counters, or with MIG, shows no activity, which is no error."""
     changes = {"gpu1.gpm_support": 0, "gpu2.gpm_support": None, "gpu*.gpm_support": "!13", "gpu3.mig": 1}
     supporting = {f"gpu{gpu}.gpm_support": 1 for gpu in (0, 3, 4, 5, 6, 7)}
     async with start({**changes, **supporting}, looks=3) as bench:
@@ -465,14 +466,14 @@ async def test_a_gpu_without_activity(start: Start) -> None:
         await bench.look()
         assert active(bench) == {"0", "3", "5", "6", "7"}
         await bench.change({"gpu4.mig": 0})
-        await bench.look()  # no mean over the time for which it was partitioned
+        await bench.look()  # no mean over the time with MIG
         assert active(bench) == {"0", "3", "5", "6", "7"}
         assert bench.series("rankwatch_gpu_read_errors_total") == {}
 
 
 @pytest.mark.parametrize("call", ["gpm_sample", "gpm_metrics", "gpm.2"])
 async def test_failing_activity_costs_itself_alone(start: Start, call: str) -> None:
-    """A call that fails costs one GPU its activity, or one value of it, until it goes well again; it is counted."""
+    """A failed call costs one GPU its activity, or one value, until the call succeeds again; failures are counted."""
     async with start() as bench:
         assert active(bench) == set()
         await bench.look()
@@ -495,7 +496,7 @@ async def test_failing_activity_costs_itself_alone(start: Start, call: str) -> N
     ("field230.0", {}), ("field82.0", {}),
 ])  # fmt: skip
 async def test_what_may_not_be_read_or_is_not_known(start: Start, line: str, errors: dict[str, float]) -> None:
-    """Activity that needs a right is tried once; a field that an older driver does not know is absent, and no error."""
+    """Activity without permission is tried once; a field that an older driver lacks is absent, which is no error."""
     async with start({f"gpu*.{line}": NO_PERMISSION if errors else INVALID}, looks=3) as bench:
         assert bench.series("rankwatch_gpu_read_errors_total") == errors
         assert active(bench) == (set() if errors else {*"01234567"})
@@ -523,7 +524,7 @@ async def test_samples_are_given_back(start: Start) -> None:
 
 @pytest.fixture
 def storm(monkeypatch: pytest.MonkeyPatch) -> library.NvmlLibrary:
-    """NVML with a driver that always has one more Xid 31 of an unknown GPU."""
+    """Provide NVML with a driver that always has another Xid 31 of an unknown GPU."""
     event = SimpleNamespace(device=None, eventType=pynvml.nvmlEventTypeXidCriticalError, eventData=31)
     monkeypatch.setattr(pynvml, "nvmlEventSetWait", lambda *_: event)
     monkeypatch.setattr(library, "_address", lambda _: 0)
@@ -538,6 +539,6 @@ def storm(monkeypatch: pytest.MonkeyPatch) -> library.NvmlLibrary:
 def test_a_storm_is_bounded(
     storm: library.NvmlLibrary, monkeypatch: pytest.MonkeyPatch, name: str, value: float, events: list[XidEvent]
 ) -> None:
-    """Exactly the bound is taken, alike events as one with their count, and none when the time for events is over."""
+    """At most the limit of events is read, in limited time; equal events become one with their count."""
     monkeypatch.setattr(library, name, value)
     assert storm._drain(Asker()) == events

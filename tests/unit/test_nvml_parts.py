@@ -1,4 +1,4 @@
-"""NVML, the pure parts: what is believed of numbers, clocks, windows, fabric masks, links and health."""
+"""NVML, the pure parts: plausible numbers, clocks, windows, fabric masks, links and health."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ HOT = 85.0
 
 
 def reading(**values: int) -> GpuReading:
-    """A GPU that says this."""
+    """Return the reading of a GPU with these values."""
     return GpuReading(0, "GPU-a", values=values)
 
 
 def test_the_greatest_value_of_a_number_is_believed_and_no_more() -> None:
-    """The limit itself is accepted; one more, and the driver's mark for a missing number, are not."""
+    """The limit of a number is accepted; a higher number, and the driver's value for a missing number, are not."""
     bounds = JUDGED | {name: field.most for name, field in FIELDS.items()}
     for name, most in bounds.items():
         marks = [-1, 2**64 - 1, *([2**32 - 1] if most < 2**32 else [])]
@@ -56,7 +56,7 @@ def test_reasons_that_the_gpu_cannot_tell_are_absent() -> None:
 
 
 def test_seconds_of_reasons() -> None:
-    """A reason's first source stays its source; the time between looks that are too far apart counts for none."""
+    """A reason keeps its first source; the time between two looks too far apart counts for no reason."""
     silent = GpuReading(0, reasons=0x40, supported_reasons=0x40)
     counting = msgspec.structs.replace(silent, reason_nanoseconds={"hw_thermal_slowdown": 10**15})
     looks = {10.0: 10.0, MAX_ELAPSED_SECONDS: MAX_ELAPSED_SECONDS, MAX_ELAPSED_SECONDS + 1: 0.0}
@@ -69,12 +69,12 @@ def test_seconds_of_reasons() -> None:
 
 # -- the fabric --------------------------------------------------------------------------------------------------------
 
-WELL = 0x51AA  # No fault, every field known
+WELL = 0x51AA  # No fault, with every field valid
 DOMAIN = "0a0b0c0d-0000-4000-8000-000000000001"
 
 
 def test_fabric_mask() -> None:
-    """Each pair of bits is a fault of a GPU in a domain, unless it recovers; without a domain its links decide."""
+    """Each pair of bits is a fault of a GPU in a domain, unless it recovers; without a domain the links decide."""
     recovers = {0: "no fault", 0xC: "a route", 0xC0: "an access timeout"}
     of_domains = {0x300: "configuration", 0x3000: "no partition", 0xC000: "manager disconnected"}
     for mask in (*recovers, *of_domains, 0x3, 0x30):  # degraded bandwidth, unhealthy route
@@ -86,7 +86,7 @@ def test_fabric_mask() -> None:
 
 
 def test_imex_is_wanted_in_a_domain_alone() -> None:
-    """Recovery of the IMEX domain is no action for a node outside a domain; any other action is one for all."""
+    """Recovery of the IMEX domain is an action only for a node in a domain; the other actions are for all nodes."""
     healthy = {(5, ""), (5, None), (0, "")}
     for action, cluster in (*healthy, (5, DOMAIN), (4, ""), (6, ""), (7, None)):
         joined = None if cluster is None else Fabric(3, 0, 0, cluster)
@@ -98,7 +98,7 @@ def test_imex_is_wanted_in_a_domain_alone() -> None:
 
 
 def test_votes() -> None:
-    """A reading that may pass is a vote; the slower link of an idle GPU is none."""
+    """A temporary reading is a vote; the slower link of an idle GPU gives no vote."""
     cases: list[Any] = [
         ({}, {}),
         ({"temperature_celsius": 84}, {"gpu_hot": False}),
@@ -116,7 +116,7 @@ def test_votes() -> None:
 
 
 def test_replays_per_minute() -> None:
-    """More than 50 replays a minute are too many; a counter that fell is a new one."""
+    """More than 50 replays a minute are too many; a counter that fell has restarted."""
     cases: list[Any] = [(8, False), (9, True), (-5, False)]
     for replays, bad in cases:
         now, before = reading(pcie_replays=100 + replays), reading(pcie_replays=100)
@@ -125,7 +125,7 @@ def test_replays_per_minute() -> None:
 
 
 def test_a_reset_shows() -> None:
-    """Counters that start again, or a pending reset that is done, show a reset; missing readings do not."""
+    """A counter that restarted, or a pending reset that is done, shows a reset; a missing reading does not."""
     cases: list[Any] = [
         ({}, {"energy_millijoules": 5}, False),
         ({"energy_millijoules": 5}, {}, False),
@@ -145,12 +145,13 @@ def test_a_reset_shows() -> None:
 
 
 def link(up: bool | None = True, number: int = 0, **errors: int) -> Link:
-    """A link with these errors."""
+    """Return a link with these errors."""
     return Link(number, up, errors)
 
 
 def test_flagged_links() -> None:
-    """A counter that rises flags the look; 15 of 30 are allowed, 16 fail the check, a steady or fallen one is none."""
+    """A rising counter flags the look; 15 flagged of 30 looks pass the check, 16 fail it; a steady counter does not
+    flag."""
     nvlinks = NvLinks()
     for count in range(FLAGGED_LOOKS + 1):
         view = nvlinks.look([link(replay=5, recovery=count), link(number=1, replay=5)])
@@ -164,7 +165,8 @@ def test_flagged_links() -> None:
 
 
 def test_errors_of_all_links_never_fall() -> None:
-    """The sum of link errors grows by each link's increase, also when one starts again; absurd counts are dropped."""
+    """The sum of link errors grows by each link's increase, even if a counter restarts; impossible counts are
+    dropped."""
     nvlinks = NvLinks()
     looks: list[dict[str, int]] = [{"crc": 5}, {}, {"crc": 6}, {"crc": 2, "replay": 1}]
     seen = [nvlinks.look([link(number=0, **errors), link(number=1, crc=100)]).errors for errors in looks]
@@ -178,17 +180,17 @@ NOW, STEP_SECONDS = 1_700_000_000.0, 10.0
 
 
 def gpu(index: int, **values: int) -> GpuReading:
-    """A GPU with the UUID GPU-index."""
+    """Return a GPU with the UUID GPU-index."""
     return GpuReading(index, f"GPU-{index}", "H100", f"00000000:0{index}:00.0", values=values)
 
 
 def xid(index: int, *codes: int) -> tuple[XidEvent, ...]:
-    """A GPU's values."""
+    """Return Xid events of a GPU."""
     return tuple(XidEvent(f"GPU-{index}", code) for code in codes)
 
 
 class Bench:
-    """GPUs that are looked at every ten seconds."""
+    """GPUs with a look every ten seconds."""
 
     def __init__(self, remembered: dict[str, Remembered] | None = None) -> None:
         self.gpus = Gpus(85.0, remembered or {})
@@ -213,7 +215,7 @@ class Bench:
 
 
 def test_a_gpu_that_nobody_knew_is_lost_without_a_name() -> None:
-    """A GPU lost before its UUID was known has its index as name."""
+    """A GPU lost before its UUID was known is named by its index."""
     nameless = GpuReading(1, lost=True)
     bench = Bench()
     bench.look(gpu(0), nameless)
@@ -227,7 +229,7 @@ def test_a_gpu_that_nobody_knew_is_lost_without_a_name() -> None:
 
 
 def test_a_reset_while_the_agent_was_down() -> None:
-    """The last look is remembered, and counters below it are a reset."""
+    """The last look is saved, and lower counters after a restart show a reset."""
     bench = Bench()
     bench.look(gpu(0, energy_millijoules=100))
     bench.look(gpu(0, energy_millijoules=900))
@@ -241,7 +243,7 @@ def test_a_reset_while_the_agent_was_down() -> None:
 
 
 def test_what_the_xids_of_a_gpu_mean() -> None:
-    """Each Xid has its meaning by the GPU's address until it is too old."""
+    """Each Xid has its meaning, keyed by the GPU's address, until it is too old."""
     bench = Bench()
     bench.look(gpu(0), gpu(1), events=(*xid(0, 79, 0), *xid(1, 94)))
     meanings = {pci: [entry.fault.meaning for entry in seen] for pci, seen in bench.gpus.faults(bench.now).items()}
@@ -250,7 +252,7 @@ def test_what_the_xids_of_a_gpu_mean() -> None:
 
 
 def test_xids_of_a_gpu_that_is_lost_or_while_nvml_fails() -> None:
-    """They are counted all the same: that is when they matter."""
+    """Xids of a lost GPU, and Xids while NVML fails, are counted."""
     bench = Bench()
     bench.look(gpu(0), gpu(1))
     bench.look(gpu(1), events=xid(0, 79))
@@ -264,7 +266,7 @@ def test_xids_of_a_gpu_that_is_lost_or_while_nvml_fails() -> None:
 
 
 def test_xid_series_are_bounded() -> None:
-    """Beyond 32 different Xids, and for invalid numbers, the code is `other`."""
+    """Above 32 different Xids, and for invalid numbers, the code is `other`."""
     bench = Bench()
     bench.look(gpu(0), events=xid(0, *range(1, MAX_XIDS + 1), 500, 501, 1, 0, 10_000))
     shown = bench.view(0).xids
@@ -273,7 +275,7 @@ def test_xid_series_are_bounded() -> None:
 
 
 def test_strange_gpus_are_left_out() -> None:
-    """A duplicate UUID, a missing one, a GPU beyond the limit and an Xid of no GPU are counted and dropped."""
+    """A duplicate UUID, a missing one, a GPU above the limit and an Xid of no GPU are counted and dropped."""
     bench = Bench()
     strange = (msgspec.structs.replace(gpu(1), uuid="GPU-0"), GpuReading(2))
     many = (GpuReading(10 + number, f"GPU-x{number}") for number in range(MAX_GPUS))

@@ -1,4 +1,4 @@
-"""NVRx: which cycle files are believed, what is shown of a job, and what a restart of the agent keeps."""
+"""NVRx: accepted cycle files, the series of a job, and restarts of the agent."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SILENT = "[{}] [workload:?({}) infra:0(?)] rank_monitor_server.py:4 Did not get 
 
 
 class Node(ExporterNode):
-    """A node with ranks of job 4711; their processes see ``inside`` as their root."""
+    """A node with ranks of job 4711, whose processes have ``inside`` as their root."""
 
     def __init__(self, folder: Path) -> None:
         config = NvrxConfig(paths=[f"{folder}/logs/{name}" for name in ("%j.log", "*_%j.log")])
@@ -46,7 +46,7 @@ class Node(ExporterNode):
         self.start()
 
     def log(self, text: str, name: str = "4711", pid: int = 10, number: int = 1, flags: str = "0100001") -> Path:
-        """A launcher's output, which a process holds open."""
+        """Write a launcher's output, which a process holds open."""
         path = self.folder / f"logs/{name}.log"
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"{text}\n")
@@ -54,14 +54,14 @@ class Node(ExporterNode):
         return path
 
     def add_rank(self, pid: int = 10, rank: int = 0, job: str = "4711", uid: int = ME, **more: Any) -> Any:
-        """A rank with a cycle file named in its environment; ``more``: further variables, and fields of its facts."""
+        """Add a rank whose environment names a cycle file; ``more``: further variables, and fields of its facts."""
         self.proc.add(pid, uid=uid)
         (self.proc.root / str(pid) / "root").symlink_to(self.inside)
         variables = {LINK: "/nvrx/cycle_info.4700.current"} | more.pop("variables", {})
         return self.observe(pid, rank, uid, variables, job=job, **more)
 
     def write(self, number: int = 2, **changed: object) -> Path:
-        """A cycle file, with the link to it."""
+        """Write a cycle file and the link to it."""
         path = self.inside / f"nvrx/cycle_info.4700.0.{number}"
         path.write_text(json.dumps(RUNNING | {"cycle_number": number} | changed))
         link = self.inside / "nvrx/cycle_info.4700.current"
@@ -72,21 +72,21 @@ class Node(ExporterNode):
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    """A node."""
+    """Provide a node."""
     made = Node(tmp_path)
     yield made
     made.end()
 
 
 def test_cycle_that_a_rank_names(node: Node) -> None:
-    """A rank's environment leads to the cycle of its job, whatever id the file has."""
+    """The cycle file in a rank's environment counts for the rank's job, whatever id the file has."""
     node.add_rank()
     node.write()
     assert node.look() == {"nvrx_cycle/4711": 2.0, "nvrx_nodes/4711/active": 3.0, "nvrx_nodes/4711/standby": 2.0}
 
 
 def test_half_written_cycle_leaves_the_last(node: Node) -> None:
-    """While the next cycle is half written the last good one is shown; an older one never comes back."""
+    """While the next cycle is half written the last valid one is shown; an older cycle never returns."""
     node.add_rank()
     node.write(2)
     node.look()
@@ -101,7 +101,7 @@ def test_half_written_cycle_leaves_the_last(node: Node) -> None:
 
 
 def test_lines_of_the_job(node: Node) -> None:
-    """Lines of a file that a process of the job writes count for the job; progress of its ranks ends its recovery."""
+    """Lines of a file that a job's process writes count for the job; progress of its ranks ends its recovery."""
     key = node.add_rank()
     node.log(f"{FAILED}\n{EVENT.format('worker_start_completed', 30.5)}")
     shown = node.look(20.0)
@@ -118,7 +118,7 @@ def test_lines_of_the_job(node: Node) -> None:
 
 
 def test_the_rank_of_a_monitors_line(node: Node) -> None:
-    """A monitor that names its host and local rank counts for the newest rank that has the number there."""
+    """A monitor's line with host and local rank counts for the newest rank with that number on the host."""
     node.add_rank()
     node.add_rank(11, rank=6)
     node.log("\n".join(SILENT.format(*of) for of in (("here", 2), ("here", 3), ("else", 2))))
@@ -131,7 +131,7 @@ def test_the_rank_of_a_monitors_line(node: Node) -> None:
 
 @pytest.mark.parametrize(("variable", "ranks"), [("HOSTNAME", {"0", "4"}), ("OTHER", {"unknown"})])
 def test_a_local_rank_of_two_pods(node: Node, variable: str, ranks: set[str]) -> None:
-    """Ranks of two pods with one local rank count for their own host names; without these for no rank."""
+    """Ranks of two pods with one local rank are told apart by host name; without a host name no rank counts."""
     for pid, rank in ((10, 0), (11, 4)):
         pod = f"pod-{rank}"
         key = node.add_rank(pid, rank, parent=pid + 90, variables={variable: pod})
@@ -157,7 +157,7 @@ def test_an_error_costs_the_lines_of_one_file(node: Node, monkeypatch: pytest.Mo
 
 
 def test_files_that_are_not_the_jobs(node: Node) -> None:
-    """A file that is only read here, that no process holds, or of another user's job gives no event."""
+    """A file that the job only reads, that no process holds, or of another user's job gives no event."""
     node.add_rank()
     node.add_rank(11, job="4712", uid=ME + 1)
     node.log(FAILED, flags="0100000")
@@ -167,7 +167,7 @@ def test_files_that_are_not_the_jobs(node: Node) -> None:
 
 
 def test_counts_go_on_after_a_restart(node: Node) -> None:
-    """After a restart of the agent, whose first turn sees no rank yet, each line counts once, also those between."""
+    """After a restart of the agent, even if it finds no rank at first, each line counts once, new lines included."""
     node.add_rank()
     log = node.log(FAILED)
     node.look()
@@ -183,7 +183,7 @@ def test_counts_go_on_after_a_restart(node: Node) -> None:
 
 
 def test_paths_that_lead_nowhere(node: Node, tmp_path: Path) -> None:
-    """Another user's file, a path out of the job's root, to no regular file, or with a NUL in it is no cycle."""
+    """Another user's file, a path out of the job's root, a special file and a path with a NUL are refused."""
     node.proc.add(10)
     (node.proc.root / "10/root").symlink_to(node.inside)
     node.write()
@@ -198,7 +198,7 @@ def test_paths_that_lead_nowhere(node: Node, tmp_path: Path) -> None:
 
 
 def test_directories_of_a_site(tmp_path: Path) -> None:
-    """Of each job the cycle of its current link is found; a link to another place or to half a file leads to none."""
+    """The current link of each job gives its cycle; a link to another directory or to a cut file gives none."""
     for number in (2, 9, 10):
         (tmp_path / f"cycle_info.1.0.{number}").write_text(json.dumps(RUNNING | {"cycle_number": number}))
     (tmp_path / "cycle_info.2.0.0").write_text('{"cycle')
@@ -231,7 +231,7 @@ def test_jobs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_job_with_many_ranks_in_its_lines_leaves_room_for_another(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beyond its share a job's ranks count under unknown, and another job's rank has its own series."""
+    """Above a job's share its ranks count as unknown, and another job's rank has its own series."""
     monkeypatch.setattr(exporter, "MAX_ROWS", 40)
     beginning = "[2026-11-22 01:20:17,474] [WARNING] [RankMonServer4711@n07:{}]"
     text = f"{beginning} Did not get initial heartbeat. Waited 9.00 seconds."
@@ -276,7 +276,7 @@ def test_links_of_ended_jobs_hide_no_cycle(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_directory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a directory MAX_ENTRIES entries and MAX_FOUND jobs are read, and not one more."""
+    """Of a directory at most MAX_ENTRIES entries and MAX_FOUND jobs are read."""
     (tmp_path / "cycle_info.0.0.0").write_text(json.dumps(RUNNING))
     for number in range(4):
         (tmp_path / f"cycle_info.{number}.current").symlink_to("cycle_info.0.0.0")

@@ -39,13 +39,13 @@ OPTIONS: dict[str, JobLauncher | None] = {
 
 
 def test_options() -> None:
-    """Options before the script count, in both spellings and the last of each; a value of another form is empty."""
+    """Options before the script count, in both spellings; the last one wins; a value of another form is empty."""
     for line, expected in OPTIONS.items():
         assert read_command(line.split()) == expected, line
 
 
 def test_words_of_a_command_line(tmp_path: Path) -> None:
-    """Words keep their blanks; one that the bound cuts is left out."""
+    """Words keep their blanks; a word that the limit cuts is left out."""
     ProcTree(tmp_path).add(10)
     path = tmp_path / "10/cmdline"
     path.write_bytes(b"torchrun\0a b\0\0x\0")
@@ -57,7 +57,8 @@ def test_words_of_a_command_line(tmp_path: Path) -> None:
 
 
 def test_the_nearest_launcher_of_the_same_user(tmp_path: Path) -> None:
-    """A launcher may be MAX_ANCESTORS above; another user's process ends the search, as does a rank that has left."""
+    """A launcher may be MAX_ANCESTORS above; another user's process ends the search, and an exited rank has no
+    launcher."""
     tree = ProcTree(tmp_path)
     tree.add(29, uid=7, title="torchrun --nnodes=9 a.py")
     tree.add(30, uid=7, parent=29, title="torchrun --nnodes=2 a.py")
@@ -77,7 +78,7 @@ def test_the_nearest_launcher_of_the_same_user(tmp_path: Path) -> None:
 
 
 def test_launcher_of_a_job(tmp_path: Path) -> None:
-    """A job of NVRx's shows its launcher without a file or a helper; a rank that NVRx did not start shows none."""
+    """An NVRx job shows its launcher without a file or a helper; a rank that NVRx did not start shows none."""
     node = Node(tmp_path)
     node.add_rank(10)
     node.proc.add(9, uid=ME, title="python3 /usr/bin/ft_launcher --nnodes=2:4 --max-restarts=5 train.py")

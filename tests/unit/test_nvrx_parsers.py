@@ -33,7 +33,7 @@ MINUTE = datetime(2026, 11, 22, 0, 33, tzinfo=UTC).timestamp()
 
 
 def event(name: str, second: float, cycle_number: int = 1, host: str = "n07", rank: str = "1") -> str:
-    """A line of a launcher with an event at this second of a minute."""
+    """Return a launcher's line with an event at this second of a minute."""
     at = f"2026-11-22 00:33:{second:06.3f}"
     return (
         f"{at} [INFO] [{host}] [workload:?(1) infra:1(?)] profiling.py:93   - "
@@ -42,7 +42,7 @@ def event(name: str, second: float, cycle_number: int = 1, host: str = "n07", ra
 
 
 def heard(*texts: str) -> JobEvents:
-    """The sums over these lines."""
+    """Return the sums over these lines."""
     sums = JobEvents()
     for text in texts:
         sums.take(text, LOCAL, lambda: True)
@@ -50,7 +50,7 @@ def heard(*texts: str) -> JobEvents:
 
 
 def test_host_ranges() -> None:
-    """Ranges keep their zeros, brackets hold commas, and several prefixes follow each other."""
+    """Ranges keep leading zeros, brackets may have commas, and several prefixes may follow each other."""
     for text, names in {
         "": "",
         "n07": "n07",
@@ -63,7 +63,7 @@ def test_host_ranges() -> None:
 
 
 def test_host_ranges_are_bounded() -> None:
-    """Unmatched brackets, falling ranges, and hosts or brackets beyond the bounds are refused."""
+    """Unmatched brackets, falling ranges, and hosts or brackets above their limits are refused."""
     assert len(expand_hosts(f"n[0-{MAX_HOSTS - 1}]")) == MAX_HOSTS
     assert expand_hosts("n" + "[1]" * MAX_BRACKETS) == ("n" + "1" * MAX_BRACKETS,)
     for text in ("n[1", "n]1[", "n[[1]]", "n[2-1]", "n[a]", "n[]1]", f"n[0-{MAX_HOSTS}]", "n[1-4]" * 9,
@@ -82,7 +82,7 @@ def test_cycle_in_any_order_of_keys() -> None:
 
 
 def test_cycles_that_are_refused() -> None:
-    """Half a file, a value out of its bounds, and a byte too many are no cycle; garbage does no harm."""
+    """A cut file, an invalid value and a file above the limit are no cycle; random bytes raise no error."""
     raw = json.dumps(WRITTEN, indent=2).encode()
     assert [length for length in range(len(raw)) if read_cycle(raw[:length]) is not None] == []
     assert read_cycle(json.dumps(WRITTEN | {"cycle_number": MAX_NUMBER}).encode()) is not None
@@ -106,7 +106,7 @@ HEARTBEAT = "Did not get {} heartbeat. Waited 45.00 seconds."
 
 
 def timeout(rank: str, kind: str) -> JobEvents:
-    """A rank that was killed."""
+    """Return the sums after a rank's timeout."""
     return JobEvents(timeouts={(rank, kind): 1})
 
 
@@ -146,7 +146,7 @@ SCORES = {
 
 
 def test_lines_of_monitors_and_reports() -> None:
-    """Events, time-outs and scores have their numbers; cut lines and values out of bounds do not count."""
+    """Events, timeouts and scores are read with their numbers; cut lines and invalid values do not count."""
     for text, expected in LINES.items():
         assert heard(text) == expected, text
     for text, scores in SCORES.items():
@@ -182,7 +182,7 @@ NOTICES = {
 
 
 def test_notices() -> None:
-    """Each line of a decision or defect is counted under its name."""
+    """Each line about a decision or a defect is counted under its name."""
     for text, notice in NOTICES.items():
         assert heard(text).events == ({notice: 1} if notice else {}), text
     names = [name for name in NOTICES.values() if name]
@@ -218,13 +218,14 @@ def test_recovery_until_workers_and_until_progress() -> None:
     ([(FAILED, 30, 1), (STARTED, 2, 0)], 22.0),  # another file, read later
 ])  # fmt: skip
 def test_a_requeued_job_has_a_new_recovery(earlier: list[tuple[str, float, int]], seconds: float) -> None:
-    """A failure after the job was requeued under its id does not belong to a failure of the earlier run."""
+    """A failure after a requeue under the same id does not join a failure of the earlier run."""
     sums = heard(*(event(*entry) for entry in [*earlier, (FAILED, 40, 1), (STARTED, 52, 1)]))
     assert sums.recovery_seconds() == {"workers_started": pytest.approx(seconds)}
 
 
 def test_scores_follow_their_heading() -> None:
-    """Six scores follow a heading; the next report of a kind replaces the one before, scores without one count not."""
+    """Six scores follow a heading; the next report of a kind replaces the previous one; scores without heading do not
+    count."""
     scores = [f"  Rank={rank} Node=n Score=0.{rank}" for rank in range(1, 9)]
     sums = heard(scores[0], "GPU relative performance:", *scores)
     assert sums.scores == {(str(rank), "relative"): rank / 10 for rank in range(1, 7)}
@@ -260,7 +261,7 @@ def test_interruptions() -> None:
 
 
 def test_what_real_launchers_log() -> None:
-    """The logs of ft_launcher 0.4.1, 0.5.0 and of August 2026, of ranks without heartbeats, give these counts."""
+    """Logs of ft_launcher 0.4.1, 0.5.0 and of August 2026, with ranks without heartbeats, give these counts."""
     sums = heard(*(RECORDED / "ft_launcher_0.4.1.log").read_text().splitlines())
     assert sums.timeouts == {("1", "subsequent"): 2}
     assert sums.events == {"restart_of_own_failure": 1, "ranks_failed": 1, "nested_restart": 3}
@@ -278,7 +279,7 @@ def test_what_real_launchers_log() -> None:
 
 
 def test_ranks_of_a_job_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks beyond the limit count under unknown."""
+    """Ranks above the limit count as unknown."""
     monkeypatch.setattr(events, "MAX_BY_RANK", 2)
     texts = [MONITOR.format(rank, HEARTBEAT.format("initial")) for rank in (1, 2, 3, 1)]
     assert heard(*texts).timeouts == {

@@ -1,4 +1,4 @@
-"""Every owner of a section of the checkpoint but Inspector (test_inspector_bounds.py), given one that is damaged."""
+"""Damaged checkpoint sections of every owner except Inspector (test_inspector_bounds.py)."""
 
 import asyncio
 from collections.abc import Callable
@@ -44,10 +44,10 @@ DATA = Path(__file__).parents[1] / "data"
 
 
 class Driver:
-    """In the place of NVML's helper."""
+    """Stands in for NVML's helper."""
 
     async def call(self, *_: object) -> LookAnswer:
-        """Two GPUs, one with an Xid and an error of its memory."""
+        """Return two GPUs, one of them with an Xid and a memory error."""
         values = {"energy_millijoules": 9, "recovery_action": 0, "pcie_replays": 1}
         gpus = tuple(
             GpuReading(index, f"GPU-{index}", "H100", f"0000:0{index}:00.0", values=values, links=(Link(0, up=True),))
@@ -57,11 +57,11 @@ class Driver:
         return LookAnswer(gpus=gpus, events=events)
 
     def rest(self) -> None:
-        """There is no process to end."""
+        """Do nothing, because there is no process."""
 
 
 class Owner(NamedTuple):
-    """An exporter over its recorded source, and what it saves."""
+    """An exporter on its recorded source, and its saved section."""
 
     build: Callable[[], Exporter]
     saves: Any
@@ -76,7 +76,7 @@ OWNERS = {
 
 
 def run(name: str, restored: bytes | None) -> bytes:
-    """Run an exporter with this section for two looks; return the one it leaves."""
+    """Run an exporter with this section for two looks; return its next section."""
     section = StateSection(name, restored)
     clock, ranks = FakeClock(), RankTable(FakeClock(), "here", settle_at_once=True)
     clock.now = 7040.0
@@ -107,10 +107,10 @@ def run(name: str, restored: bytes | None) -> bytes:
 
 @cache
 def saved(name: str) -> Any:
-    """The section of an exporter that has run, as plain values."""
+    """Return the section of an exporter that has run, as plain values."""
     section = plain(run(name, run(name, None)))
     if name == "kernel_log":
-        section["last"] = 1964  # in the midst of the log: the rest is new
+        section["last"] = 1964  # in the middle of the log, so that later records are new
     return section
 
 
@@ -119,13 +119,13 @@ def saved(name: str) -> Any:
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_no_damage_of_a_section_lasts(name: str, data: st.DataObject) -> None:
-    """After any damage of a section looks succeed, and what they save is restored."""
+    """After any damage of a section, looks succeed, and the section that they save can be restored."""
     section = msgspec.msgpack.encode(data.draw(reshaped(saved(name))))
     run(name, run(name, section))
 
 
 def table(section: bytes | None = None) -> RankTable:
-    """A rank table with something of everything, or one from the checkpoint."""
+    """Return a rank table with every kind of entry, or the table of a checkpoint."""
     clock = FakeClock()
     ranks = RankTable(clock, "here")
     if section is not None:
@@ -148,7 +148,7 @@ def table(section: bytes | None = None) -> RankTable:
 
 
 def live_on(ranks: RankTable) -> bytes:
-    """Let a restored table see what happens on a node, show it, and save it."""
+    """Let a restored table observe new facts, show it, and save it."""
     ranks.observe_state(facts(2).key)
     ranks.observe_exit(facts(3).key, None)
     ranks.observe_process(facts(4, environment(4)))
@@ -171,7 +171,7 @@ def live_on(ranks: RankTable) -> bytes:
 @settings(max_examples=120, deadline=None)
 @given(reshaped(plain(table().dump())))
 def test_no_damage_of_the_rank_table_lasts(odd: Any) -> None:
-    """A damaged table is refused as a whole, or ranks are seen, judged, shown, saved and restored with it."""
+    """A damaged table is refused as a whole, or can be updated, judged, shown, saved and restored."""
     try:
         ranks = table(msgspec.msgpack.encode(odd))
     except (ValueError, RecursionError):
@@ -180,7 +180,7 @@ def test_no_damage_of_the_rank_table_lasts(odd: Any) -> None:
 
 
 def ledger(section: bytes | None = None) -> HealthLedger:
-    """A ledger with faults that stay, or one from the checkpoint."""
+    """Return a ledger with latched faults, or the ledger of a checkpoint."""
     result = HealthLedger(FakeClock())
     if section is not None:
         result.load(section)
@@ -194,7 +194,7 @@ def ledger(section: bytes | None = None) -> HealthLedger:
 @settings(max_examples=120, deadline=None)
 @given(reshaped(plain(ledger().dump())))
 def test_no_damage_of_the_ledger_lasts(odd: Any) -> None:
-    """A damaged ledger is refused as a whole, or it takes findings, is shown, saved and restored."""
+    """A damaged ledger is refused as a whole, or can be updated, shown, saved and restored."""
     try:
         result = ledger(msgspec.msgpack.encode(odd))
     except (ValueError, RecursionError):
@@ -211,13 +211,13 @@ def test_no_damage_of_the_ledger_lasts(odd: Any) -> None:
     ("name", "path"), [("nvml", ("GPU-0", "xids", "79", "count")), ("kernel_log", ("seen", "gpu_xid", "79", "count"))]
 )
 def test_a_count_that_nothing_can_be_added_to_is_damage(name: str, path: tuple[str, ...]) -> None:
-    """A section with the greatest number that can be written does not keep its owner from looking."""
+    """A section with the largest possible number does not keep its owner from looking."""
     for count in (2**64 - 1, 2**62):
         run(name, msgspec.msgpack.encode(changed(saved(name), path, count)))
 
 
 def test_a_time_that_is_none_is_damage() -> None:
-    """A rank table with the progress of a rank at no time at all is refused: its age is shown in whole seconds."""
+    """A rank table with a progress time of NaN or infinity is refused, because ages are shown in whole seconds."""
     whole = plain(table().dump())
     for progress in (float("nan"), float("inf"), -float("inf")):
         with pytest.raises(ValueError, match=r"progress_seconds"):
@@ -241,7 +241,7 @@ def _written() -> bytes:
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=damaged(_written()))
 def test_no_damage_of_the_file_lasts(tmp_path: Path, content: bytes) -> None:
-    """A damaged file is set aside, or its sections are given to their owners; the next one is written and read."""
+    """A damaged file is set aside, or its sections are restored; the next file is written and read."""
     path = tmp_path / "checkpoint"
     path.write_bytes(content)
     file = _file(path)

@@ -1,4 +1,4 @@
-"""The node's own sources: /proc, /sys, the kernel's log, libraries of jobs, drivers in helper processes."""
+"""Damaged input from the node: /proc, /sys, the kernel log, libraries of jobs, replies of helpers."""
 
 import asyncio
 import contextlib
@@ -43,21 +43,20 @@ DATA = Path(__file__).parents[1] / "data"
 
 
 class Answers:
-    """In the place of a helper: it answers the same at each call."""
+    """Stands in for a helper, and always gives the same reply."""
 
     def __init__(self, answer: object) -> None:
         self._answer = answer
 
     async def call(self, *_: object) -> object:
-        """Answer."""
         return self._answer
 
     def rest(self) -> None:
-        """There is no process to end."""
+        """Do nothing, because there is no process."""
 
 
 def run(exporter: Exporter, root: Path, answer: object = None) -> StateSection:
-    """Start an exporter, look twice and show what it found; return its section of the checkpoint."""
+    """Start an exporter, look twice and render; return its checkpoint section."""
     clock = FakeClock()
     context = lent("test", clock, root, thread=AtOnce, helper=lambda _: Answers(answer))
 
@@ -80,7 +79,7 @@ def run(exporter: Exporter, root: Path, answer: object = None) -> StateSection:
 
 
 def attributes(root: Path) -> dict[str, list[bytes]]:
-    """What the attributes of a recorded /sys hold, by name."""
+    """Return the contents of the attributes of a recorded /sys, keyed by name."""
     result: dict[str, list[bytes]] = {}
     for path in sorted(root.rglob("*")):
         if path.is_file():
@@ -101,7 +100,7 @@ TREES: dict[str, tuple[Any, Any]] = {
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_any_attribute_of_sys_costs_itself(name: str, data: st.DataObject) -> None:
-    """Whatever attributes of one name hold, on all devices: looks succeed, and are shown and saved."""
+    """With any content in all attributes of one name, looks succeed, and their results can be shown and saved."""
     known = attributes(DATA / name)
     odd = data.draw(st.sampled_from(sorted(known)))
     content = data.draw(damaged(*known[odd]))[: sysfs.MAX_BYTES]
@@ -141,7 +140,7 @@ CPU_STAT = b"usage_usec 1000\nnr_periods 10\nnr_throttled 2\nthrottled_usec 5000
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(pressure=damaged(PRESSURE), statistics=damaged(CPU_STAT))
 def test_any_files_of_a_control_group_are_numbers(tmp_path: Path, pressure: bytes, statistics: bytes) -> None:
-    """Whatever a control group's files hold, times that can be are read of them, or 0."""
+    """From any content of a control group's files a plausible time is read, or 0."""
     (tmp_path / "cpu.pressure").write_bytes(pressure)
     (tmp_path / "cpu.stat").write_bytes(statistics)
     (result,) = GroupReader().read([GroupPaths(str(tmp_path), (str(tmp_path),))]).values()
@@ -150,7 +149,7 @@ def test_any_files_of_a_control_group_are_numbers(tmp_path: Path, pressure: byte
 
 
 def test_what_is_no_pid_is_no_process(tmp_path: Path) -> None:
-    """Digits of other scripts in a name of /proc are no pid."""
+    """A directory of /proc whose name has digits of another script is no process."""
     for name in ("1", "\u00b2", "\u0663", "self"):
         (tmp_path / name).mkdir()
     assert ProcFS(tmp_path).pids() == [1]
@@ -182,7 +181,7 @@ CONF = b"NCCL_RAS_ADDR=localhost:28028\nNCCL_RAS_TIMEOUT_FACTOR=2.5\n# NCCL_DEBU
 @given(raw=damaged(TCP, TRIE, INET6, MOUNTS, CONF, b"low 0\noom_kill 3\n"))
 @example(raw=b"oom_kill " + b"9" * 4_000)
 def test_any_table_is_read(tmp_path: Path, raw: bytes) -> None:
-    """Damaged tables of the kernel, and NCCL's settings of a job, are read as far as they make sense."""
+    """Damaged kernel tables, and a job's NCCL settings, are read as far as they are valid."""
     text = raw.decode("ascii", "replace")
     assert all(0 <= parse_socket.local.port < 65536 for parse_socket in parse_sockets(text, "0A"))
     for name in ("fib_trie", "if_inet6"):
@@ -226,7 +225,7 @@ PROBES = [Probe("/a", ok=True, seconds=0.1, under_way_seconds=0.0, free=0.5)]
 
 
 def taken(answer: object, kind: Any) -> object:
-    """An answer as the agent takes it from a helper process; None for one that is refused."""
+    """Return a reply as the agent decodes it; None if it is refused."""
     try:
         return msgspec.msgpack.decode(msgspec.msgpack.encode(answer), type=kind)
     except (ValueError, RecursionError):
@@ -234,14 +233,14 @@ def taken(answer: object, kind: Any) -> object:
 
 
 def fields_of(value: object) -> Any:
-    """An answer as plain values."""
+    """Return a reply as plain values."""
     return plain(msgspec.msgpack.encode(value))
 
 
 @settings(max_examples=100, deadline=None)
 @given(reshaped(fields_of(LOOK)))
 def test_any_answer_of_the_gpu_helper_is_shown_or_refused(answer: object) -> None:
-    """Odd numbers, names and kinds of the helper cost no look, and the saved state is restored."""
+    """For any reply of the GPU helper looks succeed, and the saved state can be restored."""
     result = taken(answer, LookAnswer)
     if result is not None and not getattr(result, "error", ""):
         run(NvmlExporter(NvmlConfig()), DATA / "nvml", result)
@@ -250,14 +249,14 @@ def test_any_answer_of_the_gpu_helper_is_shown_or_refused(answer: object) -> Non
 @settings(max_examples=100, deadline=None)
 @given(reshaped(fields_of(PROBES)))
 def test_any_answer_of_the_storage_helper_is_shown_or_refused(answer: object) -> None:
-    """Odd times and sizes of a path cost no look."""
+    """For any reply of the storage helper looks succeed."""
     result = taken(answer, list[Probe])
     if result is not None:
         run(StorageExporter(StorageConfig(paths=["/a"], dump_paths=["/a"])), DATA / "storage", result)
 
 
 def test_a_number_of_sysfs_has_64_bits(tmp_path: Path) -> None:
-    """A longer one is none: it is no float, and cannot be saved."""
+    """A number of sysfs above 64 bits is None: it fits no float and no checkpoint."""
     for text, number in {"18446744073709551615": 2**64 - 1, str(2**64): None, "-1": -1, "0x" + "f" * 17: None}.items():
         (tmp_path / "speed").write_text(text)
         assert sysfs.read_number(tmp_path / "speed") == number
@@ -266,14 +265,14 @@ def test_a_number_of_sysfs_has_64_bits(tmp_path: Path) -> None:
 
 
 def test_a_process_starts_at_a_time_that_can_be_saved() -> None:
-    """A start beyond any time, and a number beyond 64 bits, are of no process."""
+    """A stat line with a start time above the maximum, or a number above 64 bits, is refused."""
     assert parse_stat(stat_line(7, "a", "S", 1, 0, 1, 2**46, 0)) is not None
     for start, exit_code in ((2**46 + 1, 0), (-1, 0), (0, 2**64)):
         assert parse_stat(stat_line(7, "a", "S", 1, 0, 1, start, exit_code)) is None
 
 
 def test_a_line_of_another_process_is_none(tmp_path: Path) -> None:
-    """A stat line with another pid than its folder costs that process alone."""
+    """A stat line with another pid than its directory is refused."""
     tree = ProcTree(tmp_path)
     tree.add(10)
     (tmp_path / "10/stat").write_text(stat_line(100, "a", "S", 1, 0, 1, 5, 0))
@@ -281,7 +280,7 @@ def test_a_line_of_another_process_is_none(tmp_path: Path) -> None:
 
 
 def test_a_port_has_16_bits() -> None:
-    """A row with a longer one, or one below 0, is left out."""
+    """A socket row with an invalid port is left out."""
     table = TCP.decode()
     assert len(parse_sockets(table, "0A")) == 2
     for port in ("10000", "-1", "F" * 4_000):
@@ -290,7 +289,7 @@ def test_a_port_has_16_bits() -> None:
 
 @pytest.mark.slow
 def test_a_library_of_many_texts_is_read_once(tmp_path: Path) -> None:
-    """A file with a thousand sections .rodata costs no more than one section."""
+    """An ELF file with a thousand .rodata sections is read as fast as one with a single section."""
     names, count, size = b"\0.rodata\0.shstrtab\0", MAX_SECTIONS, MAX_SECTION_BYTES
     entry = struct.Struct("<IIQQQQIIQQ")
     rows = entry.pack(1, 1, 0, 0, 1 << 20, size, 0, 0, 0, 0) * (count - 1)
@@ -312,7 +311,7 @@ def test_a_library_of_many_texts_is_read_once(tmp_path: Path) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_library_has_a_version_or_none(tmp_path: Path, data: st.DataObject) -> None:
-    """A damaged ELF file, which is the job's, is read, or found to be cut short."""
+    """A damaged ELF file of a job is read, or reported as cut."""
     whole = library(tmp_path / "whole", b"\0NCCL version 2.30.7+cuda13.3\0").read_bytes()
     content = data.draw(damaged(whole))
     for _ in range(data.draw(st.integers(0, 2))):

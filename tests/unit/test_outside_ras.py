@@ -1,4 +1,4 @@
-"""RAS: whatever a thread that says it is one sends, as a report or as events."""
+"""RAS: damaged reports and events."""
 
 import itertools
 import re
@@ -25,7 +25,7 @@ MAX_BODY = 6_000
 
 
 def telling(bodies: Iterable[bytes]) -> list[bytes]:
-    """As few of these texts as hold, but for numbers, every line that is in any of them."""
+    """Return as few texts as possible that have every line of all texts, apart from numbers."""
     unchosen = {body: {re.sub(rb"[0-9a-f]+", b"0", line) for line in body.splitlines()} for body in sorted(bodies)}
     chosen: list[bytes] = []
     while best := max(unchosen, key=lambda body: len(unchosen[body]), default=None):
@@ -42,7 +42,7 @@ ME = PublishedProcess(0.0, facts=ProcessFacts(ProcessKey(1, 1), 0.0, 1, "ann", "
 
 
 def keep(kept: Reports, body: bytes, at: float) -> ReportReading:
-    """Read a reply as in a helper process, keep its report, show it, and name the silent ranks."""
+    """Read a reply as in a helper process, keep its report, render it, and name the silent ranks."""
     reading = read(ReadRequest(body.startswith(b"{"), frozenset(range(1, 3000))), body)
     reading = msgspec.msgpack.decode(msgspec.msgpack.encode(reading), type=ReportReading)
     if reading.report is not None:
@@ -64,7 +64,7 @@ def keep(kept: Reports, body: bytes, at: float) -> ReportReading:
 def test_any_reply_is_a_report_or_a_reason(
     bodies: list[bytes], odd: st.SearchStrategy[bytes], data: st.DataObject
 ) -> None:
-    """A damaged report is read or refused, and a read one can be compared and shown."""
+    """A damaged report is read or refused; one that is read can be compared and shown."""
     kept = Reports(Admission())
     wanted, reading = keep(kept, bodies[0], 1.0), keep(kept, data.draw(odd), 2.0)
     assert (reading.report is None) == bool(reading.error)
@@ -78,7 +78,7 @@ def test_any_reply_is_a_report_or_a_reason(
 @settings(max_examples=250, deadline=None)
 @given(damaged(TEXT, TEXT + TEXT), st.lists(st.integers(0, 3000), max_size=4))
 def test_any_stream_is_events_or_counted(stream: bytes, cuts: list[int]) -> None:
-    """A damaged stream gives known events only, within its bounds, and the next event is read."""
+    """A damaged stream gives only known events, within the limits, and the next event is read."""
     rest = b""
     for begin, end in itertools.pairwise([0, *sorted(cuts), len(stream)]):
         events, rest = split_events(rest + stream[begin:end])
@@ -88,7 +88,7 @@ def test_any_stream_is_events_or_counted(stream: bytes, cuts: list[int]) -> None
 
 
 def test_launches_of_a_text_beyond_64_bits_are_none() -> None:
-    """A count that no counter of the library holds is not taken; the counts beside it are."""
+    """A launch count above 64 bits is skipped; the other counts of the report are read."""
     [body] = [body for body in TEXT_REPORTS if b"have launched up to operation 999\n" in body][:1]
     odd = body.replace(b"operation 999\n", b"operation 18446744073709551616\n")
     assert odd != body
@@ -96,7 +96,7 @@ def test_launches_of_a_text_beyond_64_bits_are_none() -> None:
 
 
 def test_a_name_does_not_end_in_a_line_break() -> None:
-    """A hash or a version with a line break behind it is none."""
+    """A hash or a version that ends in a line break is refused."""
     body = JSON_REPORTS[0]
     for name in (b'"nccl_version": "', b'"hash": "'):
         at = body.index(b'"', body.index(name) + len(name))
@@ -106,6 +106,6 @@ def test_a_name_does_not_end_in_a_line_break() -> None:
 
 @pytest.mark.slow
 def test_the_bound_of_a_report_lets_the_largest_job_through_and_fits_the_helper() -> None:
-    """A report of 7,200 ranks in ten communicators is below the bound, and the bound below the helper's memory."""
+    """A report of 7,200 ranks in ten communicators is below the limit, and the limit below the helper's memory."""
     largest = sum(map(len, ras_reports.report(7200, 10)))
     assert largest < MAX_REPORT_BYTES < READER.memory_bytes

@@ -1,4 +1,4 @@
-"""The agent that commands ask on this node; a process that answers in its place is neither believed nor obeyed."""
+"""The agent that commands query on this node; a process in its place is neither trusted nor shown unescaped."""
 
 import argparse
 import json
@@ -20,21 +20,21 @@ from agent.cli.terminal import as_json
 Capture = pytest.CaptureFixture[str]
 STRANGER = 4242
 FIRST_USER = 1001 if os.geteuid() == 1000 else 1000
-"""The first uid of people that is not one's own."""
+"""The lowest uid of a person other than the test's own user."""
 _LISTENS = (
     "   0: {address}:{port:04X} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  {uid}        0 3 1 0\n"
 )
 
 
 def table(*rows: tuple[str, int, str, int]) -> str:
-    """A table as /proc/net/tcp has it: address, port, state and uid of each socket."""
+    """Return a table in the format of /proc/net/tcp: address, port, state and uid of each socket."""
     lines = [_LISTENS.format(address=a, port=port, state=state, uid=uid) for a, port, state, uid in rows]
     return "".join(("  sl  local_address rem_address   st tx_queue rx_queue\n", *lines))
 
 
 @pytest.fixture
 def answering() -> Iterator[tuple[int, list[bytes]]]:
-    """A port, and what is answered at it to each client."""
+    """Serve the first item of a list to each client; provide the port and the list."""
     answers = [b""]
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
@@ -56,7 +56,7 @@ def answering() -> Iterator[tuple[int, list[bytes]]]:
 
 
 def test_who_listens() -> None:
-    """Sockets that listen at the port count, of either family; connections, other ports and damaged lines do not."""
+    """Listening sockets of either family at the port count; connections, other ports and damaged lines do not."""
     four = table(("0100007F", 19028, "0A", 7), ("0100007F", 19028, "01", 8), ("0100007F", 9028, "0A", 9)).encode()
     six = table(("0" * 32, 19028, "0A", 10)).encode()
     assert listeners(19028, [four, six, b"half a li", b"0: 0:4A54 0 0A 0 0 0 x 0\n"]) == [7, 10]
@@ -67,7 +67,7 @@ def test_who_listens() -> None:
     [(0, False), (999, False), (FIRST_USER, True), (STRANGER, True), (61184, False), (65535, False), (65536, True)],
 )
 def test_who_is_a_stranger(tmp_path: Path, uid: int, is_stranger: bool) -> None:
-    """Root, users of services and oneself may be the agent; other people are not."""
+    """Root, service users and the caller may run the agent; other users are strangers."""
     (tmp_path / "net").mkdir()
     (tmp_path / "net/tcp").write_text(table(("0100007F", 19028, "0A", uid), ("0100007F", 19028, "0A", os.geteuid())))
     assert stranger_at(19028, tmp_path) == (uid if is_stranger else None)
@@ -77,7 +77,7 @@ def test_who_is_a_stranger(tmp_path: Path, uid: int, is_stranger: bool) -> None:
 def test_a_port_that_a_user_took_is_not_asked(
     answering: tuple[int, list[bytes]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Capture
 ) -> None:
-    """An answer from a port that a user took is not believed, unless that address was given."""
+    """A reply from a port that another user took is refused, unless the caller named that address."""
     port, answers = answering
     answers[0] = b"HTTP/1.1 200 OK\r\n\r\n# TYPE rankwatch_node_healthy gauge\nrankwatch_node_healthy 0\n"
     monkeypatch.setattr(own_agent, "stranger_at", lambda at: STRANGER if at == port else None)
@@ -102,7 +102,7 @@ def test_a_port_that_a_user_took_is_not_asked(
 def test_a_terminal_obeys_nobody(
     answering: tuple[int, list[bytes]], said: bytes, command: str, capsys: Capture
 ) -> None:
-    """Nothing that is answered reaches a terminal as anything but text."""
+    """No reply can send control characters to the terminal."""
     port, answers = answering
     answers[0] = said
     main.main([command, "--web.listen-address", f"127.0.0.1:{port}"])
@@ -112,7 +112,7 @@ def test_a_terminal_obeys_nobody(
 
 
 def test_json_for_a_terminal() -> None:
-    """Control characters are escaped on a terminal, and the JSON stays equal."""
+    """Control characters are escaped on a terminal, and the JSON has the same value."""
     value = {"a": "\x9b31m\u202e\U000e0001é\n"}
     text = as_json(value)
     assert all(sign.isprintable() or sign == "\n" for sign in text)
@@ -120,7 +120,7 @@ def test_json_for_a_terminal() -> None:
 
 
 def test_an_unforeseen_page_is_no_verdict(monkeypatch: pytest.MonkeyPatch, answering: tuple[int, list[bytes]]) -> None:
-    """Whatever goes wrong in reading the answer, the node is not called unhealthy."""
+    """If reading the reply fails in any way, the node is not reported as unhealthy."""
     port, answers = answering
     answers[0] = b"HTTP/1.1 200 OK\r\n\r\n"
     monkeypatch.setattr(healthy, "judge", lambda *_: {}["x"])
@@ -128,7 +128,7 @@ def test_an_unforeseen_page_is_no_verdict(monkeypatch: pytest.MonkeyPatch, answe
 
 
 def test_an_encoding_without_the_letter(answering: tuple[int, list[bytes]]) -> None:
-    """A name that the terminal's encoding lacks costs its letters, not the answer and its status."""
+    """A character that the terminal's encoding lacks is replaced; the output and the exit status stay."""
     port, answers = answering
     page = '# TYPE rankwatch_node_healthy gauge\nrankwatch_node_healthy 1\nx{name="\u4e2d"} 1\n'
     answers[0] = b"HTTP/1.1 200 OK\r\n\r\n" + page.encode()

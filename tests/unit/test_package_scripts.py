@@ -1,4 +1,4 @@
-"""What the package does with the service: a first installation starts it, an upgrade leaves it as the site has it."""
+"""The package's scripts: a first installation starts the service, and an upgrade keeps the site's choice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PROGRAM = '#!/bin/sh\n[ "$1" = is-enabled ] && {{ cat {root}/state; exit; }}\ne
 
 
 class Machine:
-    """A machine with systemd, as far as these scripts ask it; ``state``: what `systemctl is-enabled` says."""
+    """A machine with a fake systemd; ``state``: the output of `systemctl is-enabled`."""
 
     def __init__(self, root: Path, state: str, setup: str = "exit 0") -> None:
         self.root = root
@@ -27,7 +27,7 @@ class Machine:
             program.chmod(0o755)
 
     def run(self, script: str, *arguments: str) -> list[str]:
-        """Run a script to a good end; return what of the service it asked systemd for, in order."""
+        """Run a script, which must succeed; return its systemctl verbs for the service, in order."""
         text = (PACKAGE / script).read_text()
         for folder in ("/etc/", "/run/", "/usr/lib/", "/usr/sbin/", "/usr/bin/"):
             text = text.replace(f" {folder}", f" {self.root}{folder}").replace(f"={folder}", f"={self.root}{folder}")
@@ -46,14 +46,14 @@ class Machine:
 
 @pytest.mark.parametrize("arguments", [("configure",), ("configure", ""), ("1",)])
 def test_a_first_installation_starts_the_service(tmp_path: Path, arguments: tuple[str, ...]) -> None:
-    """Debian's and RPM's enable it and start it."""
+    """A first installation of the Debian or RPM package enables and starts the service."""
     assert Machine(tmp_path, "disabled").run("postinst", *arguments) == ["enable", "restart"]
 
 
 @pytest.mark.parametrize("state", ["enabled", "disabled", "masked"])
 @pytest.mark.parametrize("arguments", [("configure", "0.1.0"), ("2",)])
 def test_an_upgrade_leaves_the_service_as_it_is(tmp_path: Path, state: str, arguments: tuple[str, ...]) -> None:
-    """An upgrade starts or enables no service that is stopped, disabled or masked; it restarts a running one."""
+    """An upgrade restarts a running service; it never starts or enables one that is stopped, disabled or masked."""
     assert Machine(tmp_path, state).run("postinst", *arguments) == ["try-restart"]
 
 
@@ -65,7 +65,7 @@ def test_a_mask_outlives_the_first_installation(tmp_path: Path, state: str) -> N
 
 @pytest.mark.parametrize(("state", "after"), [("enabled", ["enable", "restart"]), ("disabled", ["try-restart"])])
 def test_what_was_removed_comes_back_as_it_was(tmp_path: Path, state: str, after: list[str]) -> None:
-    """Debian's package, removed and installed again, is enabled and started only where it was enabled."""
+    """If the Debian package is removed and installed again, the service starts only if it was enabled before."""
     machine = Machine(tmp_path, state)
     if state == "disabled":
         (tmp_path / "bin/systemctl").write_text(

@@ -14,12 +14,12 @@ BUNDLE = "7-20261122T120000Z-here.tar.gz"
 
 
 async def evidence_files(name: str) -> bytes | None:
-    """One bundle."""
+    """Return the file of one bundle."""
     return b"packed" if name == BUNDLE else None
 
 
 class Agent:
-    """What the pages are given, and what they asked it for."""
+    """The inputs of the pages, and the queries that they made."""
 
     def __init__(self) -> None:
         self.queries: list[Selection] = []
@@ -42,7 +42,7 @@ class Agent:
         return body.rendered()
 
     def ask(self, **fields: str) -> "asyncio.Task[HttpResponse]":
-        """Scrape."""
+        """Request /metrics."""
         query = {f"{name}[]": [value] for name, value in fields.items()}
         return asyncio.create_task(self.pages(HttpRequest("/metrics", query, {"accept-encoding": "gzip"})))
 
@@ -62,7 +62,7 @@ async def test_metrics_are_rendered_as_asked() -> None:
 
 
 async def test_a_page_without_its_ranks_is_not_shown() -> None:
-    """Before the first look at the ranks a scrape is a 503, for which nothing is rendered; so is readiness."""
+    """Before the first look at the ranks, a scrape and readiness give 503, and nothing is rendered."""
     agent = Agent()
     agent.may_show = False
     assert (await agent.pages(HttpRequest("/-/ready"))).status == 503
@@ -74,22 +74,22 @@ async def test_a_page_without_its_ranks_is_not_shown() -> None:
 
 
 async def test_concurrent_scrapes_share_a_render() -> None:
-    """Equal scrapes at the same time cost one render."""
+    """Equal scrapes at the same time share one render."""
     agent = Agent()
     agent.go.clear()
     tasks = [asyncio.create_task(agent.pages(HttpRequest("/metrics"))) for _ in range(5)]
-    for _ in range(9):  # all have asked by then
+    for _ in range(9):  # all requests have started by then
         await asyncio.sleep(0)
     agent.go.set()
     assert ([response.status for response in await asyncio.gather(*tasks)], len(agent.queries)) == ([200] * 5, 1)
 
 
 async def test_shipped_scrapes_wait_for_no_others() -> None:
-    """While renders of 200 other selections wait, one at a time, shipped scrapes are rendered."""
+    """Shipped scrapes are rendered while renders of 200 other selections wait."""
     agent = Agent()
     agent.go.clear()
     others = [agent.ask(collect=str(number)) for number in range(200)]
-    while not agent.queries:  # what is waited for is counted, not signalled
+    while not agent.queries:  # counted, because nothing signals it
         await asyncio.sleep(0)
     jobs: tuple[dict[str, list[str]], ...] = ({}, {"collect[]": sorted(LIVENESS)}, {"exclude[]": sorted(LIVENESS)})
     shipped = [asyncio.create_task(agent.pages(HttpRequest("/metrics", query))) for query in jobs]
@@ -110,12 +110,12 @@ async def test_shipped_scrapes_wait_for_no_others() -> None:
 
 
 async def test_other_selections_take_turns_by_peer() -> None:
-    """A peer with one rare selection waits for one render of a peer with 100, not for all."""
+    """A peer with one rare selection waits for one render of a peer with 100 selections, not for all."""
     agent = Agent()
     agent.go.clear()
     for number in range(100):
         agent.ask(collect=str(number))
-    while not agent.queries:  # what is waited for is counted, not signalled
+    while not agent.queries:  # counted, because nothing signals it
         await asyncio.sleep(0)
     other = asyncio.create_task(agent.pages(HttpRequest("/metrics", {"collect[]": ["process"]}, client="other")))
     await asyncio.sleep(0)
@@ -132,7 +132,8 @@ async def test_front_page_is_html_that_may_load_nothing() -> None:
 
 
 async def test_evidence_is_for_private_requests() -> None:
-    """A bundle is given by its name over TLS with a password; else nothing, not even whether there is one."""
+    """A bundle is served by name only over TLS with a password; otherwise the reply is the same as for a missing
+    bundle."""
     pages = Agent().pages
     given = await pages(HttpRequest(f"/evidence/{BUNDLE}", is_private=True))
     assert (given.status, given.content_type, given.body) == (200, "application/gzip", b"packed")
@@ -152,5 +153,5 @@ def test_it_is_made_at_most_twice_a_second() -> None:
 
 
 def test_script_and_style_are_served() -> None:
-    """Both, by the paths that the page names."""
+    """Script and style are served at the paths in the page."""
     assert {path: answer.body for path, answer in STATIC.items()} == {"/page.js": SCRIPT.text, "/page.css": STYLE.text}

@@ -1,4 +1,4 @@
-"""What exporters showed in the last minutes, as a bundle of evidence has it."""
+"""The exporters' values of the last minutes, as a bundle of evidence has them."""
 
 from collections.abc import Iterable
 
@@ -26,17 +26,16 @@ class Gpus:
         self.is_there = True
 
     def shown(self) -> bool:
-        """Whether it shows anything."""
+        """Return whether the source shows anything."""
         return self.is_there
 
     def snapshot(self) -> object:
-        """A copy."""
+        """Return a copy of the values."""
         if self.error is not None:
             raise self.error
         return dict(self.heat)
 
     def families(self, snapshot: object) -> Iterable[Metric]:
-        """Render."""
         assert isinstance(snapshot, dict)
         rows = HEAT.rows()
         for gpu, value in snapshot.items():
@@ -53,19 +52,19 @@ class Kept:
         self.past = ShownPast(self.clock, lambda: [self.gpus])
 
     def step(self, seconds: float = STEP_SECONDS) -> None:
-        """Let time pass to the next tick."""
+        """Tick, and let time pass."""
         self.past.tick()
         self.clock.advance(seconds)
 
     async def rows(self) -> list[list[str]]:
-        """The table."""
+        """Return the rows of the table."""
         files = (await self.past.part(WANTED)).files
         self.past.stop()
         return [line.split("\t") for line in files["gpus.tsv"].decode().splitlines()]
 
 
 async def test_a_column_for_each_time() -> None:
-    """Each series has a row with its values, oldest first, and an empty cell where it was not there."""
+    """Each series has a row with its values, oldest first; a cell is empty if the series was absent."""
     kept = Kept()
     kept.step()
     kept.gpus.heat = {"0": 41.5, "1": 50.0}
@@ -97,7 +96,7 @@ async def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_source_that_fails_costs_its_own_past() -> None:
-    """A snapshot that fails, or a source that shows nothing, leaves an empty column; labels do not break lines."""
+    """A failed snapshot, or a source that shows nothing, leaves an empty cell; labels do not break lines."""
     kept = Kept()
     kept.gpus.heat = {"a\tb\n": 1.0}
     kept.step()

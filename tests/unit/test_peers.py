@@ -1,4 +1,4 @@
-"""Peers: users of this node by their sockets, and others by their addresses."""
+"""Peers: users of this node by their sockets, other clients by their addresses."""
 
 import errno
 import os
@@ -22,7 +22,7 @@ sys.stdin.read()
 
 
 def no_channel() -> Netlink:
-    """What a sandbox without AF_NETLINK does."""
+    """Raise the error of a sandbox without AF_NETLINK."""
     raise OSError(97, "Address family not supported by protocol")
 
 
@@ -32,13 +32,13 @@ def no_channel() -> Netlink:
     ("127.0.0.1", LOOPBACK), ("127.3.2.1", LOOPBACK), ("::1", LOOPBACK), ("::ffff:127.0.0.9", LOOPBACK),
 ])  # fmt: skip
 def test_addresses(address: str, peer: str) -> None:
-    """An address of IPv4 and a network of IPv6 are a peer; all of the loopback is one where users have no names."""
+    """A peer is an IPv4 address or an IPv6 network; without user names the whole loopback is one peer."""
     assert Peers(no_channel).of((address, 5), ("10.9.9.9", 19028)) == peer
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.7", "::1"])
 def test_the_user_of_a_client_on_this_node(host: str) -> None:
-    """The kernel names the user of a client on this node, another one's too; of a closed one it names none."""
+    """The kernel names the user of a client on this node, even another user's; of a closed client it names none."""
     listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     uid = str(OTHER_UID) if os.geteuid() == 0 else "-"
     where, peers = [host, str(listener.getsockname()[1]), uid], Peers()
@@ -53,7 +53,7 @@ def test_the_user_of_a_client_on_this_node(host: str) -> None:
 
 
 class Kernel:
-    """Says that each socket is one user's, connected to a port."""
+    """Reports that each socket belongs to one user and is connected to a port."""
 
     def __init__(self, port: int) -> None:
         self.port = port
@@ -67,11 +67,11 @@ class Kernel:
         return struct.pack("=IHH4sI", 16 + len(said), 20, 0, self.number, 0) + said
 
     def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 def test_another_address_of_the_node_is_no_other_peer() -> None:
-    """A user is one peer whichever of the node's addresses it connects from."""
+    """A user is one peer, whichever of the node's addresses it connects from."""
     assert Peers(lambda: Netlink(Kernel(19028))).of(("10.0.0.2", 5), ("10.0.0.1", 19028)) == f"uid {OTHER_UID}"
     assert Peers(no_channel).of(("10.0.0.2", 5), ("127.0.0.1", 19028)) == LOOPBACK
     assert Peers(no_channel).of(("10.0.0.1", 5), ("10.0.0.1", 19028)) == LOOPBACK
@@ -101,7 +101,7 @@ def test_a_question_that_fails_is_no_end() -> None:
 
 
 def test_a_passing_error_does_not_end_the_questions() -> None:
-    """Too many open files cost one lookup; without AF_NETLINK there is no further one."""
+    """Too many open files cost one lookup; without AF_NETLINK no further lookup is made."""
     errors = [OSError(errno.EMFILE, "Too many open files"), OSError(errno.EPERM, "Operation not permitted")]
     questions = 0
 

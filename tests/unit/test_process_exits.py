@@ -1,4 +1,4 @@
-"""Exits: reported at once, statuses requested and jobs judged together, each step on its own thread."""
+"""Exits: reported at once; statuses are requested and jobs judged together, each step on its own thread."""
 
 import asyncio
 import os
@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class InlineThread(OwnThread):
-    """Runs each call at once, and keeps how many there were."""
+    """Runs each call at once, and counts the calls."""
 
     def __init__(self) -> None:
         super().__init__("inline")
@@ -46,7 +46,7 @@ class InlineThread(OwnThread):
 
 
 class Node:
-    """Ranks that can be made to leave, without processes of their own."""
+    """Ranks without real processes, whose exits the test reports."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clock = FakeClock()
@@ -57,7 +57,7 @@ class Node:
         monkeypatch.setattr(exits_module, "from_zombie", self.from_zombie)
 
     def from_zombie(self, _proc: ProcFS, key: ProcessKey, _may_ptrace: object) -> ExitStatus | None:
-        """The status of a zombie; what goes wrong does so only where it may block."""
+        """Return the status of a zombie, or raise its error, which only happens where a call may block."""
         status = self.statuses.get(key)
         if not isinstance(status, Exception):
             return status
@@ -66,7 +66,7 @@ class Node:
         raise status
 
     def add(self, pids: range, job: str, status: ExitStatus | None = None) -> list[ProcessKey]:
-        """Add ranks of a job, and with what status they will leave, if it is ever known."""
+        """Add ranks of a job, with the status of their later exit if it will be known."""
         keys = [ProcessKey(pid, 5000) for pid in pids]
         for number, key in enumerate(keys):
             self.ranks.observe_process(facts(key.pid, environment(number, world=len(keys), job=job)))
@@ -86,13 +86,13 @@ class Node:
 
 @pytest.fixture
 def node(monkeypatch: pytest.MonkeyPatch) -> Node:
-    """An empty node."""
+    """Provide an empty node."""
     return Node(monkeypatch)
 
 
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Of each judgement of a job how many processes it went over."""
+    """Provide a list with the number of processes in each judgement of a job."""
     sizes: list[int] = []
 
     def judge_job(processes: list[RankProcess], now: float, numbers: Numbers) -> list[RankVerdict]:
@@ -105,7 +105,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def test_all_ranks_of_a_node_leave_at_once(node: Node, judged: list[int]) -> None:
-    """1,024 exits cost two judgements of their job and one call for their statuses; other jobs are not judged."""
+    """1,024 exits need two judgements of their job and one call for their statuses; other jobs are not judged."""
     others = 24
     node.add(range(5000, 5000 + others), "other")
     keys = node.add(range(10, 10 + MAX_PROCESSES - others), "4711", status=KILLED)
@@ -131,7 +131,7 @@ async def test_an_exit_after_a_pause_is_judged_in_the_next_turn(node: Node, judg
 
 
 async def test_what_led_to_an_end_is_judged_before_it_is_replaced(node: Node) -> None:
-    """A rank that restarts before the judgement does not make its torn down peers dead."""
+    """If a rank restarts before the judgement, its peers that were torn down do not become dead."""
     node.add(range(10, 13), "4711", status=FAILED)
     for pid in range(10, 13):
         node.exits.note_exit(ProcessKey(pid, 5000))
@@ -158,7 +158,7 @@ async def test_one_exit_that_cannot_be_read(node: Node, caplog: pytest.LogCaptur
 
 
 async def test_the_exit_of_a_launcher_is_not_logged(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    """A process that maps NCCL, has no rank and never initialised it, as torchrun, leaves without a log line."""
+    """A process that maps NCCL but has no rank and never initialised it, such as torchrun, exits without a log line."""
     launcher = msgspec.structs.replace(facts(10, {}), evidence="library")
     unnamed = facts(11, {})
     for process in (launcher, unnamed):
@@ -172,9 +172,9 @@ async def test_the_exit_of_a_launcher_is_not_logged(node: Node, caplog: pytest.L
 
 
 async def test_a_parent_that_reaps_late(node: Node) -> None:
-    """A status that is not there yet is read again; without a pidfd the first answer is final."""
+    """A missing status is read again while the pidfd is open; without a pidfd the first result is final."""
     [key] = node.add(range(10, 11), "4711")
-    pidfd = os.pidfd_open(os.getpid())  # any will do: the process is a made-up one
+    pidfd = os.pidfd_open(os.getpid())  # any pidfd will do, since the process is fake
     node.exits._pidfds[key] = pidfd
     node.exits.note_exit(key)
     await until(lambda: node.thread.calls == len(EXIT_TRIES_SECONDS) - 5)
@@ -191,13 +191,13 @@ async def test_a_parent_that_reaps_late(node: Node) -> None:
 
 
 def off_the_loop(read: Callable[..., T]) -> Callable[..., T | None]:
-    """Let a read of a made-up file find nothing on the event loop: there only the kernel's own may be read."""
+    """Wrap a read so that it finds nothing on the event loop, where only the kernel's own files may be read."""
     loop_thread = threading.get_ident()
     return lambda *args: None if threading.get_ident() == loop_thread else read(*args)
 
 
 class OwnedScanner(Scanner):
-    """Keeps on which threads anything of it was used."""
+    """Records the threads on which a scanner is used."""
 
     users: frozenset[str] = frozenset()
 
@@ -209,7 +209,8 @@ class OwnedScanner(Scanner):
 async def test_each_state_is_used_on_the_thread_of_its_owner(
     tmp_path: Path, child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a rank's discovery to its OOM kill the table is used on the loop alone, the scanner on its own thread."""
+    """From a rank's discovery to its OOM kill, only the loop uses the table and only the scanner's thread the
+    scanner."""
     monkeypatch.setattr("exporters.process.exporter.Scanner", OwnedScanner)
     monkeypatch.setattr(exits_module, "from_zombie", off_the_loop(exits_module.from_zombie))
     proc, group = await asyncio.to_thread(ProcTree, tmp_path / "proc"), tmp_path / "sys/fs/cgroup/job/memory.events"
@@ -222,7 +223,7 @@ async def test_each_state_is_used_on_the_thread_of_its_owner(
 
     await asyncio.to_thread(show, 0, threads={child.pid + 1: "NCCL RAS"})
     clock = FakeClock()
-    ranks = RankTable(clock, "here")  # raises when it is used elsewhere
+    ranks = RankTable(clock, "here")  # raises if used on another thread
     roots = Roots(proc=proc.root, sys=tmp_path / "sys")
     exporter = ProcessExporter(ProcessConfig(exit_status_ioctl=False))
     await exporter.start(lent("process", clock, roots=roots, ranks=ranks))
@@ -247,7 +248,7 @@ async def test_each_state_is_used_on_the_thread_of_its_owner(
 
 
 async def test_an_exit_at_the_end_of_a_run_is_not_lost(node: Node) -> None:
-    """A status read when the process left reaches the table, or is counted as unknown, though the watch is stopped."""
+    """A status read at the exit reaches the table, or counts as unknown, even if the watch has stopped."""
     keys = node.add(range(10, 12), "4711", status=FAILED)
     node.exits.note_exit(keys[0])
     await node.exits.stop()

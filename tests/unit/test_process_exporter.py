@@ -1,4 +1,4 @@
-"""The exporter around the scanner: which processes it watches, which exits it learns, what it leaves when stopped."""
+"""The exporter around the scanner: watched processes, exits, and its stop."""
 
 import asyncio
 import errno
@@ -29,7 +29,7 @@ START = 5000
 
 
 class Node:
-    """A made-up /proc, a table, and an exporter over them."""
+    """A fake /proc, a table, and an exporter."""
 
     def __init__(self, root: Path) -> None:
         self.proc = ProcTree(root / "proc")
@@ -53,20 +53,20 @@ class Node:
         return [view.process.facts.key.pid for view in self.ranks.snapshot().ranks if view.process.facts]
 
     def unseen(self) -> None:
-        """Let more time pass than an ended rank is shown without a scrape."""
+        """Let more time pass than a rank is shown without a look."""
         self.clock.advance(UNSEEN_SECONDS + 1.0)
         self.ranks.tick()
 
 
 def open_pidfds() -> int:
-    """How many pidfds this process holds."""
+    """Return the number of this process's pidfds."""
     links = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]
     return sum("pidfd" in os.readlink(link) for link in links if os.path.lexists(link))
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    """An empty node; whatever is done with it, no pidfd stays open."""
+    """Provide an empty node; at the end no pidfd may be left open."""
     before = open_pidfds()
     yield Node(tmp_path)
     assert open_pidfds() == before
@@ -74,14 +74,14 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 @pytest.fixture
 def rank(node: Node, child: subprocess.Popen[bytes]) -> ProcessKey:
-    """The child as a rank process of the node."""
+    """Provide the child as a rank process of the node."""
     return node.add(child.pid)
 
 
 def test_pidfd_is_of_the_process_itself(
     node: Node, child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A pidfd is kept only when the start time still fits; a pid that is gone or another's gives none."""
+    """A pidfd is kept only if the start time still matches; an exited process or a reused pid gives none."""
     key, proc = node.add(child.pid), ProcFS(node.proc.root)
     before, pidfd = open_pidfds(), open_pidfd(proc, key)
     assert isinstance(pidfd, int)
@@ -90,7 +90,7 @@ def test_pidfd_is_of_the_process_itself(
     assert open_pidfds() == before
     child.kill()
     child.wait()
-    assert isinstance(open_pidfd(proc, key), ProcessLookupError)  # of another pid namespace than the /proc we read
+    assert isinstance(open_pidfd(proc, key), ProcessLookupError)  # of a pid namespace other than that of the /proc
     node.proc.remove(child.pid)
     assert open_pidfd(proc, key) is None
     node.add(child.pid)
@@ -136,7 +136,7 @@ async def test_stopped_exporter_shows_no_rank(node: Node, rank: ProcessKey) -> N
 
 
 def write_group(group: Path, seconds: int) -> None:
-    """Make up a control group with these waits for CPUs, a quarter for disks, and half for its quota."""
+    """Write a control group with ``seconds`` of waits for CPUs, a quarter of it for disks, and half for its quota."""
     group.mkdir(parents=True, exist_ok=True)
     for name, waits in (("cpu", 1_000_000), ("io", 250_000)):
         (group / f"{name}.pressure").write_text(f"some avg10=0.00 total={seconds * waits}\n")
@@ -144,14 +144,14 @@ def write_group(group: Path, seconds: int) -> None:
 
 
 def lines(exporter: ProcessExporter) -> set[str]:
-    """What the exporter shows, as name{values} value."""
+    """Return the series in the form name{values} value."""
     metrics = samples(exporter.families(exporter.snapshot()))
     return {f"{s.name.removeprefix('rankwatch_')}{{{','.join(s.labels.values())}}} {s.value:g}" for s in metrics}
 
 
 @pytest.mark.parametrize("all_values", [False, True])
 async def test_what_a_rank_uses_is_shown(node: Node, rank: ProcessKey, all_values: bool) -> None:
-    """A labelled rank shows its usage, with all_values also its CPUs, and its job the waits of its control groups."""
+    """A labelled rank shows its usage (with all_values also its CPUs), and its job the waits of its control groups."""
     exporter = await node.start(all_values=all_values)
     group = node.context.roots.sys / "fs/cgroup/unified/made.slice"
     for seconds in (1, 3, 8):
@@ -173,7 +173,7 @@ async def test_what_a_rank_uses_is_shown(node: Node, rank: ProcessKey, all_value
 
 
 async def test_look_that_outlasts_the_exporter(node: Node, rank: ProcessKey) -> None:
-    """A look that comes back after the exporter was stopped changes nothing and leaves no descriptor open."""
+    """A look that ends after the exporter was stopped changes nothing and leaves no descriptor open."""
     exporter = await node.start()
     await exporter.update()
     exporter._exits._unwatch(rank)
