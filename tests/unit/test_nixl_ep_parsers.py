@@ -213,8 +213,7 @@ TRIPLE = (
 
 
 def test_srun_that_the_plan_ends() -> None:
-    """The three lines of a planned end count as planned if all are there, srun has no other line, and the plan kills
-    ranks."""
+    """A planned end has all three lines, no other line of srun, and a plan that kills ranks."""
     for lines, kills, is_planned in (
         (TRIPLE, True, True),
         (TRIPLE, False, False),

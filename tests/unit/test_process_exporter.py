@@ -53,7 +53,7 @@ class Node:
         return [view.process.facts.key.pid for view in self.ranks.snapshot().ranks if view.process.facts]
 
     def unseen(self) -> None:
-        """Let more time pass than a rank is shown without a look."""
+        """Let UNSEEN_SECONDS pass, after which unobserved ranks are hidden."""
         self.clock.advance(UNSEEN_SECONDS + 1.0)
         self.ranks.tick()
 
@@ -119,7 +119,7 @@ async def test_exit_during_a_look(node: Node, rank: ProcessKey) -> None:
 
 
 async def test_stopped_exporter_shows_no_rank(node: Node, rank: ProcessKey) -> None:
-    """Without looks live ranks soon vanish; the first look of a new exporter brings them back."""
+    """Ranks are hidden UNSEEN_SECONDS after the exporter stopped; the first look of a new exporter shows them again."""
     exporter = await node.start()
     await exporter.update()
     node.clock.advance(1.0)

@@ -20,7 +20,7 @@ STEP = f"{SLURM}/step_0/user/task_0"
 
 
 class Node:
-    """Processes and control groups, made up; the user who runs the test stands for root."""
+    """Fake processes and control groups; the test's user stands in for root."""
 
     def __init__(self, folder: Path) -> None:
         self.proc = ProcTree(folder / "proc")
@@ -34,7 +34,7 @@ class Node:
         return OwnerSearch(Roots(self.proc.root, self.sys, log=self.log), proc).look(stat, uid, proc.cgroup(pid))
 
     def owner_in(self, path: str, *, hierarchy: str = "", made: bool = True) -> tuple[Owner, str]:
-        """The owner of a process in a control group; ``made``: the group's directory exists."""
+        """Return the owner of a process in a control group; ``made``: the group's directory exists."""
         if made:
             (self.groups / hierarchy / path.lstrip("/")).mkdir(parents=True)
         self.proc.add(100, uid=1000, cgroup=f"0:{hierarchy}:{path}\n")
@@ -43,7 +43,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    """A node with root's directories."""
+    """Provide a node whose directories belong to root."""
     monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid())
     return Node(tmp_path)
 
@@ -75,7 +75,7 @@ CONTAINER_PATHS = (
     *((path, Owner("container", CONTAINER), True) for path in CONTAINER_PATHS),
 ])  # fmt: skip
 def test_pods_and_containers(path: str, owner: Owner, made: bool, node: Node) -> None:
-    """Groups of kubelet, Docker, Podman and containerd name pod and container, also by a path upwards."""
+    """Groups of kubelet, Docker, Podman and containerd name pod and container, even by a path that leads upwards."""
     assert node.owner_in(path, made=made) == (owner, CONTAINER)
 
 
@@ -102,13 +102,13 @@ LOGIN = "/user.slice/user-1000.slice/user@1000.service"
     "path", ["/", "/user.slice", LOGIN, *(LOGIN + path for path in (STEP, *POD_PATHS, f"/docker/{CONTAINER}"))]
 )
 def test_a_users_own_groups_prove_nothing(path: str, node: Node) -> None:
-    """Groups below a login's, whatever their names, leave a process its user's."""
+    """A process in a group below a login session belongs to its user, whatever the group's name."""
     assert node.owner_in(path, made=path != "/") == (Owner("user", "1000"), "")
 
 
 @pytest.mark.parametrize("path", [STEP, *POD_PATHS, f"/docker/{CONTAINER}"])
 def test_a_directory_that_is_not_roots_proves_nothing(path: str, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A group at the right place that another user made, or that is not there, leaves a process its user's."""
+    """A group that another user made, or that does not exist, is no proof: the process belongs to its user."""
     monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid() + 1)
     assert node.owner_in(path) == (Owner("user", "1000"), "")
     monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid())
@@ -116,7 +116,7 @@ def test_a_directory_that_is_not_roots_proves_nothing(path: str, node: Node, mon
 
 
 def test_a_pod_inside_a_pod_is_the_outer_one() -> None:
-    """The first pod from the root counts, whatever a container names its own groups."""
+    """The first pod from the root counts, whatever names a container gives its own groups."""
     other = POD.replace("c7", "ff")
     owner_group = group_of(f"/kubepods/burstable/pod{POD}/pod{other}/{CONTAINER}")
     assert owner_group == Group("pod", POD, "", f"/kubepods/burstable/pod{POD}")
@@ -124,7 +124,7 @@ def test_a_pod_inside_a_pod_is_the_outer_one() -> None:
 
 
 def test_a_pods_namespace_is_that_of_its_logs(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The namespace comes from the folder of the pod's logs; pods of one namespace are one owner."""
+    """The namespace comes from the directory of the pod's logs; pods of one namespace are one owner."""
     (node.log / f"pods/team-a_trainer-0_{POD}").mkdir(parents=True)
     owner, _ = node.owner_in(POD_PATHS[0])
     assert (owner.namespace, owner.key) == ("team-a", "namespace/team-a")
@@ -136,7 +136,7 @@ def test_a_pods_namespace_is_that_of_its_logs(node: Node, monkeypatch: pytest.Mo
 
 
 def test_a_pods_name_by_another_user_is_none(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder of logs that is not root's names no pod."""
+    """A log directory that root does not own names no pod."""
     (node.log / f"pods/team-a_trainer-0_{POD}").mkdir(parents=True)
     monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid() + 1)
     beside = f"/../kubepods-burstable-pod{SLICE}.slice/cri-containerd-{CONTAINER}.scope"
@@ -144,7 +144,7 @@ def test_a_pods_name_by_another_user_is_none(node: Node, monkeypatch: pytest.Mon
 
 
 def tree(node: Node, *chain: dict[str, object]) -> Owner:
-    """The owner of the last of a chain of processes that begins with a child of init."""
+    """Return the owner of the last process in a chain that begins with a child of init."""
     for number, state in enumerate(chain):
         node.proc.add(100 + number, parent=1 if number == 0 else 99 + number, **state)  # type: ignore[arg-type]
     return node.owner(99 + len(chain))[0]
@@ -169,5 +169,6 @@ A_USERS = Owner("user", "1000")
     ((DAEMON, *[TASK] * (MAX_ANCESTORS + 1)), A_USERS),
 ])  # fmt: skip
 def test_slurms_daemon_as_an_ancestor(chain: tuple[dict[str, object], ...], expected: Owner, node: Node) -> None:
-    """A slurmstepd among the ancestors proves the job if it and all above it are root's and of no login."""
+    """A slurmstepd among the ancestors proves the job if it and its ancestors run as root, outside of a login
+    session."""
     assert tree(node, *chain) == expected

@@ -1,4 +1,4 @@
-"""Which processes are ranks."""
+"""The search for rank processes."""
 
 import os
 from pathlib import Path
@@ -14,13 +14,14 @@ from exporters.process.rank_search import LOOK_AGAIN_SECONDS, NAMED_SECONDS, OLD
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """An empty node."""
+    """Provide an empty node."""
     return Node(tmp_path)
 
 
 @pytest.mark.parametrize("thread", ["NCCL RAS", "NCCL Progress 0", "pt_nccl_watchdg", "pt_nccl_heartbt"])
 def test_thread_makes_a_rank(node: Node, thread: str) -> None:
-    """A thread that NCCL or PyTorch's NCCL process group made makes a rank; an inherited RANK alone makes none."""
+    """A process with a thread of NCCL or of PyTorch's NCCL process group is a rank; an inherited RANK alone is no
+    proof."""
     node.proc.add(9, threads={8: "NCCLx", 7: "nccl", 6: "cuda-EvtHandlr", 5: "python3"}, environment={"RANK": "3"})
     node.proc.add(10, threads={11: thread}, environment={"RANK": "3", "SECRET": "x"})
     facts = node.look().new
@@ -29,7 +30,7 @@ def test_thread_makes_a_rank(node: Node, thread: str) -> None:
 
 
 def test_launcher_shell_and_loaders(node: Node) -> None:
-    """Of a launcher, a shell, a rank and its data loaders (forked: same files, same maps) only the rank is one."""
+    """Of a launcher, a shell, a rank and its forked data loaders, only the rank counts as a rank."""
     log, writer_key = node.log(30)
     rank = {"environment": {"RANK": "0"}, "maps": NCCL_MAPS, "files": {3: log, **GPU}}
     node.proc.add(10, name="torchrun", environment={"WORLD_SIZE": "8"})
@@ -41,8 +42,8 @@ def test_launcher_shell_and_loaders(node: Node) -> None:
 
 
 def test_library_and_gpu_without_records(node: Node) -> None:
-    """Without threads and records, the topmost process that maps the library and uses a GPU is the rank."""
-    node.proc.add(31, parent=30, maps=NCCL_MAPS, files=GPU)  # found before its parent: pids may wrap
+    """Without NCCL threads and records, the topmost process that maps the library and uses a GPU is the rank."""
+    node.proc.add(31, parent=30, maps=NCCL_MAPS, files=GPU)  # found before its parent, because pids may wrap
     node.proc.add(30, parent=10, maps=NCCL_MAPS, files=GPU)
     node.proc.add(12, parent=10, maps=NCCL_MAPS, files=GPU)
     node.proc.add(10, name="vllm", maps=NCCL_MAPS)
@@ -50,7 +51,7 @@ def test_library_and_gpu_without_records(node: Node) -> None:
 
 
 def test_child_of_a_rank_from_before_a_restart(node: Node) -> None:
-    """A forked child of a rank that the agent knew before its restart is none, at the first look too."""
+    """A forked child of a rank that the agent knew before its restart is no rank, even at the first look."""
     node.add_rank(30, maps=NCCL_MAPS, files=GPU)
     node.proc.add(40, parent=30, maps=NCCL_MAPS, files=GPU)
     node.known = [ProcessKey(30, 5000)]
@@ -58,7 +59,7 @@ def test_child_of_a_rank_from_before_a_restart(node: Node) -> None:
 
 
 def test_late_initialisation(node: Node) -> None:
-    """A process is looked at again when its threads change in number, and after half a minute anyway."""
+    """A process is examined again when its number of threads changes, and after half a minute."""
     node.proc.add(10)
     assert node.evidence() == {}
     node.add_rank(10)
@@ -70,7 +71,7 @@ def test_late_initialisation(node: Node) -> None:
 
 
 def test_a_thread_that_is_named_after_the_look(node: Node) -> None:
-    """A thread that had no name of its own yet when it was looked at makes a rank two seconds later."""
+    """A thread that gets its name after the look makes its process a rank two seconds later."""
     node.proc.add(10, threads={11: "python3"})
     assert node.evidence() == {}
     node.add_rank(10)
@@ -78,7 +79,7 @@ def test_a_thread_that_is_named_after_the_look(node: Node) -> None:
 
 
 def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
-    """A process seen for ten minutes is looked at every ten seconds; a young one at each look."""
+    """A process seen for ten minutes is examined every ten seconds; a young one at each look."""
     node.proc.add(10)
     node.look()
     node.look(after=YOUNG_SECONDS)
@@ -87,7 +88,7 @@ def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
 
 
 def test_a_process_that_runs_is_not_in_exec(node: Node) -> None:
-    """The memory of a process that runs has a text, and a kernel's thread has none at all."""
+    """The memory of a running process has program text; a kernel thread has no memory."""
     assert not ProcFS(Path("/proc")).is_in_exec(os.getpid())
     proc = ProcFS(node.proc.root)
     node.proc.add(10)
@@ -98,12 +99,12 @@ def test_a_process_that_runs_is_not_in_exec(node: Node) -> None:
 
 
 def rank(number: int, of: int = 2, **more: str) -> dict[str, str]:
-    """The environment that torchrun gives a rank."""
+    """Return the environment that torchrun gives a rank."""
     return {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": str(of), "MASTER_PORT": "29500", **more}
 
 
 def gloo_job(node: Node) -> None:
-    """A torchrun with two ranks. Rank 0 has a shell above it and two loaders below."""
+    """Add a torchrun with two ranks; rank 0 has a shell above it and two loaders below."""
     node.proc.add(10, name="torchrun", environment={"WORLD_SIZE": "2", "RANK": "0"})  # as in a pod of PyTorchJob
     node.proc.add(20, name="bash", parent=10, environment=rank(0))
     node.proc.add(30, parent=20, environment=rank(0))
@@ -113,14 +114,15 @@ def gloo_job(node: Node) -> None:
 
 
 def test_ranks_of_gloo_are_counted(node: Node) -> None:
-    """Each rank without NCCL counts once: no launcher, no shell, no child that inherits its environment."""
+    """Each rank without NCCL counts once; its launcher, shell and children do not count."""
     gloo_job(node)
     scan = node.look()
     assert (scan.new, scan.without_nccl) == ((), 2)
 
 
 def test_what_names_no_rank(node: Node) -> None:
-    """A rank without a size, at or above it, or not a number names none; nor does Slurm's alone."""
+    """A rank without a size, outside its size, or that is no number names no rank; Slurm's variables alone do not
+    either."""
     for pid, environment in enumerate(
         (
             {"RANK": "0"},
@@ -139,7 +141,7 @@ def test_what_names_no_rank(node: Node) -> None:
 
 
 def test_ranks_with_nccl_do_not_count(node: Node) -> None:
-    """A rank that has NCCL, its launcher and its children are no processes without NCCL."""
+    """A rank with NCCL, its launcher and its children do not count as processes without NCCL."""
     gloo_job(node)
     node.proc.add(30, parent=20, environment=rank(0), threads={33: "NCCL RAS"})
     node.proc.add(40, parent=10, environment=rank(1), threads={43: "pt_nccl_watchdg"})
@@ -148,7 +150,8 @@ def test_ranks_with_nccl_do_not_count(node: Node) -> None:
 
 
 def test_ranks_where_configured(node: Node) -> None:
-    """With the option they are ranks once SETTLED_SECONDS old, and count as processes without NCCL no more."""
+    """With the option, processes become ranks SETTLED_SECONDS after their start, and no longer count as without
+    NCCL."""
     node.without_nccl = True
     gloo_job(node)
     assert node.evidence() == {}
@@ -185,7 +188,7 @@ def test_a_restarted_rank_counts_at_once(node: Node) -> None:
 
 
 def ready_ranks(node: Node) -> dict[int, str]:
-    """Return the ranks that five looks in two and a half minutes give."""
+    """Return the ranks that five looks within two and a half minutes find."""
     new: dict[int, str] = {}
     for _ in range(5):
         new |= node.evidence(after=SETTLED_SECONDS / 2)
@@ -193,7 +196,7 @@ def ready_ranks(node: Node) -> dict[int, str]:
 
 
 def test_ranks_of_one_job_in_different_looks(node: Node) -> None:
-    """A rank that a launcher starts a look after another one is a rank too, also when both are started again."""
+    """A rank that a launcher starts one look after the first is a rank too, even if both restart."""
     node.without_nccl = True
     node.proc.add(10, name="torchrun")
     for first, second, port in ((30, 40, "1"), (50, 60, "2")):
@@ -217,7 +220,7 @@ def test_jobs_of_mpi_of_one_size(node: Node) -> None:
 
 
 def test_a_rank_that_runs_a_shell(node: Node) -> None:
-    """A rank with a shell and its program below it in the first minute stays a rank."""
+    """A rank that runs a program through a shell in its first minute stays a rank."""
     node.without_nccl = True
     gloo_job(node)
     node.proc.add(33, name="sh", parent=30, environment=rank(0))
@@ -240,7 +243,7 @@ def test_another_program_of_the_script_is_no_restart(node: Node) -> None:
 
 
 def test_a_look_between_fork_and_exec(node: Node) -> None:
-    """A rank that a look saw while it still had its launcher's program and environment is a rank."""
+    """A rank is found even if a look saw it between fork and exec, with its launcher's program and environment."""
     node.without_nccl = True
     launchers = {"WORLD_SIZE": "2", "RANK": "0"}
     node.proc.add(10, name="torchrun", environment=launchers)
@@ -252,7 +255,7 @@ def test_a_look_between_fork_and_exec(node: Node) -> None:
 
 
 def test_a_reused_pid_is_no_launcher(node: Node) -> None:
-    """A rank that has the pid of another rank's former launcher is no launcher."""
+    """A rank with the reused pid of another rank's launcher is no launcher."""
     node.without_nccl = True
     node.proc.add(10, name="torchrun")
     node.proc.add(30, parent=10, environment=rank(0), start=6000)
@@ -297,7 +300,7 @@ def test_environments_take_a_part_of_a_look(node: Node, monkeypatch: pytest.Monk
 
 
 def test_a_blocked_process_is_not_read(node: Node) -> None:
-    """The environment of a process in uninterruptible sleep is read once it goes on."""
+    """The environment of a process in uninterruptible sleep is read after it wakes up."""
     node.proc.add(10, environment=rank(0), state="D")
     assert node.look().without_nccl == 0
     node.proc.add(10, environment=rank(0))

@@ -1,4 +1,4 @@
-"""Running and ended rank processes, the files that they hold, and which of them the OOM killer ended."""
+"""Running and ended rank processes, their files, and OOM kills."""
 
 import errno
 import os
@@ -32,7 +32,7 @@ KEY = ProcessKey(10, 5000)
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """An empty node."""
+    """Provide an empty node."""
     return Node(tmp_path)
 
 
@@ -68,7 +68,7 @@ def test_a_known_rank_that_makes_no_sense_has_not_left(node: Node, monkeypatch: 
 
 
 def test_a_file_begun_anew_is_linked_at_the_next_look(node: Node) -> None:
-    """A writer that closed its file and made another is linked when its records are seen, not seconds later."""
+    """If a writer closed its file and made another, it is linked in the first look with records of the new file."""
     for number, host in ((3, "h"), (4, "other")):
         path, writer = node.log(10, host)
         node.add_rank(10, files={number: path})
@@ -76,7 +76,7 @@ def test_a_file_begun_anew_is_linked_at_the_next_look(node: Node) -> None:
 
 
 def test_a_clock_that_is_set_counts_for_the_next_rank(node: Node) -> None:
-    """When a rank was started is reckoned from the boot time that the kernel gives when the rank is found."""
+    """A rank's start time is computed from the kernel's boot time at the rank's discovery."""
     starts = []
     for pid in (10, 20):
         node.add_rank(pid)
@@ -86,7 +86,8 @@ def test_a_clock_that_is_set_counts_for_the_next_rank(node: Node) -> None:
 
 
 def test_writer_in_another_pid_namespace(node: Node) -> None:
-    """A writer's own pid is matched in its pid namespace, and by the file held open among equals."""
+    """A writer's pid is matched in its pid namespace; among equal pids, the process that holds the file open is
+    linked."""
     first, writer_key = node.log(7, "a")
     second, _ = node.log(7, "b")
     node.proc.add(100, namespace_pids=(100, 7), files={3: first})
@@ -98,7 +99,7 @@ def test_writer_in_another_pid_namespace(node: Node) -> None:
 
 
 def test_descriptors_unreadable(node: Node) -> None:
-    """Where descriptors may not be read, a writer's pid is believed outside containers only."""
+    """If descriptors are unreadable, a writer's pid counts only outside containers."""
     _, outside = node.log(100)
     _, inside = node.log(7)
     node.proc.add(100)
@@ -123,7 +124,7 @@ def test_zombie_has_left(node: Node) -> None:
 
 @pytest.mark.slow
 def test_new_ranks_of_a_look_are_bounded(node: Node) -> None:
-    """One new rank process over the bound of a look is found in the next, and so is one that was refused."""
+    """A new rank above the limit of a look is found in the next look, and so is a rank that the table refused."""
     for pid in range(10, 10 + MAX_NEW + 1):
         node.add_rank(pid)
     assert [len(node.look().new) for _ in range(2)] == [MAX_NEW, 1]
@@ -133,14 +134,14 @@ def test_new_ranks_of_a_look_are_bounded(node: Node) -> None:
 
 @pytest.mark.slow
 def test_users_take_turns_in_a_look(node: Node) -> None:
-    """The ranks of a user are found in the first look, whatever number of another's there is."""
+    """A user's ranks are found in the first look, however many ranks another user has."""
     for pid in (*range(10, 10 + 2 * MAX_NEW), 9000, 9001):
         node.add_rank(pid, uid=1000 if pid >= 9000 else 1001)
     assert {9000, 9001} <= {facts.key.pid for facts in node.look().new}
 
 
 class Group:
-    """A control group of ranks; a ledger distinguishes their exits."""
+    """A control group of ranks, and the ledger that assigns its kills to exits."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -162,7 +163,7 @@ class Group:
             self.ledger.keep(known.oom for known in self.result.standing.values())
 
     def is_oom(self, pid: int) -> bool:
-        """Whether a SIGKILL that ends the process now counts as the OOM killer's."""
+        """Return whether a SIGKILL that ends the process now counts as an OOM kill."""
         assert self.result is not None
         before = self.result.standing[ProcessKey(pid, 5000)].oom
         return self.ledger.assign(before, oom_now(before))
@@ -170,12 +171,12 @@ class Group:
 
 @pytest.fixture
 def group(node: Node) -> Group:
-    """An empty group."""
+    """Provide an empty group."""
     return Group(node)
 
 
 def test_look_between_oom_kill_and_exit(group: Group) -> None:
-    """A look that comes between the kill and the exit does not hide it; older kills are no cause."""
+    """A look between the kill and the exit does not hide the kill; an older kill is no cause."""
     group.add(10)
     group.look()
     for kills, looks, is_oom in ((1, 1, True), (2, 2, False)):
@@ -187,13 +188,13 @@ def test_look_between_oom_kill_and_exit(group: Group) -> None:
 @pytest.mark.parametrize("dying", [{"pending": 1 << 8}, {"exiting": True}])
 @pytest.mark.parametrize("looks", [1, 2, 30])
 def test_oom_kill_of_a_process_that_takes_long_to_die(group: Group, dying: dict[str, Any], looks: int) -> None:
-    """An exit long after its OOM kill is still an OOM kill; a SIGKILL that was pending is not taken back."""
+    """An exit long after its OOM kill still counts as one; a pending SIGKILL stays recorded."""
     group.add(10)
     group.look(2)
     group.kills(1)
     group.add(10, **dying)
     group.look(looks)
-    group.add(10, exiting=True)  # SIGKILL is not pending any more once it is being handled
+    group.add(10, exiting=True)  # SIGKILL is no longer pending while it is handled
     group.look(looks)
     assert group.is_oom(10)
     assert group.result is not None
@@ -201,7 +202,7 @@ def test_oom_kill_of_a_process_that_takes_long_to_die(group: Group, dying: dict[
 
 
 def test_control_group_made_anew(group: Group) -> None:
-    """Kills of a group are forgotten with its last rank: another group of the same name counts from zero."""
+    """A group's kills are forgotten with its last rank: a new group of the same name counts from zero."""
     for pid, kills in ((10, 3), (11, 1)):
         group.kills(0)
         group.add(pid)
@@ -214,7 +215,7 @@ def test_control_group_made_anew(group: Group) -> None:
 
 
 class Step:
-    """A job step of Slurm, in which each rank has a group of its own, below the step's."""
+    """A Slurm job step in which each rank has its own group below the step's."""
 
     def __init__(self, node: Node, ranks: int = 8) -> None:
         self.node = node
@@ -235,7 +236,7 @@ class Step:
         (group / "memory.events").write_text(f"oom_kill {kills}\noom_group_kill {groups}\n")
 
     def count(self, kills: int, groups: int = 0, task: int | None = None) -> None:
-        """Set the kernel's counts, in a task's group and in those above it."""
+        """Set the kernel's counts in a task's group and in those above it."""
         above = [parent for parent in self.step.parents if parent.is_relative_to(self.slice)]
         for group in ([] if task is None else [self.step / f"task_{task}"]) + [self.step, *above]:
             self._count(group, kills, groups)
@@ -247,13 +248,13 @@ class Step:
 
 @pytest.fixture
 def step(node: Node) -> Step:
-    """A step of eight ranks."""
+    """Provide a step of eight ranks."""
     return Step(node)
 
 
 @pytest.mark.parametrize("gone", ["task_100", "", "..", "../..", "../../.."])
 def test_group_that_went_with_its_process(step: Step, gone: str) -> None:
-    """If a task's group is gone, the nearest group above counts its kill, for one victim per kill."""
+    """If a task's group is removed, the nearest group above counts its kill, for one victim per kill."""
     step.count(1, task=100)
     shutil.rmtree((step.step / gone).resolve())
     assert step.is_oom(100)
@@ -278,7 +279,7 @@ def test_group_that_could_not_be_read_before(node: Node) -> None:
 
 
 def test_whose_file_a_process_that_cannot_be_looked_into_wrote(node: Node) -> None:
-    """Where descriptors may not be read, a process is taken for the writer of a file of its own user's alone."""
+    """If descriptors are unreadable, a process counts as a file's writer only if it runs as the file's user."""
     _, writer_key = node.log(10)
     node.proc.add(10, uid=1000)
     shutil.rmtree(node.proc.root / "10/fd")
@@ -292,7 +293,7 @@ def test_whose_file_a_process_that_cannot_be_looked_into_wrote(node: Node) -> No
 
 @pytest.mark.parametrize(("flags", "linked"), [("0100001", True), ("0100002", True), ("0100000", False)])
 def test_who_only_reads_a_file_did_not_write_it(flags: str, linked: bool, node: Node) -> None:
-    """A process of the right pid that holds a file open for reading is not its writer."""
+    """A process with the right pid that holds a file open for reading is not its writer."""
     path, writer_key = node.log(10)
     node.add_rank(10)
     node.proc.hold(10, path, 7, flags)
@@ -300,7 +301,7 @@ def test_who_only_reads_a_file_did_not_write_it(flags: str, linked: bool, node: 
 
 
 def test_the_files_user_comes_first(node: Node) -> None:
-    """Of two processes of one pid in namespaces of their own that hold a file, the one of the file's user wrote it."""
+    """If two processes with one pid in their namespaces hold a file, the process of the file's user is its writer."""
     path, writer_key = node.log(3)
     for pid, uid in ((10, 1001), (11, 1000)):
         node.proc.add(pid, uid=uid, namespace_pids=(pid, 3), threads={pid + 100: "NCCL RAS"}, files={7: path})
@@ -309,12 +310,12 @@ def test_the_files_user_comes_first(node: Node) -> None:
 
 
 def held_by(proc: Path, *ranks: list[OpenFile]) -> dict[tuple[int, int], str]:
-    """What ranks with these files hold; their pids count from 1."""
+    """Return the files that ranks with these descriptors hold; their pids count from 1."""
     return held_files(ProcFS(proc), {ProcessKey(pid, 1): files for pid, files in enumerate(ranks, 1)})
 
 
 def test_held_files_of_ranks_come_by_turns(tmp_path: Path) -> None:
-    """The first file of each rank comes before the second of any, so that a rank with many files delays no other."""
+    """The first file of each rank comes before any second file, so that a rank with many files delays no other."""
     crowd = [OpenFile(number, f"/crowd-{number}", 1, number) for number in range(100)]
     victim = [OpenFile(3, "/victim", 2, 1)]
     assert list(held_by(tmp_path, crowd, victim).values())[:2] == ["/crowd-0", "/victim"]
@@ -322,7 +323,7 @@ def test_held_files_of_ranks_come_by_turns(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("writer", [1, 2])
 def test_the_path_of_a_held_file_is_its_writers(tmp_path: Path, writer: int) -> None:
-    """A reader's mount path of a record file does not hide the writer's path."""
+    """A file's path is that of its writer, even if a reader has the file under another mount path."""
     files = []
     for pid in (1, 2):
         (tmp_path / f"{pid}/fdinfo").mkdir(parents=True)
@@ -332,7 +333,7 @@ def test_the_path_of_a_held_file_is_its_writers(tmp_path: Path, writer: int) -> 
 
 
 def test_finalized(node: Node) -> None:
-    """A rank that closed its record file while it runs has destroyed its communicators; a new file takes that back."""
+    """A running rank that closed its record file has destroyed its communicators, unless it opens a new file."""
     log, _ = node.log(10)
     for files, after, finalized in (({3: log}, 1.0, False), ({}, 1.0, True), ({3: log}, THREADS_SECONDS, False)):
         node.add_rank(10, files=files)
@@ -341,7 +342,7 @@ def test_finalized(node: Node) -> None:
 
 @pytest.mark.parametrize("how", [{"exiting": True}, {"state": "Z"}, {"start": 6000}])
 def test_descriptors_closed_by_death(node: Node, how: dict[str, object]) -> None:
-    """Descriptors that the kernel closed while it tore the process down are no orderly end."""
+    """Descriptors that the kernel closes when it kills a process are no sign of an orderly end."""
     log, _ = node.log(10)
     node.add_rank(10, files={3: log})
     node.look()
@@ -355,7 +356,8 @@ def test_descriptors_closed_by_death(node: Node, how: dict[str, object]) -> None
 
 
 def test_blocked_thread(node: Node) -> None:
-    """A vital thread in D with the same switch count is blocked since it was first seen so; a switch ends that."""
+    """A vital thread in state D with an unchanged switch count is blocked since its first such look; a switch ends
+    this."""
 
     def blocked_since(switches: int, after: float = THREADS_SECONDS) -> float | None:
         node.proc.add(10, threads={11: "NCCL Progress 0"}, thread_states={11: ("D", switches)})
@@ -370,7 +372,7 @@ def test_blocked_thread(node: Node) -> None:
 
 
 def test_new_ranks_are_searched_in_each_look_within_bounds(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each look searches the descriptors of MAX_NEW_PER_USER new ranks of a user; others, and old ones, wait 5 s."""
+    """Each look reads the descriptors of MAX_NEW_PER_USER new ranks of a user; all other ranks wait 5 s."""
     searched: list[int] = []
     open_files = ProcFS.open_files
 
@@ -402,13 +404,13 @@ def test_counters_of_both_versions(tmp_path: Path) -> None:
     base = tmp_path / "fs/cgroup"
     assert memory_files({"memory": "/job/0", "": "/x"}, tmp_path) == (f"{base}/memory/job/0/memory.oom_control",)
     assert memory_files({"": "/job/0"}, tmp_path) == (f"{base}/job/0/memory.events", f"{base}/job/memory.events")
-    assert memory_files({"": "/"}, tmp_path) == (f"{base}/memory.events",)  # of a control group namespace
+    assert memory_files({"": "/"}, tmp_path) == (f"{base}/memory.events",)  # in a control group namespace
     assert memory_files({"": "/../other"}, tmp_path) == ()
     assert memory_files({}, tmp_path) == ()
 
 
 def test_so_many_groups_are_looked_at(tmp_path: Path) -> None:
-    """Of a deep tree the nearest groups count, MAX_LEVELS of them; a Slurm task's are all there."""
+    """The nearest MAX_LEVELS groups of a deep tree count, which include all groups of a Slurm task."""
     deep = [f"g{number}" for number in range(MAX_LEVELS + 1)]
     scan = unified_groups({"": "/" + "/".join(deep)}, tmp_path)
     assert [Path(known).name for known in scan] == deep[::-1][:MAX_LEVELS]
@@ -425,14 +427,14 @@ def test_so_many_groups_are_looked_at(tmp_path: Path) -> None:
     ("", None),
 ])  # fmt: skip
 def test_counts(tmp_path: Path, text: str, kills: OomKills | None) -> None:
-    """Kills of processes and of whole groups are read; a malformed number gives none."""
+    """Kills of processes and of whole groups are read; a malformed number gives None."""
     (tmp_path / "memory.events").write_text(text)
     assert oom_kills(str(tmp_path / "memory.events")) == kills
     assert oom_kills(str(tmp_path / "gone")) is None
 
 
 class Oomd:
-    """Directories as systemd-oomd marks them, without the rights that this takes."""
+    """Directories with the marks of systemd-oomd, without the rights to set them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.attributes: dict[tuple[str, str], bytes] = {}
@@ -448,13 +450,13 @@ class Oomd:
 
 @pytest.fixture
 def oomd(monkeypatch: pytest.MonkeyPatch) -> Oomd:
-    """Directories without a mark."""
+    """Provide directories without a mark."""
     return Oomd(monkeypatch)
 
 
 @pytest.mark.parametrize("name", ["user.oomd_ooms", "user.oomd_kill"])
 def test_systemd_oomd(oomd: Oomd, name: str) -> None:
-    """Either mark of systemd-oomd shows a group that it killed since the rank was seen."""
+    """Either mark of systemd-oomd shows that it killed the group since the rank was first seen."""
     assert oomd_kills("/job") == 0
     before = OomCount(oomd=(("/job", 0), ("/above", 2)))
     assert not oom_now(before).by_oomd

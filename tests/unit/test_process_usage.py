@@ -1,4 +1,4 @@
-"""What rank processes use and wait for, looked at in a made-up /proc."""
+"""Usage and waits of rank processes in a fake /proc."""
 
 import os
 from pathlib import Path
@@ -19,32 +19,32 @@ TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """A node with one rank, pid 10."""
+    """Provide a node with one rank, pid 10."""
     made = Node(tmp_path)
     add_rank(made)
     return made
 
 
 def add_rank(node: Node, pid: int = 10, **how: object) -> None:
-    """Write a rank, or write it again."""
+    """Write a rank, or replace it."""
     threads = {pid + 1: "NCCL RAS", pid + 2: "worker"}
     node.proc.add(pid, threads=threads, **how)  # type: ignore[arg-type]
 
 
 def usages(node: Node) -> Usages:
-    """What the next look at usage finds."""
+    """Return the result of the next look at usage."""
     rank_usage = node.look(after=THREADS_SECONDS).usages
     assert rank_usage is not None
     return rank_usage
 
 
 def usage(node: Node, key: ProcessKey = RANK) -> RankUsage:
-    """What the next look at usage finds of one rank."""
+    """Return the usage of one rank in the next look at usage."""
     return usages(node).ranks[key]
 
 
 def test_so_often(node: Node) -> None:
-    """Usage is read at the first look and then once in THREADS_SECONDS, for all ranks at once."""
+    """Usage is read at the first look and then once in THREADS_SECONDS, for all ranks together."""
     assert node.look().usages is not None
     add_rank(node, 20)
     assert node.look(after=THREADS_SECONDS - 0.5).usages is None
@@ -76,7 +76,7 @@ def test_waits_of_all_threads(node: Node) -> None:
 
 
 def test_what_is_not_told(node: Node) -> None:
-    """A kernel without schedstat or delay accounting gives no numbers, and the log names what is missing."""
+    """Without schedstat or delay accounting the waits are None, and the log names the missing feature."""
     (node.proc.root / "sys/kernel/task_delayacct").write_text("0\n")
     rank_usage = usage(node)
     assert (rank_usage.run_queue_wait_seconds, rank_usage.io_wait_seconds) == (None, None)
@@ -90,7 +90,7 @@ def test_what_is_not_told(node: Node) -> None:
 
 
 def test_children_are_descendants_that_are_no_ranks(node: Node) -> None:
-    """Descendants count for the nearest rank above; other ranks and strangers do not."""
+    """A descendant counts for the nearest rank above; other ranks and unrelated processes do not count."""
     add_rank(node, 20, parent=10)
     for pid, parent in ((30, 10), (31, 30), (40, 20), (41, 1)):
         node.proc.add(pid, parent=parent)
@@ -102,17 +102,17 @@ def test_children_are_descendants_that_are_no_ranks(node: Node) -> None:
 
 
 def test_reused_pids_make_no_children(node: Node) -> None:
-    """A process older than its parent's pid is no child, nor is one of a ring of parents."""
+    """A process older than its parent is no child, and neither is a process in a ring of parents."""
     for pid, parent, start in ((30, 10, 4999), (31, 32, 5000), (32, 31, 5000)):
         node.proc.add(pid, parent=parent, start=start)
     assert usage(node).children_cpu_seconds is None
 
 
 def test_child_that_ends_between_the_reads(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a child that cannot be read any more nothing is counted twice: its time is taken with the next look."""
+    """If a child exits between two reads, its time counts once, in the next look."""
     node.proc.add(30, parent=10, numbers={UTIME: 100 * TICKS})
     usage(node)
-    add_rank(node, numbers={CUTIME: 101 * TICKS})  # it used a second more, ended, and was waited for
+    add_rank(node, numbers={CUTIME: 101 * TICKS})  # the child used one more second, exited and was reaped
     stat = node.scanner._proc.stat
 
     with monkeypatch.context() as patched:
@@ -129,7 +129,7 @@ def test_child_that_ends_between_the_reads(node: Node, monkeypatch: pytest.Monke
 
 
 def test_stopped_children(node: Node) -> None:
-    """Stopped children count, not the rank itself and no zombies."""
+    """Stopped children count; the rank itself and zombies do not."""
     add_rank(node, state="T")
     for pid, state in ((30, "T"), (31, "S"), (32, "Z"), (33, "T")):
         node.proc.add(pid, parent=10, state=state)
@@ -137,7 +137,7 @@ def test_stopped_children(node: Node) -> None:
 
 
 def test_children_of_a_rank_are_bounded(node: Node) -> None:
-    """Of a rank with more than MAX_PER_RANK children the oldest are read, whatever their names are."""
+    """At most MAX_PER_RANK children of a rank are read, the oldest first, whatever their names are."""
     for number in range(MAX_PER_RANK + 1):
         node.proc.add(1000 + number, parent=10, name="a) R 1\n(", start=6000 + number, state="T")
     node.look(after=0.0)
@@ -148,7 +148,7 @@ def test_children_of_a_rank_are_bounded(node: Node) -> None:
 
 
 def blocked(node: Node, **states: str) -> RankUsage:
-    """Let these threads (t11) sleep so; each waits in the function given."""
+    """Let these threads (t11) sleep in state D; each waits in the given function."""
     tids = {int(name[1:]): function for name, function in states.items()}
     add_rank(node, state="S", thread_states=dict.fromkeys(tids, ("D", 7)))
     for tid, function in tids.items():
@@ -157,7 +157,7 @@ def blocked(node: Node, **states: str) -> RankUsage:
 
 
 def test_blocked_threads(node: Node) -> None:
-    """Threads in uninterruptible sleep count by what they wait for, children's too."""
+    """Threads in uninterruptible sleep count by the cause of their wait, children's threads included."""
     node.proc.add(30, parent=10, state="D")
     node.proc.note(30, 30, wchan="rpc_wait_bit_killable")
     node.look(after=0.0)
@@ -166,20 +166,20 @@ def test_blocked_threads(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("state", "text", "stack", "wait"), [
-    ("I", "cl_sync_io_wait", "", "lustre"),  # no load, as the kernel counts
+    ("I", "cl_sync_io_wait", "", "lustre"),  # no load, by the kernel's count
     ("S", "cl_sync_io_wait", "", None),  # signals end it
     ("D", "folio_wait_bit_common", "[<0>] folio_wait_bit_common+0x1/0x2\n[<0>] nfs4_read+0x1/0x2 [nfsv4]\n", "nfs"),
     *(("D", odd, "", "other") for odd in ("0", "", "x y", "x\ny", "1abc", "a" * 200)),
 ])  # fmt: skip
 def test_wait_of_a_thread(node: Node, state: str, text: str, stack: str, wait: str | None) -> None:
-    """The whole stack decides the wait where it is readable, else the innermost function; an unknown one is "other"."""
+    """A readable stack decides the cause of a wait, otherwise the innermost function; an unknown one is "other"."""
     add_rank(node, thread_states={12: (state, 7)})
     node.proc.note(10, 12, wchan=text, **({"stack": stack} if stack else {}))
     assert usage(node).blocked == (((wait, 1),) if wait else ())
 
 
 def wait_for_pages(node: Node, call: str, *, mount_id: str = "47", file_system: str = "nfs4") -> RankUsage:
-    """Let a thread wait for pages, in a system call, with a file system mounted there."""
+    """Let a thread wait for pages in a system call, with a file system mounted there."""
     add_rank(node, thread_states={12: ("D", 7)})
     node.proc.note(10, 12, wchan="folio_wait_bit_common", syscall=call)
     folder = node.proc.root / "10"
@@ -199,23 +199,23 @@ READ, SLEEP = {"x86_64": (0, 35), "aarch64": (63, 101)}.get(os.uname().machine, 
     [("nfs4", "nfs"), ("nfs", "nfs"), ("lustre", "lustre"), ("fuse.s3fs", "fuse"), ("fuse", "fuse"), ("xfs", "disk")],
 )
 def test_wait_for_pages_is_of_the_file_that_is_read(node: Node, file_system: str, wait: str) -> None:
-    """Without it the system call's descriptor gives the file system."""
+    """If a thread waits for pages, the system call's descriptor gives the file system."""
     rank_usage = wait_for_pages(node, f"{READ} 0x5 0x7f00 0x1000 0x0 0x0 0x0 0x7ffe 0x7f01\n", file_system=file_system)
     assert rank_usage.blocked == ((wait, 1),)
 
 
 @pytest.mark.parametrize(("call", "mount_id"), [
     (f"{SLEEP} 0x5 0x0\n", "47"),  # no descriptor
-    (f"{READ} 0x6 0x0\n", "47"),  # none that can be read
+    (f"{READ} 0x6 0x0\n", "47"),  # an unreadable descriptor
     (f"{READ} 0xffffff9c 0x0\n", "47"),
-    (f"{READ} 0x5 0x0\n", "99"),  # unmounted meanwhile
+    (f"{READ} 0x5 0x0\n", "99"),  # unmounted in the meantime
     (f"{READ} 0x5 0x0\n", "x"),
     ("running\n", "47"),
     ("-1 0x7ffe 0x7f01\n", "47"),  # a page fault
     ("", "47"),
 ])  # fmt: skip
 def test_wait_for_pages_of_an_unknown_file(node: Node, call: str, mount_id: str) -> None:
-    """Where the system call, its descriptor or the mount cannot be read the wait is one for a disk."""
+    """If the system call, its descriptor or the mount is unreadable, the wait counts as one for a disk."""
     assert wait_for_pages(node, call, mount_id=mount_id).blocked == (("disk", 1),)
 
 
@@ -234,7 +234,7 @@ def test_wait_that_is_over(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_waits_that_are_read_are_bounded(node: Node) -> None:
-    """Blocked threads beyond MAX_WAITS_READ count as other."""
+    """Blocked threads above MAX_WAITS_READ count as other."""
     threads = {100 + number: "w" for number in range(MAX_WAITS_READ + 1)}
     node.proc.add(10, threads={11: "NCCL RAS", **threads}, thread_states=dict.fromkeys(threads, ("D", 7)))
     for tid in threads:

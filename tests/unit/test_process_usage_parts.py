@@ -1,4 +1,4 @@
-"""What rank processes use and wait for: the parts that decide, and those that add up."""
+"""Usage and waits of rank processes: the pure parts."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from exporters.process.usage.waits import MAX_CPUS, nodes_of, parse_cpus, read_n
 
 
 def thread(tid: int, cpu: int = 0, *, state: str = "S", io: int = 0, start: int = 5000, waited: int = 0) -> Stat:
-    """A thread's, or a process', line."""
+    """Return the stat line of a thread or process."""
     result = parse_stat(stat_line(tid, "python3", state, 1, 0, 1, start, 0))
     assert result is not None
     return msgspec.structs.replace(result, cpu_ticks=cpu, io_wait_ticks=io, waited_cpu_ticks=waited)
@@ -35,7 +35,7 @@ def thread(tid: int, cpu: int = 0, *, state: str = "S", io: int = 0, start: int 
     (f"1 {2**63} 3\n", None),
 ])  # fmt: skip
 def test_schedstat(text: str, nanoseconds: int | None) -> None:
-    """The second number is the wait; three zeros mean a kernel that does not count."""
+    """The second number is the wait; three zeros mean that the kernel does not count."""
     assert parse_schedstat(text) == nanoseconds
 
 
@@ -60,7 +60,8 @@ def test_schedstat(text: str, nanoseconds: int | None) -> None:
     ([], "other"),
 ])  # fmt: skip
 def test_waits(frames: Sequence[str], wait: str) -> None:
-    """A function of a file system or driver anywhere in the stack gives the kind, else a wait for pages."""
+    """A function of a file system or driver anywhere in the stack gives the cause; without one, a wait for pages
+    does."""
     assert wait_of(frames) == wait
 
 
@@ -76,7 +77,7 @@ class Threads:
         self.reads: list[int] = []
 
     def look(self, *threads: Stat) -> tuple[int, int]:
-        """Look, and return the totals: run queue, input and output."""
+        """Look, and return the totals: run queue, and input and output."""
         self.reads = []
         self.totals.note(threads, 1, self._wait)
         return self.totals.run_queue_ns, self.totals.io_wait_ticks
@@ -99,7 +100,7 @@ def test_quiet_threads_are_not_read() -> None:
 
 
 def test_threads_that_end_take_nothing_back() -> None:
-    """An ended thread leaves the totals; a new thread with its number counts from 0."""
+    """The waits of an ended thread stay in the totals; a new thread with its number counts from 0."""
     node = Threads()
     for wait, more, totals in (
         (100, [thread(2)], (0, 0)),
@@ -117,7 +118,7 @@ def test_threads_that_end_take_nothing_back() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("ranks", [MAX_IN_ALL // MAX_PER_RANK + 1, MAX_IN_ALL, MAX_IN_ALL + 1])
 def test_children_of_all_ranks_are_bounded(ranks: int) -> None:
-    """Ranks with more children than fit get equal shares, never more than MAX_IN_ALL together."""
+    """Ranks with more children than the limit get equal shares, with at most MAX_IN_ALL in total."""
     children = [ProcessKey(1, child) for child in range(MAX_PER_RANK + 1)]
     sizes = [len(entry) for entry in shares({ProcessKey(rank, 1): children for rank in range(ranks)}).values()]
     assert len({*sizes}) == 1
@@ -138,7 +139,7 @@ PRESSURE = "some avg10=0.00 avg60=0.00 avg300=0.00 total={}\nfull avg10=0.00 avg
 
 
 def write_group(directory: Path, *, cpu: int | None = None, throttled: str = "") -> None:
-    """Make up a group; ``cpu``: its pressure in microseconds, memory's is twice, that of io three times as much."""
+    """Write a group; ``cpu``: its pressure in microseconds (twice as much for memory, three times for io)."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "cpu.stat").write_text(throttled)
     if cpu is not None:
@@ -147,7 +148,8 @@ def write_group(directory: Path, *, cpu: int | None = None, throttled: str = "")
 
 
 def test_paths_of_both_versions(tmp_path: Path) -> None:
-    """Version 2 lies at the top or, beside version 1, in `unified`; groups above count, for quotas; no root does."""
+    """Version 2 is at the top, or in `unified` next to version 1; groups above count for quotas, the root never
+    does."""
     base = tmp_path / "fs/cgroup"
     base.mkdir(parents=True)
     mixed = group_paths({"": "/a/b", "cpu,cpuacct": "/c"}, tmp_path)
@@ -160,12 +162,12 @@ def test_paths_of_both_versions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/../../etc", "/a/../../b", "/.."])
 def test_paths_do_not_leave_the_hierarchy(tmp_path: Path, path: str) -> None:
-    """The path of a group outside our cgroup namespace names nothing here."""
+    """A group's path outside of the cgroup namespace gives no paths."""
     assert group_paths({"": path, "cpu": path}, tmp_path) == GroupPaths()
 
 
 def test_totals_of_both_versions(tmp_path: Path) -> None:
-    """Pressure is read from the own group, an exhausted quota also from groups above and from version 1."""
+    """Pressure is read from the rank's own group, exhausted quotas also from groups above and from version 1."""
     own, above, old = tmp_path / "a/b", tmp_path / "a", tmp_path / "cpu/c"
     write_group(own, cpu=10, throttled="usage_usec 5\nnr_throttled 0\nthrottled_usec 3\n")
     write_group(above, cpu=500, throttled="throttled_usec 7\n")
@@ -191,7 +193,7 @@ def test_odd_pressure_is_none(tmp_path: Path, text: str) -> None:
 
 
 def test_groups_of_a_look_are_bounded(tmp_path: Path) -> None:
-    """A look reads MAX_GROUPS groups, the next look the others."""
+    """A look reads MAX_GROUPS groups, and the next look the rest."""
     groups = [tmp_path / f"g{number}" for number in range(MAX_GROUPS + 1)]
     for group in groups:
         write_group(group, throttled="throttled_usec 1\n")
@@ -220,7 +222,7 @@ Readings = dict[str, GroupTotals]
     ], GroupTotals(1, throttled=1), id="no past of what could not be read"),
 ])  # fmt: skip
 def test_totals_of_a_job(looks: list[Readings], waited: GroupTotals) -> None:
-    """A job's total grows by each of its groups' waits, each once, from 0."""
+    """A job's total grows from 0 by the waits of its groups, each group counted once."""
     jobs = JobTotals()
     for reading in looks:
         jobs.note({"7": list(reading), "8": []}, reading)
@@ -239,12 +241,12 @@ def test_totals_of_a_job(looks: list[Readings], waited: GroupTotals) -> None:
     ("all", set()),
 ])  # fmt: skip
 def test_lists_of_cpus(text: str, expected: set[int]) -> None:
-    """A list gives CPUs up to the greatest number that a CPU can have; any other text gives none."""
+    """A list gives CPUs up to the kernel's highest number; any other text gives none."""
     assert parse_cpus(text) == expected
 
 
 def test_nodes(tmp_path: Path) -> None:
-    """CPUs give the memory nodes that have some of them; without the kernel's folder none."""
+    """CPUs give the memory nodes that have some of them; without the kernel's directory they give none."""
     for node, cpus in ((0, "0-15,32-47"), (1, "16-31"), (10, "")):
         (tmp_path / f"devices/system/node/node{node}").mkdir(parents=True)
         (tmp_path / f"devices/system/node/node{node}/cpulist").write_text(f"{cpus}\n")

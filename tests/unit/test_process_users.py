@@ -1,4 +1,4 @@
-"""Names of users: never waited for."""
+"""Lookups of user names never block a scan."""
 
 import asyncio
 import pwd
@@ -39,7 +39,7 @@ class Directory:
 
 @pytest.fixture
 def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Directory]:
-    """A directory that hangs until the test releases it."""
+    """Provide a directory service that hangs until the test releases it."""
     made = Directory()
     monkeypatch.setattr(pwd, "getpwuid", made.getpwuid)
     yield made
@@ -47,7 +47,7 @@ def directory(monkeypatch: pytest.MonkeyPatch) -> Iterator[Directory]:
 
 
 async def test_a_directory_that_hangs_delays_no_look(directory: Directory, tmp_path: Path) -> None:
-    """While names are waited for ranks are found and shown with the uid; the name follows when it comes."""
+    """While a name lookup hangs, ranks are found and shown with the uid; later the name replaces it."""
     proc, environ = await asyncio.to_thread(ProcTree, tmp_path / "proc"), {"RANK": "0", "SLURM_JOB_ID": "7"}
     await asyncio.to_thread(proc.add, 10, threads={11: "NCCL RAS"}, uid=4242, environment=environ)
     clock = FakeClock()
@@ -71,7 +71,7 @@ async def test_a_directory_that_hangs_delays_no_look(directory: Directory, tmp_p
 
 
 async def test_a_name_is_looked_up_once(directory: Directory) -> None:
-    """Many processes of one user are one question, and its answer is remembered."""
+    """Many processes of one user need one lookup, whose result is cached."""
     learnt: list[tuple[int, str]] = []
     names = UserNames(OwnThread("users"), lambda *lookup: learnt.append(lookup), Logger("process"))
     assert [names.name(7) for _ in range(3)] == ["7"] * 3
@@ -94,7 +94,7 @@ async def test_a_uid_without_a_name(directory: Directory, uid: int) -> None:
 
 
 async def test_names_are_bounded(directory: Directory) -> None:
-    """One name more than the bound replaces the oldest; one uid more than the bound is not waited for."""
+    """Above the limit of names the oldest is evicted; above the limit of lookups a uid gets none."""
     names = UserNames(OwnThread("users"), lambda *_: None, Logger("process"))
     for uid in range(1000, 1000 + MAX_USERS + 1):
         names.name(uid)

@@ -1,4 +1,4 @@
-"""Reading /proc, and other files whole."""
+"""Reads of /proc and of whole files."""
 
 import os
 import re
@@ -17,13 +17,13 @@ from agent.system.whole_file import read_changed
 
 @pytest.fixture
 def tree(tmp_path: Path) -> ProcTree:
-    """An empty /proc."""
+    """Provide an empty /proc."""
     return ProcTree(tmp_path / "proc")
 
 
 @pytest.mark.parametrize("name", ["python3", "a b", "evil) R 1 (x", "", "новый", ")))) "])
 def test_stat_of_any_name(name: str) -> None:
-    """The name stands in brackets and may hold brackets and blanks; PF_KTHREAD marks a kernel thread."""
+    """The name is in parentheses and may have parentheses and blanks; PF_KTHREAD marks a kernel thread."""
     stat = parse_stat(stat_line(7, name, "D", 3, 0x00400040, 5, 123456, 139))
     assert (stat.comm, stat.state, stat.parent_pid, stat.threads, stat.exit_code) == (name, "D", 3, 5, 139)
     assert stat.key == ProcessKey(7, 123456)
@@ -43,7 +43,7 @@ def test_own_process_by_the_real_proc() -> None:
 
 
 def test_vanished_process(tree: ProcTree) -> None:
-    """Everything about a process that is gone is None or empty."""
+    """For a process that has exited, every read gives None or an empty value."""
     proc = ProcFS(tree.root)
     assert (proc.stat(9), proc.status(9), proc.environment(9), proc.open_files(9, is_record_file)) == (
         None,
@@ -77,13 +77,13 @@ def test_open_files_and_holding(tree: ProcTree, tmp_path: Path) -> None:
     assert 5 not in files
     held = files[3]
     assert proc.holds(9, held)
-    assert proc.holds(9, msgspec.structs.replace(held, target="its former name"))  # renamed: the file tells
+    assert proc.holds(9, msgspec.structs.replace(held, target="its former name"))  # renamed: the inode decides
     assert not proc.holds(9, msgspec.structs.replace(held, fd=4))
     assert not proc.holds(9, msgspec.structs.replace(held, fd=6))
 
 
 def test_pending_kill(tree: ProcTree) -> None:
-    """A pending SIGKILL shows in the signal masks; another signal is none."""
+    """A pending SIGKILL is read from the signal masks; another pending signal is ignored."""
     tree.add(8, pending=1 << 8)
     tree.add(9, pending=1 << 14)
     proc = ProcFS(tree.root)
@@ -96,7 +96,7 @@ ME = os.getuid()
 
 
 def test_a_file_is_read_when_it_has_changed(tmp_path: Path) -> None:
-    """A changed file is read once, up to one byte beyond its limit."""
+    """A changed file is read once, up to one byte above its limit."""
     path = tmp_path / "file"
     path.write_text("12345")
     content = read_changed(str(path), 4, None)
@@ -108,7 +108,7 @@ def test_a_file_is_read_when_it_has_changed(tmp_path: Path) -> None:
 
 
 def test_nothing_but_files_is_read(tmp_path: Path) -> None:
-    """A directory, a FIFO and, with an owner, a link or another's file are not read; no descriptor stays open."""
+    """A directory, a FIFO and, with an owner, a link or another user's file are not read; no descriptor stays open."""
     path = tmp_path / "file"
     path.write_text("x")
     (tmp_path / "link").symlink_to(path)

@@ -1,4 +1,4 @@
-"""Which process is which rank, and that it stays so."""
+"""The binding of processes to ranks, and its permanence."""
 
 import msgspec
 import pytest
@@ -10,7 +10,7 @@ from agent.ranks.rank.environment import group_job_id, job_hash
 
 
 def test_world_communicator_settles_at_once(table: Table) -> None:
-    """Once the world communicator is seen there is nothing to wait for."""
+    """A process is bound at once when its world communicator is known."""
     key = table.add(1, environment(3))
     table.record(1, [Membership(WORLD, 3, 8)], key)
     table.tick()
@@ -39,7 +39,7 @@ def test_binding_is_frozen(table: Table, caplog: pytest.LogCaptureFixture) -> No
 
 
 def test_node_rank_in_the_environment(table: Table) -> None:
-    """Siblings that all claim RANK 1 carry their node's rank: the world communicator names them."""
+    """If RANK is 1 in all processes of a node (the node's rank), the world communicator gives their ranks."""
     for pid in (1, 2):
         key = table.add(pid, environment(1))
         table.record(pid, [Membership(WORLD, 7 + pid, 16)], key)
@@ -50,7 +50,7 @@ def test_node_rank_in_the_environment(table: Table) -> None:
 
 
 def test_duplicates_are_counted_not_exported(table: Table) -> None:
-    """Two live processes of one group with the same rank and no communicator: one is exported, one counted."""
+    """If two live processes of one group have one rank and no communicator, one is exported and the other counted."""
     first, _ = table.add(1, environment(1)), table.add(2, environment(1))
     table.tick(BINDING_SECONDS)
     assert (list(table.labels().values()), table.ranks.snapshot().duplicates) == ([1], 1)
@@ -71,7 +71,7 @@ def test_groups_under_one_job_id(table: Table) -> None:
 
 
 def test_job_steps_without_a_rendezvous_are_groups(table: Table) -> None:
-    """Two steps of one job, each with a rank 0: both are shown, the later one with its step's hash appended."""
+    """If two steps of a job each have a rank 0, both are shown, the later one with its step's hash appended."""
     step = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
     table.add(1, step | {"SLURM_STEP_ID": "0"})
     table.add(2, step | {"SLURM_STEP_ID": "1"})
@@ -81,7 +81,7 @@ def test_job_steps_without_a_rendezvous_are_groups(table: Table) -> None:
 
 
 def test_loopback_rendezvous_of_two_pods(table: Table) -> None:
-    """Two jobs that meet at 127.0.0.1:29500 in network namespaces of their own are two jobs, and both are shown."""
+    """Two jobs with the rendezvous 127.0.0.1:29500 in different network namespaces are two jobs, and both are shown."""
     env = {"RANK": "0", "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     for pid, namespace in ((1, 4026532001), (2, 4026532002), (3, 4026532002)):
         process = msgspec.structs.replace(facts(pid, env | {"RANK": str(pid)}), network_namespace=namespace)
@@ -113,12 +113,12 @@ def test_rank_that_cannot_be_told(table: Table) -> None:
 
 
 def test_unseen_writer_gives_way(table: Table, caplog: pytest.LogCaptureFixture) -> None:
-    """Records keep an equal label if their process appears late."""
+    """Records keep their label if their process appears late with the same one."""
     table.ranks.observe_records(writer_key(1), [Membership(WORLD, 5, 8)], None)
     table.tick(BINDING_SECONDS)
     label = table.ranks.label(writer_key(1), WORLD, 5)
     assert label == RankLabel(job_hash(WORLD), "5")
-    assert table.labels() == {}  # no process was seen: nothing is said of its life
+    assert table.labels() == {}  # no process was seen, so no state is shown
     key = table.add(1, None)
     table.ranks.link(writer_key(1), key)
     table.tick(BINDING_SECONDS)

@@ -12,7 +12,7 @@ from agent.ranks import families as rank_families, liveness_page
 
 
 def exposition(table: Table) -> set[str]:
-    """The table's samples as name{values} value."""
+    """Return the table's samples in the form name{values} value."""
     return {
         f"{s.name}{{{','.join(s.labels.values())}}} {s.value:g}"
         for page in (rank_families, liveness_page)
@@ -21,7 +21,7 @@ def exposition(table: Table) -> set[str]:
 
 
 def test_families_of_live_and_dead(table: Table) -> None:
-    """A live rank has info, a dead one exit series and no info; members and jobs are counted."""
+    """A live rank has an info series; a dead rank has exit series and no info; members and jobs are counted."""
     keys = [table.add(pid, environment(pid)) for pid in (1, 2)]
     for pid, key in zip((1, 2), keys, strict=True):
         table.record(pid, [Membership(WORLD, pid, 8, "world", 2)], key)
@@ -43,7 +43,7 @@ def test_families_of_live_and_dead(table: Table) -> None:
 
 
 def test_a_rank_has_one_state(table: Table) -> None:
-    """Each rank has one series of a state, which is 1, whatever states it goes through."""
+    """Each rank has exactly one state series, with value 1, in every state."""
     keys = [table.add(pid, environment(pid)) for pid in (1, 2)]
     table.tick(1.0)
     seen = []
@@ -68,7 +68,7 @@ def test_a_rank_has_one_state(table: Table) -> None:
 
 
 async def test_the_time_of_the_node_is_that_of_the_scrape(table: Table) -> None:
-    """Each page has the node's wall clock as it is when the page is made, also when no tick came in between."""
+    """Each page has the node's wall clock at the time of the page, even if no tick came since the last page."""
     registry = Registry(
         lambda: [Source("ranks", 50_000, table.ranks.timed_snapshot, rank_families.families)],
         Logger("registry"),
@@ -82,12 +82,12 @@ async def test_the_time_of_the_node_is_that_of_the_scrape(table: Table) -> None:
 
 
 def torchrun(rank: int, count: str, most: str = "3") -> dict[str, str]:
-    """The environment of a rank that torchrun started for the (count + 1)-th time."""
+    """Return the environment of a rank after ``count`` restarts by torchrun."""
     return environment(rank) | {"TORCHELASTIC_MAX_RESTARTS": most, "TORCHELASTIC_RESTART_COUNT": count}
 
 
 def test_restarts_to_come(table: Table) -> None:
-    """torchrun's remaining restarts are shown while ranks run and after, from the newest processes."""
+    """torchrun's remaining restarts are shown during and after a run, from the newest processes."""
     old = [table.add(pid, torchrun(pid, "0")) for pid in (1, 2)]
     table.tick(1.0)
     assert "rankwatch_job_restarts_left{4711} 3" in exposition(table)

@@ -1,4 +1,4 @@
-"""The rank table: evidence of processes and records, its bounds, and a restart of the agent."""
+"""The rank table: evidence of processes and records, its limits, and restarts of the agent."""
 
 from signal import SIGSEGV, SIGTERM
 
@@ -19,7 +19,7 @@ MEMBER = Membership(WORLD, 1, 8)
 
 
 def test_host_names_go_with_their_ranks(table: Table) -> None:
-    """A container's host name counts as this node's while its rank is in the table, also after a restart."""
+    """A container's host name counts as this node's while its rank is in the table, even after a restart."""
     key, writer = table.add(1, environment(1)), WriterKey(64, 1, 0, "trainer-0", 1)
     table.ranks.observe_records(writer, [Membership(WORLD, 1, 8)], None)
     table.ranks.link(writer, key)
@@ -36,7 +36,7 @@ def test_a_filling_first_seen_after_the_exit(table: Table) -> None:
     key = table.add(1, environment(1))
     table.record(1, [MEMBER], key, table.clock.time())
     table.ranks.observe_records(writer_key(1, 2), [Membership(TENSOR, 1, 4)], table.clock.time())
-    assert table.ranks.label(writer_key(1, 2), TENSOR, 1) is None  # it runs: who wrote that will be seen
+    assert table.ranks.label(writer_key(1, 2), TENSOR, 1) is None  # the process runs, so the writer will be linked
     table.tick(1.0)
     table.ranks.observe_exit(key, KILLED)
     last = table.clock.time()
@@ -51,7 +51,7 @@ def test_a_filling_first_seen_after_the_exit(table: Table) -> None:
 
 
 def test_the_search_for_the_filling_before_is_bounded(table: Table) -> None:
-    """A process' generation is matched up to the limit of older generations, and not beyond."""
+    """A process's generation is matched up to the limit of older generations, and not beyond."""
     key = table.add(1, environment(1))
     table.record(1, [], key, table.clock.time())
     table.ranks.observe_exit(key, KILLED)
@@ -73,7 +73,7 @@ def test_idle_writer_expires(table: Table) -> None:
 
 
 def test_progress_is_never_in_the_future(table: Table) -> None:
-    """A record from a clock ahead of ours counts as now, and an older one does not turn progress back."""
+    """A record with a time in the future counts as now, and an older record does not move progress back."""
     key = table.add(1, environment(1))
     table.record(1, [], key, table.clock.time() + 3600)
     table.ranks.observe_records(writer_key(1), [], table.clock.time() - 3600)
@@ -84,7 +84,7 @@ def test_progress_is_never_in_the_future(table: Table) -> None:
 
 
 def test_bounds(table: Table) -> None:
-    """One process, writer or membership over the bound is refused and counted."""
+    """Processes, writers and memberships above their limits are refused and counted."""
     for pid in range(MAX_PROCESSES):
         table.add(pid)
     assert not table.ranks.observe_process(facts(MAX_PROCESSES))
@@ -96,7 +96,8 @@ def test_bounds(table: Table) -> None:
 
 
 def test_a_rank_that_ras_misses(table: Table) -> None:
-    """Missed for 15 s it is unresponsive; with newer records the witnesses disagree; heard again it is alive."""
+    """A rank that RAS misses for 15 s is unresponsive; newer records contradict RAS; a report with the rank makes it
+    alive."""
     key = table.add(1, environment(1))
     table.tick(BINDING_SECONDS)
     missed = RasSilence(table.clock.monotonic(), table.clock.time(), reports=2)
@@ -117,7 +118,7 @@ def test_a_rank_that_ras_misses(table: Table) -> None:
 
 
 def test_a_rank_out_of_sight_stays_for_a_moment(table: Table) -> None:
-    """A rank stays shown over a reload, and vanishes five seconds after the last look."""
+    """A rank stays shown during a reload, and vanishes five seconds after the last look."""
     key = table.add(1, environment(1))
     table.tick(BINDING_SECONDS)
     table.ranks.lose_sight()
@@ -134,7 +135,7 @@ def test_a_rank_out_of_sight_stays_for_a_moment(table: Table) -> None:
 
 
 def test_the_snapshot_is_one_object_until_something_changes(table: Table) -> None:
-    """Readers share one frozen snapshot until a tick or a write makes the next."""
+    """Readers share one frozen snapshot until a tick or a write makes the next one."""
     key = table.add(1, environment(1))
     table.tick(2.0)
     changes = (table.tick, lambda: table.ranks.observe_state(key, "D"), lambda: table.record(1, [MEMBER], key))
@@ -152,7 +153,7 @@ def test_the_snapshot_is_one_object_until_something_changes(table: Table) -> Non
 
 
 def test_job_that_ended_while_the_agent_was_down(table: Table) -> None:
-    """Ranks that ended unseen do not prove that they outlived a seen exit."""
+    """Ranks that exited during the agent's downtime do not prove that they outlived an earlier exit."""
     first, second = (table.add(pid, environment(pid)) for pid in range(2))
     table.tick(1.0)
     table.ranks.observe_exit(first, ExitStatus(known=True, signal=SIGTERM))
@@ -168,7 +169,7 @@ def test_job_that_ended_while_the_agent_was_down(table: Table) -> None:
 
 
 def test_checkpoint_keeps_everything(table: Table) -> None:
-    """A table from the checkpoint shows ended ranks at once, and live ranks once they are confirmed."""
+    """A restored table shows ended ranks at once, and live ranks once they are confirmed."""
     gone, lives = table.add(1, environment(1)), table.add(2, environment(2))
     table.record(2, [Membership(WORLD, 2, 8, "world", 2)], lives, table.clock.time())
     table.tick(1.0)
@@ -184,7 +185,7 @@ def test_checkpoint_keeps_everything(table: Table) -> None:
 
 
 def test_rank_that_vanished_while_the_agent_was_down(table: Table) -> None:
-    """A rank of the checkpoint that is found gone has exited; with a peer alive 45 s later it is dead."""
+    """A restored rank that no longer runs has exited; if a peer is alive 45 s later, it is dead."""
     gone, lives = table.add(1, environment(1)), table.add(2, environment(2))
     table.tick(1.0)
     again = table.restarted(30.0)
@@ -197,7 +198,7 @@ def test_rank_that_vanished_while_the_agent_was_down(table: Table) -> None:
 
 @pytest.mark.parametrize(("seconds", "is_its"), [(0.0, True), (1.0, False)])
 def test_what_a_rank_wrote_that_left_unseen(table: Table, seconds: float, is_its: bool) -> None:
-    """A truncated file belongs to the ended rank up to its last sighting, not later."""
+    """A truncated file belongs to the ended rank up to the time when the rank was last seen, not later."""
     gone = table.add(1, environment(1))
     table.record(1, [MEMBER], gone, table.clock.time())
     table.tick(1.0)

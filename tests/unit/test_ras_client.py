@@ -1,4 +1,4 @@
-"""The RAS client against servers that are as they should be, and against those that are not."""
+"""The RAS client with correct and with faulty servers."""
 
 import asyncio
 import itertools
@@ -27,12 +27,12 @@ from exporters.ras.protocol.client import (
 )
 
 QUICK = QueryLimits(step_seconds=1.0, attempts=2, collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
-"""A report has 0.8 s."""
+"""A report must arrive within 0.8 s."""
 SHORT = 64 * 1024
 
 
 class Reply(NamedTuple):
-    """A report, and the seconds it took."""
+    """A report, and its duration in seconds."""
 
     is_json: bool
     body: bytes
@@ -40,7 +40,7 @@ class Reply(NamedTuple):
 
 
 async def query(endpoint: Endpoint, limits: QueryLimits) -> Reply:
-    """Ask, and take whatever comes."""
+    """Query, and accept any reply."""
 
     async def whole(is_json: bool, pieces: AsyncIterator[bytes]) -> tuple[bool, bytes]:
         return is_json, b"".join([piece async for piece in pieces])
@@ -53,7 +53,7 @@ async def query(endpoint: Endpoint, limits: QueryLimits) -> Reply:
 
 
 async def failure(serve: Serve, limits: QueryLimits = QUICK) -> tuple[str, float]:
-    """The stage at which a query fails, and the seconds that took."""
+    """Return the stage at which a query fails, and its duration in seconds."""
     async with served(serve) as endpoint:
         began = time.monotonic()
         with pytest.raises(QueryError) as caught:
@@ -69,7 +69,7 @@ async def failure(serve: Serve, limits: QueryLimits = QUICK) -> tuple[str, float
 async def test_json_is_asked_for_and_read_to_its_end(
     answers: tuple[bytes, ...], report: list[bytes], commands: list[bytes]
 ) -> None:
-    """The client greets, sets timeout and format, and sends one query; a library without JSON is asked for text."""
+    """The client greets, sets timeout and format, and sends one query; from a library without JSON it requests text."""
     heard: list[bytes] = []
     async with served(answering(answers, report, heard)) as endpoint:
         reply = await query(endpoint, QueryLimits())
@@ -78,7 +78,7 @@ async def test_json_is_asked_for_and_read_to_its_end(
 
 
 async def test_a_stopped_process_costs_one_attempt() -> None:
-    """Where the first connection reaches a process that never answers, the second is served."""
+    """If the first connection reaches a process that never replies, the second attempt gets the report."""
     connections = 0
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -95,19 +95,19 @@ async def test_a_stopped_process_costs_one_attempt() -> None:
 
 
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Listen, and never say a word."""
+    """Listen, and send nothing."""
     await reader.read()
 
 
 async def chatter(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Send without end, and without a line's end."""
+    """Send without end, and without a newline."""
     while True:
         writer.write(b"x" * MAX_LINE_BYTES)
         await writer.drain()
 
 
 async def trickling(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer, then send a report byte by byte, for ever."""
+    """Reply, then send a report byte by byte without end."""
     for answer in (*JSON_ANSWERS, b""):
         await reader.readline()
         writer.write(answer)
@@ -118,7 +118,7 @@ async def trickling(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) 
 
 
 async def never_closing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer, send a whole report, and leave the connection open."""
+    """Reply, send a whole report, and leave the connection open."""
     for answer in (*JSON_ANSWERS, b"{}\n"):
         await reader.readline()
         writer.write(answer)
@@ -139,14 +139,14 @@ async def never_closing(reader: asyncio.StreamReader, writer: asyncio.StreamWrit
     pytest.param(never_closing, "deadline", 0.8, id="never closing"),
 ])  # fmt: skip
 async def test_a_bad_server_costs_at_most_its_deadline(serve: Serve, stage: str, seconds: float) -> None:
-    """Each misbehaviour ends the query at its own stage, within the time that stage has."""
+    """Each fault of a server ends the query at a known stage, within that stage's time limit."""
     split_events, took = await failure(serve)
     assert split_events == stage
     assert took < seconds + 1.0
 
 
 async def test_gigabytes_are_cut_off_at_the_cap() -> None:
-    """A report of one byte more than the cap fails; of the cap it is taken, and no more than a piece beyond is read."""
+    """A report at the limit is read, a larger one fails, and little more than the limit is read from the socket."""
     limits = QueryLimits(report_bytes=SHORT)
     async with served(answering(JSON_ANSWERS, [b"x" * SHORT])) as endpoint:
         assert len((await query(endpoint, limits)).body) == SHORT
@@ -160,11 +160,11 @@ async def test_gigabytes_are_cut_off_at_the_cap() -> None:
             yield b"x" * SHORT
 
     assert (await failure(answering(JSON_ANSWERS, gigabytes()), limits))[0] == "size"
-    assert sent < 64 * 1024 * 1024  # the rest is the kernel's buffers
+    assert sent < 64 * 1024 * 1024  # the kernel buffers the rest
 
 
 async def test_a_line_of_more_than_its_cap_fails() -> None:
-    """An answer may be as long as the cap, and not longer."""
+    """A line at the limit is read; a longer one fails."""
     just = b"SERVER PROTOCOL ".ljust(MAX_LINE_BYTES - 1, b"2")
     async with served(answering([just + b"\n", *JSON_ANSWERS[1:]], [b"{}"])) as endpoint:
         assert (await query(endpoint, QUICK)).body == b"{}"
@@ -176,7 +176,7 @@ TEXT = b"[2026-11-20 18:05:23] PEER_DEAD: Process 28141 on node 127.0.201.6 mana
 
 
 def recordings() -> dict[str, list[bytes]]:
-    """The pieces of every recording, by its name."""
+    """Return the pieces of every recording, keyed by name."""
     with tarfile.open(RECORDINGS) as archive:
         return {
             member.name: [json.loads(line).encode() for line in file]
@@ -189,7 +189,7 @@ ALL = recordings()
 
 
 def split(*pieces: bytes) -> list[str]:
-    """The events of a stream that ends after ``pieces``; "" for a line that is none."""
+    """Return the events of a stream that ends after ``pieces``; "" stands for a line without an event."""
     events, rest = [], b""
     for piece in pieces:
         more, rest = split_events(rest + piece)
@@ -198,7 +198,7 @@ def split(*pieces: bytes) -> list[str]:
 
 
 def test_every_recording_gives_its_events() -> None:
-    """All recorded streams of text are read in full; together they hold these events."""
+    """All recorded text streams are read completely; together they have these events."""
     total: Counter[str] = Counter()
     texts = {name: pieces for name, pieces in ALL.items() if not b"".join(pieces).startswith(b"{")}
     for name, pieces in texts.items():
@@ -220,7 +220,7 @@ FRAGMENTS = st.sampled_from([
 
 @given(st.lists(FRAGMENTS, max_size=12), st.lists(st.integers(0, 60_000), max_size=30))
 def test_the_cutting_changes_nothing(fragments: list[bytes], cuts: list[int]) -> None:
-    """Any cutting of a stream gives the same events."""
+    """A stream gives the same events however it is split."""
     stream = b"".join(fragments)
     edges = sorted({0, len(stream), *(cut for cut in cuts if cut < len(stream))})
     pieces = [stream[begin:end] for begin, end in itertools.pairwise(edges)]
@@ -239,7 +239,7 @@ def test_an_event_is_read(stream: bytes, events: list[str]) -> None:
 
 
 def test_what_is_no_event_costs_itself_alone() -> None:
-    """The line after one that is none, or is too long, is read; the beginning of a line is kept within its bound."""
+    """After an invalid or overlong line the next line is read; an unfinished line is kept up to its limit."""
     for line in (b"hello", b"x" * MAX_EVENT_BYTES, b"x" * 10 * MAX_EVENT_BYTES):
         assert split(line + b"\n" + TEXT) == ["", "PEER_DEAD"]
     assert split(TEXT[:20], TEXT[20:]) == ["PEER_DEAD"]

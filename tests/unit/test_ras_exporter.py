@@ -1,4 +1,4 @@
-"""The exporter as the agent runs it, over a made-up /proc and a scripted server."""
+"""The exporter in the agent, with a fake /proc and a scripted server."""
 
 import asyncio
 import json
@@ -27,14 +27,14 @@ LONGEST_INTERVAL_SECONDS = 1.1 * MIN_INTERVAL_SECONDS
 
 @pytest.fixture
 def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
-    """A node, by default with the address that the reports name."""
+    """Provide a node, by default with the address in the reports."""
     node = Node(tmp_path, address=getattr(request, "param", "10.0.0.1"))
     with node.listener:
         yield node
 
 
 def shown(snapshot: RasSnapshot) -> dict[str, list[tuple[str, int, int]]]:
-    """Hash, answers and missing ranks of each job's communicators."""
+    """Return hash, number of replies and of missing ranks for each job's communicators."""
     communicators = {job_id: job.report.communicators for job_id, job in snapshot.reports.items()}
     return {
         job_id: [(entry.hash, entry.responding, entry.missing) for entry in known]
@@ -43,7 +43,7 @@ def shown(snapshot: RasSnapshot) -> dict[str, list[tuple[str, int, int]]]:
 
 
 async def test_the_first_query_comes_within_the_interval_and_the_next_after_it(node: Node) -> None:
-    """Each interval has exactly one query."""
+    """The first query comes within the interval, and each later interval has exactly one."""
     async with node.exporter() as exporter:
         assert node.queries == 0
         assert shown(await node.first_query(exporter)) == {"4711": [("0xab", 4, 0)]}
@@ -54,14 +54,14 @@ async def test_the_first_query_comes_within_the_interval_and_the_next_after_it(n
 
 
 def series_of(exporter: RasExporter, snapshot: RasSnapshot) -> dict[tuple[str, ...], float]:
-    """The series of a snapshot, by family (without its prefix) and labels."""
+    """Return the series of a snapshot, keyed by family (without its prefix) and labels."""
     shown = samples(exporter.families(snapshot))
     return {(sample.name.removeprefix("rankwatch_"), *sample.labels.values()): sample.value for sample in shown}
 
 
 @pytest.fixture
 def nameless(tmp_path: Path) -> Iterator[Node]:
-    """A node with processes of unknown ranks."""
+    """Provide a node with processes of unknown ranks."""
     node = Node(tmp_path, ranks={})
     for pid in (11, 12):
         node.add(pid, {"SLURM_JOB_ID": "4711"}, evidence="library")
@@ -70,7 +70,7 @@ def nameless(tmp_path: Path) -> Iterator[Node]:
 
 
 async def test_who_nothing_has_named_is_learnt_from_one_report(nameless: Node) -> None:
-    """Processes without environment or records get their ranks from their places in the largest communicator."""
+    """Processes without environment or records get their ranks from the largest communicator of a report."""
     node = nameless
     async with node.exporter() as exporter:
         await node.look(exporter, 1.0)
@@ -96,7 +96,7 @@ async def test_a_role_of_off_looks_at_nothing(node: Node) -> None:
 
 @pytest.fixture
 def shared(node: Node) -> Node:
-    """The node with two ranks of another job at the same address."""
+    """Provide a node with two ranks of another job at the same address."""
     for pid, rank in ((21, 0), (22, 1)):
         node.add(pid, environment(rank, world=4, job="4712"))
     return node
@@ -114,7 +114,7 @@ async def test_an_orphan_at_the_address_is_never_connected_to(node: Node) -> Non
 
 
 async def test_a_job_that_is_truly_missing_is_asked_three_times_and_shown(node: Node) -> None:
-    """If three answers agree, most of the job is missing."""
+    """If three replies agree, most of the job is missing."""
     node.replies = [report(3)]
     async with node.exporter() as exporter:
         published = await node.first_query(exporter)
@@ -122,7 +122,7 @@ async def test_a_job_that_is_truly_missing_is_asked_three_times_and_shown(node: 
 
 
 async def test_failures_are_counted_and_old_reports_go(node: Node) -> None:
-    """Failed queries put the next off twice as long each; the last report is shown until the third has failed."""
+    """Each failed query doubles the next interval; the last report is shown until the third failure."""
     node.replies = [report(), None]
     async with node.exporter() as exporter:
         assert list((await node.first_query(exporter)).up.values()) == [True]
@@ -135,7 +135,7 @@ async def test_failures_are_counted_and_old_reports_go(node: Node) -> None:
 
 
 async def test_the_second_of_one_hash_keeps_its_name(node: Node) -> None:
-    """When the first of two communicators of one hash ends, the report has the second by the name that it had."""
+    """If two communicators have one hash and the first ends, the second keeps its name."""
     whole = json.loads(report(launched=5))
     whole["communicators"] = [whole["communicators"][0] | {"secondary_hash": f"{number}:0"} for number in (5, 6)]
     node.replies = [
@@ -148,7 +148,7 @@ async def test_the_second_of_one_hash_keeps_its_name(node: Node) -> None:
 
 
 async def test_a_report_is_shown_while_the_next_is_waited_for(node: Node) -> None:
-    """A query that takes longer than the report is shown takes nothing away before it has ended."""
+    """If a query takes longer than the last report is valid, that report stays until the query ends."""
     node.replies = [report(), report(missing=1)]
     async with node.exporter() as exporter:
         await node.first_query(exporter)
@@ -164,7 +164,7 @@ async def test_a_report_is_shown_while_the_next_is_waited_for(node: Node) -> Non
 
 
 def still_since(snapshot: RasSnapshot) -> float:
-    """When the job's communicator last launched anything."""
+    """Return the time of the last launch in the job's communicator."""
     return snapshot.reports["4711"].watches["0xab"].since_seconds
 
 
@@ -186,13 +186,13 @@ async def test_a_hang_has_one_clock_through_failures_and_an_agents_restart(node:
 
 
 async def test_a_report_is_of_the_job_of_the_process_that_gave_it(shared: Node) -> None:
-    """Of two jobs at one address each report belongs to the queried job."""
+    """If two jobs share an address, each report belongs to the queried job."""
     node = shared
     node.accepting = [11, 12, 21, 22] * 8
     node.replies_of = {11: report(pids=(21, 22)), 12: report(pids=(21, 22)), 21: report(1), 22: report(1)}
     async with node.exporter() as exporter:
         published = await node.first_query(exporter)
-        for _ in range(4):  # when each is asked is spread at random
+        for _ in range(4):  # queries are spread at random
             if len(shown(published)) < 2:
                 published = await node.look(exporter, MIN_INTERVAL_SECONDS)
     assert shown(published) == {"4711": [("0xab", 4, 0)], "4712": [("0xab", 3, 1)]}
@@ -218,7 +218,7 @@ async def test_a_report_of_a_process_that_has_ended_is_counted(node: Node) -> No
 
 
 async def test_a_job_that_left_is_not_shown(node: Node) -> None:
-    """With its last process here a job's report goes, and its budget and the time of its last launch with it."""
+    """When a job's last local process ends, its report, budget and time of the last launch are dropped."""
     node.replies = [report(launched=5)]
     async with node.exporter() as exporter:
         await node.first_query(exporter)
@@ -235,9 +235,9 @@ async def test_a_job_that_left_is_not_shown(node: Node) -> None:
 
 
 async def test_what_is_true_of_every_report_is_logged_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    """That a job's reports come, or find no room, is a line of the log for each job, not for each report."""
+    """For each job the log says once that its reports arrive, or that the budget refuses them."""
     caplog.set_level("INFO")
-    node.admission = Admission(in_all=10)  # with launches it takes eleven
+    node.admission = Admission(in_all=10)  # eleven series with launches
     node.replies = [report(), report(), report(launched=5)]
     async with node.exporter() as exporter:
         await node.first_query(exporter)
@@ -339,7 +339,7 @@ async def test_an_exporter_waits_for_the_query_of_the_one_before(node: Node) -> 
 
 
 async def test_what_a_round_fails_with_fails_the_next_update(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A mistake of ours in a query shows as one of the exporter, and the queries go on after it."""
+    """A bug in a round of queries fails the next update, and later queries go on."""
     async with node.exporter() as exporter:
         with monkeypatch.context() as patch:
             patch.setattr(jobs_module.policy.Schedule, "note", lambda *_: 1 / 0)
@@ -349,7 +349,7 @@ async def test_what_a_round_fails_with_fails_the_next_update(node: Node, monkeyp
 
 
 async def test_what_is_known_of_each_jobs_queries(node: Node) -> None:
-    """Time and number of its reports, failures since, and the interval are shown by job."""
+    """Time and number of reports, consecutive failures and the interval are series by job."""
     async with node.exporter() as exporter:
         await node.first_query(exporter)
         queried_seconds = node.table.clock.time()
@@ -367,14 +367,14 @@ async def test_no_stream_begins_once_the_exporter_is_drained(node: Node) -> None
     """An update that ends after the drain starts no stream."""
     async with node.exporter() as exporter:
         update = asyncio.ensure_future(exporter.update())
-        await asyncio.sleep(0)  # it looks
+        await asyncio.sleep(0)  # the update runs
         await exporter.drain()
         await update
         assert (exporter.snapshot().heard.up, node.streams) == ({}, [])
 
 
 async def test_what_is_heard_becomes_series(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    """Events by name, open streams and unread parts are series with closed labels."""
+    """Events by name, open streams and unread parts are series with a closed set of labels."""
     async with node.exporter() as exporter:
         await node.look(exporter, 1.0)
         (await node.listened_to(exporter)).write(b"garbage\n")
@@ -406,7 +406,7 @@ def test_a_configuration_that_cannot_be_used_is_refused(section: dict[str, objec
 
 
 def test_localhost_is_both_loopbacks() -> None:
-    """RAS binds the first address of localhost alone, and that differs between clusters."""
+    """localhost means both loopback addresses, because RAS binds only its first, which differs between clusters."""
     assert RasConfig().endpoints() == (Endpoint("127.0.0.1", 28028), Endpoint("::1", 28028))
     assert RasConfig(addresses=["[::1]:28028", "localhost:28028"]).endpoints()[0] == Endpoint("::1", 28028)
     assert RasConfig().oldest() == (2, 29, 2)
@@ -429,7 +429,7 @@ async def test_a_process_that_the_others_do_not_hear_is_unresponsive(node: Node,
 
 
 async def test_no_stream_begins_at_a_listener_that_outlives_its_rank(node: Node) -> None:
-    """After the last rank has left, nothing connects to the listener that its child still holds."""
+    """After the last rank has exited, nothing connects to the listener that its child still holds."""
     async with node.exporter("monitor") as exporter:
         await node.look(exporter, 1.0)
         stream = await node.listened_to(exporter)
@@ -442,5 +442,5 @@ async def test_no_stream_begins_at_a_listener_that_outlives_its_rank(node: Node)
         for _ in range(8):
             with pytest.raises(NoData):
                 await node.look(exporter, 1.0)
-            await asyncio.sleep(0.02)  # a connection would come now
+            await asyncio.sleep(0.02)  # time for a connection
     assert node.connections == before
