@@ -237,7 +237,7 @@ def test_scores_follow_their_heading() -> None:
 
 INTERRUPTED = {
     "on ranks=[0, 1]": "0 1",
-    "on ranks={1, 3}, Interruption.SOFT_TIMEOUT on ranks={2}": "1 3 2",  # by format_interruption_records of NVRx 0.4.1
+    "on ranks={1, 3}, Interruption.SOFT_TIMEOUT on ranks={2}": "1 3 2",  # NVRx 0.4.1, format_interruption_records
     "affecting ranks {0, 1}": "0 1",
     "affecting ranks {0, 1, 2, 3...12, 13, 14, 15 (total: 16)}": "0 1 2 3 12 13 14 15",
     "affecting ranks {1-3, 5}": "1 2 3 5",

@@ -1,4 +1,4 @@
-"""Hangs in RAS reports: which ranks have launched less, which wait, and which are suspects."""
+"""Hangs in RAS reports: ranks with fewer launches, waiting ranks, and suspects."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -44,7 +44,7 @@ WELL: dict[str, Any] = {
 
 
 def rank(number: int, process: int, **counts: int) -> dict[str, Any]:
-    """A rank that answers: its number in the communicator, and which process of the job it is."""
+    """Return a rank that replied: ``number`` in the communicator, of the job's process ``process``."""
     return {
         "rank": number, "host": f"10.0.0.{process // 4}", "pid": 100 + process, "nvml_dev": process % 4,
         "status": dict(WELL), "collective_counts": dict.fromkeys(FUNCTIONS, 0) | counts,
@@ -52,32 +52,32 @@ def rank(number: int, process: int, **counts: int) -> dict[str, Any]:
 
 
 def silent(number: int, process: int, dead: bool = False) -> dict[str, Any]:
-    """A rank with a process that does not answer."""
+    """Return a rank whose process does not reply."""
     plain = rank(number, process)
     del plain["collective_counts"]
     return {**plain, "status": {"unresponsive": True, "considered_dead": dead}}
 
 
 def group(name: int, ranks: list[dict[str, Any]], missing: tuple[dict[str, Any], ...] = ()) -> dict[str, Any]:
-    """A communicator of these."""
+    """Return a communicator of these ranks."""
     return {"hash": hex(name), "size": len(ranks) + len(missing), "ranks": ranks, "missing_ranks": list(missing)}
 
 
 def reduced(name: int, counts: dict[int, int], missing: tuple[int, ...] = ()) -> dict[str, Any]:
-    """A communicator over the processes of ``counts``, with their numbers of launched AllReduce."""
+    """Return a communicator of the processes in ``counts``, with their numbers of launched AllReduce."""
     places = {process: number for number, process in enumerate(sorted({*counts, *missing}))}
     ranks = [rank(places[process], process, AllReduce=count) for process, count in counts.items()]
     return group(name, ranks, tuple(silent(places[process], process) for process in missing))
 
 
 def read(*groups: dict[str, Any], names: Mapping[str, str] = {}) -> Report:
-    """The report of these communicators; ``names``: of earlier ones."""
+    """Return the report of these communicators; ``names``: communicators of earlier reports."""
     whole = {"nccl_version": "2.30.7", "communicators": list(groups), "ras": {"timeouts_count": 0}}
     return read_json(json.dumps(whole).encode(), names=names)
 
 
 def named(report: Report, polls: int = 2) -> dict[str, list[tuple[int, int | None, str]]]:
-    """By communicator: suspects (rank there, rank in the whole job, reason) when this is seen ``polls`` times."""
+    """Return the suspects after ``polls`` equal reports, by communicator: (rank in it, rank in the job, reason)."""
     watches: dict[str, Watch] = {}
     for _ in range(polls):
         watches = watch(watches, report.communicators, 1000.0)
@@ -85,7 +85,7 @@ def named(report: Report, polls: int = 2) -> dict[str, list[tuple[int, int | Non
 
 
 def suspects_of(report: Report, watches: dict[str, Watch]) -> dict[str, list[tuple[int, int | None, str]]]:
-    """By communicator: suspects (rank there, rank in the whole job, reason) of a report that is watched already."""
+    """Return the suspects of a watched report, by communicator: (rank in it, rank in the job, reason)."""
     return {
         name: [(one.rank.comm_rank, one.rank.rank, one.reason) for one in result]
         for name, result in suspects(report.communicators, watches).items()
@@ -97,7 +97,7 @@ PROCESS = PublishedProcess(0.0, facts=ProcessFacts(ProcessKey(1, 1), 0.0, 1, "an
 
 
 def everybody(count: int) -> dict[int, int]:
-    """All eight have launched as many."""
+    """Return equal launch counts for all eight ranks."""
     return dict.fromkeys(range(8), count)
 
 
@@ -135,7 +135,7 @@ def test_whom_a_stalled_job_waits_for(
 
 
 def test_a_job_that_runs_has_no_suspects() -> None:
-    """Ranks differ in every report, and never stand still: nothing is stalled."""
+    """If launches go on in each report, no communicator is stalled and no rank is a suspect."""
     watches: dict[str, Watch] = {}
     for step in range(5):
         report = read(reduced(WORLD, everybody(50 + step) | {step: 49 + step}))
@@ -146,18 +146,18 @@ def test_a_job_that_runs_has_no_suspects() -> None:
 
 
 def test_who_answers_is_no_launch() -> None:
-    """A rank that stops or resumes answering changes no launch count."""
+    """A rank that starts or stops replying changes no launch count."""
     whole, part = reduced(WORLD, everybody(50)), reduced(WORLD, dict.fromkeys(range(7), 50), missing=(7,))
     watches: dict[str, Watch] = {}
     for second, seen in enumerate([whole, part, whole, part]):
         watches = watch(watches, read(seen).communicators, 1000.0 + second)
     assert (watches["0xa0"].since_seconds, watches["0xa0"].reports) == (1000.0, 4)
     watches = watch(watches, read(reduced(WORLD, everybody(50) | {7: 51})).communicators, 1010.0)
-    assert (watches["0xa0"].since_seconds, watches["0xa0"].reports) == (1010.0, 1)  # while it did not answer
+    assert (watches["0xa0"].since_seconds, watches["0xa0"].reports) == (1010.0, 1)  # counted while it did not reply
 
 
 def once_stopped(step: int, *, culprit: int | None = None) -> Report:
-    """A job with rank 6 not answering; the others of the first group wait for ``culprit``."""
+    """Return a report without rank 6; the other ranks of the first group wait for ``culprit``."""
     world = {process: step for process in range(8) if process != 6}
     first = {process: step + (culprit not in (None, process)) for process in range(4)}
     second = dict.fromkeys((4, 5, 7), step)
@@ -165,7 +165,7 @@ def once_stopped(step: int, *, culprit: int | None = None) -> Report:
 
 
 def went_on(seconds: float) -> dict[str, Watch]:
-    """The state after three reports, the first without rank 6; the launches in each."""
+    """Return the watches after three reports with launches in each; rank 6 is missing in all three."""
     watches: dict[str, Watch] = {}
     for step, when in enumerate((1000.0, 1000.0 + seconds, 1010.0 + seconds)):
         watches = watch(watches, once_stopped(50 + step).communicators, when)
@@ -173,44 +173,45 @@ def went_on(seconds: float) -> dict[str, Watch]:
 
 
 def hung(report: Report, watches: dict[str, Watch]) -> dict[str, list[tuple[int, int | None, str]]]:
-    """The suspects after two more reports."""
+    """Return the suspects after two more reports."""
     for when in (1100.0, 1110.0):
         watches = watch(watches, report.communicators, when)
     return suspects_of(report, watches)
 
 
 def test_a_rank_without_which_the_job_goes_on_is_not_what_it_waits_for() -> None:
-    """A rank that was dead long before the hang is no suspect."""
+    """A rank that had been missing long before the hang is no suspect."""
     assert hung(once_stopped(52, culprit=2), went_on(UNHEARD_SECONDS)) == {"0xb0": [(2, 2, "behind")]}
     fresh = {"0xa0": [(6, 6, "missing")], "0xb1": [(2, 6, "missing")]}
-    assert hung(once_stopped(52, culprit=2), went_on(20.0)) == fresh  # a number, so that the constant itself is tested
+    assert hung(once_stopped(52, culprit=2), went_on(20.0)) == fresh  # a literal number, so that the constant is tested
     world = reduced(WORLD, {process: 52 for process in range(8) if process != 6}, missing=(6,))
     all_wait_for_it = [world, reduced(TP1, {4: 53, 5: 53, 7: 53}, missing=(6,)), reduced(DP2, {2: 9, 3: 9, 4: 8})]
     assert hung(read(*all_wait_for_it), went_on(UNHEARD_SECONDS)) == fresh
 
 
 def test_a_rank_that_answered_meanwhile_is_missed_anew() -> None:
-    """A rank that answers again and falls silent when nothing is launched any more is a suspect."""
+    """A rank that replies again, and stops replying after the last launch, is a suspect."""
     watches = watch(went_on(UNHEARD_SECONDS), read(reduced(WORLD, everybody(60))).communicators, 1050.0)
     report = read(reduced(WORLD, {process: 60 for process in range(8) if process != 6}, missing=(6,)))
     assert hung(report, watches) == {"0xa0": [(6, 6, "missing")]}
 
 
 def departed(number: int, process: int) -> dict[str, Any]:
-    """A rank with a process that answers and has left the communicator."""
+    """Return a rank whose process replies and has left the communicator."""
     result = silent(number, process)
     result["status"]["unresponsive"] = False
     return result
 
 
 def after(report: Report, seconds: float) -> list[tuple[int, str]]:
-    """The suspects of a report that repeats after this time: rank there, reason."""
+    """Return the suspects of a report that repeats after ``seconds``: rank in the communicator, reason."""
     watches = watch(watch({}, report.communicators, 1000.0), report.communicators, 1000.0 + seconds)
     return [(number, reason) for result in suspects_of(report, watches).values() for number, _, reason in result]
 
 
 def test_a_rank_that_left_is_waited_for_once_nothing_is_launched_for_minutes() -> None:
-    """Ranks that aborted or left while the others are equally far are named, not sooner; half of all are a teardown."""
+    """Ranks that left while the others have equal counts are suspects after LEFT_SECONDS; if half left, it is a
+    teardown."""
     three = [rank(number, number, AllReduce=5) for number in range(3)]
     for ranks, gone, seconds, suspected in (
         (three, (3,), LEFT_SECONDS - 1.0, []),
@@ -223,7 +224,7 @@ def test_a_rank_that_left_is_waited_for_once_nothing_is_launched_for_minutes() -
 
 
 def test_a_communicator_without_answers_is_watched_on() -> None:
-    """A report without answers of a communicator does not change its last launch."""
+    """A report in which no rank of a communicator replied does not change its last launch."""
     whole = read(reduced(TP1, {4: 9, 5: 9, 6: 9, 7: 9}))
     for gap in (read(reduced(TP1, {}, missing=(4, 5, 6, 7))), read(reduced(WORLD, everybody(3))), read()):
         watches = watch(watch({}, whole.communicators, 1000.0), gap.communicators, 1010.0)
@@ -234,7 +235,7 @@ def test_a_communicator_without_answers_is_watched_on() -> None:
 
 
 def test_absent_communicators_are_watched_on_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of one more absent communicator than there is room for, the one seen last is kept."""
+    """Above the memory limit of absent communicators, the one seen last is kept."""
     monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", WATCH_BYTES + 4 * MARK_BYTES)
     watches: dict[str, Watch] = {}
     seen = [(TP0, range(4), {"0xb0"}), (TP1, range(4, 8), {"0xb0", "0xb1"}), (WORLD, range(8), {"0xa0", "0xb1"})]
@@ -244,7 +245,7 @@ def test_absent_communicators_are_watched_on_within_a_bound(monkeypatch: pytest.
 
 
 def test_ranks_that_do_not_answer_take_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An absent communicator is kept with its silent ranks as long as there is room for both, and not beyond."""
+    """An absent communicator counts with its silent ranks against the memory limit."""
     monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", WATCH_BYTES + 3 * MARK_BYTES + UNHEARD_BYTES)
     for missing, watched in (((6,), {"0xb1"}), ((6, 8), set())):
         report = read(reduced(TP1, {4: 1, 5: 1, 7: 1}, missing=missing))
@@ -261,7 +262,8 @@ def test_watches_outlive_the_agent() -> None:
 
 
 def test_a_communicator_keeps_its_name() -> None:
-    """Of one hash, the second communicator keeps name and times when the first ends, over a restart and with others."""
+    """If two communicators have one hash and the first ends, the second keeps its name and times, even after a
+    restart."""
     first, second, third = (reduced(WORLD, {0: count, 1: 4}) | {"secondary_hash": f"{count}:0"} for count in (5, 6, 7))
     known: Sequence[SavedJob] = ()
     for seconds, groups in enumerate(((first, second), (second,), (third, second), (second, first))):
@@ -278,7 +280,7 @@ ONE, TWO = OwnedJob("1", "uid/1"), OwnedJob("2", "uid/2")
 
 
 def still_watch(since_seconds: float, ranks: int = 1, seen_seconds: float = 900.0) -> Watch:
-    """A communicator that stands still."""
+    """Return the watch of a communicator without launches."""
     return Watch(bytes(ranks * MARK_BYTES), since_seconds, 2, seen_seconds)
 
 
@@ -298,19 +300,19 @@ ROOM_OF_ONE = still_watch(0.0).size_bytes
 def test_which_watches_are_saved(
     watches: dict[OwnedJob, dict[str, Watch]], room: int, saved: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs share the room: no job, however many communicators it has, keeps another's out."""
+    """Jobs share the limit: no job, however many communicators it has, displaces another job's watches."""
     monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", room)
     assert {job.job_id: [entry.hash for entry in job.watches] for job in to_save(watches)} == saved
 
 
 def test_damaged_marks_are_not_restored() -> None:
-    """Marks of a length that no ranks have are left out, the others are taken."""
+    """Marks of an invalid length are left out, and valid ones are restored."""
     good, bad = SavedWatch(bytes(MARK_BYTES), 1.0, hash="0x1"), SavedWatch(bytes(MARK_BYTES + 1), 1.0, hash="0x2")
     assert list(restored([SavedJob("7", "", [bad, good])])[OwnedJob("7")]) == ["0x1"]
 
 
 def test_suspects_beyond_the_limit_are_not_named() -> None:
-    """One more than may be named: the furthest behind are."""
+    """Above the limit of suspects, the ranks furthest behind are named."""
     counts = dict.fromkeys(range(3 * MAX_BEHIND), 50) | {process: process for process in range(MAX_BEHIND + 1)}
     assert len(named(read(reduced(WORLD, counts)))["0xa0"]) == MAX_BEHIND == MAX_SUSPECTS
     missing = tuple(range(MAX_SUSPECTS + 1))
@@ -319,7 +321,7 @@ def test_suspects_beyond_the_limit_are_not_named() -> None:
 
 
 def test_laggards_of_all_communicators_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit of named ranks those of the largest communicator come first."""
+    """Above the limit of named ranks, those of the largest communicator come first."""
     for bound, laggards in ((2, [[], [5, 6]]), (3, [[2], [5, 6]])):
         monkeypatch.setattr(report_module, "MAX_BEHIND_NAMED", bound)
         report = read(reduced(TP0, {0: 9, 1: 9, 2: 8}), reduced(WORLD, everybody(50) | {5: 48, 6: 49}))
@@ -328,7 +330,7 @@ def test_laggards_of_all_communicators_are_bounded(monkeypatch: pytest.MonkeyPat
 
 
 def test_ranks_with_errors_beyond_the_limit_are_not_named() -> None:
-    """One more than may be named."""
+    """Ranks with errors are named up to the limit."""
     ranks = [rank(number, number) for number in range(MAX_TROUBLED + 1)]
     for entry in ranks:
         entry["status"]["async_error"] = 6
@@ -336,7 +338,7 @@ def test_ranks_with_errors_beyond_the_limit_are_not_named() -> None:
 
 
 def test_two_orders_of_the_same_size_name_nobody() -> None:
-    """If two whole communicators number ranks differently, only ranks on which both agree are named."""
+    """If two whole communicators number ranks differently, only ranks with equal numbers are named."""
     reversed_world = group(0xA1, [rank(2 - process, process) for process in range(3)])
     for behind, number in ((0, None), (1, 1)):
         world = group(WORLD, [rank(process, process, AllReduce=5 - (process == behind)) for process in range(3)])
@@ -344,7 +346,8 @@ def test_two_orders_of_the_same_size_name_nobody() -> None:
 
 
 def series(report: Report, world_size: int | None, polls: int = 2) -> dict[tuple[str, ...], float]:
-    """The series of a report seen ``polls`` times, by family (without its prefix) and labels after the job's."""
+    """Return the series after ``polls`` equal reports, keyed by family (without its prefix) and labels after the
+    job's."""
     watches: dict[str, Watch] = {}
     for poll in range(polls):
         watches = watch(watches, report.communicators, 1000.0 + poll)
@@ -372,20 +375,20 @@ def test_a_stalled_communicator_as_series() -> None:
 
 
 def test_a_running_communicator_as_series() -> None:
-    """A lag of the moment is not shown: every report would make other series of it."""
+    """A lag in a single report is not shown, because it would make new series in every report."""
     result = series(read(reduced(WORLD, everybody(50) | {5: 48})), 8, polls=1)
     assert (result["stalled", "a0"], [key for key in result if key[0] in ("rank_lag", "suspect")]) == (0, [])
 
 
 def test_global_ranks_are_those_of_the_whole_job_only() -> None:
-    """While the largest communicator of the report is a part of the job, its ranks are not the job's."""
+    """If the largest communicator of a report is only a part of the job, its rank numbers are not the job's."""
     report = read(reduced(TP1, {4: 5, 5: 5, 6: 4, 7: 5}))
     for world_size, number in ((8, ""), (4, "2"), (None, "2")):
         assert ("suspect", "b1", "2", number, "10.0.0.1", "2", "behind") in series(report, world_size)
 
 
 def test_errors_and_aborts_as_series() -> None:
-    """Errors have the names of their codes, 7 (in progress) is none, and each stage is counted."""
+    """Errors have the names of their codes, code 7 (in progress) is no error, and each stage is counted."""
     errors = [("async_error", 6), ("async_error", 7), ("async_error", 9), ("init_state", 7), ("init_state", 2)]
     ranks = [rank(number, number) for number in range(7)]
     for entry, (key, value) in zip(ranks, [*errors, ("abort_flag", True), ("destroy_flag", True)], strict=True):
@@ -402,7 +405,7 @@ def test_errors_and_aborts_as_series() -> None:
 
 
 def aborting(*numbers: int) -> Report:
-    """A report in which these ranks abort the communicator."""
+    """Return a report in which these ranks abort the communicator."""
     ranks = [rank(number, number) for number in range(3)]
     for number in numbers:
         ranks[number]["status"]["abort_flag"] = True
@@ -410,7 +413,7 @@ def aborting(*numbers: int) -> Report:
 
 
 def test_an_abort_is_shown_for_a_minute() -> None:
-    """The flag stands for a second or two, in one report: the scrape after it must still see it."""
+    """An abort flag is shown for a minute, because it may be set in a single report between two scrapes."""
     seen = aborted({}, aborting(1), 1000.0)
     seen = aborted(seen, aborting(), 1000.0 + ABORT_SHOWN_SECONDS - 1.0)
     assert seen == {AbortedRank("0xa0", 1): Abort(1000.0, 1)}
@@ -420,13 +423,13 @@ def test_an_abort_is_shown_for_a_minute() -> None:
 
 
 def test_aborts_beyond_the_limit_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit of aborts the first ones stay."""
+    """Above the limit of aborts the first ones stay."""
     monkeypatch.setattr(job_report, "MAX_ABORTED", 2)
     assert [entry.comm_rank for entry in aborted({}, aborting(0, 1, 2), 1000.0)] == [0, 1]
 
 
 def test_what_a_library_does_not_tell_is_absent() -> None:
-    """Without status and counts a communicator has only the counts of its ranks."""
+    """Without status and counts a communicator has only the numbers of its ranks by state."""
     bare = [{key: rank(n, n)[key] for key in ("rank", "host", "pid", "nvml_dev")} for n in (0, 1)]
     states = {"expected", "responding", "missing", "unresponsive", "dead"}
     assert {(key[0], key[2]) for key in series(read(group(WORLD, bare)), 2)} == {("ranks", state) for state in states}
@@ -440,7 +443,7 @@ def test_many_small_communicators_fit_the_checkpoint() -> None:
 
 
 def test_a_clock_that_was_set_back_delays_no_hang() -> None:
-    """A communicator stands still at the latest since the first report by the new clock."""
+    """If the clock is set back, the time without launches counts from the first report by the new clock."""
     still = read(reduced(WORLD, everybody(5) | {5: 4})).communicators
     watches = watch(watch({}, still, 5000.0), still, 1400.0)
     assert (watches["0xa0"].since_seconds, watch(watches, still, 1700.0)["0xa0"].still_seconds) == (1400.0, 300.0)
@@ -450,7 +453,7 @@ HELD_UP = read(reduced(1, {0: 8, 1: 7}))
 
 
 def report_of_stall(report_seconds: list[float]) -> JobReport:
-    """The last of equal reports of a job in which one rank has launched less."""
+    """Return the last of equal reports of a job in which one rank has launched less."""
     watches: dict[str, Watch] = {}
     for seconds in report_seconds:
         watches = watch(watches, HELD_UP.communicators, seconds)
@@ -459,7 +462,8 @@ def report_of_stall(report_seconds: list[float]) -> JobReport:
 
 
 def test_what_a_bundle_has_of_a_stalled_job() -> None:
-    """It stood still between equal reports, however long ago; suspects are named if their rank in the job is known."""
+    """A bundle has the time between equal reports as the stall; suspects are named if their rank in the job is
+    known."""
     assert evidence.stalls({"7": report_of_stall([1000.0])}) == {}
     report = report_of_stall([1000.0, 1030.0])
     assert evidence.stalls({"7": report}) == {"7": 30.0}
@@ -472,7 +476,7 @@ def test_what_a_bundle_has_of_a_stalled_job() -> None:
 
 
 def test_the_longer_of_two_stalls_counts() -> None:
-    """Of two exporters' stalls of one job the longer counts until its exporter ends."""
+    """If two exporters report a stall of one job, the longer one counts until its exporter ends."""
     board = EvidenceBoard()
     ras, other = board.of("ras"), board.of("other")
     ras.tell_stalls(lambda: {"7": 10.0})

@@ -1,4 +1,4 @@
-"""The process that listens on RAS' port, and its library, over a made-up /proc."""
+"""The process that listens on RAS's port, and its NCCL library, in a fake /proc."""
 
 import asyncio
 import os
@@ -44,13 +44,13 @@ HEAD = "  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrn
 
 
 def row(address: str, inode: int, state: str = "0A", uid: int = 0) -> str:
-    """A line of /proc/net/tcp."""
+    """Return a line of /proc/net/tcp."""
     return f"   0: {address} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  {uid}        0 {inode} 1\n"
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> ProcTree:
-    """A /proc with two listeners on RAS's port, inodes 71 and 72."""
+    """Provide a /proc with two listeners on RAS's port, inodes 71 and 72."""
     tree = ProcTree(tmp_path / "proc")
     (tree.root / "net").mkdir()
     append(tree, HEAD + row("0100007F:6D7C", 71) + row("0100007F:6D7C", 72))
@@ -58,7 +58,7 @@ def tree(tmp_path: Path) -> ProcTree:
 
 
 def append(tree: ProcTree, rows: str, table: str = "tcp") -> None:
-    """Add to a table of sockets."""
+    """Append to a table of sockets."""
     with (tree.root / "net" / table).open("a") as file:
         file.write(rows)
 
@@ -66,7 +66,7 @@ def append(tree: ProcTree, rows: str, table: str = "tcp") -> None:
 def add(
     tree: ProcTree, pid: int, *inodes: int, threads: dict[int, str] | None = None, factor: str | None = None
 ) -> ProcessKey:
-    """A process that holds these sockets."""
+    """Add a process that holds these sockets."""
     environment = {} if factor is None else {"NCCL_RAS_TIMEOUT_FACTOR": factor}
     tree.add(pid, threads=RAS_THREAD if threads is None else threads, maps=NAMED, environment=environment)
     for number, inode in enumerate(inodes, 40):
@@ -75,10 +75,10 @@ def add(
 
 
 class Search(ListenerSearch):
-    """Has the files of jobs read at once."""
+    """Reads the files of jobs immediately."""
 
     def look(self, processes: Iterable[ProcessKey]) -> dict[Endpoint, Site]:
-        """Look until nothing is left to be read."""
+        """Look until no file is left to read."""
         sites = super().look(processes)
         while requests := self.wanted():
             self.note(requests, {key: read_one(request) for key, request in requests.items()})
@@ -87,17 +87,17 @@ class Search(ListenerSearch):
 
 
 def effective_environment(proc_root: Path, pid: int, environment: dict[str, str]) -> dict[str, str]:
-    """An environment with what its files add."""
+    """Return an environment with the settings of its files."""
     return read_conf(f"{proc_root}/{pid}/root", files_of(environment)) | environment
 
 
 def look(tree: ProcTree, *keys: ProcessKey) -> dict[Endpoint, Site]:
-    """What a first look finds, when these are the rank processes."""
+    """Return the result of a first look, with these rank processes."""
     return Search(tree.root, (V4, V6)).look(keys)
 
 
 def test_a_table_gives_its_listening_sockets() -> None:
-    """Addresses of both families are read in the kernel's byte order; connections and broken lines are left out."""
+    """Addresses of both families are read in the kernel's byte order; connections and damaged lines are left out."""
     table = (
         HEAD
         + row("0100007F:6D7C", 1)
@@ -113,7 +113,7 @@ def test_a_table_gives_its_listening_sockets() -> None:
 
 
 def test_a_listener_belongs_to_the_rank_that_holds_it(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is unowned once its rank left, gave it away, or holds it under a descriptor beyond the bound."""
+    """A listener is unowned if its rank has exited, has passed it on, or holds it above the limit of descriptors."""
     first, second = add(tree, 10, 71), add(tree, 20, 72, 73)
     search = Search(tree.root, (V4,))
     assert search.look([first, second]) == {V4: Site(dict.fromkeys((first, second), Server((2, 30, 7), 1.0)), 0)}
@@ -132,13 +132,13 @@ def test_a_listener_belongs_to_the_rank_that_holds_it(tree: ProcTree, monkeypatc
     [({12: "NCCL RAS", 13: "NCCL Service"}, True), ({13: "NCCL Service"}, False), ({12: "python3"}, True), ({}, False)],
 )
 def test_a_rank_without_a_ras_thread_serves_nothing(tree: ProcTree, threads: dict[int, str], *, owned: bool) -> None:
-    """Where NCCL names its threads one must be RAS's; where it does not there must be one at all."""
+    """If NCCL names its threads, the process must have the RAS thread; otherwise any thread of NCCL is enough."""
     key = add(tree, 10, 71, 72, threads=threads)
     assert look(tree, key)[V4].unowned == (0 if owned else 2)
 
 
 def test_other_ports_and_addresses_are_no_sites(tree: ProcTree) -> None:
-    """A listener elsewhere is none of RAS's; one on every address is at each of ours."""
+    """A listener at another port or address does not count; one on every address counts for each RAS address."""
     (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7D", 71) + row("0200007F:6D7C", 72))
     assert look(tree) == {}
     (tree.root / "net/tcp6").write_text(HEAD + row("0" * 32 + ":6D7C", 73))
@@ -150,14 +150,14 @@ def test_other_ports_and_addresses_are_no_sites(tree: ProcTree) -> None:
     ("", 1.0),
 ])  # fmt: skip
 def test_timeout_factor(tree: ProcTree, text: str, factor: float) -> None:
-    """The job's factor lengthens our deadline, within bounds; it never shortens it."""
+    """The job's factor extends the query's deadline, within limits, and never shortens it."""
     assert timeout_factor({"NCCL_RAS_TIMEOUT_FACTOR": text}) == factor
     key = add(tree, 10, 71, factor=text)
     assert look(tree, key)[V4].servers[key].timeout_factor == factor
 
 
 def library(path: Path, text: bytes, *, sections: int = 3, names_index: int = 2, offset: int | None = None) -> Path:
-    """An ELF file with a .rodata section that holds ``text`` (elf(5))."""
+    """Write an ELF file with ``text`` in its .rodata section (elf(5))."""
     names = b"\0.rodata\0.shstrtab\0"
     rodata, table = 64, 64 + len(text) + len(names)
     entry = struct.Struct("<IIQQQQIIQQ")
@@ -175,7 +175,7 @@ def library(path: Path, text: bytes, *, sections: int = 3, names_index: int = 2,
 
 
 def version_of(path: Path) -> tuple[int, int, int] | None:
-    """The version in a file."""
+    """Return the version in a file."""
     fd = os.open(path, os.O_RDONLY)
     try:
         return version_in(fd)
@@ -190,12 +190,12 @@ def version_of(path: Path) -> tuple[int, int, int] | None:
     (b"", None),
 ])  # fmt: skip
 def test_version_in_a_library(tmp_path: Path, text: bytes, version: tuple[int, int, int] | None) -> None:
-    """The version is found in the read-only text, where there is one."""
+    """The version is found in the read-only data."""
     assert version_of(library(tmp_path / "libnccl.so.2", text)) == version
 
 
 def test_a_file_that_is_no_library_has_no_version(tmp_path: Path) -> None:
-    """Other files, too many sections, and tables that are not there give none, or a struct.error."""
+    """Other files, too many sections and missing tables give None or a struct.error."""
     good, path = b"NCCL version 2.30.7+cuda13.3\0", tmp_path / "library"
     path.write_bytes(good[:-1])
     assert version_of(path) is None
@@ -213,7 +213,7 @@ def test_a_file_that_is_no_library_has_no_version(tmp_path: Path) -> None:
 def test_the_version_of_an_unnumbered_library_is_read_from_it(
     tree: ProcTree, name: str, text: bytes, server: Server
 ) -> None:
-    """A library without a version in its name is read as mapped; a FIFO in its place blocks nothing."""
+    """A library without a version in its name is read by its mapping; a FIFO in its place does not block."""
     key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
     inside.mkdir(parents=True)
     (tree.root / "10/maps").write_text(f"7f00-7f01 r-xp 00000000 08:01 99 /opt/{name}\n")
@@ -227,7 +227,7 @@ def test_the_version_of_an_unnumbered_library_is_read_from_it(
 
 
 def test_a_plugin_is_not_the_library(tree: ProcTree) -> None:
-    """Plugins, mapped below the library as often as above it, are named alike and have no version of NCCL's."""
+    """A plugin, even one mapped below the library, is not taken for NCCL."""
     key, line = add(tree, 10, 71, 72), "7e00-7e01 r-xp 00000000 08:01 98 /opt/{}\n"
     plugins = ("libnccl-net.so", "libnccl-net-ofi.so.1", "libnccl-profiler-inspector.so", "libnccl_tuner.so")
     (tree.root / "10/maps").write_text("".join(map(line.format, plugins)) + NAMED)
@@ -254,7 +254,7 @@ def test_a_library_that_was_replaced_is_not_the_one_that_runs(tree: ProcTree) ->
 
 
 def test_the_oldest_of_several_libraries_counts(tree: ProcTree) -> None:
-    """Of a preloaded library and the one of its framework the older counts, whatever their order in memory."""
+    """If a process maps two libraries, the older one counts, whatever their order in memory."""
     key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
     inside.mkdir(parents=True)
     library(inside / "libnccl.so.2", b"NCCL version 2.27.7+cuda12.9\0")
@@ -267,7 +267,7 @@ def test_the_oldest_of_several_libraries_counts(tree: ProcTree) -> None:
 
 
 def test_a_process_of_too_many_libraries_has_no_version(tree: ProcTree) -> None:
-    """With one library more than the limit the version is unknown, so the job gets no query."""
+    """If a process maps more libraries than the limit, the version is unknown, so the job gets no query."""
     key, line = add(tree, 10, 71, 72), "7f0{0}-7f1{0} r-xp 00000000 08:01 99 /opt/{0}/libnccl.so.2.30.7\n"
     for count, version in ((job_files.MAX_LIBRARIES, (2, 30, 7)), (job_files.MAX_LIBRARIES + 1, None)):
         (tree.root / "10/maps").write_text("".join(line.format(number) for number in range(count)))
@@ -275,7 +275,7 @@ def test_a_process_of_too_many_libraries_has_no_version(tree: ProcTree) -> None:
 
 
 def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beyond the limit of remembered libraries an earlier one is read again when seen."""
+    """Above the limit of cached versions, an evicted library is read again."""
     monkeypatch.setattr(job_files, "_versions", {})
     monkeypatch.setattr(job_files, "MAX_VERSIONS", 1)
     reads: list[int] = []
@@ -293,7 +293,7 @@ def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: p
 
 
 def test_settings_in_nccl_s_own_files_count(tree: ProcTree) -> None:
-    """The environment comes before the user's file, which comes before the system's; FIFOs are skipped."""
+    """The environment comes before the user's file, and that before the system's file; FIFOs are skipped."""
     key, root, factor = add(tree, 10, 71, 72), tree.root / "10/root", "NCCL_RAS_TIMEOUT_FACTOR"
     (root / "etc").mkdir(parents=True)
     (root / "home/ada").mkdir(parents=True)
@@ -316,7 +316,7 @@ def test_settings_in_nccl_s_own_files_count(tree: ProcTree) -> None:
 
 
 def test_a_file_of_settings_is_read_to_its_bound(monkeypatch: pytest.MonkeyPatch, tree: ProcTree) -> None:
-    """A setting that ends at the bound counts, one that goes beyond it is cut."""
+    """A setting that ends at the limit counts; one beyond it is cut."""
     text = "NCCL_RAS_TIMEOUT_FACTOR=12"
     (tree.root / "10/root/etc").mkdir(parents=True)
     (tree.root / "10/root/etc/nccl.conf").write_text(text)
@@ -327,7 +327,7 @@ def test_a_file_of_settings_is_read_to_its_bound(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_lies_beyond_a_bound_of_proc_is_not_read(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table is read to its bound and not a byte further: the line that does not fit is not there."""
+    """A table is read up to its limit, without the line that does not fit."""
     table = (tree.root / "net/tcp").read_text()
     for size, unowned in ((len(table), 2), (table.rindex("72"), 1)):
         monkeypatch.setattr(sockets_module, "MAX_TABLE_BYTES", size)
@@ -335,7 +335,7 @@ def test_what_lies_beyond_a_bound_of_proc_is_not_read(tree: ProcTree, monkeypatc
 
 
 def test_a_section_or_a_map_beyond_its_bound_gives_no_version(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Text of the bound's length is searched, one byte more is not; of the maps no more than the bound is read."""
+    """A section up to its limit is searched, a longer one is not; maps are read up to their limit."""
     text = b"NCCL version 2.30.7+cuda13.3\0"
     path = library(tree.root / "libnccl.so.2", text)
     for size, version in ((len(text), (2, 30, 7)), (len(text) - 1, None)):
@@ -372,10 +372,9 @@ def test_a_job_is_found_where_its_environment_has_it_listen(tree: ProcTree) -> N
 
 
 def test_the_most_specific_listener_takes_the_connections(tree: ProcTree) -> None:
-    """Another user's listener on every address takes none from one at the address, and of one user's both may be.
+    """A listener at the address takes all connections from another user's listener on every address.
 
-    A socket of IPv6 that is bound to an IPv4 address counts as bound to it.
-    """
+    If one user has both, either may accept. An IPv6 socket bound to an IPv4 address counts as bound to that address."""
     key = add(tree, 10, 71)
     (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) + row("00000000:6D7C", 72))
     (tree.root / "net/tcp6").write_text(HEAD + row("0" * 32 + ":6D7C", 73, uid=7))
@@ -386,7 +385,7 @@ def test_the_most_specific_listener_takes_the_connections(tree: ProcTree) -> Non
 
 
 def test_a_connection_is_searched_for_to_the_bound(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row that ends at the bound counts, one a byte beyond it does not; tcp6 has those to a listener of both."""
+    """A row within the limit of the table counts; a listener of both families has its connections in tcp6."""
     client = Endpoint("127.0.0.1", 40001)
     line = row("0100007F:6D7C", 99, state="01").replace("00000000:0000 01", "0100007F:9C41 01")
     (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) * 50 + line)
@@ -398,7 +397,7 @@ def test_a_connection_is_searched_for_to_the_bound(tree: ProcTree, monkeypatch: 
 
 
 def test_a_connection_that_another_user_accepted_is_nobodys(tree: ProcTree) -> None:
-    """A process that holds another user's socket has not accepted the connection itself."""
+    """A process that holds another user's socket did not accept the connection."""
     key, search = add(tree, 10, 71, 72, 99), Search(tree.root, (V4,))
     site = search.look([key])[V4]
     append(tree, "8: 0100007F:6D7C 0100007F:9C41 01 0:0 0:0 0 5 0 99 1\n")
@@ -411,7 +410,7 @@ FOUND = FileFacts({"NCCL_RAS_TIMEOUT_FACTOR": "7"}, None)
 
 @pytest.fixture
 def job_root(tmp_path: Path) -> Path:
-    """A process' root directory, with a file, beside which lies another that is not the job's."""
+    """Provide a process's root directory with a file; next to it is a file that is not the job's."""
     job_root = tmp_path / "proc/10/root"
     (job_root / "etc/deep").mkdir(parents=True)
     (job_root / "etc/nccl.conf").write_text(SETTING)
@@ -421,7 +420,7 @@ def job_root(tmp_path: Path) -> Path:
 
 
 def text_of(job_root: Path, path: str) -> str:
-    """What the file says; the name of the error where it cannot be opened."""
+    """Return the file's text, or the name of the error if it cannot be opened."""
     try:
         with open_inside(str(job_root), path) as fd:
             return os.read(fd, 100).decode()
@@ -430,7 +429,7 @@ def text_of(job_root: Path, path: str) -> str:
 
 
 def test_links_lead_nowhere_but_below_the_root(job_root: Path) -> None:
-    """Absolute links and any number of .. are the job's, in a directory on the way as well as in the last name."""
+    """Absolute links and any number of .. stay below the job's root, both in directories and in the last name."""
     outside = job_root.parents[2] / "outside"
     for name, target in {"dir": outside, "up": "../../../outside", "file": outside / "nccl.conf"}.items():
         (job_root / name).symlink_to(target)
@@ -443,7 +442,7 @@ def test_links_lead_nowhere_but_below_the_root(job_root: Path) -> None:
 
 
 def test_nothing_but_a_regular_file_is_opened(job_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A FIFO, a directory, a socket's place are not opened at all; a name below a file is none."""
+    """A FIFO, a directory and a socket are not opened; a name below a file does not exist."""
     os.mkfifo(job_root / "fifo")
     opened = []
     monkeypatch.setattr(inside, "open_regular", lambda fd: opened.append(fd) or inside_regular(fd))
@@ -457,7 +456,7 @@ inside_regular = inside.open_regular
 
 
 def test_a_way_ends_at_its_bounds(job_root: Path) -> None:
-    """Links, directories and bytes are followed up to the limits, and not one more; no descriptor stays open."""
+    """Links, directories and bytes are followed up to their limits; no descriptor stays open."""
     before = len(os.listdir("/proc/self/fd"))
     (job_root / "l0").symlink_to("etc/nccl.conf")
     for number in range(1, MAX_LINKS + 1):
@@ -488,7 +487,7 @@ def test_a_file_of_the_kernels_is_not_read(job_root: Path) -> None:
 
 
 def test_a_file_system_that_hangs_costs_its_user_alone(job_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Others are answered meanwhile."""
+    """A file system that hangs delays only its user's requests."""
     gate = threading.Event()
 
     def read_or_hang(request: FileRequest) -> FileFacts:
@@ -504,7 +503,7 @@ def test_a_file_system_that_hangs_costs_its_user_alone(job_root: Path, monkeypat
 
 
 class Wanting(ListenerSearch):
-    """Wants these files, and notes the answers."""
+    """Requests these files, and records the replies."""
 
     def __init__(self, wanted: dict[ProcessKey, FileRequest]) -> None:
         self.wants = wanted
@@ -518,7 +517,7 @@ class Wanting(ListenerSearch):
 
 
 async def test_files_are_read_in_a_helper(job_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests beyond the limit wait; after a failure the helper is called again."""
+    """Requests above the limit wait; after a failure the helper is called again."""
     monkeypatch.setattr(runner_module, "MAX_REQUESTS", 2)
     helper, thread = Helpers(FakeClock()).lend(FILE_READER), OwnThread("ras")
     request = FileRequest(str(job_root.parents[1]), 10, 0, ("/etc/nccl.conf",))

@@ -1,4 +1,4 @@
-"""Streams of events, against servers that are as they should be and against those that are not."""
+"""Streams of events, from correct and from faulty servers."""
 
 import asyncio
 import socket
@@ -19,14 +19,14 @@ from exporters.ras.query.monitor import PAUSE_SECONDS, PIECE_BYTES, Monitored, M
 from exporters.ras.query.policy import LAST_RETRY_SECONDS
 
 SERVERS = frozenset({ProcessKey(11, 1)})
-ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n")  # To the greeting, the format and MONITOR
+ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n")  # Replies to the greeting, the format and MONITOR
 DEAD = b"[2026-11-20 18:05:23] PEER_DEAD: Process 28141 on node 127.0.201.6 managing GPU 0 \n"
 SILENT = DEAD.replace(b"PEER_DEAD", b"PEER_UNRESPONSIVE")
 RECOVERED = DEAD.replace(b"PEER_DEAD", b"PEER_RECOVERED")
 
 
 class Station:
-    """A server for one stream after the other, and what listens to it."""
+    """A server for one stream after the other, and the monitors of its streams."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -37,11 +37,11 @@ class Station:
         self.endpoint = Endpoint("127.0.0.1", 0)
 
     async def accept(self, _endpoint: Endpoint, _client: Endpoint) -> bool:
-        """Whether a connection has reached a rank."""
+        """Return whether a rank accepted the connection."""
         return self.accepted
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer, then stay for as long as the client does."""
+        """Reply, and stay connected until the client closes."""
         for answer in ANSWERS:
             self.heard.append(await reader.readline())
             writer.write(answer)
@@ -49,7 +49,7 @@ class Station:
         await reader.read()
 
     async def until(self, reached: Callable[[Monitored], bool]) -> Monitored:
-        """Wait until what was heard is so."""
+        """Wait until the snapshot fulfils the condition."""
         await until(lambda: reached(self.monitors.snapshot()))
         return self.monitors.snapshot()
 
@@ -57,30 +57,30 @@ class Station:
         await self.monitors.follow({self.endpoint: servers})
 
     async def begin(self) -> asyncio.StreamWriter:
-        """Listen until the next stream runs; return the server's end of it."""
+        """Follow until the next stream runs; return the server's end of it."""
         await self.follow()
         await self.until(lambda now: all(now.up.values()))
         return self.writers[-1]
 
     async def cut(self, writer: asyncio.StreamWriter) -> None:
-        """End a stream, as the end of its process does."""
+        """End a stream, as the exit of its process does."""
         writer.close()
         await self.until(lambda now: not any(now.up.values()))
 
     @property
     def up(self) -> list[bool]:
-        """Whether the stream runs; empty without a monitored process."""
+        """Return whether the stream runs; empty without a monitored process."""
         return list(self.monitors.snapshot().up.values())
 
 
 def streams_under_way() -> int:
-    """How many tasks there are for streams."""
+    """Return the number of tasks for streams."""
     return sum(all_task.get_name().startswith("monitor-") for all_task in asyncio.all_tasks())
 
 
 @asynccontextmanager
 async def station(serve: Serve | None = None) -> AsyncIterator[Station]:
-    """A station with its server up; at the end every connection must have ended."""
+    """Provide a station with its server; at the end every connection must be closed."""
     counts = Station()
     async with served(serve or counts.serve) as counts.endpoint:
         yield counts
@@ -116,7 +116,7 @@ async def test_one_stream_runs_at_an_address() -> None:
 
 
 async def test_an_address_that_may_not_be_listened_to_is_left() -> None:
-    """A dropped address closes its stream without a wake."""
+    """If an address is no longer followed, its stream closes without a wake."""
     async with station() as here:
         await here.begin()
         await here.monitors.follow({})
@@ -126,7 +126,7 @@ async def test_an_address_that_may_not_be_listened_to_is_left() -> None:
 
 
 async def test_a_stream_that_ends_wakes_and_so_does_the_next() -> None:
-    """The end of a stream is a wake; the next stream starts within a second and is one more."""
+    """The end of a stream is a wake; the next stream starts within a second, with another wake."""
     async with station() as here:
         writer = await here.begin()
         writer.write(DEAD[:20])
@@ -141,7 +141,8 @@ async def test_a_stream_that_ends_wakes_and_so_does_the_next() -> None:
 
 
 async def test_streams_that_do_not_last_are_tried_ever_more_seldom() -> None:
-    """Each stream that ends soon doubles the wait, to a minute; one that lasted a minute begins with a second again."""
+    """Each stream that ends soon doubles the wait, up to a minute; a stream that lasted a minute resets it to a
+    second."""
 
     async def wait(here: Station) -> float:
         began = here.clock.now
@@ -188,7 +189,7 @@ async def test_a_library_without_monitor_is_not_asked_again() -> None:
 
 
 async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer, then send events without end."""
+    """Reply, then send events without end."""
     for answer in ANSWERS:
         await reader.readline()
         writer.write(answer)
@@ -198,7 +199,7 @@ async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 async def test_a_flood_is_read_piece_by_piece() -> None:
-    """An endless stream is read piece by piece at a bounded pace and can be closed."""
+    """An endless stream is read piece by piece at a limited pace and can be closed."""
     async with station(flood) as here:
         await here.follow()
         began = asyncio.get_running_loop().time()
@@ -208,12 +209,12 @@ async def test_a_flood_is_read_piece_by_piece() -> None:
 
 
 async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Answer, then reset the connection."""
+    """Reply, then reset the connection."""
     for answer in ANSWERS:
         await reader.readline()
         writer.write(answer)
     await writer.drain()
-    linger_not = struct.pack("ii", 1, 0)  # socket(7): what is closed so is reset
+    linger_not = struct.pack("ii", 1, 0)  # socket(7): close then sends a reset
     writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger_not)
 
 
@@ -224,7 +225,7 @@ async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     pytest.param(breaking, "cut", id="a reset"),
 ])  # fmt: skip
 async def test_a_bad_server_is_counted_and_tried_again(serve: Serve, stage: str) -> None:
-    """Each misbehaviour is counted at its stage, and does not end the trying."""
+    """Each fault of a server is counted by stage, and the stream is tried again."""
     async with station(serve) as here:
         for times in (1, 2):
             await here.follow()
@@ -255,7 +256,7 @@ async def test_nobody_listens() -> None:
 
 
 async def test_a_silent_thread_is_asked_whether_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that answers is listened to on; one that does not has stopped: its stream has ended, and that alarms."""
+    """A silent thread gets a ping: with a reply its stream goes on; without a reply its stream ends, with an alarm."""
     monkeypatch.setattr(monitor, "SILENCE_SECONDS", 0.3)
     pings = 0
 

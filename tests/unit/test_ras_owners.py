@@ -1,4 +1,4 @@
-"""A user's RAS, which may be any program, changes nothing of other users' processes."""
+"""A user's RAS, which may be any program, cannot change other users' series."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ FORGED = 0xBAD
 
 
 class Forger:
-    """Process 21 of another user, with a RAS of its own at its own port that calls pids 11 and 12 dead."""
+    """Process 21 of another user, with a RAS of its own that reports pids 11 and 12 as dead."""
 
     def __init__(self, node: Node, env: dict[str, str], evidence: str = "thread") -> None:
         self._node = node
@@ -55,7 +55,7 @@ def add_victims(node: Node) -> None:
 
 
 async def watched(node: Node, forger: Forger, seconds: float) -> RasSnapshot:
-    """What the exporter shows after both have been asked often."""
+    """Return the exporter's snapshot after many queries of both jobs."""
     async with served(node.serve, node.listener), served(forger.serve, forger.listener):
         exporter = await node.start(RasConfig(addresses=[f"127.0.0.1:{node.port}"], role="reporter"))
         for _ in range(6):
@@ -66,7 +66,7 @@ async def watched(node: Node, forger: Forger, seconds: float) -> RasSnapshot:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    """A node without ranks."""
+    """Provide a node without ranks."""
     node = Node(tmp_path, ranks={})
     with node.listener:
         yield node
@@ -75,7 +75,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 @pytest.mark.parametrize("claim", ["4712", "4711"], ids=["a job of its own", "the victim's job"])
 @pytest.mark.parametrize("first", ["victim", "attacker"])
 def test_a_forged_report_changes_nothing_for_others(node: Node, claim: str, first: str) -> None:
-    """Processes that it calls dead are alive, in none of its communicators, and their job's series are their own."""
+    """Processes that a forged report calls dead stay alive, and their job keeps its own communicators and series."""
     if first == "victim":
         add_victims(node)
     forger = Forger(node, environment(0, world=4, job=claim))
@@ -99,7 +99,7 @@ def test_a_forged_report_changes_nothing_for_others(node: Node, claim: str, firs
 
 @pytest.mark.parametrize("is_queried", [True, False], ids=["asked as well", "without RAS"])
 def test_processes_that_nothing_names_are_not_named_by_others(node: Node, *, is_queried: bool) -> None:
-    """Of two users' processes without ranks each is named by its own user's report alone."""
+    """Unnamed processes of two users are named only by reports of their own user's RAS."""
     for pid in (11, 12):
         node.add(pid, {"SLURM_JOB_ID": "4711"}, evidence="library", uid=VICTIM, port=None if is_queried else 1)
     forger = Forger(node, {"SLURM_JOB_ID": "4712"}, "library")
@@ -111,7 +111,7 @@ def test_processes_that_nothing_names_are_not_named_by_others(node: Node, *, is_
 
 
 def test_another_users_listener_does_not_keep_a_job_from_being_asked(node: Node) -> None:
-    """One on every address, beside the job's on the loopback, is none of the job's address."""
+    """Another user's listener on every address does not count at a job's own address."""
     add_victims(node)
     forger = Forger(node, environment(0, world=4, job="4712"))
     row = f"0: {'0' * 32}:{node.port:04X} {'0' * 32}:0000 0A 0:0 0:0 0 {ATTACKER} 0 99 1\n"

@@ -1,4 +1,4 @@
-"""Which process RAS queries go to, whether, and how often."""
+"""RAS queries: their process, their conditions, and their intervals."""
 
 import itertools
 import math
@@ -35,20 +35,20 @@ AUTO = Rules("auto", (2, 29, 2), once=False)
 
 
 def process(pid: int, job: str = "a", rank: int = 0, *, age: float = 1000.0, namespace: int = 0) -> PublishedProcess:
-    """A rank of a job of four."""
+    """Return a rank of a job of four."""
     facts = ProcessFacts(ProcessKey(pid, 1), NOW - age, pid, "ann", "thread", owner=OWNER, network_namespace=namespace)
     return PublishedProcess(0.0, facts=facts, claim=Claim(world_size=4), slots=[RankLabel(job, str(rank))])
 
 
 def site(*pids: int, server: Server = SOUND, unowned: int = 0) -> Site:
-    """A site that these processes serve."""
+    """Return a site that these processes serve."""
     return Site({ProcessKey(pid, 1): server for pid in pids}, unowned)
 
 
 def report(
     size: int = 8, missing: int = 0, timeouts: int = 0, processes: frozenset[tuple[str, int]] = frozenset()
 ) -> Report:
-    """A report of one communicator."""
+    """Return a report of one communicator."""
     communicator = Communicator("0xab", size, size - missing, missing, missing, 0)
     return Report("2.30.7", (communicator,), processes, timeouts, {})
 
@@ -66,7 +66,7 @@ def test_role(configured: Configured, ranks: set[int] | None, world_size: int | 
 
 
 def plan_of(subject: PublishedProcess, sites: dict[Endpoint, Site], rules: Rules = AUTO) -> QueryPlan:
-    """Return the plan for the one job."""
+    """Return the plan for the only job."""
     (plan,) = query_plans([subject], sites, rules, NOW)
     return plan
 
@@ -93,14 +93,14 @@ def plan_of(subject: PublishedProcess, sites: dict[Endpoint, Site], rules: Rules
 def test_why_a_job_is_not_asked(
     subject: PublishedProcess, sites: dict[Endpoint, Site], rules: Rules, why: str | None
 ) -> None:
-    """Each reason against a query has its word, and a refused job gets no query."""
+    """Each reason against a query has its label, and a refused job gets no query."""
     plan = plan_of(subject, sites, rules)
     schedules = Schedules(1.0, Random(7), once=True)  # noqa: S311  # no secret
     assert (plan.refusal, schedules.due([plan], 0.0) is None) == (why, why is not None)
 
 
 def test_one_old_library_or_young_process_holds_back_all_at_its_address() -> None:
-    """A connection reaches any process of the address: the least sound of them decides."""
+    """One old library or young process stops all queries at its address, because a connection may reach any process."""
     mixed = Site({ProcessKey(5, 1): SOUND, ProcessKey(6, 1): Server((2, 27, 7), 1.0)}, 0)
     both = [process(5, "a"), process(6, "b", age=1.0)]
     assert [plan.refusal for plan in query_plans(both, {HERE: mixed}, AUTO, NOW)] == ["version_old"] * 2
@@ -118,7 +118,8 @@ def test_a_job_is_asked_at_one_address_and_two_jobs_there_each_in_its_role() -> 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.999])
 def test_the_first_query_for_labels_waits(jitter: float) -> None:
-    """Records or the environment may still name the processes; and nodes that start together spread over minutes."""
+    """The first query for labels waits, because other sources may name the processes; nodes spread theirs over
+    minutes."""
     assert first_wait_seconds("labels", jitter) == pytest.approx(60.0 + 300.0 * jitter)
     assert first_wait_seconds("reporter", jitter) == pytest.approx(7.0 * jitter)
 
@@ -141,7 +142,7 @@ def test_the_first_query_for_labels_waits(jitter: float) -> None:
     ("standby", Schedule(ranks=480, missing=True), 7.0),
 ])  # fmt: skip
 def test_interval(role: Role, schedule: Schedule, seconds: float) -> None:
-    """The interval grows with the job, its cost and its failures, within its bounds, give or take a tenth."""
+    """The interval grows with the job, its cost and its failures, within limits, with a jitter of a tenth."""
     assert schedule.next_interval_seconds(role, 0.5) == pytest.approx(seconds)
     assert schedule.next_interval_seconds(role, 0.0) == pytest.approx(0.9 * seconds)
     assert schedule.next_interval_seconds(role, 1.0) == pytest.approx(1.1 * seconds)
@@ -157,12 +158,12 @@ def test_interval(role: Role, schedule: Schedule, seconds: float) -> None:
     (Site({ProcessKey(5, 1): SOUND, ProcessKey(6, 1): Server((2, 28, 9), 1.0)}, 0), (2, 27, 3), False),
 ])  # fmt: skip
 def test_who_is_listened_to(subject: Site, oldest: tuple[int, int, int], may: bool) -> None:
-    """An address is listened to where every process that listens there serves it and has MONITOR."""
+    """An address is monitored if every process that listens there belongs to the job and its library has MONITOR."""
     assert may_monitor(subject, oldest) == may
 
 
 def schedule(due_at: float, queried_at: float = -math.inf, hastened_at: float = -math.inf, **costs: float) -> Schedule:
-    """A schedule with its next query due at a time, after its last ones."""
+    """Return a schedule with this time of the next query and these times of earlier ones."""
     return Schedule(due_at, queried_at=queried_at, hastened_at=hastened_at, **costs)  # type: ignore[arg-type]
 
 
@@ -179,7 +180,7 @@ def schedule(due_at: float, queried_at: float = -math.inf, hastened_at: float = 
     pytest.param(schedule(200.0, 90.0, least_seconds=60.0), 150.0, id="not sooner than the site allows"),
 ])  # fmt: skip
 def test_a_wake_brings_the_next_query_soon(known: Schedule, due: float) -> None:
-    """Awake at 100 the next query comes after about two seconds, or when the job can afford it, but never later."""
+    """A wake at 100 brings the next query to about 102, or to the time that its cost allows, but never delays it."""
     queried_at = known.queried_at
     known.hasten(100.0, 0.5)
     assert (known.due_at, known.queried_at, known.alert_until) == (pytest.approx(due), queried_at, 400.0)
@@ -207,7 +208,7 @@ def test_a_storm_of_alarms_is_no_storm_of_queries(role: Role, costs: dict[str, f
 
 
 def test_queries_slow_down_after_those_that_failed_or_waited() -> None:
-    """A clean query sets the cost and ends the back-off; one that waited for peers, or failed, does neither."""
+    """A clean query sets the cost and ends the back-off; a query that waited for peers, or failed, does neither."""
     known = Schedule(delays=2)
     for answer, world_size, expected in (
         ((report(8), 0.25), 0, (8, 0.25, 0, False, True, 0)),

@@ -1,4 +1,4 @@
-"""Large reports: read in a helper process, with a real one, and never in the agent."""
+"""Large reports are parsed in a helper process (a real one in these tests), never in the agent."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ FIRST, SECOND, THIRD = ProcessKey(11, 1), ProcessKey(12, 1), ProcessKey(13, 1)
 
 
 async def unchanged(_endpoint: Endpoint, _site: Site) -> bool:
-    """Find the listener that was there before."""
+    """Confirm the listener."""
     return True
 
 
 class Reached(ListenerSearch):
-    """Has connections accepted by these processes in turn, and then by none that is known."""
+    """Lets these processes accept the connections in turn, and unknown ones after them."""
 
     def __init__(self, servers: Iterable[ProcessKey]) -> None:
         self.servers = iter(servers)
@@ -50,7 +50,7 @@ class Reached(ListenerSearch):
 
 
 class Bench:
-    """A query runner with a real helper process; all connections are accepted by ``reached``."""
+    """A query runner with a real helper process; ``reached`` accepts all connections."""
 
     def __init__(self, spec: HelperSpec[ReportReading], reached: ProcessKey | None) -> None:
         self.helper: Helper[ReportReading] = Helpers(FakeClock()).lend(spec)
@@ -60,7 +60,7 @@ class Bench:
         self.sent_all = False
 
     async def ask(self, report: Iterable[bytes], limits: QueryLimits | None = None) -> list[QueryAnswer]:
-        """Ask a server that sends ``report``; ``sent_all`` is set when it could send the whole of it."""
+        """Query a server that sends ``report``; ``sent_all`` tells whether it could send all of it."""
         self.sent_all = False
 
         def pieces() -> Iterable[bytes]:
@@ -74,7 +74,7 @@ class Bench:
 
 @asynccontextmanager
 async def bench_of(spec: HelperSpec[ReportReading] = READER, reached: ProcessKey | None = HELD) -> AsyncIterator[Bench]:
-    """A query runner, and its helper stopped at the end."""
+    """Provide a query runner; stop its helper at the end."""
     bench = Bench(spec, reached)
     yield bench
     await bench.helper.stop()
@@ -82,7 +82,7 @@ async def bench_of(spec: HelperSpec[ReportReading] = READER, reached: ProcessKey
 
 
 def padded(length: int) -> bytes:
-    """A report of this length, with nothing in it."""
+    """Return an empty report of this length."""
     whole = {"nccl_version": "2.32.3", "communicators": [], "ras": {"timeouts_count": 0}}
     return json.dumps(whole).encode().ljust(length)
 
@@ -114,7 +114,7 @@ async def test_who_is_not_to_be_asked_hears_nothing(
 
 
 async def test_only_a_large_report_needs_the_helper() -> None:
-    """A report of the most that is held whole is read in the thread, one of a byte more in the helper."""
+    """A report up to MAX_HELD_BYTES is parsed in the thread, a larger one in the helper."""
     async with bench_of() as bench:
         await bench.ask([padded(MAX_HELD_BYTES)])
         assert bench.helper.calls == {}
@@ -142,7 +142,7 @@ async def test_a_large_reply_that_is_no_report(report: list[bytes], stage: str) 
 async def test_a_helper_that_fails_costs_one_report(
     spec: HelperSpec[ReportReading], result: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its query fails at parse; the connection is read to its end all the same."""
+    """If the helper fails, its query fails at parse, and the connection is still read to its end."""
     monkeypatch.setattr("exporters.ras.query.runner.READER_SECONDS", 0.5 if result == "hung" else 20.0)
     async with bench_of(spec) as bench:
         assert await bench.ask([padded(65536)] * 160) == []
@@ -150,7 +150,7 @@ async def test_a_helper_that_fails_costs_one_report(
 
 
 async def test_a_report_beyond_the_cap_is_no_fault_of_the_helper() -> None:
-    """A report of a byte more than the cap, or without end, fails at its own stage, and the next is read."""
+    """A report above the limit, or without end, fails at its own stage, and the next one is read."""
     body = padded(2 * MAX_HELD_BYTES)
     limits = QueryLimits(report_bytes=len(body))
     async with bench_of() as bench:
@@ -160,20 +160,20 @@ async def test_a_report_beyond_the_cap_is_no_fault_of_the_helper() -> None:
 
 
 async def test_the_helpers_time_is_not_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a helper takes no more of it, the report's own deadline waits: the helper is to blame."""
+    """While the helper accepts no data, the report's deadline does not run: the helper is blamed."""
     limits = QueryLimits(collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
     async with bench_of() as bench:
         assert await bench.ask(large_report(RANKS, COMMUNICATORS))
         process = bench.helper._process
         assert process is not None
         os.kill(process.pid, signal.SIGSTOP)
-        monkeypatch.setattr("exporters.ras.query.runner.READER_SECONDS", 1.0)  # from here on nothing is read
+        monkeypatch.setattr("exporters.ras.query.runner.READER_SECONDS", 1.0)  # the helper reads nothing after this
         assert await bench.ask([padded(65536)] * 160, limits) == []
         assert (bench.runner.errors, bench.helper.calls, bench.sent_all) == ({"parse": 1}, {"ok": 1, "hung": 1}, True)
 
 
 def test_connections_are_made_until_one_should_reach_the_job() -> None:
-    """Four times as many as it takes on the average, and never more than the limit."""
+    """The number of connections is four times the expected number, up to a limit."""
     servers = dict.fromkeys((ProcessKey(pid, 1) for pid in range(100)), Server((2, 32, 3), 1.0))
     site, keys = Site(servers, 0), list(servers)
 
@@ -185,7 +185,7 @@ def test_connections_are_made_until_one_should_reach_the_job() -> None:
 
 @asynccontextmanager
 async def runner_of(accepting: Iterable[ProcessKey]) -> AsyncIterator[tuple[QueryRunner, Reached]]:
-    """A query runner; these processes accept its connections."""
+    """Provide a query runner whose connections these processes accept."""
     thread, search = OwnThread("ras"), Reached(accepting)
     yield QueryRunner(thread, Helpers(FakeClock()).lend(READER), search, unchanged, Logger("ras")), search
     thread.stop()
@@ -199,7 +199,7 @@ async def runner_of(accepting: Iterable[ProcessKey]) -> AsyncIterator[tuple[Quer
 async def test_processes_that_answer_a_greeting(
     accepting: list[ProcessKey], present: frozenset[ProcessKey], unused: int
 ) -> None:
-    """Connections are made until all wanted processes have answered or the limit is reached."""
+    """Connections are made until all wanted processes have replied or the limit is reached."""
     heard: list[bytes] = []
     async with runner_of(accepting) as (runner, search), served(answering(JSON_ANSWERS[:1], heard=heard)) as endpoint:
         received = await runner.present(QueryTarget(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), QueryLimits())
@@ -208,7 +208,7 @@ async def test_processes_that_answer_a_greeting(
 
 
 async def test_a_process_that_does_not_answer_is_waited_for_once() -> None:
-    """The first connection that is not answered in time ends the greetings."""
+    """The first greeting without a reply in time ends the greetings."""
     accepted: list[bytes] = []
 
     async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
@@ -222,7 +222,7 @@ async def test_a_process_that_does_not_answer_is_waited_for_once() -> None:
 
 
 async def test_another_view_is_asked_for_by_as_many_connections_as_it_takes() -> None:
-    """Where one process gave a lonely view, the other one of the job is tried for more often: it is one of four."""
+    """If one process gave an isolated view, more connections are made to reach the job's other process, one of four."""
     fourth = ProcessKey(14, 1)
     site = Site(dict.fromkeys((FIRST, SECOND, THIRD, fourth), Server((2, 32, 3), 1.0)), 0)
     lonely, whole = node_report(3), node_report()

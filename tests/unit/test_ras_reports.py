@@ -1,4 +1,4 @@
-"""Reports that no library should send: what of them is believed, and what is counted."""
+"""Invalid reports: the accepted parts, and the counts of the rest."""
 
 import json
 import re
@@ -18,22 +18,22 @@ RCCL = Path(__file__).parents[1] / "data/ras/rccl_2.28.3_degraded.txt"
 
 
 def rank(number: object, **changed: object) -> dict[str, object]:
-    """A rank that answered."""
+    """Return a rank that replied."""
     return {"rank": number, "host": "10.0.0.1", "pid": 7, "cuda_dev": 0, "nvml_dev": 0, **changed}
 
 
 def lost(number: object, **changed: object) -> dict[str, object]:
-    """A rank that did not answer."""
+    """Return a rank that did not reply."""
     return rank(number, status={"unresponsive": True, "considered_dead": False}, **changed)
 
 
 def communicator(size: object = 2, **changed: object) -> dict[str, object]:
-    """A communicator in which rank 0 answered and rank 1 did not."""
+    """Return a communicator in which rank 0 replied and rank 1 did not."""
     return {"hash": "0xab", "size": size, "ranks": [rank(0)], "missing_ranks": [lost(1)], **changed}
 
 
 def report(*communicators: dict[str, object], **changed: object) -> bytes:
-    """The bytes of a JSON report of these."""
+    """Return the bytes of a JSON report of these communicators."""
     ras = {"collection_time_sec": 0.0, "timeouts_count": 0}
     return json.dumps({"nccl_version": "2.30.7", "communicators": communicators, "ras": ras, **changed}).encode()
 
@@ -64,19 +64,19 @@ GOOD = communicator(hash="0xcd")
     ({"missing_ranks": [rank(1)]}, "unreadable"),
 ])  # fmt: skip
 def test_a_bad_communicator_costs_itself_alone(changed: dict[str, Any], reason: str) -> None:
-    """A value outside its range or of another type leaves its communicator out, counted; the next one is read."""
+    """An invalid value leaves out its communicator, which is counted; the next communicator is read."""
     parsed = read_json(report(communicator(**changed), GOOD))
     assert ([entry.hash for entry in parsed.communicators], parsed.skipped) == (["0xcd"], {reason: 1})
 
 
 def test_the_second_of_one_hash_is_left_out() -> None:
-    """Of two communicators of one hash the first is kept, and the other is counted."""
+    """If two communicators have one hash, the first is kept, and the second is counted."""
     parsed = read_json(report(communicator(), communicator(missing_ranks=[])))
     assert ([entry.missing for entry in parsed.communicators], parsed.skipped) == ([1], {"duplicate": 1})
 
 
 def test_a_communicator_that_is_left_out_says_nothing_of_its_ranks() -> None:
-    """A refused duplicate or phantom adds no members, no waits and no ranks of the job; its processes did answer."""
+    """A refused duplicate or empty communicator adds no members, waits or ranks; its processes count as replying."""
     uneven = [rank(number, pid=7 + number, collective_counts={"AllReduce": 9 - number % 2}) for number in range(2)]
     first = communicator(ranks=uneven, missing_ranks=[])
     parsed = read_json(report(first, GOOD), pids={7, 8, 9})
@@ -87,7 +87,7 @@ def test_a_communicator_that_is_left_out_says_nothing_of_its_ranks() -> None:
 
 
 def test_two_communicators_of_one_hash() -> None:
-    """In a reply of NCCL 2.32.3 the later of two communicators of one hash has a name of its own."""
+    """In a reply of NCCL 2.32.3 the second communicator with the same hash gets its own name."""
     body = TWO.read_bytes()
     parsed = read_json(body)
     launched = {entry.hash: entry.launches.extremes["AllReduce"] for entry in parsed.communicators if entry.launches}
@@ -102,7 +102,7 @@ def test_two_communicators_of_one_hash() -> None:
 
 
 def test_communicators_of_one_hash_are_bounded() -> None:
-    """Phantoms and the same secondary hash make no further name, and MAX_COMMUNICATORS communicators are kept."""
+    """Empty communicators and equal secondary hashes make no new name; at most MAX_COMMUNICATORS are kept."""
     phantom = communicator(0, secondary_hash="0x0:0x0", ranks=[], missing_ranks=[])
     same = [communicator(secondary_hash="0x1:0x1") for _ in range(2)]
     parsed = read_json(report(phantom, *same, communicator()))
@@ -126,7 +126,7 @@ def test_communicators_that_differ_cost_linear_time() -> None:
 
 
 def test_of_too_many_communicators_the_whole_job_s_is_kept() -> None:
-    """The largest communicator stays, then those in trouble."""
+    """Above the limit, the largest communicator is kept, and then those in trouble."""
     world = communicator(3, hash="0xffff", ranks=[rank(number) for number in range(3)], missing_ranks=[])
     quiet = communicator(2, hash="0xfffe", ranks=[rank(0), rank(1)], missing_ranks=[])
     many = [communicator(hash=f"{number:#x}") for number in range(1, MAX_COMMUNICATORS)]
@@ -137,7 +137,7 @@ def test_of_too_many_communicators_the_whole_job_s_is_kept() -> None:
 
 
 def test_names_of_missing_ranks_beyond_the_limit_are_counted() -> None:
-    """A communicator that misses one more than can be named keeps its counts, and the next names none."""
+    """A communicator with more missing ranks than the limit keeps its counts; the next one names no ranks."""
     many = communicator(MAX_NAMED + 1, ranks=[], missing_ranks=[lost(number) for number in range(MAX_NAMED + 1)])
     parsed = read_json(report(many, GOOD))
     assert [(entry.missing, len(entry.named)) for entry in parsed.communicators] == [(MAX_NAMED + 1, MAX_NAMED), (1, 0)]
@@ -145,14 +145,14 @@ def test_names_of_missing_ranks_beyond_the_limit_are_counted() -> None:
 
 
 def test_bad_utf8_in_a_communicator_costs_it_alone() -> None:
-    """A byte that is no text leaves one communicator out."""
+    """A byte that is not UTF-8 leaves out only its communicator."""
     body = report(communicator(), GOOD).replace(b"10.0.0.1", b"10.0.\xff.1", 1)
     parsed = read_json(body)
     assert ([entry.hash for entry in parsed.communicators], parsed.skipped) == (["0xcd"], {"unreadable": 1})
 
 
 def test_an_unknown_host_is_an_empty_one() -> None:
-    """The library's word for an address it does not know, and device -1, are empty labels."""
+    """The library's host name "unknown" and device -1 become empty labels."""
     parsed = read_json(report(communicator(missing_ranks=[lost(1, host="unknown", pid=-1, nvml_dev=-1)])))
     assert [entry.place for entry in parsed.communicators[0].named] == [("", -1, -1)]
 
@@ -184,29 +184,29 @@ ROW = "    0         1         4       1-2         8         7   RUNNING  INCOMP
 
 
 def text(errors: str, groups: str = ROW) -> Report:
-    """Read a text report with these paragraphs."""
+    """Parse a text report with these paragraphs."""
     return read_text(TEXT.format(groups=groups, errors=errors).encode())
 
 
 def paragraph(number: int, name: int, *ranks: str) -> str:
-    """What a text says of a communicator that misses ranks."""
+    """Return the text about a communicator with missing ranks."""
     lines = [f"#{number}-0 ({name:016x}) INCOMPLETE", f"  Missing communicator data from {len(ranks)} ranks", *ranks]
     return "\n".join([*lines, "", ""])
 
 
 def rank_line(number: int, host: str = "10.0.0.1") -> str:
-    """A missing rank's line."""
+    """Return the line of a missing rank."""
     return f"  Rank {number} -- GPU 1 managed by process 77 on node {host}"
 
 
 @pytest.mark.parametrize(("line", "named"), [
-    (rank_line(-406962632), []), (rank_line(8), []), (rank_line(10**10), []),  # old versions walk off their data
+    (rank_line(-406962632), []), (rank_line(8), []), (rank_line(10**10), []),  # old versions read beyond their data
     (rank_line(1, 'x"}'), [("", 77, 1)]),
     (rank_line(1), [("10.0.0.1", 77, 1)]),
     (rank_line(1).replace("GPU 1", "GPU 1 (NVML 5)"), [("10.0.0.1", 77, 5)]),
 ])  # fmt: skip
 def test_where_a_text_says_that_a_rank_is(line: str, named: list[tuple[str, int, int]]) -> None:
-    """A rank outside its communicator is garbage, no host but an address is a label, and NVML's index comes first."""
+    """A rank outside its communicator is refused, a host that is no address is empty, and NVML's index comes first."""
     assert [rank.place for entry in text(paragraph(0, 0xAB, line)).communicators for rank in entry.named] == named
 
 
@@ -217,14 +217,15 @@ def test_text_of_a_group_that_is_not_in_the_table_is_left_out() -> None:
 
 
 def test_text_ranks_of_the_one_largest_communicator_are_the_jobs() -> None:
-    """Of RCCL's real text the missing rank of the only communicator has its number in the job."""
+    """In RCCL's recorded text the missing rank of the only communicator has its number in the job."""
     parsed = read_text(RCCL.read_bytes())
     [missing] = parsed.communicators[0].named
     assert (missing.comm_rank, missing.rank, missing.place.host) == (3, 3, "10.245.40.180")
 
 
 def test_text_ranks_of_smaller_communicators_are_found_by_their_place() -> None:
-    """A rank that the largest names too has its number there; another has none."""
+    """A rank of a smaller communicator gets its number from the largest one, or none if the largest does not name
+    it."""
     small = ROW.replace("    0 ", "    1 ", 1).replace("  8         7 ", "  4         2 ")
     other = "  Rank 3 -- GPU 2 managed by process 78 on node 10.0.0.1"
     parsed = text(paragraph(0, 0xAB, rank_line(5)) + paragraph(1, 0xCD, rank_line(1), other), f"{ROW}\n{small}")
@@ -239,7 +240,7 @@ def test_text_ranks_of_two_largest_communicators_are_not_named() -> None:
 
 
 def test_text_paragraphs_beyond_the_limit_are_counted() -> None:
-    """Paragraphs beyond the limit are counted."""
+    """Paragraphs above the limit are counted."""
     rows = "\n".join(ROW.replace("    0 ", f"{number:5d} ", 1) for number in range(MAX_TROUBLES + 1))
     parsed = text("".join(paragraph(number, number + 1, rank_line(1)) for number in range(MAX_TROUBLES + 1)), rows)
     assert len(parsed.communicators) == MAX_COMMUNICATORS
@@ -247,7 +248,7 @@ def test_text_paragraphs_beyond_the_limit_are_counted() -> None:
 
 
 def test_a_megabyte_on_one_line_is_read_quickly() -> None:
-    """No line makes a pattern run for long: this ends within the test's time."""
+    """No line makes a pattern slow: the test ends within its time limit."""
     for fragment in ("1,", " ", "  Rank 1 -- ", "=", "#0-0 (", "9"):
         text("  The missing ranks: " + fragment * (1024 * 1024 // len(fragment)))
 
@@ -269,7 +270,7 @@ def test_a_megabyte_on_one_line_is_read_quickly() -> None:
     (b"NCCL version 2.27.7 compiled with CUDA 12.9\n" + b"Job summary\n===========\n" * 1000, True),
 ])  # fmt: skip
 def test_what_is_no_report_is_refused(body: bytes, *, cut: bool) -> None:
-    """A cut report differs from text that is none, and no depth or byte breaks the reader."""
+    """A cut report and other text have different errors; no depth or byte raises anything else."""
     with pytest.raises(ReportError) as caught:
         (read_json if body.startswith(b"{") else read_text)(body)
     assert caught.value.cut == cut

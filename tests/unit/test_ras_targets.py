@@ -1,4 +1,4 @@
-"""Where the exporter connects, and where it never does, whatever a job's settings name."""
+"""The addresses that the exporter connects to, and those that it never does, whatever a job's settings name."""
 
 import asyncio
 from collections.abc import Iterator
@@ -44,19 +44,19 @@ ALLOWED = {
 
 
 def hexadecimal(host: str) -> str:
-    """An address as the kernel's tables have it."""
+    """Return an address in the format of the kernel's tables."""
     packed = ip_address(host).packed
     return "".join(packed[at : at + 4][::-1].hex().upper() for at in range(0, len(packed), 4))
 
 
 def listening(host: str, inode: int, port: int = PORT, uid: int = 0) -> str:
-    """A row of a listener."""
+    """Return the row of a listener."""
     local = hexadecimal(host)
     return f"0: {local}:{port:04X} {'0' * len(local)}:0000 0A 0:0 0:0 0 {uid} 0 {inode} 1\n"
 
 
 class Target:
-    """A service that no rank holds; whatever the agent connects to, it reaches this one. ``heard``: by connection."""
+    """A service that no rank holds and that all connections reach. ``heard``: received bytes by connection."""
 
     def __init__(self) -> None:
         self.port = 0
@@ -66,7 +66,7 @@ class Target:
 
 @pytest.fixture
 def target(monkeypatch: pytest.MonkeyPatch) -> Target:
-    """The service, in the place of whoever is at an address."""
+    """Provide the service, which replaces the server at any address."""
     target, connect = Target(), asyncio.open_connection
 
     async def to_target(host: str, port: int, **options: Any) -> Any:
@@ -80,7 +80,7 @@ def target(monkeypatch: pytest.MonkeyPatch) -> Target:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Node]:
-    """A node with these addresses and no rank."""
+    """Provide a node with these addresses and no rank."""
     node = Node(tmp_path, ranks={})
     (node.tree.root / "net/fib_trie").write_text(LOCAL)
     (node.tree.root / "net/if_inet6").write_text(LOCAL6)
@@ -89,7 +89,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def add(node: Node, address: str, rows: str) -> None:
-    """A rank with an address in its settings, and this node's listeners; the rank holds inode 11."""
+    """Add a rank with an address in its settings, and this node's listeners; the rank holds inode 11."""
     bracketed = f"[{address}]" if ":" in address else address
     node.add(11, environment(0, world=4) | {"NCCL_RAS_ADDR": f"{bracketed}:{PORT}"})
     (node.tree.root / "net/tcp").write_text("")
@@ -98,13 +98,13 @@ def add(node: Node, address: str, rows: str) -> None:
 
 
 def visited(node: Node, target: Target) -> list[str]:
-    """The hosts that the exporter connects to while it has reason to."""
+    """Run the exporter; return the hosts that it connects to."""
     asyncio.run(run(node, target))
     return target.reached
 
 
 async def run(node: Node, target: Target) -> None:
-    """Have the exporter look, listen and ask for a while."""
+    """Let the exporter look, monitor and query several times."""
     async with served(answering((b"SERVER PROTOCOL 2\n",), heard=target.heard)) as endpoint:
         target.port = endpoint.port
         async with node.exporter() as exporter:
@@ -120,7 +120,8 @@ async def run(node: Node, target: Target) -> None:
 def test_an_address_that_is_not_this_nodes_is_never_connected_to(
     node: Node, target: Target, address: str, *, everywhere: bool
 ) -> None:
-    """A rank that listens there, as IP_FREEBIND allows, or on every address, does not bring the agent to it."""
+    """The agent never connects to an address of another node, even if a rank listens there (IP_FREEBIND) or
+    everywhere."""
     wildcard = "::" if ":" in address else "0.0.0.0"  # noqa: S104  # what a job binds
     add(node, address, listening(wildcard if everywhere else address, 11))
     assert visited(node, target) == []
@@ -140,7 +141,7 @@ def test_an_address_of_this_node_is_connected_to_but_told_nothing_by_others(
 def test_a_listener_that_is_not_the_ranks_is_never_connected_to(
     node: Node, target: Target, inode: int, uid: int
 ) -> None:
-    """The socket at the address must be held by the rank, and made by its user."""
+    """The socket at the address must be held by the rank, and belong to its user."""
     add(node, "127.0.0.1", listening("127.0.0.1", inode, uid=uid))
     assert visited(node, target) == []
 

@@ -1,4 +1,4 @@
-"""Every transcript of a real RAS thread, read; see tests/data/ras/README.md."""
+"""Every transcript of a real RAS thread; see tests/data/ras/README.md."""
 
 import tarfile
 from pathlib import Path
@@ -15,7 +15,7 @@ STAGES = ("initializing", "finalizing", "aborted")
 
 
 def transcripts() -> dict[str, bytes]:
-    """Every transcript by its name."""
+    """Return every transcript, keyed by name."""
     with tarfile.open(DATA / "transcripts.tar.xz") as archive:
         return {member.name: file.read() for member in archive if (file := archive.extractfile(member)) is not None}
 
@@ -24,7 +24,7 @@ ALL = transcripts()
 
 
 def read(body: bytes) -> Report | ReportError:
-    """Read a reply in the format it is in."""
+    """Parse a reply in its format."""
     try:
         return read_json(body) if body.startswith(b"{") else read_text(body)
     except ReportError as error:
@@ -32,7 +32,7 @@ def read(body: bytes) -> Report | ReportError:
 
 
 def ranks(numbers: list[int]) -> str:
-    """Numbers in their shortest form: 1,4-7."""
+    """Return numbers in their shortest form: 1,4-7."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][-1] == number - 1:
@@ -43,7 +43,7 @@ def ranks(numbers: list[int]) -> str:
 
 
 def launches(parsed: Launches | None) -> str:
-    """The collectives with their least and most launches, and the ranks behind."""
+    """Return the collectives with their fewest and most launches, and the ranks behind."""
     if parsed is None:
         return ""
     extremes = {name: f"{least}-{most}" if least < most else most for name, (least, most) in parsed.extremes.items()}
@@ -53,7 +53,7 @@ def launches(parsed: Launches | None) -> str:
 
 
 def line(parsed: Report | ReportError) -> str:
-    """A report on one line: communicators as hash responding/size, what is missing, and which ranks."""
+    """Return a report as one line: hash responding/size of each communicator, and its missing ranks."""
     if isinstance(parsed, ReportError):
         return "cut" if parsed.cut else "no report"
     words = [parsed.version]

@@ -1,4 +1,4 @@
-"""What reports say of this node's own processes."""
+"""RAS reports as evidence about this node's processes."""
 
 import tarfile
 from pathlib import Path
@@ -22,7 +22,7 @@ NAMES = {A: (HERE, 1), B: (HERE, 2)}
 
 
 def report(heard: tuple[int, ...], missed: dict[int, MissingReason], host: str = HERE) -> Report:
-    """A report of one communicator of processes on one host, by their pids."""
+    """Return a report of one communicator of processes on one host, by their pids."""
     named = tuple(MissingRank(pid, Place(host, pid, 0), reason=reason) for pid, reason in missed.items())
     size = len(heard) + len(missed)
     result = Communicator("0xab", size, len(heard), len(missed), None, None, named)
@@ -45,7 +45,7 @@ def test_who_is_silent(
     present: set[ProcessKey],
     silent: dict[ProcessKey, RasSilence],
 ) -> None:
-    """A silence counts on from the first report that misses the process; an answer contradicts it, and ends none."""
+    """A silence counts from the first report without the process; a contradicting reply does not end it."""
     heard = tuple({1, 2} - missed.keys())
     result = silences({}, report(heard, missed), others, NAMES, (10.0, 1010.0), present)
     assert result == silent
@@ -56,14 +56,14 @@ def test_who_is_silent(
 
 @pytest.fixture
 def proc_root(tmp_path: Path) -> Path:
-    """A /proc with the addresses of the processes' network."""
+    """Provide a /proc with the addresses of the processes' network."""
     (tmp_path / f"{C.pid}/net").mkdir(parents=True)
     (tmp_path / f"{C.pid}/net/fib_trie").write_text("|-- 192.0.2.2\n   /32 host LOCAL\n")
     return tmp_path
 
 
 async def test_only_processes_that_are_missed_and_were_never_heard_are_greeted(proc_root: Path) -> None:
-    """A process that was heard while reports missed it is not greeted again, and one that is not missed never is."""
+    """Only a process that reports miss is greeted, and only until it has replied once."""
     table, thread, greeted = Table(), OwnThread("ras"), []
 
     async def greet(keys: frozenset[ProcessKey]) -> frozenset[ProcessKey]:
@@ -109,14 +109,14 @@ def test_addresses_beyond_the_limit_are_left_out(tmp_path: Path) -> None:
 
 
 def transcripts(scenario: str) -> list[tuple[str, Report]]:
-    """The JSON reports of a recorded scenario in order."""
+    """Return the JSON reports of a recorded scenario, in order."""
     with tarfile.open(DATA / "transcripts.tar.xz") as archive:
         result = {m.name: file.read() for m in archive if (file := archive.extractfile(m)) is not None}
     return [(name, read_json(result[name])) for name in sorted(result) if scenario in name and ".json." in name]
 
 
 def test_a_recorded_stop_is_missed_to_its_end_and_after_it() -> None:
-    """NCCL 2.32.3, a process stopped for 87 s: missed in every report from the first on, and never heard again."""
+    """In a recording of NCCL 2.32.3, a process stopped for 87 s is missing from every report, even after it resumed."""
     name = {A: ("127.0.102.4", 30589)}
     result: dict[ProcessKey, RasSilence] = {}
     for number, (_, entry) in enumerate(transcripts("2.32.3/sigstop")):

@@ -1,4 +1,4 @@
-"""RDMA devices: their values, the expected state, and the failures shown."""
+"""RDMA devices: values, expected state and failures."""
 
 import asyncio
 import errno
@@ -44,13 +44,13 @@ def device(
     pci: str = "",
     physical: bool = True,
 ) -> RdmaDevice:
-    """A device of one port, at an address that goes with its name unless another is given."""
+    """Return a device of one port; its address follows from its name unless given."""
     port = msgspec.structs.replace(EMPTY, number=number, state=state, rate=rate)
     return RdmaDevice(name, "", "", "", pci or f"0000:{name[-1]}8:00.0", (), -1, physical, (port,))
 
 
 def fall_short(baseline: Baseline, *devices: RdmaDevice, hidden: Collection[str] = ()) -> set[tuple[str, str]]:
-    """Learn and judge: which device falls short of what."""
+    """Learn and judge; return each device below its expectation, with the check."""
     before = {pci for pci, item in baseline.functions.items() if item.missing}
     vanished = learn(baseline, devices, hidden)
     missing = {pci for pci, item in baseline.functions.items() if item.missing}
@@ -96,14 +96,15 @@ DOWN = device(state=1, rate=1.25e9)
     ], id="a missing device whose name another one has goes by its address"),
 ])  # fmt: skip
 def test_what_is_expected(looks: list[tuple[list[RdmaDevice], set[tuple[str, str]]]]) -> None:
-    """Look after look those devices fall short of what their function was at its best."""
+    """A device fails when it is below the best state that its function has had."""
     baseline = Baseline()
     for devices, failing in looks:
         assert fall_short(baseline, *devices) == failing
 
 
 def test_a_device_in_another_network_namespace_is_not_missed() -> None:
-    """Where it may be hidden it is not judged; when its function goes, or the mode is left, it is missing."""
+    """A device hidden by a network namespace is not judged; if its function is removed or the mode changes, it is
+    missing."""
     baseline, pci = Baseline(), device().pci
     assert fall_short(baseline, device()) == fall_short(baseline, hidden=[pci]) == set()
     assert [(function.missing, function.hidden) for function in baseline.functions.values()] == [(False, True)]
@@ -113,7 +114,7 @@ def test_a_device_in_another_network_namespace_is_not_missed() -> None:
 
 
 def test_what_sysfs_may_hide(tmp_path: Path) -> None:
-    """Devices move between network namespaces in the exclusive mode alone, and keep their function's driver."""
+    """A device can be hidden only in the exclusive mode, and only while its function has a driver."""
     cases = (("exclusive", "N", True), ("shared", "Y", True), ("an old kernel", None, True), ("no driver", "N", False))
     for name, mode, driver in cases:
         function, parameters = tmp_path / name / f"bus/pci/devices/{PCI}", tmp_path / name / "module/ib_core/parameters"
@@ -128,7 +129,7 @@ def test_what_sysfs_may_hide(tmp_path: Path) -> None:
 
 
 def test_which_devices_are_physical(tmp_path: Path) -> None:
-    """Of a PCI function, of a virtual one, of an auxiliary device below one (a subfunction), and of none."""
+    """A device of a PCI function is physical; one of a virtual function, a subfunction or no function is not."""
     functions = tmp_path / "devices/pci0000:15/0000:15:01.0"
     parents = {"pf": "0000:18:00.0", "sf": "0000:18:00.0/mlx5_core.sf.2", "soft": "", "vf": "0000:18:00.1"}
     for name, parent in parents.items():
@@ -142,7 +143,7 @@ def test_which_devices_are_physical(tmp_path: Path) -> None:
 
 
 def test_virtual_devices_push_no_physical_one_out(tmp_path: Path) -> None:
-    """Beyond the limit of devices the physical ones are read."""
+    """Above the limit of devices, physical ones are read first."""
     function = tmp_path / "devices/pci0000:15/0000:18:00.0"
     function.mkdir(parents=True)
     for number in range(module.MAX_DEVICES + 1):
@@ -153,7 +154,7 @@ def test_virtual_devices_push_no_physical_one_out(tmp_path: Path) -> None:
 
 
 def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One device, port or counter more than the limits is left out; names that are none are too."""
+    """A device, port or counter above its limit is left out, and so are invalid names."""
     for name in ("a", "b", 'c"} 1'):
         for port in ("1", "2", "x"):
             counters = tmp_path / "class/infiniband" / name / "ports" / port / "counters"
@@ -170,7 +171,7 @@ def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: py
 
 
 def test_states_and_rates(tmp_path: Path) -> None:
-    """Texts as the kernel writes them give the number and bytes per second; others give nothing."""
+    """The kernel's texts give the state's number and the rate in bytes per second; other texts give None."""
     port = tmp_path / "class/infiniband/mlx5_0/ports/1"
     port.mkdir(parents=True)
     for state, rate, expected in (
@@ -187,7 +188,7 @@ def test_states_and_rates(tmp_path: Path) -> None:
 
 
 class Node:
-    """The exporter over a copy of the made-up tree, with its ledger; the past is what another one published."""
+    """The exporter on a copy of the fake tree, with its ledger; ``past``: an earlier checkpoint."""
 
     def __init__(
         self, root: Path, past: bytes | None = None, ignored: Iterable[str] = (), all_counters: bool = False
@@ -212,7 +213,7 @@ class Node:
         return {(item.subject.name, item.check) for item in failed(self.ledger)}
 
     def judged(self) -> set[str]:
-        """The devices with any series."""
+        """Return the devices with any check."""
         return {entry.subject.name for entry in self.ledger.entries()}
 
     def nics(self) -> list[str]:
@@ -229,7 +230,7 @@ class Node:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A copy of the made-up node."""
+    """Provide a copy of the fake node."""
     shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
     return tmp_path
 
@@ -248,7 +249,7 @@ async def test_a_device_that_vanished_is_told_of_over_a_restart(root: Path) -> N
 
 
 async def test_ignored_devices(root: Path) -> None:
-    """They have no series and are no GPU's NIC; one that was missing when it came onto the list is forgotten."""
+    """An ignored device has no series and is no GPU's NIC; one that was missing is forgotten."""
     first = Node(root)
     async with first.under_way():
         pass
@@ -261,7 +262,7 @@ async def test_ignored_devices(root: Path) -> None:
 
 
 async def test_which_counters_are_shown(root: Path) -> None:
-    """By default fault counters have series, with all_counters every one; EFA's bytes are the byte counters."""
+    """By default only fault counters have series, with all_counters every one; EFA's counters give bytes."""
     for all_counters in (False, True):
         node = Node(root, all_counters=all_counters)
         async with node.under_way():
@@ -289,7 +290,7 @@ async def test_which_counters_are_shown(root: Path) -> None:
 
 
 def test_bytes_of_ionic() -> None:
-    """Its firmware's counters of unicast traffic are its bytes; the others stay counters of the driver."""
+    """The unicast counters of ionic's firmware are its bytes; the others stay counters of the driver."""
     read = {"rx_rdma_ucast_bytes": 7, "tx_rdma_ucast_bytes": 8, "tx_rdma_ack_timeout": 9}
     port = msgspec.structs.replace(EMPTY, hardware_counters=read)
     ionic = RdmaDevice("ionic_0", "ionic", "", "", "", (), -1, physical=True, ports=(port,))
@@ -302,14 +303,14 @@ def test_bytes_of_ionic() -> None:
 
 
 def test_a_list_of_devices_that_is_none_is_refused() -> None:
-    """Names in ignore_devices are not empty, not longer than the kernel's, and bounded in number."""
+    """A name in ignore_devices has 1 to 64 characters; the number of names is limited."""
     for names in [[""], ["x" * 65], ["mlx5_0"] * (MAX_IGNORED + 1)]:
         with pytest.raises(msgspec.ValidationError):
             msgspec.convert({"ignore_devices": names}, RdmaConfig)
 
 
 async def test_a_damaged_past_is_learnt_anew(root: Path) -> None:
-    """An unreadable checkpoint costs no device its series; a node without devices is no data."""
+    """With an unreadable checkpoint all devices keep their series; a node without devices has no data."""
     node = Node(root, b"\xc1")
     async with node.under_way():
         assert node.failed() == set()
@@ -319,7 +320,7 @@ async def test_a_damaged_past_is_learnt_anew(root: Path) -> None:
 
 
 async def test_resources_are_shown_where_they_are_asked_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Present devices show their objects; a kernel without the interface is not tried again."""
+    """With the option, present devices show their objects; a kernel without the interface is not tried again."""
     answers = iter([{"mlx5_0": {"qp": 3}, "elsewhere": {"qp": 4}}])
 
     def read() -> dict[str, dict[str, int]]:
@@ -339,7 +340,7 @@ async def test_resources_are_shown_where_they_are_asked_for(root: Path, monkeypa
 
 
 def test_version_of_a_driver(tmp_path: Path) -> None:
-    """A driver has a version where its module is not the kernel's own; other text is none."""
+    """A driver has a version if its module is not part of the kernel; other text is empty."""
     shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
     path = tmp_path / "sys/module/mlx5_core/version"
     for text, expected in (("24.04-0.6.6", "24.04-0.6.6"), ("2" * 64, "2" * 64), ("2" * 65, ""), ("a b", "")):
@@ -354,13 +355,13 @@ RES_GET = 5 << 10 | 9
 
 
 def entry(kind: bytes, count: int) -> bytes:
-    """A line of the summary."""
+    """Return an entry of the summary."""
     judged = attribute(17, kind + b"\0") + attribute(18, struct.pack("=Q", count))
     return attribute(16, judged, nested=True)
 
 
 def told_of(name: str, *entries: bytes) -> bytes:
-    """What the kernel says of a device."""
+    """Return the kernel's reply about a device."""
     inside = attribute(15, b"".join(entries), nested=True)
     return attribute(1, struct.pack("=I", 3)) + attribute(2, name.encode() + b"\0") + inside
 
@@ -383,5 +384,5 @@ def test_what_is_asked_and_understood() -> None:
 
 @given(st.binary(max_size=200))
 def test_any_answer_is_read(raw: bytes) -> None:
-    """Nothing that a kernel could send is an error."""
+    """Any reply of a kernel is read without an error."""
     summary(raw)

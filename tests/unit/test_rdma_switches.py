@@ -1,4 +1,4 @@
-"""What a port is connected to: the site's file, read when it changes."""
+"""The switch of a port: the site's file and LLDP, read when they change."""
 
 import asyncio
 import json
@@ -26,13 +26,13 @@ HEAD = "device,port,switch,switch_port\n"
      {"mlx5_0": ("leaf-1", "1"), "mlx5_1": ("leaf-3", "3")}),
 ])  # fmt: skip
 def test_the_file_of_one_node(text: str, ports: dict[str, tuple[str, str]]) -> None:
-    """Each line has a port and its switch; those of other nodes are passed over; columns may stand in any order."""
+    """Each line has a port and its switch; lines of other nodes are skipped; columns may be in any order."""
     for name in ("a", "a.other"):
         assert read_wiring(text.encode(), name) == Wiring({(device, "1"): port for device, port in ports.items()})
 
 
 def test_lines_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Malformed lines, and lines beyond the limit, are reported by number and skipped."""
+    """Malformed lines, and lines above the limit, are reported by number and skipped."""
     lines = ["mlx5_0,1,leaf-1,1", "mlx5_1,1", f"mlx5_2,1,{'x' * (MAX_NAME + 1)},1", "mlx5_3,1,a\x07,1", "mlx5_4,1,l,1"]
     assert read_wiring((HEAD + "\n".join(lines)).encode(), "a").bad_lines == (3, 4, 5)
     monkeypatch.setattr(module, "MAX_ROWS", 2)
@@ -41,7 +41,7 @@ def test_lines_that_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_of_another_form_is_refused() -> None:
-    """Without its columns, or when it is no CSV, it is refused as a whole."""
+    """A file without its columns, or one that is no CSV, is refused as a whole."""
     for text in ("", "mlx5_0,1,leaf-1,1\n", "device,port,switch\n"):
         with pytest.raises(ValueError, match="columns are missing"):
             read_wiring(text.encode(), "a")
@@ -51,14 +51,14 @@ def test_a_file_of_another_form_is_refused() -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """The made-up node with its file."""
+    """Provide the fake node with its file."""
     shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
     (tmp_path / "wiring.csv").write_text(HEAD + "mlx5_0,1,leaf-1,swp7\nmlx5_9,1,leaf-1,swp8\n,,,\n")
     return tmp_path
 
 
 async def test_what_is_shown(root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Present ports show their switch; a broken file keeps the last content and is logged once."""
+    """Present ports show their switch; an invalid file keeps the last content and is logged once."""
     exporter = RdmaExporter(RdmaConfig(switch_ports=str(root / "wiring.csv")))
     await exporter.start(lent("rdma", FakeClock(), root))
     expected = {("mlx5_0", "1"): ("leaf-1", "swp7")}
@@ -78,14 +78,14 @@ async def test_what_is_shown(root: Path, caplog: pytest.LogCaptureFixture, monke
 
 
 def write(path: Path, content: str | None) -> None:
-    """Put this content there; None: remove the file."""
+    """Write this content; None removes the file."""
     path.unlink(missing_ok=True)
     if content is not None:
         path.write_text(content)
 
 
 def neighbour(name: str, switch: object = "leaf-1", swp: object = "swp7", via: str = "LLDP", **more: object) -> object:
-    """One interface and its LLDP neighbours."""
+    """Return an interface with its LLDP neighbour."""
     port = {"id": [{"type": "ifname", "value": swp}], "descr": [{"value": "to gpu-01"}], "ttl": [{"value": "120"}]}
     chassis = {"id": [{"type": "mac", "value": "00:11:22:33:44:55"}], "name": [{"value": switch}]}
     rest = {"via": via, "rid": "1", "age": "0 day, 02:10:11"}
@@ -93,12 +93,12 @@ def neighbour(name: str, switch: object = "leaf-1", swp: object = "swp7", via: s
 
 
 def heard(*interfaces: object) -> bytes:
-    """What lldpcli prints."""
+    """Return the output of lldpcli."""
     return json.dumps({"lldp": [{"interface": list(interfaces)}]}).encode()
 
 
 def test_names_of_switch_and_port() -> None:
-    """Each interface has the switch's name and the port's; without a neighbour there is nothing."""
+    """Each interface gives the name of the switch and of its port; without a neighbour it gives nothing."""
     assert read_neighbours(heard(neighbour("ens1f0np0"), neighbour("ens2", "leaf-2", "Ethernet1/2"))) == {
         "ens1f0np0": ("leaf-1", "swp7"),
         "ens2": ("leaf-2", "Ethernet1/2"),
@@ -108,7 +108,7 @@ def test_names_of_switch_and_port() -> None:
 
 
 def test_a_switch_without_names() -> None:
-    """A switch without a name has its id, a port with an address as id its description."""
+    """A switch without a name has its id; a port with an address as id has its description."""
     nameless = [{"id": [{"type": "mac", "value": "00:11:22:33:44:55"}]}]
     by_address = {"id": [{"type": "mac", "value": "aa:bb"}], "descr": [{"value": "Gi1/0/4"}]}
     cases: list[tuple[dict[str, object], tuple[str, str] | None]] = [
@@ -122,21 +122,21 @@ def test_a_switch_without_names() -> None:
 
 
 def test_odd_neighbours() -> None:
-    """Of several on one cable the first counts, other protocols do not, and texts are printable and bounded."""
+    """Of several neighbours the first by LLDP counts; texts are printable and limited in length."""
     long = neighbour("b", "s" * (MAX_NAME + 1), "x\x07")
     ports = read_neighbours(heard(neighbour("a", via="CDPv2"), neighbour("a"), neighbour("a", "leaf-9"), long))
     assert ports == {"a": ("leaf-1", "swp7"), "b": ("s" * MAX_NAME, "to gpu-01")}
 
 
 def test_interfaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Interfaces are kept up to the limit, and not one more."""
+    """Interfaces are kept up to the limit."""
     monkeypatch.setattr(switches, "MAX_INTERFACES", 2)
     assert list(read_neighbours(heard(*map(neighbour, "abc")))) == ["a", "b"]
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"lldp": {"interface": {}}}', b"\xff", b'{"x":' + b"[" * 100_000])
 def test_what_is_no_such_output(raw: bytes) -> None:
-    """Any other text is refused, also lldpcli's format json."""
+    """Any other text is refused, even lldpcli's format `json`."""
     with pytest.raises(ValueError):
         read_neighbours(raw)
 
@@ -180,7 +180,7 @@ def test_what_was_heard_long_ago_is_not_told(tmp_path: Path) -> None:
 
 
 def connected(exporter: RdmaExporter) -> dict[tuple[str, str], tuple[str, str]]:
-    """The switch and its port by device and port."""
+    """Return the switch and its port, by device and port."""
     ports = samples(exporter.families(exporter.snapshot()))
     labels = [entry.labels for entry in ports if entry.name == "rankwatch_rdma_switch_info"]
     return {(label["device"], label["port"]): (label["switch"], label["switch_port"]) for label in labels}
