@@ -132,7 +132,7 @@ def test_a_listener_belongs_to_the_rank_that_holds_it(tree: ProcTree, monkeypatc
     [({12: "NCCL RAS", 13: "NCCL Service"}, True), ({13: "NCCL Service"}, False), ({12: "python3"}, True), ({}, False)],
 )
 def test_a_rank_without_a_ras_thread_serves_nothing(tree: ProcTree, threads: dict[int, str], *, owned: bool) -> None:
-    """If NCCL names its threads, the process must have the RAS thread; otherwise any thread of NCCL is enough."""
+    """If NCCL names its threads, the process must have the RAS thread; otherwise any further thread is enough."""
     key = add(tree, 10, 71, 72, threads=threads)
     assert look(tree, key)[V4].unowned == (0 if owned else 2)
 

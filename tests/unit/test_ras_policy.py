@@ -158,7 +158,7 @@ def test_interval(role: Role, schedule: Schedule, seconds: float) -> None:
     (Site({ProcessKey(5, 1): SOUND, ProcessKey(6, 1): Server((2, 28, 9), 1.0)}, 0), (2, 27, 3), False),
 ])  # fmt: skip
 def test_who_is_listened_to(subject: Site, oldest: tuple[int, int, int], may: bool) -> None:
-    """An address is monitored if every process that listens there belongs to the job and its library has MONITOR."""
+    """An address is monitored if all listening processes there are ranks whose library has MONITOR."""
     assert may_monitor(subject, oldest) == may
 
 

@@ -63,7 +63,7 @@ def proc_root(tmp_path: Path) -> Path:
 
 
 async def test_only_processes_that_are_missed_and_were_never_heard_are_greeted(proc_root: Path) -> None:
-    """Only a process that reports miss is greeted, and only until it has replied once."""
+    """A process missing from reports is greeted until it has replied once; a process in the report is never greeted."""
     table, thread, greeted = Table(), OwnThread("ras"), []
 
     async def greet(keys: frozenset[ProcessKey]) -> frozenset[ProcessKey]:

@@ -1,4 +1,4 @@
-"""What programs on a real GPU wrote, see tests/data/h100: each reader gives what is known of it."""
+"""Output of programs on a real GPU, see tests/data/h100: each reader gives the known facts."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ DATA = Path(__file__).parents[1] / "data/h100"
     ("out_of_memory", "cuda_oom", "3"),
 ])  # fmt: skip
 def test_the_first_cause_in_a_log(log: str, category: str, rank: str) -> None:
-    """Of all that torchrun and four ranks print at a death, the first cause is the error of the rank that failed."""
+    """In the output of torchrun and four ranks at a death, the first cause is the error of the failed rank."""
     shown = tally_of(log).shown(1000.0 + CASCADE_SECONDS)
     assert shown.root is not None
     assert (shown.root.category, shown.root.rank) == (category, rank)
 
 
 def test_timeouts_are_no_cause() -> None:
-    """Watchdogs that time out, and the abort that follows, blame no rank: the one that hangs prints nothing."""
+    """The timeouts of watchdogs, and the abort after them, blame no rank, because the hanging rank prints nothing."""
     tally = tally_of("hang")
     assert tally.shown(1000.0 + CASCADE_SECONDS).root is None
 
 
 def tally_of(log: str) -> JobTally:
-    """The tally of a log of four ranks, all lines written at one time."""
+    """Return the tally of a log of four ranks, with all lines written at one time."""
     tally = JobTally("4711", "here", lambda _: True)
     for line in (DATA / f"{log}.log").read_bytes().splitlines():
         if (event := classify(line)) is not None:
@@ -46,7 +46,7 @@ def tally_of(log: str) -> JobTally:
 
 
 def test_dumps_of_a_hang() -> None:
-    """Rank 2 had not begun the AllReduce in which the others waited."""
+    """Rank 2 had not started the AllReduce in which the others waited."""
     with tarfile.open(DATA / "flight_recorder.tar.xz") as archive:
         raw = {rank: archive.extractfile(f"trace_rank_{rank}") for rank in range(4)}
         dumps = {rank: read_dump(file.read(), rank) for rank, file in raw.items() if file is not None}
@@ -57,7 +57,7 @@ def test_dumps_of_a_hang() -> None:
 
 
 def test_a_report_of_ras() -> None:
-    """All four ranks of the one communicator answered, and each launched 150 AllReduces."""
+    """All four ranks of the only communicator replied, and each launched 150 AllReduces."""
     report = read_json((DATA / "ras.json").read_bytes())
     [communicator] = report.communicators
     assert (report.version, communicator.size, communicator.responding, communicator.missing) == ("2.30.7", 4, 4, 0)
@@ -66,7 +66,7 @@ def test_a_report_of_ras() -> None:
 
 
 def test_means_of_two_ranks() -> None:
-    """Bandwidth and time of both message sizes are read from a file of format v5.1."""
+    """A file of format v5.1 gives bandwidth and time of both message sizes."""
     text = parse((DATA / "nccl_inspector_metrics.prom").read_bytes())
     assert (len(text.rows), +text.skipped) == (2, {})
 

@@ -1,4 +1,4 @@
-"""Rendering many sources, each by itself."""
+"""The rendering of many sources, each one separately."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -13,13 +13,13 @@ from agent.export.registry import Registry, Source
 
 
 def gauge(name: str, count: int = 1) -> Metric:
-    """A gauge with ``count`` series."""
+    """Return a gauge with ``count`` series."""
     family = Family(name, "gauge", "help", ("n",))
     return Metric(family, [(str(number),) for number in range(count)], list(range(count)))
 
 
 def source(name: str, *given: Metric, cap: int = 100, shown: bool = True, fails: str = "") -> Source:
-    """A source of given families; ``fails``: in its snapshot or after its families."""
+    """Return a source of these families; ``fails``: in its snapshot or after its families."""
 
     def snapshot() -> Iterable[Metric]:
         if fails == "snapshot":
@@ -36,19 +36,19 @@ def source(name: str, *given: Metric, cap: int = 100, shown: bool = True, fails:
 
 @pytest.fixture
 def thread() -> Iterator[OwnThread]:
-    """A render thread."""
+    """Provide a render thread."""
     made = OwnThread("render")
     yield made
     made.stop()
 
 
 def registry(thread: OwnThread, *sources: Source) -> Registry:
-    """A registry of these sources."""
+    """Return a registry of these sources."""
     return Registry(lambda: sources, Logger("test"), thread)
 
 
 async def lines(made: Registry, **selection: Any) -> list[str]:
-    """The sample lines of a render."""
+    """Return the sample lines of a render."""
     rendered = await made.render(Selection(**selection))
     return [line for line in rendered.body.decode().splitlines() if not line.startswith("#")]
 
@@ -72,19 +72,19 @@ async def test_failure_costs_only_its_own(thread: OwnThread, where: str, kept: l
 
 
 async def test_cap(thread: OwnThread) -> None:
-    """One series beyond the cap is dropped and counted."""
+    """A series above the limit is dropped and counted."""
     made = registry(thread, source("flood", gauge("a", 3), gauge("b", 3), cap=5), source("good", gauge("good")))
     assert (len(await lines(made)), made.counts["flood"].series, made.counts["flood"].dropped) == (6, 5, 1)
 
 
 async def test_doubles(thread: OwnThread) -> None:
-    """A series given twice is shown once and counted: Prometheus would refuse the whole scrape."""
+    """A duplicate series is shown once and counted, because Prometheus would refuse the whole scrape."""
     made = registry(thread, source("double", gauge("a"), gauge("a", 2)))
     assert (sorted(await lines(made)), made.counts["double"].dropped) == (['a{n="0"} 0.0', 'a{n="1"} 1.0'], 1)
 
 
 async def test_what_is_kept_is_bounded_by_the_cap(thread: OwnThread) -> None:
-    """A source with endless new series makes the agent keep at most the cap."""
+    """Of a source with new series in every render, the agent keeps at most the limit."""
     given: list[Metric] = []
     made = registry(thread, Source("flood", 5, lambda: given, iter))
     for turn in range(3):

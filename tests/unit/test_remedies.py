@@ -1,4 +1,4 @@
-"""What messages about a user's mistake say to do."""
+"""The remedies in messages about a user's mistake."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from agent.web.listen import ListenAddress, open_listeners
 
 
 def test_a_port_that_is_taken() -> None:
-    """The message names the process that has the port, and the option to choose another."""
+    """The message names the process that has the port, and the option for another port."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         said = rf"port {port} is taken by process {os.getpid()} \(.*\); choose another by --web.listen-address"
@@ -31,7 +31,7 @@ def test_status_without_an_agent(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_status_of_an_unknown_job(capsys: pytest.CaptureFixture[str]) -> None:
-    """For a job without ranks here `status` lists the jobs that have some, and exits with 1."""
+    """If a job has no ranks on this node, `status` lists the jobs that have, and exits with 1."""
     document = NodeDocument(
         rankwatch="1", hostname="n", now_seconds=1.0, up_seconds=1.0, ready=True, jobs=(job("7"), job("8"))
     )
@@ -41,12 +41,12 @@ def test_status_of_an_unknown_job(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def job(job_id: str) -> JobView:
-    """A job without facts."""
+    """Return a job without facts."""
     return JobView(job_id=job_id, sentence="", states={})
 
 
 def test_an_agents_address_as_prometheus(capsys: pytest.CaptureFixture[str]) -> None:
-    """A 404 from Prometheus' interface asks whether the address is an agent's."""
+    """If the Prometheus address returns 404, the message asks whether it is an agent's."""
     with answering(lambda _: b"", 404) as address:
         assert explain.main(["7", "--prometheus", f"http://{address}"]) == 2
     assert "is it a Prometheus, not an agent?" in capsys.readouterr().err

@@ -41,7 +41,7 @@ class Scripted(Idle):
 
 
 class Bench:
-    """A scripted exporter under way."""
+    """A running scripted exporter."""
 
     def __init__(self, enabled: bool | Literal["auto"] = "auto", interval: float = 0.001) -> None:
         self.clock = FakeClock()
@@ -57,12 +57,12 @@ class Bench:
 
 @pytest.fixture
 def bench() -> Bench:
-    """A bench in mode auto."""
+    """Provide a bench in mode auto."""
     return Bench()
 
 
 async def test_success_shows_the_series(bench: Bench) -> None:
-    """Nothing is shown before the first success; afterwards it is, until it is stale."""
+    """Series are shown from the first success until they are stale."""
     assert not bench.running.shown()
     await bench.running.update_once()
     assert (bench.running.ok, bench.running.present, bench.running.shown()) == (True, True, True)
@@ -81,7 +81,7 @@ async def test_absent_source_is_well_in_mode_auto(bench: Bench) -> None:
 
 
 async def test_failure_is_counted_and_ages(bench: Bench) -> None:
-    """A failing source keeps its series for a short while and is counted each time."""
+    """A failing source keeps its series for a short time, and each failure is counted."""
     await bench.running.update_once()
     bench.exporter.outcome = RuntimeError("broken")
     await bench.running.update_once()
@@ -91,7 +91,7 @@ async def test_failure_is_counted_and_ages(bench: Bench) -> None:
 
 
 async def test_late_update_is_neither_cancelled_nor_doubled(bench: Bench) -> None:
-    """An update over its deadline is counted once, runs on, and no second one starts before it returns."""
+    """A late update is counted once and goes on; the next one starts only after it has returned."""
     gate = asyncio.Event()
     bench.exporter.outcome = gate
     bench.running.begin()
@@ -109,12 +109,12 @@ async def test_late_update_is_neither_cancelled_nor_doubled(bench: Bench) -> Non
 
 @pytest.mark.parametrize(("took", "pause"), [(0.25, 0.75), (1.0, 0.5), (5.0, 0.5)])
 def test_updates_do_not_run_back_to_back(took: float, pause: float) -> None:
-    """After an update that took its whole interval or longer, half an interval passes before the next."""
+    """After an update that took its interval or longer, half an interval passes before the next one."""
     assert rest_seconds(took, interval_seconds=1.0) == pause
 
 
 async def test_end_does_not_wait_for_ever(bench: Bench) -> None:
-    """An update that never returns and a drain that hangs cost their limits only."""
+    """An update that never returns, and a drain that hangs, delay the end only up to their limits."""
     bench.exporter.outcome = asyncio.Event()
     bench.exporter.drain_hangs = True
     bench.running.begin()

@@ -1,4 +1,4 @@
-"""rankwatch-setup: what it puts on a node, and what it leaves when it goes."""
+"""rankwatch-setup: the files that it installs on a node, and those that it leaves when it removes them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOOKS = ("prolog.d", "epilog.d")
 
 
 class Machine:
-    """A root directory, and what the package has below /usr/share/rankwatch."""
+    """A root directory, and the package's files below /usr/share/rankwatch."""
 
     def __init__(self, directory: Path) -> None:
         self.share, self.root = directory / "share of it", directory / "a root"
@@ -26,7 +26,7 @@ class Machine:
         self.slurm = self.root / "etc/slurm"
 
     def setup(self, *options: str, umask: int = 0o022) -> str:
-        """Run it to a good end; return what it said."""
+        """Run the script, which must succeed; return its output."""
         done = subprocess.run(
             ["sh", SETUP, "--root", self.root, *options], check=True, capture_output=True, text=True, umask=umask,
             env={"PATH": os.environ["PATH"], "RANKWATCH_SHARE": str(self.share)},
@@ -35,11 +35,11 @@ class Machine:
         return done.stdout
 
     def files(self) -> set[str]:
-        """All files below the root."""
+        """Return all files below the root."""
         return {str(path.relative_to(self.root)) for path in self.root.rglob("*") if not path.is_dir()}
 
     def configure_slurm(self, folder: str = "etc/slurm") -> None:
-        """Have a slurm.conf as docs/schedulers.md has it."""
+        """Write a slurm.conf as in docs/schedulers.md."""
         (self.root / folder).mkdir(parents=True, exist_ok=True)
         lines = "# ours\nProlog=/etc/slurm/prolog.d/*\nEpilog=/etc/slurm/epilog.d/*\n"
         (self.root / folder / "slurm.conf").write_text(lines)
@@ -47,7 +47,7 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """A machine with nothing on it."""
+    """Provide an empty machine."""
     return Machine(tmp_path)
 
 
@@ -64,7 +64,7 @@ def test_what_was_chosen_is_there_and_goes(machine: Machine) -> None:
         assert (machine.slurm / hook / "50-rankwatch").stat().st_mode & 0o777 == 0o755
         assert (machine.slurm / hook).stat().st_mode & 0o777 == 0o755
     with pytest.raises(subprocess.CalledProcessError):
-        machine.setup()  # a call without options takes no right away
+        machine.setup()  # a call without options removes nothing
     machine.setup("--with-hardware")
     assert machine.setup("--check").count(": yes") == 3
     machine.setup("--only", "--with-hardware")
@@ -78,7 +78,7 @@ def test_what_was_chosen_is_there_and_goes(machine: Machine) -> None:
 
 @pytest.mark.parametrize("folder", ["etc/slurm", "run/slurm/conf", "var/spool/slurmd/conf-cache"])
 def test_no_pattern_of_slurms_is_left_without_a_file(machine: Machine, folder: str) -> None:
-    """While slurm.conf names the folders, a script that does nothing stays in each: slurmd drains nodes without one."""
+    """While slurm.conf names the directories, each keeps an empty script, because slurmd drains nodes without any."""
     machine.setup("--slurm")
     machine.configure_slurm(folder)
     said = machine.setup("--remove")
@@ -92,7 +92,7 @@ def test_no_pattern_of_slurms_is_left_without_a_file(machine: Machine, folder: s
 
 
 def test_what_a_site_put_there_by_hand_outlives_an_installation(machine: Machine) -> None:
-    """Without a choice in /etc/default/rankwatch nothing that is there is changed or removed."""
+    """Without a choice in /etc/default/rankwatch no existing file is changed or removed."""
     machine.configure_slurm()
     own = {machine.drop_ins / "50-other-users.conf", machine.slurm / "task_prolog.d" / "50-rankwatch"}
     own |= {machine.slurm / hook / "50-rankwatch" for hook in HOOKS}

@@ -1,4 +1,4 @@
-"""Ranks of processes that share one environment, and of those without a known number."""
+"""Ranks of processes that share one environment, and ranks without a known number."""
 
 import pytest
 from client_metrics import samples
@@ -16,17 +16,17 @@ VLLM = "VLLM::Worker_TP{}"
 
 
 def ranks(table: Table) -> dict[str, int]:
-    """The pid behind each rank of job 4711."""
+    """Return the pid of each rank of job 4711."""
     return {label.rank: pid for label, pid in table.labels().items() if label.job_id == "4711"}
 
 
 def sources(table: Table) -> set[str]:
-    """What named the ranks."""
+    """Return the sources of the ranks' labels."""
     return {view.process.source for view in table.ranks.snapshot().ranks}
 
 
 def task(number: int, world: int = 1) -> dict[str, str]:
-    """The environment of a Slurm task, which its children inherit."""
+    """Return the environment of a Slurm task, which its children inherit."""
     return {
         "SLURM_JOB_ID": "4711",
         "SLURM_PROCID": str(number),
@@ -36,7 +36,7 @@ def task(number: int, world: int = 1) -> dict[str, str]:
 
 
 def test_children_of_one_task_are_all_shown(table: Table) -> None:
-    """Four workers of one task's only process are four ranks, by their local index in the order of their starts."""
+    """Four workers of one task's only process are four ranks, numbered in the order of their starts."""
     for pid in (4, 2, 3, 1):
         table.add_facts(owned(pid, task(0), ALICE, parent=50))
     table.tick(BINDING_SECONDS - 0.1)
@@ -47,7 +47,7 @@ def test_children_of_one_task_are_all_shown(table: Table) -> None:
 
 
 def test_the_communicator_names_siblings_first(table: Table) -> None:
-    """Siblings have the ranks of a communicator that is seen within ten seconds."""
+    """Siblings have the ranks of a communicator that appears within ten seconds."""
     for pid in (1, 2):
         key = table.add_facts(owned(pid, task(0), ALICE, parent=50))
         table.record(pid, [Membership(WORLD, 8 - pid, 8)], key)
@@ -62,7 +62,7 @@ def test_the_communicator_names_siblings_first(table: Table) -> None:
 
 
 def test_titles_name_siblings_that_start_one_after_the_other(table: Table) -> None:
-    """Workers with a number in their title wait for those of the other numbers."""
+    """A worker with a number in its title waits for workers with the other numbers."""
     for pid in (1, 2, 3, 4):
         table.add_facts(owned(pid, task(0), ALICE, parent=50, title=VLLM.format(4 - pid)), then=2.0)
     table.tick(BINDING_SECONDS)
@@ -71,7 +71,7 @@ def test_titles_name_siblings_that_start_one_after_the_other(table: Table) -> No
 
 @pytest.mark.parametrize("title", [VLLM, "python"])
 def test_what_a_task_says_is_not_said_of_those_who_share_it(title: str, table: Table) -> None:
-    """Four workers of a step's only task: the one rank and the local rank that it has are not theirs."""
+    """Four workers of a step's only task do not have the rank and local rank in the task's environment."""
     for pid in (1, 2, 3, 4):
         env = task(0) | {"SLURM_LOCALID": "0"}
         table.add_facts(owned(pid, env, ALICE, parent=50, title=title.format(pid)))
@@ -86,7 +86,7 @@ def test_what_a_task_says_is_not_said_of_those_who_share_it(title: str, table: T
 
 @pytest.mark.parametrize(("count", "shown"), [(MAX_SIBLINGS, MAX_SIBLINGS), (MAX_SIBLINGS + 1, 1)])
 def test_siblings_are_bounded(count: int, shown: int, table: Table) -> None:
-    """More processes than a node has ranks are one rank and its duplicates."""
+    """Of more processes than a node can have ranks, one is a rank and the others are duplicates."""
     for pid in range(1, count + 1):
         table.add_facts(owned(pid, task(0), ALICE, parent=999))
     table.tick(BINDING_SECONDS)
@@ -94,14 +94,14 @@ def test_siblings_are_bounded(count: int, shown: int, table: Table) -> None:
 
 
 def test_copies_of_a_rank_elsewhere_are_no_siblings(table: Table) -> None:
-    """Two processes with the same number and different tasks and parents are a rank and a duplicate, as before."""
+    """Two processes with one number and different tasks and parents are a rank and a duplicate."""
     table.add_facts(owned(1, environment(0), ALICE, parent=50))
     table.add_facts(owned(2, environment(0), ALICE, parent=60), then=BINDING_SECONDS)
     assert (ranks(table), table.ranks.snapshot().duplicates) == ({"0": 1}, 1)
 
 
 def test_a_rank_without_a_number_goes_by_its_pid(table: Table) -> None:
-    """Ray's workers have their pid as rank under their job."""
+    """Ray's workers have their pid as rank in their job."""
     keys = [table.add_facts(owned(pid, {"RAY_JOB_ID": "01000000"}, ALICE)) for pid in (1, 2)]
     table.tick(BINDING_SECONDS - 0.1)
     assert table.labels() == {}
@@ -113,7 +113,7 @@ def test_a_rank_without_a_number_goes_by_its_pid(table: Table) -> None:
 
 @pytest.mark.parametrize(("env", "evidence"), [(None, "thread"), ({}, "library")])
 def test_what_may_be_no_rank_is_not_named_by_pid(env: dict[str, str] | None, evidence: str, table: Table) -> None:
-    """A process with an unreadable environment, or a possible notebook, stays unidentified."""
+    """A process with an unreadable environment, or a possible notebook, has no label."""
     table.add_facts(owned(1, env, ALICE, evidence=evidence), then=BINDING_SECONDS)
     snapshot = table.ranks.snapshot()
     assert (snapshot.ranks, snapshot.unidentified, snapshot.unreadable) == ((), evidence == "thread", env is None)
@@ -129,12 +129,12 @@ def test_what_may_be_no_rank_is_not_named_by_pid(env: dict[str, str] | None, evi
     ("", ()),
 ])  # fmt: skip
 def test_titles(title: str, position: tuple[tuple[str, int], ...]) -> None:
-    """The titles of vLLM's workers and SGLang's schedulers name axes and numbers; others name nothing."""
+    """Titles of vLLM's workers and SGLang's schedulers give axes and numbers; other titles give nothing."""
     assert place_of(title) == position
 
 
 def test_numbers_of_places() -> None:
-    """The innermost axis counts fastest; places that are alike or of other axes give no number."""
+    """The innermost axis counts fastest; equal positions, or positions with other axes, give no number."""
     places = [(("PP", pp), ("TP", tp)) for pp in range(2) for tp in range(4)]
     assert [number_of(position, places) for position in places] == list(range(8))
     assert number_of(places[0], [*places, places[0]]) is None

@@ -1,4 +1,4 @@
-"""Full tables: whose entry is evicted, and who is refused where no entry can be evicted."""
+"""Full tables: the evicted entry, and the refused user if no entry can be evicted."""
 
 import pytest
 from lent import Admission
@@ -15,7 +15,7 @@ A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
     ({A: 4}, B, A),
     ({A: 2, B: 2}, C, A),
     ({A: 3, B: 1}, B, A),
-    ({A: 2, B: 1}, B, B),  # else the two would take it from each other in turns
+    ({A: 2, B: 1}, B, B),  # otherwise the two would evict each other in turns
     ({A: 3, A2: 1, B: 5}, A, A),
     ({A: 3, A2: 1, B: 6}, A2, B),
     ({A: 4, A2: 1, B: 5}, A2, A),
@@ -24,7 +24,7 @@ A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
     ({A: 1, B: 1}, C, C),
 ])  # fmt: skip
 def test_who_holds_most_gives_way(held: dict[Share, int], asks: Share, gives_way: Share) -> None:
-    """The user with the most loses an entry of the fullest directory, unless the requester has most."""
+    """The user with the most entries loses one of the fullest directory, unless the requester has the most."""
     table: FairTable[tuple[Share, int], None] = FairTable()
     for share, count in held.items():
         for number in range(count):
@@ -33,7 +33,7 @@ def test_who_holds_most_gives_way(held: dict[Share, int], asks: Share, gives_way
 
 
 def fill(budget: FairBudget, groups: list[Group]) -> dict[Group, int]:
-    """Let groups take one each in turns until none may take more."""
+    """Let groups take one unit each in turns until all are refused."""
     held = dict.fromkeys(groups, 0)
     asking = list(groups)
     while asking:
@@ -44,7 +44,7 @@ def fill(budget: FairBudget, groups: list[Group]) -> dict[Group, int]:
 
 
 def test_a_budget_without_groups_is_the_sum_alone() -> None:
-    """One more than there is room for is refused and counted."""
+    """A request above the limit is refused and counted."""
     budget = FairBudget(3)
     assert budget.take((), 3)
     assert not budget.take(())
@@ -55,7 +55,7 @@ def test_a_budget_without_groups_is_the_sum_alone() -> None:
 
 @pytest.mark.parametrize(("groups", "amount"), [([A], 400), ([A, A2], 215), ([A, B], 254), ([A, B, C], 186)])
 def test_shares_of_those_who_want_all(groups: list[Share], amount: int) -> None:
-    """Users who add in turn have equal parts, and a late one gets its share."""
+    """Users who add entries in turns have equal shares, and a late user gets a share."""
     budget = FairBudget(700)
     held = fill(budget, list(groups))
     assert max(held.values()) - min(held.values()) <= 1
@@ -73,7 +73,7 @@ def test_directories_of_one_user_leave_others_their_room() -> None:
 
 
 def test_series_of_owners_in_a_group() -> None:
-    """Owners of a group share its part; what one gives back the others may use."""
+    """Owners in a group share its part of the budget; what one returns, the others can use."""
     admission = Admission(per_rank=100, in_all=700)
     assert ([owner for owner in range(7) if admission.admit(owner, 100, 1, A)], admission.refused) == ([0, 1, 2, 3], 3)
     assert admission.admit("late", 100, 1, B)
@@ -86,7 +86,7 @@ def test_series_of_owners_in_a_group() -> None:
 
 
 def test_turns() -> None:
-    """The first of each user's come first, then the second of each, up to the bound."""
+    """The first items of all users come first, then the second ones, up to the limit."""
     items = ["a1", "a2", "a3", "b1", "b2"]
     assert in_turns(items, lambda amount: amount[0], 4) == ["a1", "b1", "a2", "b2"]
     assert in_turns(items, lambda amount: amount[0]) == ["a1", "b1", "a2", "b2", "a3"]

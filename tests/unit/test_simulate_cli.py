@@ -35,7 +35,7 @@ JOB = Job(job_dir="/j", dump_dir="/d", ranks=8, hosts=2, host_index=1, tp=2)
     ("--job-dir /nonexistent/a/b", "cannot use /nonexistent/a/b: No such file or directory"),
 ])  # fmt: skip
 def test_nonsense_is_refused_in_one_line(options: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Exit 2, one line on standard error that names the mistake, nothing on standard output."""
+    """An invalid option gives exit status 2 and one line on standard error that names the mistake."""
     with pytest.raises(SystemExit) as stopped:
         main(options.split())
     output = capsys.readouterr()
@@ -45,7 +45,7 @@ def test_nonsense_is_refused_in_one_line(options: str, said: str, capsys: pytest
 
 
 def test_a_used_job_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A second job in the same directory would meet the first one's board."""
+    """A job directory with files of an earlier job is refused, because the jobs would share a board."""
     (tmp_path / "job-0.json").touch()
     with pytest.raises(SystemExit):
         main(["--job-dir", str(tmp_path)])
@@ -53,7 +53,7 @@ def test_a_used_job_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_help_tells_every_option(capsys: pytest.CaptureFixture[str]) -> None:
-    """--help exits 0 and explains the signals and the accidents."""
+    """--help exits with 0 and explains the signals and the failures."""
     with pytest.raises(SystemExit) as stopped:
         main(["--help"])
     assert stopped.value.code == 0
@@ -63,7 +63,7 @@ def test_help_tells_every_option(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_options_are_the_jobs_fields() -> None:
-    """Every option lands in a field of the job and every field has an option."""
+    """Every option sets a field of the job, and every field has an option."""
     assert {*vars(make_parser().parse_args([]))} == {*Job._fields}
 
 
@@ -91,7 +91,7 @@ MASTER = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1"
     ({}, (4, 5), MASTER),
 ])  # fmt: skip
 def test_rank_environment(changes: dict[str, object], ranks: tuple[int, ...], expected: dict[str, str]) -> None:
-    """Ranks have only their own variables, none of a job around them."""
+    """Ranks have only their own variables, and none of a surrounding job."""
     made = rank_environment(JOB._replace(**changes), ranks, INHERITED, ["", "/a", "/b"])  # type: ignore[arg-type]
     assert made == {"HOME": "/h", "PYTHONPATH": "/a:/b", **expected}
 
@@ -103,6 +103,6 @@ def test_rank_environment(changes: dict[str, object], ranks: tuple[int, ...], ex
     ("", ("none", "4711")),
 ])  # fmt: skip
 def test_the_id_that_is_given_is_shown(flags: str, shown: tuple[str, str]) -> None:
-    """A job with a given id has it in its ranks' environment, by torchrun's variable unless a scheduler is named."""
+    """A job with an id has it in its ranks' environment, in torchrun's variable unless a scheduler is named."""
     job = job_of(make_parser().parse_args(flags.split()))
     assert (job.scheduler, job.job_id) == shown

@@ -1,4 +1,4 @@
-"""The simulated job: when its operations end, and the lines, pieces and ring of its files."""
+"""The simulated job: times of its operations, and the lines, writes and ring of its files."""
 
 import json
 import os
@@ -28,7 +28,7 @@ PAIR = SimulatedCommunicator("world", "world", 0xABC, (4, 9), 1, network=False)
 
 @pytest.mark.parametrize("captured", CAPTURED.read_text().splitlines(keepends=True))
 def test_lines_equal_the_plugins(captured: str) -> None:
-    """With the same facts a line equals the real plugin's byte for byte."""
+    """A line with the same facts equals the real plugin's byte for byte."""
     header, metadata, perf = (json.loads(captured)[key] for key in ("header", "metadata", "coll_perf"))
     communicator = SimulatedCommunicator(
         "tp", header["comm_name"], int(header["id"], 16), tuple(range(header["n_ranks"])), header["nnodes"],
@@ -64,7 +64,8 @@ def test_the_ring_drops_the_oldest(added: int, kept: int) -> None:
 
 @pytest.mark.parametrize("records", [0, 1, 9, 10, 200])
 def test_long_output_is_cut_into_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int) -> None:
-    """Output goes out in writes of 4096 bytes and a tail; together they are whole lines; nothing writes nothing."""
+    """Output is written in pieces of 4096 bytes and a rest, which join to whole lines; without lines nothing is
+    written."""
     written: list[int] = []
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: written.append(len(data)) or write(fd, data))
@@ -90,7 +91,7 @@ JOB = Job("", "", ranks=8, hosts=2, tp=4, job_id="7", seed=1, records_per_second
 
 
 def plan(**more: Any) -> TimingPlan:
-    """Eight ranks on two hosts, TP 4."""
+    """Return a plan of eight ranks on two hosts, with TP 4."""
     return make_plan(JOB._replace(**more))
 
 
@@ -101,17 +102,17 @@ def means_us(of: TimingPlan, position: int, first: int = 0) -> list[float]:
 
 
 def test_the_straggler_has_the_shortest_time() -> None:
-    """In its TP group the late rank's kernels are shortest, and its peers wait the whole delay."""
+    """In its TP group the late rank's kernels are the shortest, and its peers wait for the whole delay."""
     late = plan(straggler=2, straggler_delay_us=2000.0)
     for position in TP_OPERATIONS:
         means = means_us(late, position)
         assert min(means) == means[2]
         assert all(means[rank] - means[2] == pytest.approx(2000, abs=150) for rank in (0, 1, 3))
-        assert max(means[4:]) < 500  # the other host's group waits for nobody
+        assert max(means[4:]) < 500  # the other host's group does not wait
 
 
 def test_a_slow_link_raises_the_floor_of_all_who_use_it() -> None:
-    """The DP group of the slow link gets three times the floor, the other groups and all spreads stay."""
+    """A slow link triples the floor of its DP group; the other groups and all spreads stay the same."""
     healthy, slow = plan(), plan(slow_link=6, slow_link_factor=3.0)
     for position in DP_OPERATIONS:
         before, after = means_us(healthy, position), means_us(slow, position)
@@ -121,7 +122,7 @@ def test_a_slow_link_raises_the_floor_of_all_who_use_it() -> None:
 
 @pytest.mark.parametrize("records_per_second", [1.0, 50.0, 1000.0, 20000.0])
 def test_the_asked_rate_comes_out(records_per_second: float) -> None:
-    """Paced step lengths give the rate within a percent; up to 500 a second without squeezing the time."""
+    """Paced steps give the requested rate within a percent; up to 500 a second the durations are not shortened."""
     made = plan(records_per_second=records_per_second)
     seconds = sum(step_times(made, step).duration_us for step in range(100, 300)) * made.pace / 1e6
     assert 200 * 8 / seconds == pytest.approx(records_per_second, rel=0.01)

@@ -1,4 +1,4 @@
-"""The plugin that makes skips fail where everything must be there."""
+"""The plugin that turns unexpected skips into failures."""
 
 import os
 import subprocess
@@ -37,7 +37,7 @@ def test_expected_to_fail(): assert False
     ("true", "# of old\n\n*: *\n", "1 passed, 4 skipped, 1 xfailed"),
 ])  # fmt: skip
 def test_skips_not_allowed_fail_in_ci(tmp_path: Path, ci: str, allowed: str, outcome: str) -> None:
-    """With CI=true exactly the skips without a line of their test and reason fail; modules and xfail are judged too."""
+    """With CI=true every skip whose test and reason are not listed fails, in modules and xfail too."""
     for name, text in TESTS.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "skips.py").write_text(SKIPS.read_text())

@@ -1,4 +1,4 @@
-"""Reloads with a drain that is slow."""
+"""Reloads with a slow drain."""
 
 import asyncio
 from pathlib import Path
@@ -16,7 +16,7 @@ from agent.ranks.writer import RankWriter
 
 
 class Made(Idle):
-    """Looks at the ranks; the one named ras drains when it may."""
+    """Observes the ranks; the exporter named ras drains when the test lets it."""
 
     def __init__(self, name: str, hold: asyncio.Event) -> None:
         self.name, self.hold = name, hold
@@ -31,13 +31,13 @@ class Made(Idle):
 
 
 def plan_of(hold: asyncio.Event, number: int, *names: str) -> ExporterPlan:
-    """A plan of these exporters."""
+    """Return a plan of these exporters."""
     sections = {name: Section(number=number) for name in names}
     return plan(lambda name, _: Made(name, hold), 0.05, 45.0, **sections)
 
 
 async def test_a_drain_that_waits_for_a_query_hides_no_rank() -> None:
-    """While ras reads a query to its end (45 s at most), a reload that changes process too loses sight of no rank."""
+    """While ras finishes a query (45 s at most), a reload that also changes process hides no rank."""
     clock, hold = FakeClock(), asyncio.Event()
     own = supervisor(clock=clock)
     await own.begin(plan_of(hold, 0, "process", "ras"))
@@ -47,7 +47,7 @@ async def test_a_drain_that_waits_for_a_query_hides_no_rank() -> None:
     assert len(own.ranks.snapshot().ranks) == 1
     reload = asyncio.create_task(own.apply(plan_of(hold, 1, "process", "ras")))
     seen = []
-    for _ in range(10):  # ten seconds, of which each takes 60 ms here
+    for _ in range(10):  # ten seconds, each of which takes 60 ms in the test
         await asyncio.sleep(0.06)
         clock.advance(1.0)
         own.ranks.tick()
@@ -59,7 +59,7 @@ async def test_a_drain_that_waits_for_a_query_hides_no_rank() -> None:
 
 
 async def test_a_stop_in_the_middle_of_a_reload_waits_for_its_drains() -> None:
-    """A query that RAS reads to its end is read to it also when the agent is stopped while a reload waits for that."""
+    """If the agent is stopped during a reload, it still waits for the query that ras finishes."""
     own, hold = supervisor(), asyncio.Event()
     await own.begin(plan_of(hold, 0, "ras"))
     reload = asyncio.create_task(own.apply(plan_of(hold, 1, "ras")))
@@ -73,7 +73,7 @@ async def test_a_stop_in_the_middle_of_a_reload_waits_for_its_drains() -> None:
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A configuration with every exporter off."""
+    """Provide a configuration with every exporter disabled."""
     off = "".join(f"  {name}: {{enabled: false}}\n" for name in exporter_names())
     path = tmp_path / "rankwatch.yml"
     path.write_text(f'web: {{listen_address: "127.0.0.1:0"}}\nstate: {{path: ""}}\nexporters:\n{off}')
@@ -82,7 +82,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def daemon(file: Path) -> Daemon:
-    """An agent with it."""
+    """Provide an agent with this configuration."""
     options = Options(config_path=file)
     return Daemon(options, load(options), {})
 

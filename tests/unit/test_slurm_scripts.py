@@ -1,4 +1,4 @@
-"""The scripts for Slurm's prolog, epilog and jobcomp, run by real shells in environments that a real Slurm gave."""
+"""The scripts for Slurm's prolog, epilog and jobcomp, run by real shells in environments recorded from Slurm."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ ENVIRONMENTS = ROOT / "tests" / "data" / "jobs" / "environments"
 PROLOG, EPILOG = SLURM / "prolog.d" / "50-rankwatch", SLURM / "epilog.d" / "50-rankwatch"
 JOBCOMP, TASK_PROLOG = SLURM / "jobcomp" / "rankwatch", SLURM / "task_prolog.d" / "50-rankwatch"
 SHELLS = sorted({Path(record).resolve().name for shell in ("sh", "dash", "bash") if (record := shutil.which(shell))})
-"""Each once: sh is one of the others."""
+"""Each shell once, since sh is one of the others."""
 EACH = [SHELLS[0], *(pytest.param(shell, marks=pytest.mark.slow) for shell in SHELLS[1:])]
 AFTERWARDS_SECONDS = 20.0
 EPILOGS = 20
-"""Enough commands that one at least would be killed early if they did not wait."""
+"""Enough commands that at least one would be killed early if they did not wait."""
 
 
 def status(state: str, reason: str, signal: str = "", code: str = "", job_id: str = "4") -> str:
-    """Return what `rankwatch status` prints of a job with one ended and one running rank."""
+    """Return the output of `rankwatch status` for a job with one ended and one running rank."""
     ended = RankEnd(1.0, reason, signal, int(code) if code else None)
     gone = Rank(job_id=job_id, rank="0", state=state, ended=ended)
     ranks = (gone, Rank(job_id=job_id, rank="1", state="alive", pid=77, user="alice"))
@@ -47,13 +47,13 @@ SIGTERMED = status("exited", "signaled", signal="SIGTERM")
 
 
 def environment(name: str) -> dict[str, str]:
-    """Return one of the captured environments."""
+    """Return one of the recorded environments."""
     lines = (ENVIRONMENTS / f"{name}.env").read_text().splitlines()
     return dict(line.split("=", 1) for line in lines)
 
 
 class Site:
-    """A directory of job files, and programs that stand for Slurm's and the agent's."""
+    """A directory of job files, and programs that stand in for Slurm's and the agent's."""
 
     def __init__(self, root: Path, shell: str = "sh") -> None:
         self.jobs, self.inspector, self.calls, self._root = root / "jobs", root / "inspector", root / "asked", root
@@ -66,7 +66,7 @@ class Site:
         }  # fmt: skip
 
     def run(self, script: Path, env: Mapping[str, str], **more: Any) -> subprocess.CompletedProcess[str]:
-        """Run a script as Slurm does; it must end with 0 and say nothing."""
+        """Run a script as Slurm does; it must exit with 0 and print nothing."""
         ended, kept = os.pipe()
         self._runs.append(ended)
         weakref.finalize(self, forget, self._runs, ended)
@@ -79,7 +79,7 @@ class Site:
         return done
 
     def wait_until_alone(self) -> None:
-        """Wait until the scripts have left no process: none has the pipe open that a script was given."""
+        """Wait until the scripts have left no process: until the pipe that each one got is closed."""
         while self._runs:
             ended = self._runs.pop()
             poll = select.poll()
@@ -89,7 +89,7 @@ class Site:
             assert record
 
     def answer(self, squeue: str, status: str) -> None:
-        """Have squeue and `rankwatch status` print this."""
+        """Let squeue and `rankwatch status` print these texts."""
         for name, text in (("squeue", squeue), ("rankwatch", status)):
             program = self._root / name
             (self._root / f"{name}.txt").write_text(text)
@@ -97,12 +97,12 @@ class Site:
             program.chmod(0o755)
 
     def file(self, job_id: str = "4") -> dict[str, Any]:
-        """Return what a job's file holds."""
+        """Return the content of a job's file."""
         record: dict[str, Any] = json.loads((self.jobs / f"{job_id}.json").read_text())
         return record
 
     def wait_for_state(self, job_id: str = "4") -> dict[str, Any]:
-        """Wait until a job's file says a state."""
+        """Wait until a job's file has a state, and return its content."""
         wait_until(lambda: "state" in self.file(job_id))
         return self.file(job_id)
 
@@ -116,20 +116,20 @@ def forget(runs: list[int], ended: int) -> None:
 
 @pytest.fixture(params=EACH)
 def site(request: pytest.FixtureRequest, tmp_path: Path) -> Site:
-    """Provide a site of each shell that there is."""
+    """Provide a site for each installed shell."""
     return Site(tmp_path, request.param)
 
 
 @pytest.mark.parametrize("script", [PROLOG, EPILOG, JOBCOMP, TASK_PROLOG], ids=lambda path: path.parent.name)
 @pytest.mark.parametrize("shell", SHELLS)
 def test_every_shell_reads_the_scripts(shell: str, script: Path) -> None:
-    """A script may be executed and is free of mistakes of syntax."""
+    """A script is executable and has no syntax errors."""
     assert os.access(script, os.X_OK)
     subprocess.run([shell, "-n", str(script)], check=True)
 
 
 def test_the_prolog_writes_what_slurm_says_of_the_job(site: Site) -> None:
-    """The prolog writes the job's file from its environment, readable by all, and nothing else."""
+    """The prolog writes only the job's file, from its environment and readable by all users."""
     before = int(time.time())
     site.run(PROLOG, environment("prolog.4"))
     record = site.file()
@@ -151,7 +151,7 @@ def test_the_prolog_writes_what_slurm_says_of_the_job(site: Site) -> None:
     (os.fsdecode("学\xff".encode("latin-1", "ignore") + "é".encode()), "???"),
 ])  # fmt: skip
 def test_hostile_names_stay_one_string(site: Site, name: str, shown: str) -> None:
-    """Hostile characters in a name are replaced, a long name is cut, and nothing of it runs."""
+    """Special characters in a name are replaced, a long name is cut, and no part of it is executed."""
     site.run(PROLOG, environment("prolog.4") | {"SLURM_JOB_NAME": name, "SLURM_JOB_USER": name})
     assert (site.file()["name"], site.file()["user"], site.file()["job_id"]) == (shown, shown, "4")
 
@@ -238,7 +238,7 @@ def test_the_agent_says_whether_to_ask(site: Site, printed: str, asks: bool) -> 
     ("squeue", "printed"), [("COMPLETING None\n", SIGTERMED), ("CANCELLED None\n", status("alive", "exited", code="0"))]
 )
 def test_what_is_not_told_yet_is_asked_again(site: Site, squeue: str, printed: str) -> None:
-    """A completing job, or a rank that the agent has not seen end, is queried again."""
+    """If the job is still completing, or the agent has not seen a rank end, the script queries again."""
     site.answer(squeue, printed)
     site.run(EPILOG, environment("epilog.4") | {"RANKWATCH_ASK_AFTER_SECONDS": "0 0.5 4"})
     command = "squeue" if printed is SIGTERMED else "rankwatch"
@@ -261,7 +261,7 @@ def test_who_asks_outlives_the_epilogs_process_group(site: Site) -> None:
 
 
 def test_one_epilog_of_a_node_asks_at_a_time(site: Site) -> None:
-    """Only one epilog of a node runs the agent's command at a time; the others wait."""
+    """At any time only one epilog of a node runs the agent's command; the others wait."""
     site.answer("CANCELLED None\n", SIGTERMED)
     site.run(PROLOG, environment("prolog.4"))
     other = os.open(site.jobs, os.O_RDONLY)
@@ -284,7 +284,7 @@ def test_a_job_that_came_back_keeps_its_file(site: Site, tmp_path: Path) -> None
 
 
 def test_files_of_jobs_that_ended_long_ago_go(site: Site) -> None:
-    """An hour after its last change the file of an ended job is removed, that of one that runs is not."""
+    """An hour after its last change the file of an ended job is removed; that of a running job is kept."""
     site.answer("", "no ranks")
     site.jobs.mkdir()
     two_hours_ago = time.time() - 7200
@@ -297,7 +297,7 @@ def test_files_of_jobs_that_ended_long_ago_go(site: Site) -> None:
 
 
 def test_a_full_disk_leaves_the_old_file(site: Site) -> None:
-    """Where nothing can be written, a job's file stays as it was and no part of a new one is left."""
+    """If the disk is full, a job's file stays as it was, and no partial file is left."""
     site.answer("", "no ranks")
     site.run(PROLOG, environment("prolog.4"))
     before = site.file()
@@ -311,7 +311,7 @@ def test_a_full_disk_leaves_the_old_file(site: Site) -> None:
 
 
 def test_the_epilog_does_not_wait_for_what_it_asks(tmp_path: Path) -> None:
-    """The epilog ends while Slurm does not answer."""
+    """The epilog ends even if Slurm does not reply."""
     site = Site(tmp_path)
     site.answer("", SIGTERMED)
     (tmp_path / "squeue").write_text(f"#!/bin/sh\ntouch {tmp_path}/begun\nexec sleep 30\n")
@@ -349,20 +349,20 @@ root_alone = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, as a prol
 
 
 def task_prolog(folder: Path, inspector: str, site: Site | None = None, **env: str) -> list[str]:
-    """Return what the TaskProlog prints on a node with ``inspector`` as directory of records."""
+    """Return the output of the TaskProlog on a node with ``inspector`` as directory of records."""
     script = folder / "task_prolog"
     script.write_text(TASK_PROLOG.read_text().replace("/var/lib/rankwatch/inspector", inspector))
     return (site or Site(folder)).run(script, environment("prolog.4") | env).stdout.splitlines()
 
 
 def directory_of(printed: list[str]) -> Path:
-    """The directory that a TaskProlog gives to Inspector."""
+    """Return the directory that a TaskProlog gives to Inspector."""
     [line] = [row for row in printed if "DUMP_DIR=" in row]
     return Path(line.partition("=")[2])
 
 
 def test_a_link_that_lay_there_gets_no_records(tmp_path: Path) -> None:
-    """Where another user has put a link in the place, the job's directory has a suffix; the link is not followed."""
+    """If another user has made a link with the directory's name, the job's directory has a suffix instead."""
     (tmp_path / "home").mkdir()
     (tmp_path / "4").symlink_to(tmp_path / "home")
     record = directory_of(task_prolog(tmp_path, str(tmp_path)))
@@ -403,13 +403,13 @@ def mounted(tmp_path: Path) -> Callable[[int], Site]:
 
 @root_alone
 def test_a_mount_with_the_jobs_name_is_not_looked_at(mounted: Callable[[int], Site], tmp_path: Path) -> None:
-    """Where a file system, which might never answer, is mounted with the job's name, tasks get another directory."""
+    """If a file system, which might hang, is mounted with the job's name, tasks get another directory."""
     assert directory_of(task_prolog(tmp_path, f"{tmp_path}/inspector", site=mounted(0))).name.startswith("4.")
 
 
 @root_alone
 def test_the_prolog_does_not_look_at_a_mount(mounted: Callable[[int], Site]) -> None:
-    """Where a file system, which might never answer, is mounted with the job's name, the prolog makes no directory."""
+    """If a file system, which might hang, is mounted with the job's name, the prolog makes no directory."""
     site = mounted(1000)
     site.run(PROLOG, environment("prolog.4") | OWNER)
     assert site.file()["records"] == "none"
@@ -418,7 +418,7 @@ def test_the_prolog_does_not_look_at_a_mount(mounted: Callable[[int], Site]) -> 
 @root_alone
 @pytest.mark.parametrize("mode", [0o1777, 0o755])
 def test_the_prolog_makes_the_directory_of_records(site: Site, mode: int) -> None:
-    """The prolog makes the record directory for the job's user alone; a requeue keeps it."""
+    """The prolog makes the record directory for only the job's user; a requeue keeps it."""
     site.inspector.mkdir()
     site.inspector.chmod(mode)
     for _ in range(2):
@@ -453,7 +453,7 @@ def test_the_prolog_takes_the_jobs_name_back(site: Site, tmp_path: Path, kind: s
 
 @root_alone
 def test_where_others_could_replace_it_the_prolog_makes_none(site: Site) -> None:
-    """In a directory of another user without the sticky bit root makes nothing; without a directory neither."""
+    """In another user's directory without the sticky bit, or without a directory, the prolog makes nothing."""
     site.run(PROLOG, environment("prolog.4") | OWNER)
     assert not site.inspector.exists()
     site.inspector.mkdir()
@@ -463,7 +463,7 @@ def test_where_others_could_replace_it_the_prolog_makes_none(site: Site) -> None
 
 
 def test_the_epilog_removes_a_directory_without_records(site: Site) -> None:
-    """The directory of a job that wrote no records goes with the job; one with records stays."""
+    """The epilog removes the job's record directory if it is empty, and keeps it otherwise."""
     (site.inspector / "4").mkdir(parents=True)
     site.run(EPILOG, environment("epilog.4"))
     assert list(site.inspector.iterdir()) == []
@@ -475,7 +475,7 @@ def test_the_epilog_removes_a_directory_without_records(site: Site) -> None:
 
 
 def wait_until(reached: Callable[[], bool]) -> None:
-    """Wait until something is so."""
+    """Poll until a condition is true."""
     until = time.monotonic() + AFTERWARDS_SECONDS
     while not reached():
         assert time.monotonic() < until

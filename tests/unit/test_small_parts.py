@@ -1,4 +1,4 @@
-"""Admission, own threads, loop lag, labels, OpenSSL left out, and notes to systemd."""
+"""Admission, own threads, loop lag, labels, OpenSSL, and notifications to systemd."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_admission_per_owner() -> None:
-    """One series over an owner's budget is refused and counted; another owner's is not touched; release gives back."""
+    """A series above an owner's budget is refused and counted, other owners are not affected, and release frees it."""
     admission = Admission(per_rank=10, in_all=100)
     assert admission.admit("a", 10)
     assert not admission.admit("a", 1)
@@ -37,7 +37,7 @@ def test_admission_per_owner() -> None:
 
 
 def test_loop_lag_is_the_last_minutes_worst() -> None:
-    """The worst lateness of the last minute is shown."""
+    """The highest lag of the last minute is shown."""
     clock = FakeClock()
     lag = LoopLag(clock)
     assert lag.seconds() == 0.0
@@ -73,7 +73,7 @@ def test_when_openssl_may_be_needed(tmp_path: Path, text: str, expected: bool) -
 
 @pytest.mark.slow
 def test_the_daemon_does_without_openssl() -> None:
-    """The daemon's modules load no OpenSSL, nor does the command that queries a running agent."""
+    """Neither the daemon nor the command that queries a running agent loads OpenSSL."""
     code = (
         "import sys; import agent.cli.main as m; m.leave_out_openssl(); import agent.app.run; print(sys.modules['ssl'])"
     )
@@ -93,12 +93,12 @@ def test_the_daemon_does_without_openssl() -> None:
     ("0x0", "0"),
 ])  # fmt: skip
 def test_comm_label(text: str, label: str) -> None:
-    """The same communicator gets the same label from every source."""
+    """A communicator gets the same label from every source."""
     assert comm_label(text) == label
 
 
 async def test_calls_on_a_thread() -> None:
-    """A call runs on its own thread; a StopIteration, which no future can carry, is an error and not silence."""
+    """A call runs on its own thread; a StopIteration, which a future cannot hold, raises a RuntimeError."""
     thread = OwnThread("own")
     assert await thread.call(lambda: threading.current_thread().name) == "own"
     async with asyncio.timeout(5):
@@ -114,7 +114,7 @@ FAILED = "systemd was not notified"
 
 @pytest.fixture(params=["path", "abstract"])
 def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[socket.socket, str]]:
-    """Give systemd's end of the notification socket and its $NOTIFY_SOCKET."""
+    """Provide systemd's end of the notification socket and its $NOTIFY_SOCKET."""
     address = str(tmp_path / "n") if request.param == "path" else f"@rankwatch-test-{os.getpid()}"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as end:
         end.bind(address if request.param == "path" else f"\0{address[1:]}")
@@ -125,7 +125,7 @@ def systemd(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[so
 async def test_notifying_does_not_block_the_loop(
     systemd: tuple[socket.socket, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nothing that is sent from the event loop can block it, also when systemd reads nothing."""
+    """A notification never blocks the event loop, even if systemd does not read."""
     notifier = Notifier(systemd[1], LOG)
     for _ in range(2000):
         notifier.send("WATCHDOG=1")
@@ -146,7 +146,8 @@ def test_watchdog_interval(environ: dict[str, str], seconds: float | None) -> No
 
 
 def test_watchdog_is_fed_only_by_all() -> None:
-    """The watchdog is fed once every beat was seen; else the missing beats and their ages are returned."""
+    """The watchdog is fed once every thread has sent a beat; until then the missing beats and their ages are
+    returned."""
     now = 100.0
     gate = WatchdogGate(["loop", "render", "supervisor"], lambda: now)
     assert not gate.may_feed()

@@ -1,4 +1,4 @@
-"""Ranks' speeds for the page: the present bandwidth, and the late ranks."""
+"""Ranks' speeds for the page: the current bandwidth, and the late ranks."""
 
 import pytest
 from fake_clock import FakeClock
@@ -11,7 +11,8 @@ RANK = RankLabel("1", "0")
 
 
 def test_late_share_of_the_last_minute() -> None:
-    """Waited for 1.5 s of every 5 s is 30 % late; unknown in the first minute, without counters, or of a stranger."""
+    """A rank that others wait for 1.5 s of every 5 s is 30 % late; without a minute of counters its share is
+    unknown."""
     clock = FakeClock()
     book = SpeedBook(clock)
 
@@ -35,7 +36,7 @@ def test_late_share_of_the_last_minute() -> None:
 
 
 def test_tracks_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One rank more than the bound has a present and no past, until one leaves."""
+    """A rank above the limit has a current speed and no history, until another rank ends."""
     monkeypatch.setattr(speeds, "MAX_TRACKS", 2)
     clock = FakeClock()
     book = SpeedBook(clock)

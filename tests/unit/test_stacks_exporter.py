@@ -1,7 +1,6 @@
-"""The stacks exporter: which ranks it examines, when, how often, and what a failed examination costs.
+"""The stacks exporter: the examined ranks, the times, and failures.
 
-The program is a script here that prints what py-spy printed once; tests/e2e/test_stacks.py has the real one.
-"""
+The program is a script that prints recorded output of py-spy; tests/e2e/test_stacks.py has the real one."""
 
 import asyncio
 import json
@@ -41,7 +40,7 @@ def script(path: Path, text: str) -> Path:
 
 
 class Reader:
-    """A helper of the test's own, in the place of a process: notes the pids that it reads, and answers at once."""
+    """Stands in for a helper process: records the pids that it reads, and replies at once."""
 
     def __init__(self) -> None:
         self.pids: list[int] = []
@@ -57,7 +56,7 @@ class Reader:
 
 
 class Node:
-    """A node with ranks that have completed an operation at the beginning, and the exporter."""
+    """A node with ranks that have completed one operation, and the exporter."""
 
     def __init__(self, folder: Path) -> None:
         self.clock = FakeClock()
@@ -74,13 +73,13 @@ class Node:
         await self.exporter.start(lent("stacks", self.clock, **more))
 
     async def silent(self, ranks: int) -> None:
-        """Add ranks of one job that complete nothing any more."""
+        """Add ranks of one job that complete no further operation."""
         for rank in range(ranks):
             self.add(100 + rank, rank)
         await self.look(1.0)
 
     def add(self, pid: int, rank: int, job: str = "7", uid: int = 1000) -> None:
-        """Add a rank that is at work."""
+        """Add a rank that works."""
         facts = owned(pid, environment(rank, 64, job), Owner("user", str(uid)), uid=uid)
         self.keys[pid] = facts.key
         self.ranks.observe_process(facts)
@@ -93,7 +92,7 @@ class Node:
         self.ranks.tick()
 
     async def look(self, seconds: float = 0.0) -> dict[str, str]:
-        """Let time pass, look, and return the stacks that are shown by rank."""
+        """Let time pass, look, and return the shown stacks by rank."""
         self.clock.advance(seconds)
         self.ranks.tick()
         await self.exporter.update()
@@ -104,7 +103,7 @@ class Node:
 
 @pytest.fixture
 def made(tmp_path: Path) -> Node:
-    """Provide a node with an exporter that has not begun."""
+    """Provide a node with an exporter that has not started."""
     return Node(tmp_path)
 
 
@@ -116,7 +115,7 @@ async def node(made: Node) -> Node:
 
 
 async def test_a_silent_job_is_looked_at_once_in_ten_minutes(node: Node) -> None:
-    """Ranks are looked at when they have been silent for long enough, not before, and again only after ten minutes."""
+    """A rank is examined once it has been silent for the limit, and again after ten minutes."""
     await node.silent(2)
     assert (await node.look(SILENCE - 1.0), node.reader.pids) == ({}, [])
     assert await node.look(1.0) == {"0": "all_reduce #1", "1": "all_reduce #1"}
@@ -127,7 +126,7 @@ async def test_a_silent_job_is_looked_at_once_in_ten_minutes(node: Node) -> None
 
 
 async def test_who_goes_on_is_shown_no_more(node: Node) -> None:
-    """A rank that completes an operation, or leaves, loses its stack at the next look."""
+    """A rank that completes an operation, or exits, loses its stack at the next look."""
     await node.silent(3)
     assert len(await node.look(SILENCE)) == 3
     node.progress(100, 0)
@@ -136,7 +135,7 @@ async def test_who_goes_on_is_shown_no_more(node: Node) -> None:
 
 
 async def test_a_job_that_stands_still_by_ras_is_looked_at(node: Node) -> None:
-    """Ranks without records are looked at when RAS reports for the time of a silence that their job stands still."""
+    """Ranks without records are examined if RAS reports that their job has stood still for the silence limit."""
     node.ranks.observe_process(owned(30, environment(0, 64, "9"), Owner("user", "1000"), uid=1000))
     ras, stalls = node.board.of("ras"), {"9": SILENCE}
     ras.tell_stalls(lambda: stalls)
@@ -148,13 +147,13 @@ async def test_a_job_that_stands_still_by_ras_is_looked_at(node: Node) -> None:
 
 
 async def test_of_a_job_so_many_are_looked_at(node: Node) -> None:
-    """Of a job's ranks here no more than the bound are looked at."""
+    """At most MAX_RANKS_PER_JOB ranks of a job on this node are examined."""
     await node.silent(MAX_RANKS_PER_JOB + 1)
     assert len(await node.look(SILENCE)) == MAX_RANKS_PER_JOB
 
 
 async def test_users_take_turns(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of two users' jobs one rank of each is looked at after the other, and the table holds no more than it may."""
+    """Two users' jobs are examined one rank each in turns, and the table keeps at most MAX_RANKS."""
     monkeypatch.setattr(module, "MAX_RANKS", 3)
     for pid, rank, job in ((100, 0, "7"), (101, 1, "7"), (102, 2, "7"), (103, 3, "7"), (200, 0, "8"), (201, 1, "8")):
         node.add(pid, rank, job, uid=int(job))
@@ -165,7 +164,7 @@ async def test_users_take_turns(node: Node, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 async def test_a_look_that_does_not_come_back_ends_looking(node: Node) -> None:
-    """After a look that hung there is none for ten minutes, and it is counted."""
+    """A look that hangs is counted, and stops the looks for ten minutes."""
     await node.silent(2)
     node.reader.error = HelperHung("no answer")
     with pytest.raises(HelperHung):
@@ -177,7 +176,7 @@ async def test_a_look_that_does_not_come_back_ends_looking(node: Node) -> None:
 
 
 async def test_a_bundle_has_suspects_and_two_others(node: Node) -> None:
-    """A bundle has the stacks of the suspects and of two other ranks; without suspects, of all."""
+    """A bundle has the stacks of the suspects and of two other ranks; without suspects, of all ranks."""
     await node.silent(6)
     part, pids = node.board.of("test").all()["stacks"], {str(rank): 100 + rank for rank in range(6)}
     outcome = await part(Wanted("7", pids, ("4",)))
@@ -191,7 +190,8 @@ async def test_a_bundle_has_suspects_and_two_others(node: Node) -> None:
 
 
 def test_the_program_must_be_roots(tmp_path: Path) -> None:
-    """A missing program is a fault only where it must be there; one that others may write to is never run."""
+    """A missing program is a failure only if the configuration requires it; one that other users may write never
+    runs."""
     anybodys, missing = script(tmp_path / "anybodys", "true"), str(tmp_path / "none")
     anybodys.chmod(0o777)
     configs = (
@@ -209,7 +209,7 @@ def test_the_program_must_be_roots(tmp_path: Path) -> None:
 
 @pytest.fixture
 def asleep() -> Iterator[StackRequest]:
-    """Provide a process to look at, without a program to do so."""
+    """Provide a request for a sleeping process, without a program."""
     with subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"]) as process:
         ticks = int(Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[19])
         yield StackRequest("/none", "/proc", process.pid, ticks)
@@ -228,7 +228,7 @@ def asleep() -> Iterator[StackRequest]:
 def test_what_the_program_says(
     asleep: StackRequest, tmp_path: Path, text: str, result: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each way that a look can go has its result; one that takes too long or prints too much is ended."""
+    """Each outcome of a look has its result; a program that is slow or prints too much is killed."""
     monkeypatch.setattr(dump, "DUMP_SECONDS", 0.5)
     answer = take_stack(msgspec.structs.replace(asleep, program=str(script(tmp_path / "program", text))), b"")
     assert (answer.result, answer.stack is not None) == (result, result == "read")
@@ -243,14 +243,14 @@ def test_another_process_of_the_number(asleep: StackRequest) -> None:
 
 @pytest.mark.parametrize(("state", "result"), [("D", "uninterruptible"), ("T", "read"), ("S", "read")])
 def test_uninterruptible_sleep(tmp_path: Path, state: str, result: str) -> None:
-    """With one thread in uninterruptible sleep a process is not looked at; a stopped one is."""
+    """A process with a thread in uninterruptible sleep is not examined; a stopped process is."""
     ProcTree(tmp_path / "proc").add(5, start=77, threads={6: "loader"}, thread_states={6: (state, 1)})
     request = StackRequest(str(script(tmp_path / "program", f"cat {RECORDED}")), str(tmp_path / "proc"), 5, 77)
     assert take_stack(request, b"").result == result
 
 
 async def test_a_bundle_keeps_what_was_read_before_a_look_failed(node: Node) -> None:
-    """Where a look does not come back the bundle has the stacks that were read before it."""
+    """If a look hangs, the bundle has the stacks that were read before it."""
     await node.silent(3)
     node.reader.hangs = 102
     part = node.board.of("test").all()["stacks"]
@@ -263,29 +263,29 @@ PID = json.loads(ANSWER)[0]["pid"]
 
 
 def frame(name: str = "wait", file: str = "a/train.py", line: int = 3) -> dict[str, Any]:
-    """A call."""
+    """Return a call."""
     return {"name": name, "filename": f"/srv/{file}", "short_filename": file, "line": line}
 
 
 def answer(*threads: dict[str, Any]) -> bytes:
-    """What py-spy would print."""
+    """Return the output of py-spy."""
     return json.dumps(threads).encode()
 
 
 def thread(*frames: dict[str, Any], number: int = PID, name: str = "MainThread") -> dict[str, Any]:
-    """A thread."""
+    """Return a thread."""
     return {"frames": list(frames), "os_thread_id": number, "thread_name": name, "owns_gil": False, "pid": PID}
 
 
 def stack(text: bytes) -> Stack:
-    """The stack in an answer that has one."""
+    """Return the stack in a reply that has one."""
     outcome = stack_of(text, {PID})
     assert outcome is not None
     return outcome
 
 
 def test_a_recorded_stack() -> None:
-    """Of a recorded answer the main thread gives the label, though another one comes first; the text has both."""
+    """The main thread gives the label, even if another thread is first in the output; the text has both."""
     outcome = stack_of(ANSWER, {PID})
     assert outcome is not None
     assert outcome.label.startswith("all_reduce (hanging_rank.py) from train from (module) #")
@@ -294,7 +294,8 @@ def test_a_recorded_stack() -> None:
 
 
 def test_lines_do_not_tell_stacks_apart() -> None:
-    """Two ranks in different lines of one loop have one stack; a caller five calls up makes another."""
+    """Two ranks on different lines of one loop have the same stack; another caller five calls up makes a different
+    one."""
     calls = [frame(name) for name in "abcde"]
     one, same = (stack(answer(thread(frame("a", line=line), *calls[1:]))) for line in (3, 4))
     assert one.label == same.label == stack(answer(thread(*calls, frame("z")))).label
@@ -302,14 +303,14 @@ def test_lines_do_not_tell_stacks_apart() -> None:
 
 
 def test_the_main_thread_by_its_name() -> None:
-    """Where no thread has the process' number, the one that Python calls the main one counts, else the last."""
+    """Without a thread with the process's number, the thread named main counts, otherwise the last one."""
     named = stack(answer(thread(frame("x"), number=1, name="other"), thread(frame("y"), number=2)))
     last = stack(answer(thread(frame("x"), number=1, name="a"), thread(frame("y"), number=2, name="b")))
     assert named.label[0] == last.label[0] == "y"
 
 
 def test_bounds() -> None:
-    """Of names, frames, threads and text no more is kept than the bounds, and nothing that does not print."""
+    """Names, frames, threads and text are kept up to their limits, without unprintable characters."""
     long = stack(answer(thread(frame("n" * (MAX_NAME + 1), "f" * (MAX_NAME + 1)))))
     deep = stack(answer(thread(*[frame()] * (MAX_FRAMES + 1))))
     wide = stack(answer(*[thread(frame(), number=number) for number in range(MAX_THREADS + 1)]))
@@ -326,7 +327,7 @@ def test_bounds() -> None:
     [b"", b"Permission Denied", b"{}", b'[{"frames": 1}]', b"[" * 100_000, b'[{"frames": [{"name": 1}]}]', b"\xff"],
 )
 def test_what_is_no_answer(text: bytes) -> None:
-    """What is no answer of py-spy is refused with msgspec's own error."""
+    """Invalid output of py-spy raises msgspec's own error."""
     with pytest.raises(msgspec.DecodeError):
         stack_of(text, {1})
 
@@ -342,5 +343,6 @@ def test_no_python() -> None:
     ("aabcdefg", ""), ("aaaaaaaa", ""), ("", ""),
 ])  # fmt: skip
 def test_who_is_elsewhere(stacks: str, elsewhere: str) -> None:
-    """At most a quarter with one stack are elsewhere when more than half share another, of four at least."""
+    """Of at least four ranks, those with a rare stack (at most a quarter) are elsewhere if over half share another
+    one."""
     assert "".join(others({str(rank): stack for rank, stack in enumerate(stacks)})) == elsewhere

@@ -14,7 +14,7 @@ BOOT = "boot-1"
 
 
 def opened(path: Path | None) -> StateFile:
-    """A state file after its load."""
+    """Return a loaded state file."""
     state = StateFile(path, BOOT, Logger("test"))
     state.load()
     return state
@@ -22,18 +22,18 @@ def opened(path: Path | None) -> StateFile:
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A path in a directory that does not exist yet."""
+    """Return a path in a directory that does not exist yet."""
     return tmp_path / "state" / "checkpoint"
 
 
 def save(state: StateFile) -> None:
-    """Encode and write."""
+    """Encode and write the sections."""
     draft = state.encode()
     state.note(draft, written=state.write(draft))
 
 
 def saved(path: Path) -> None:
-    """Save a section."""
+    """Save one section."""
     state = opened(path)
     state.section("a").publish(b"one")
     save(state)
@@ -55,14 +55,14 @@ def test_sections_come_back(path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x93\x01"])
 def test_damaged_file_is_left_aside(path: Path, content: bytes) -> None:
-    """A damaged file costs the past but not the start."""
+    """A damaged file is ignored, and the agent starts without saved state."""
     path.parent.mkdir()
     path.write_bytes(content)
     assert opened(path).section("a").restored is None
 
 
 def test_bound_and_link(path: Path) -> None:
-    """A file of one byte over the bound, and a link, are not read."""
+    """A file above the limit, and a link, are not read."""
     path.parent.mkdir()
     with path.open("wb") as file:
         file.truncate(MAX_BYTES + 1)
@@ -73,7 +73,7 @@ def test_bound_and_link(path: Path) -> None:
 
 
 def test_a_pipe_in_its_place_is_not_waited_for(path: Path) -> None:
-    """Pipes in place of the file and of the one written before it hold nothing up, and the next save is whole."""
+    """FIFOs in place of the file and of its draft do not block, and the next save is complete."""
     path.parent.mkdir()
     for pipe in (path, path.with_name("checkpoint.new")):
         os.mkfifo(pipe)
@@ -84,7 +84,7 @@ def test_a_pipe_in_its_place_is_not_waited_for(path: Path) -> None:
 
 @pytest.mark.parametrize(("mode", "is_read"), [(0o600, True), (0o644, True), (0o620, False), (0o602, False)])
 def test_what_others_can_write_is_not_read(path: Path, mode: int, is_read: bool) -> None:
-    """A checkpoint that its group or others may write costs the past but not the start."""
+    """A checkpoint that its group or other users may write is not read, and the agent starts."""
     saved(path)
     path.chmod(mode)
     assert (opened(path).section("a").restored == b"one") is is_read
@@ -92,7 +92,7 @@ def test_what_others_can_write_is_not_read(path: Path, mode: int, is_read: bool)
 
 @pytest.mark.parametrize(("owner", "is_read"), [(0, True), (1234, True), (1235, False)])
 def test_whose_checkpoint_is_read(path: Path, monkeypatch: pytest.MonkeyPatch, owner: int, is_read: bool) -> None:
-    """A checkpoint is read where it is the agent's own or root's, and not where it is another user's."""
+    """A checkpoint is read only if the agent's user or root owns it."""
     saved(path)
     real = os.fstat
 
@@ -107,7 +107,7 @@ def test_whose_checkpoint_is_read(path: Path, monkeypatch: pytest.MonkeyPatch, o
 
 
 def test_what_lies_where_it_is_written_is_not_written_to(path: Path, tmp_path: Path) -> None:
-    """Another file linked at the place that is written first keeps its content."""
+    """A file that is linked as the draft keeps its content."""
     saved(path)
     other = tmp_path / "other"
     other.write_bytes(b"kept")
@@ -126,7 +126,7 @@ def test_unwritable_path_is_counted(tmp_path: Path) -> None:
 
 
 def test_checkpoint_over_the_bound_is_not_written(path: Path) -> None:
-    """Content of one byte over the bound leaves the older file in place and is counted."""
+    """Content above the limit is counted, and the older file stays."""
     state = opened(path)
     for size_bytes in (MAX_BYTES, MAX_BYTES + 1):
         draft = Draft(b"x" * size_bytes, {})
@@ -151,7 +151,7 @@ def test_durable_is_what_is_on_disk(path: Path) -> None:
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_a_section_over_its_budget_keeps_what_it_published_before(path: Path, over: int) -> None:
-    """One byte more than its budget and the section's older content stays, here and on disk; the others are saved."""
+    """If a section is larger than its budget, its older content stays in memory and on disk; the others are saved."""
     state = opened(path)
     large, other = state.section("large", max_bytes=100), state.section("other")
     large.publish(b"small")

@@ -28,13 +28,13 @@ RANKS = (
 
 
 def document(ranks: tuple[Rank, ...] = RANKS, **more: Any) -> NodeDocument:
-    """Make what an agent says."""
+    """Return an agent's document."""
     fields = {"rankwatch": "0.2.0", "hostname": "gpu-7", "now_seconds": 1042.0, "up_seconds": 9.0, "ready": True}
     return NodeDocument(ranks=ranks, **(fields | more))
 
 
 def test_table() -> None:
-    """Ranks are in the order of the document with their facts; the end is the last column."""
+    """Ranks are in the order of the document with their facts; the last column is how the rank ended."""
     assert table(document()).splitlines() == [
         "JOB   RANK  STATE     PID  USER   GPU  GB/S   LATE  PROGRESS  TROUBLE  ENDED BY",
         "4711  9     dead      76                            42s ago            crashed (SIGSEGV)",
@@ -44,7 +44,7 @@ def test_table() -> None:
 
 
 def test_a_rank_that_waits() -> None:
-    """A rank without progress shows the dead rank that it waits for, as the page does, and no bandwidth."""
+    """A waiting rank shows the dead rank that it waits for, as on the page, and no bandwidth."""
     waiting = Rank(
         job_id="4711", rank="10", state="alive", bus_bandwidth_bytes_per_second=9e10, last_progress_seconds=1000.0
     )
@@ -53,7 +53,7 @@ def test_a_rank_that_waits() -> None:
 
 
 def test_nothing_that_a_terminal_obeys() -> None:
-    """Names that users chose, and whoever answers on the port, cannot move the cursor, set a title or end a line."""
+    """No name of a user and no reply on the port can move the cursor, set a title or end a line."""
     evil = "\x1b]0;x\x07\n\x9b2J"
     ended = RankEnd(1.0, evil, evil)
     ranks = (Rank(job_id=evil, rank=evil, state=evil, user=evil, unhealthy=(evil,), ended=ended),)
@@ -66,7 +66,7 @@ def test_nothing_that_a_terminal_obeys() -> None:
 
 
 def test_sets_of_ranks() -> None:
-    """`--brief` has each job's ranks by state as ranges, then those with a pid as rank."""
+    """`--brief` lists each job's ranks by state as ranges, and then ranks that are named by pid."""
     named = {"alive": ["0", "10", "2", "1", "12", "11", "7", "pid-77"], "dead": ["3"]}
     ranks = [Rank(job_id="9", rank=rank, state=state) for state in named for rank in named[state]]
     said = brief(document((*ranks, Rank(job_id="8", rank="0", state="alive"))))
@@ -75,7 +75,7 @@ def test_sets_of_ranks() -> None:
 
 
 def test_what_is_not_known_stands_below() -> None:
-    """Below the ranks stand the notes, exporters in trouble, a refused configuration and ranks beyond the bound."""
+    """Below the ranks are notes, exporters in trouble, a refused configuration, and the number of omitted ranks."""
     views = (
         ("netdev", "up", "pause frames unavailable"), ("nvml", "absent", "no library"), ("ras", "down", "no socket"),
         ("process", "up", ""),
@@ -95,7 +95,7 @@ def test_what_is_not_known_stands_below() -> None:
 
 
 class Answers:
-    """What a server in an agent's place answers, and its address."""
+    """The reply and the address of a server that stands in for an agent."""
 
     body = write(document())
     address = ""
@@ -103,7 +103,7 @@ class Answers:
 
 @pytest.fixture
 def answers() -> Iterator[Answers]:
-    """Provide a server that says what an agent would."""
+    """Serve the reply of an agent."""
     result = Answers()
     with answering(lambda _: result.body) as result.address:
         yield result
@@ -111,7 +111,7 @@ def answers() -> Iterator[Answers]:
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
 def test_no_answer(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """An agent that does not answer is one line on standard error and status 1."""
+    """If the agent does not reply, the command prints one line on standard error and exits with 1."""
     assert main(["--web.listen-address", address]) == 1
     message = capsys.readouterr().err
     assert message.startswith(f"rankwatch status: no answer from {address}: ")
@@ -133,17 +133,17 @@ def test_the_address_is_that_of_the_configuration(
 
 
 def test_json_is_the_document(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
-    """`--json` prints the agent's answer for the requested job."""
+    """`--json` prints the agent's reply for the requested job."""
     assert main(["--web.listen-address", answers.address, "--json", "--job", "4711"]) == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["api"], [rank["rank"] for rank in result["ranks"]]) == (1, ["9", "10"])
 
 
 def test_watching_on_a_terminal(answers: Answers) -> None:
-    """On a terminal the table has a screen of its own, with colours, and an interrupt ends it well."""
+    """On a terminal the table has its own screen, with colours, and an interrupt exits with 0."""
     answers.body = write(document(jobs=(JobView(job_id="4711", sentence="rank 9 crashed", states={"dead": 1}),)))
     reader, writer = os.openpty()
-    # A shell's background ignores SIGINT, and what it starts would, too.
+    # A shell's background job ignores SIGINT, and so would its children.
     command = [
         "env", "--default-signal=INT", sys.executable, "-m", "agent", "status", "--watch", "--web.listen-address",
         answers.address,
@@ -169,7 +169,7 @@ def test_watching_on_a_terminal(answers: Answers) -> None:
 def test_watching_in_a_pipe(
     answers: Answers, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a pipe it is plain text."""
+    """In a pipe the output is plain text."""
 
     def interrupt(_seconds: float) -> None:
         raise KeyboardInterrupt

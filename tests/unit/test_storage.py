@@ -1,4 +1,4 @@
-"""Storage: what a probe does, what a hanging one costs, and which metrics show it."""
+"""Storage: probes, hanging paths, and metrics."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ def _no_probers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
-    """A made-up file system; its paths with "slow" answer when the gate opens."""
+    """Provide a fake file system; its paths with "slow" reply once the test sets the event."""
     event, touch = threading.Event(), module.touch
 
     def slow(path: str) -> None:
@@ -45,7 +45,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def test_directories_files_and_what_is_neither(tmp_path: Path) -> None:
-    """A directory and a file answer with their file system's room; a missing path does not."""
+    """A directory and a file succeed with their file system's free share; a missing path fails."""
     (tmp_path / "file").write_text("x")
     os.mkfifo(tmp_path / "fifo")
     paths = [str(tmp_path), str(tmp_path / "file"), str(tmp_path / "fifo"), str(tmp_path / "none")]
@@ -53,12 +53,12 @@ def test_directories_files_and_what_is_neither(tmp_path: Path) -> None:
     assert [item.ok for item in states] == [True, True, True, False]
     assert states[0].free is not None
     assert (0.0 < states[0].free <= 1.0, states[3].free) == (True, None)
-    for path in (paths[0], paths[3]):  # named twice, a path is probed once, and wanted
+    for path in (paths[0], paths[3]):  # a path that is named twice is probed once, as required
         assert [item.path for item in probe(ProbeRequest([path], [path]), b"")] == [path]
 
 
 def test_a_path_that_hangs_costs_no_other(tmp_path: Path, gate: threading.Event) -> None:
-    """While one path does not answer the others do, look after look; no second probe of it is begun."""
+    """If one path hangs, the others are probed at each look, and the hanging path gets no second probe."""
     (tmp_path / "slow").mkdir()
     request = ProbeRequest([str(tmp_path / "slow"), str(tmp_path)])
     threads = threading.active_count()
@@ -74,7 +74,7 @@ def test_a_path_that_hangs_costs_no_other(tmp_path: Path, gate: threading.Event)
 
 
 def test_an_optional_path_that_is_missing_is_left_out(tmp_path: Path, gate: threading.Event) -> None:
-    """No such path, or none any more: no answer. One that fails otherwise, or hangs after it was missing, has one."""
+    """A missing optional path has no result; one that fails otherwise, or hangs, has a result."""
     path = tmp_path / "slow"
 
     def looked() -> list[tuple[bool | None, bool]]:
@@ -96,7 +96,7 @@ def test_an_optional_path_that_is_missing_is_left_out(tmp_path: Path, gate: thre
 
 
 def test_series_of_paths() -> None:
-    """One path answers, one never did, one hangs after it had answered."""
+    """One path succeeds, one never has, and one hangs after a success."""
     probes = (
         Probe("/a", ok=True, seconds=0.1, under_way_seconds=0.0, free=0.5),
         Probe("/b", ok=None, seconds=0.0, under_way_seconds=3.0),
@@ -139,14 +139,14 @@ class Node:
 
 @pytest.fixture
 def lustre(tmp_path: Path) -> Path:
-    """A root with an unhealthy Lustre."""
+    """Provide a root with an unhealthy Lustre."""
     (tmp_path / "sys/fs/lustre").mkdir(parents=True)
     (tmp_path / "sys/fs/lustre/health_check").write_text("device lustre-OST0000 reported unhealthy\nNOT HEALTHY\n")
     return tmp_path
 
 
 async def test_a_real_helper_probes(lustre: Path) -> None:
-    """Paths that answer are healthy, a missing one fails; a missing dump directory is no fault."""
+    """A path that replies is healthy, and a missing one fails; a missing dump directory is no failure."""
     node = Node(lustre, paths=[str(lustre)], dump_paths=[str(lustre), str(lustre / "none")])
     states = await node.look()
     assert [(item.path, item.ok) for item in states] == [(str(lustre), True)]
@@ -157,7 +157,7 @@ async def test_a_real_helper_probes(lustre: Path) -> None:
 
 
 async def test_what_is_gone_is_told_no_more(lustre: Path) -> None:
-    """Lustre that was unloaded and a full directory that was deleted fail no longer; then there is no data."""
+    """If Lustre is unloaded and a full directory deleted, their checks end; then there is no data."""
     dumps = lustre / "dumps"
     await asyncio.to_thread(dumps.mkdir)
     node = Node(lustre, dump_paths=[str(dumps)], full_ratio=1.0)
@@ -179,7 +179,7 @@ async def test_what_is_gone_is_told_no_more(lustre: Path) -> None:
 
 
 async def test_a_node_without_dump_paths_is_looked_at_seldom(tmp_path: Path) -> None:
-    """Without any path there is no data; a dump directory that is missing is probed seldom, then once a minute."""
+    """Without paths there is no data; a missing dump directory is probed only once a minute after a while."""
     with pytest.raises(NoData):
         await Node(tmp_path).look()
     node = Node(tmp_path, dump_paths=[str(tmp_path / "dumps")])
@@ -193,7 +193,7 @@ async def test_a_node_without_dump_paths_is_looked_at_seldom(tmp_path: Path) -> 
             await exporter.update()
         node.clock.advance(1.0)
         (helper,) = node.helpers.all()
-        for _ in range(2):  # in between the helper ends, and what it said stays
+        for _ in range(2):  # in the meantime the helper ends, and its results stay
             await exporter.update()
             assert (helper.calls["ok"], [item.path for item in exporter.snapshot()]) == (2, [str(tmp_path / "dumps")])
             assert node.checks() == {"dump_disk_full": True}
@@ -225,12 +225,12 @@ async def test_the_agent_itself_touches_no_path(tmp_path: Path, monkeypatch: pyt
 
 
 def probed(path: str, ok: bool | None, under_way_seconds: float = 0.0, free: float | None = None) -> Probe:
-    """How the probe of a path went."""
+    """Return the result of a probe."""
     return Probe(path, ok, 0.1, under_way_seconds, free=free)
 
 
 def test_one_check_is_told_of_several_paths() -> None:
-    """One path that fails or hangs fails its check whatever its place, a full directory likewise; no answer is none."""
+    """A path that fails or hangs fails its check, and so does a full directory; without a result there is no check."""
     config = StorageConfig(paths=["/a", "/b"], dump_paths=["/d", "/e"])
     well = [probed("/a", ok=True, free=0.5), probed("/d", ok=True, free=0.5)]
 
@@ -252,14 +252,14 @@ def test_one_check_is_told_of_several_paths() -> None:
 def test_free_share(
     blocks: tuple[int, int], inodes: tuple[int, int], share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of bytes and inodes the smaller free share counts; a file system that counts neither is free."""
+    """The smaller free share of bytes and inodes counts; a file system without counts is free."""
     info = SimpleNamespace(f_bavail=blocks[0], f_blocks=blocks[1], f_favail=inodes[0], f_files=inodes[1])
     monkeypatch.setattr(os, "statvfs", lambda _: info)
     assert module.free_share("/x") == share
 
 
 def test_a_configuration_that_is_none_is_refused() -> None:
-    """Paths are absolute, few and short; times and ratios are in range."""
+    """Paths must be absolute, few and short, and times and ratios within their ranges."""
     many = [f"/{number}" for number in range(MAX_PATHS + 1)]
     for section in (
         *({"paths": paths} for paths in (["relative"], many, ["/" + "a" * 255])),

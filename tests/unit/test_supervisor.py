@@ -27,7 +27,7 @@ from agent.sdk.system import ProcFS
 
 
 class Made(Idle):
-    """An exporter that notes what happens to it in ``events``."""
+    """An exporter that records what happens to it in ``events``."""
 
     def __init__(self, name: str, section: Section, events: list[str]) -> None:
         self.label = f"{name}{section.number}"
@@ -48,7 +48,7 @@ class Made(Idle):
 
 
 class Bench:
-    """A supervisor and plans for it."""
+    """A supervisor, and plans for it."""
 
     def __init__(self, state: StateFile) -> None:
         self.events: list[str] = []
@@ -64,20 +64,20 @@ class Bench:
 
 @pytest.fixture
 async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
-    """A bench with a checkpoint file, which is stopped at the end."""
+    """Provide a bench with a checkpoint file; stop it at the end."""
     made = Bench(state_file(tmp_path))
     yield made
     await made.supervisor.stop()
 
 
 async def test_a_start_that_fails_costs_the_others_nothing(bench: Bench) -> None:
-    """At the start, an exporter that refuses is shown as broken and the others run."""
+    """If an exporter refuses to start, it is shown as broken and the others run."""
     await bench.supervisor.begin(bench.plan(a=Section(), b=Section(refuse=True)))
     assert (set(bench.supervisor.running), bench.supervisor.broken) == ({"a"}, {"b"})
 
 
 async def test_reload_touches_what_changed(bench: Bench) -> None:
-    """Equal sections stay, changed ones restart from their checkpoint, removed ones are drained."""
+    """Equal sections go on, changed ones restart from their checkpoint, removed ones are drained."""
     await bench.supervisor.begin(bench.plan(a=Section(), b=Section(), c=Section()))
     bench.take()
     assert await bench.supervisor.apply(bench.plan(a=Section(), b=Section(number=1), d=Section()))
@@ -97,7 +97,7 @@ async def test_all_start_or_none(bench: Bench) -> None:
 
 
 async def test_old_one_that_does_not_come_back_is_shown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a reload that failed, an old exporter that refuses to start again is shown as down."""
+    """If an old exporter refuses to start again after a failed reload, it is shown as down."""
     await bench.supervisor.begin(bench.plan(a=Section()))
 
     async def refuse(self: Made, ctx: Context) -> None:
@@ -109,7 +109,7 @@ async def test_old_one_that_does_not_come_back_is_shown(bench: Bench, monkeypatc
 
 
 async def test_stop_writes_the_checkpoint(bench: Bench, tmp_path: Path) -> None:
-    """The file has what exporters publish during their drain."""
+    """The checkpoint has the sections that exporters publish in their drain."""
     await bench.supervisor.begin(bench.plan(a=Section()))
     await bench.supervisor.stop()
     again = state_file(tmp_path)
@@ -124,7 +124,7 @@ async def test_stop_writes_the_checkpoint(bench: Bench, tmp_path: Path) -> None:
 def test_a_table_that_cannot_be_loaded_is_begun_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception
 ) -> None:
-    """Whatever loading a table's section raises, the agent starts with an empty one: nothing of a half-loaded one."""
+    """If a table's section raises any error, the agent starts with an empty table, and without half-loaded entries."""
     state = state_file(tmp_path)
     state.section(name).publish(b"saved")
     loaded = []
@@ -143,7 +143,7 @@ def test_a_table_that_cannot_be_loaded_is_begun_anew(
 
 @pytest.fixture
 def directory(tmp_path: Path) -> str:
-    """The working directory of a process, as ProcFS has it; its name is not UTF-8."""
+    """Return the working directory of a process, as read from /proc; its name is not UTF-8."""
     odd = os.fsencode(tmp_path) + b"/\xff"
     os.mkdir(odd)
     process = subprocess.Popen([sys.executable, "-c", "input()"], cwd=odd, stdin=subprocess.PIPE)

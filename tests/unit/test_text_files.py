@@ -1,4 +1,4 @@
-"""Text files by patterns: which match, their owners, and their lines, whatever their writers do."""
+"""Text files by patterns: their names, owners and lines, and hostile writers."""
 
 import os
 from collections import Counter
@@ -16,36 +16,36 @@ ENOUGH = 1 << 30
 
 
 def files_of(root: Path, *patterns_: str, limits: FollowLimits = text_files.TEXT_LIMITS) -> TextFiles:
-    """The files below ``root`` that fit."""
+    """Return the files below ``root`` that match."""
     return TextFiles([f"{root}/{pattern}" for pattern in patterns_], lambda: 0.0, limits=limits)
 
 
 def discovered(root: Path, *patterns_: str) -> TextFiles:
-    """The files that fit, after a look for them."""
+    """Search for files, and return them."""
     files = files_of(root, *patterns_)
     files.discover()
     return files
 
 
 def read(files: TextFiles) -> list[TextLines]:
-    """All that there is to read."""
+    """Return all pieces that can be read."""
     return list(files.read(ENOUGH))
 
 
 def lines(files: TextFiles) -> list[bytes]:
-    """All lines that there are to read."""
+    """Return all lines that can be read."""
     return [line for piece in read(files) for line in piece.lines()]
 
 
 def write(path: Path, text: bytes, mode: str = "ab") -> None:
-    """Add to a file, making its directory."""
+    """Append to a file, and make its directory."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open(mode) as file:
         file.write(text)
 
 
 def test_patterns_find_files_and_name_their_job(tmp_path: Path) -> None:
-    """A star matches part of one name, %j the job id."""
+    """A star matches part of one name, and %j the job id."""
     for name in ("a/4711.out", "b/4712.out", "b/4712.err", "a/deep/4713.out", "job_7.log", "a/x4714.out"):
         write(tmp_path / name, b"line\n")
     files = discovered(tmp_path, "*/%j.out", "job_*.log")
@@ -55,7 +55,7 @@ def test_patterns_find_files_and_name_their_job(tmp_path: Path) -> None:
 
 
 def test_what_is_no_pattern() -> None:
-    """A pattern is absolute, of names, without a way up, and has at most one job id."""
+    """A pattern is absolute, without empty names, `..` or `**`, and has at most one job id."""
     long = "/a" * (MAX_PATTERN_PARTS + 1)
     for text in ("", "relative/*.log", "/", "/a/", "/a//b", "/a/../b", "/a/**/b", "/%j/%j", "/a\0b", long):
         with pytest.raises(ValueError, match=r"not an absolute path|more than"):
@@ -63,7 +63,7 @@ def test_what_is_no_pattern() -> None:
 
 
 def test_lines_are_cut_and_may_hold_anything(tmp_path: Path) -> None:
-    """A long line is cut, one beyond the tailer's bound is left out, and bytes stay bytes."""
+    """A long line is cut, one above the follower's limit is skipped, and bytes stay as they are."""
     exact = b"x" * MAX_TEXT_BYTES
     write(tmp_path / "a.log", exact + b"\n" + exact + b"y\n" + b"z" * (MAX_LINE_BYTES + 1) + b"\n\xff\x80\n")
     files = discovered(tmp_path, "*.log")
@@ -71,7 +71,7 @@ def test_lines_are_cut_and_may_hold_anything(tmp_path: Path) -> None:
 
 
 def test_old_content_is_passed_over(tmp_path: Path) -> None:
-    """Of a large file the last 16 MiB are read, from a line's start on."""
+    """Of a large file the last 16 MiB are read, from the start of a line."""
     line = b"0123456789abcde\n"
     write(tmp_path / "exact.log", line * (BACKLOG_BYTES // len(line)))
     write(tmp_path / "more.log", line * (BACKLOG_BYTES // len(line) + 1))
@@ -83,7 +83,7 @@ def test_old_content_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_resuming_reads_on(tmp_path: Path) -> None:
-    """With the positions of an earlier life reading goes on there; a gap of more than 16 MiB is passed over."""
+    """With saved positions reading goes on there, but skips all except the last 16 MiB of new data."""
     write(tmp_path / "a.log", b"first\n")
     files = discovered(tmp_path, "*.log")
     assert lines(files) == [b"first"]
@@ -99,7 +99,7 @@ def test_resuming_reads_on(tmp_path: Path) -> None:
 
 
 def test_no_link_is_followed(tmp_path: Path) -> None:
-    """Links to files or directories of others are not followed; the base, which a site names, may be one."""
+    """Links to other users' files or directories are not followed; the configured base may be a link."""
     secret = tmp_path / "secret/x.log"
     write(secret, b"secret\n")
     write(tmp_path / "real/user/a.log", b"line\n")
@@ -111,7 +111,7 @@ def test_no_link_is_followed(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory that its user replaces by a link in the midst of a look leads nowhere."""
+    """If a user replaces a directory by a link during a search, the link is not followed."""
     write(tmp_path / "secret/x.log", b"secret\n")
     write(tmp_path / "base/user/a.log", b"line\n")
     real = listing.fairly_chosen
@@ -127,7 +127,7 @@ def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path, monkeyp
 
 
 def test_named_files_are_followed_too(tmp_path: Path) -> None:
-    """Files named in a look are followed like found ones, within the limit."""
+    """Files that a search names are followed like matching ones, within the limit."""
     write(tmp_path / "x/stdout", b"line\n")
     files = files_of(tmp_path, "*.log")
     stdout, gone = f"{tmp_path}/x/stdout", f"{tmp_path}/gone"
@@ -138,7 +138,7 @@ def test_named_files_are_followed_too(tmp_path: Path) -> None:
 
 
 def test_a_log_that_outgrows_the_reading_delays_no_other(tmp_path: Path) -> None:
-    """While one file grows by more than a look's budget, a line in another file is read in the same look."""
+    """While one file grows faster than it is read, a line in another file is read in the same look."""
     for name in ("fast.log", "slow.log"):
         write(tmp_path / name, b"line\n")
     files = discovered(tmp_path, "*.log")
@@ -151,7 +151,7 @@ def test_a_log_that_outgrows_the_reading_delays_no_other(tmp_path: Path) -> None
 
 
 def test_every_user_has_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look's budget goes to one file of each user after another, and the next call goes on where it ended."""
+    """A look's budget goes to one file of each user in turns, and the next look goes on with the next file."""
     for number in range(4):
         write(tmp_path / f"{number}.log", b"x" * 99 + b"\n")
     monkeypatch.setattr(text_files, "PIECE_BYTES", 100)
@@ -165,7 +165,7 @@ def test_every_user_has_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_ten_thousand_files_and_directories(tmp_path: Path) -> None:
-    """Files beyond the bounds are refused, and none is read twice."""
+    """Files above the limits are refused, and no file is read twice."""
     limits = FollowLimits(files=20, directories=3, entries=1000, open_files=2)
     for number in range(21):
         write(tmp_path / "d0" / f"{number}.log", b"line\n")
@@ -178,7 +178,7 @@ def test_ten_thousand_files_and_directories(tmp_path: Path) -> None:
 
 
 def test_entries_are_bounded(tmp_path: Path) -> None:
-    """Of a directory MAX entries are looked at, and not one more."""
+    """Entries of a directory are read up to the limit."""
     for number in range(11):
         write(tmp_path / f"{number}.log", b"line\n")
     for entries in (11, 10):

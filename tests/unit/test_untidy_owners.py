@@ -1,4 +1,4 @@
-"""The owner of a job and the names of its ranks, with hostile users or untidy jobs."""
+"""The owner of a job and the labels of its ranks, with hostile users or unusual jobs."""
 
 import os
 import time
@@ -26,7 +26,7 @@ SEGV = ExitStatus(known=True, signal=11)
 
 @pytest.mark.parametrize("owner", [DOCKER, ALICE])
 def test_a_restarted_rank_keeps_its_job_when_another_job_was_proven_meanwhile(owner: Owner, table: Table) -> None:
-    """The holder's own restart (torchrun elastic in Docker under Slurm, Ray without cgroups) stays in its job."""
+    """If torchrun in Docker or Ray restarts its ranks, they stay in their job, even after another job was proven."""
     keys = [table.add_facts(owned(pid, environment(pid), owner)) for pid in (1, 2)]
     table.tick(1.0)
     table.add_facts(owned(50, environment(0, job="4712"), OTHER_JOB), then=1.0)
@@ -40,7 +40,7 @@ def test_a_restarted_rank_keeps_its_job_when_another_job_was_proven_meanwhile(ow
 
 
 def test_pods_of_one_namespace_stay_one_job_without_the_plain_id(table: Table) -> None:
-    """A user who took the plain id does not split the pods' job."""
+    """If another user has the plain id, the pods of one namespace are still one job."""
     table.add_facts(owned(9, {"TORCHELASTIC_RUN_ID": "team-a/train", "RANK": "0"}, MALLORY, uid=1001), then=1.0)
     for pid in range(4):
         env = {"JOBSET_NAME": "train", "RANK": str(pid), "WORLD_SIZE": "4"}
@@ -51,7 +51,7 @@ def test_pods_of_one_namespace_stay_one_job_without_the_plain_id(table: Table) -
 
 
 def test_a_suffixed_id_is_not_for_others(table: Table) -> None:
-    """Mallory names his job as another owner's suffixed one: they must not become one job."""
+    """A job named like another owner's suffixed id gets an id of its own."""
     table.add_facts(owned(1, environment(0, job="4711"), SLURM), then=1.0)
     table.add_facts(owned(2, environment(0), DOCKER), then=1.0)
     [victims] = [label.job_id for label, pid in table.labels().items() if pid == 2]
@@ -61,13 +61,13 @@ def test_a_suffixed_id_is_not_for_others(table: Table) -> None:
 
 @pytest.fixture
 def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    """A node with root's directories."""
+    """Provide a node whose directories belong to root."""
     monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid())
     return Node(tmp_path)
 
 
 def made(node: Node, path: str) -> str:
-    """A line of a process' groups; the group's directory exists."""
+    """Make a control group, and return its line of /proc."""
     (node.groups / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
     return f"0::{path}\n"
 
@@ -76,7 +76,7 @@ def made(node: Node, path: str) -> str:
     "path", [f"/kubepods/burstable/pod{POD}/{CONTAINER}", f"/system.slice/docker-{CONTAINER}.scope"]
 )
 def test_root_in_a_container_cannot_be_slurms_daemon(path: str, node: Node) -> None:
-    """PID 1 of a container is root (uid 0) by default and names itself as it likes: that proves no job."""
+    """A container's process 1 that runs as root and calls itself slurmstepd proves no job."""
     group = made(node, path)
     node.proc.add(100, parent=1, uid=0, title="/usr/bin/containerd-shim-runc-v2 -namespace k8s.io")
     node.proc.add(101, parent=100, uid=0, title="slurmstepd: [4711.0]", cgroup=group, namespace_pids=(101, 1))
@@ -86,7 +86,7 @@ def test_root_in_a_container_cannot_be_slurms_daemon(path: str, node: Node) -> N
 
 
 def test_a_login_is_seen_from_a_control_group_namespace(node: Node) -> None:
-    """An agent in a cgroup namespace sees a login's group by a path upwards: it is a login all the same."""
+    """An agent in a cgroup namespace recognises a login session whose path leads upwards."""
     login = "0::/../../user.slice/user-1000.slice/session-1.scope\n"
     node.proc.add(100, parent=1, uid=0, title="slurmstepd: [4711.0]", cgroup=login)
     node.proc.add(101, parent=100, uid=1000, title="python", cgroup=login)
@@ -94,13 +94,14 @@ def test_a_login_is_seen_from_a_control_group_namespace(node: Node) -> None:
 
 
 def test_pbs_hook_escapes_the_job_id() -> None:
-    """OpenPBS: 'pbspro-%s.slice' % systemd_escape(jobid): a server's hyphen, an array's brackets."""
+    """OpenPBS escapes a server's hyphen and an array's brackets in the group: 'pbspro-%s.slice' %
+    systemd_escape(jobid)."""
     groups = [group_of(f"/pbspro.slice/pbspro-{name}.slice") for name in (r"12.pbs\x2dserver", r"12\x5b3\x5d.server")]
     assert [group.name for group in groups if group] == ["12.pbs-server", "12[3].server"]
 
 
 def vllm(pid: int, task: int, position: int, tasks: int = 2, parent: int | None = None) -> ProcessFacts:
-    """A worker of a vLLM server in a task."""
+    """Return a worker of a vLLM server in a task."""
     env = {
         "SLURM_JOB_ID": "4711",
         "SLURM_PROCID": str(task),
@@ -112,7 +113,7 @@ def vllm(pid: int, task: int, position: int, tasks: int = 2, parent: int | None 
 
 
 def test_two_servers_in_two_tasks_of_a_node_are_all_shown(table: Table) -> None:
-    """`srun -n2 vllm serve -tp 4`: each of the eight workers has a series."""
+    """With `srun -n2 vllm serve -tp 4`, each of the eight workers has its own series."""
     for task in range(2):
         for position in range(4):
             table.add_facts(vllm(1 + 4 * task + position, task, position))
@@ -133,7 +134,8 @@ def test_a_helper_of_a_rank_that_it_kills_is_no_death(table: Table) -> None:
 
 
 def test_titles_made_to_be_slow_do_not_hold_the_loop(table: Table) -> None:
-    """1,024 processes of one user, 64 to a number, with titles on which the pattern backtracks."""
+    """1,024 processes of one user, 64 for each number, with titles that make the pattern backtrack, take little
+    time."""
     title = ("VLLM::" + "_AA1" * 64)[:255] + "_"
     for pid in range(1, 1025):
         env = {"SLURM_JOB_ID": "9", "RANK": str(pid // 64), "WORLD_SIZE": "4096"}
@@ -150,7 +152,7 @@ def test_titles_made_to_be_slow_do_not_hold_the_loop(table: Table) -> None:
     [(DOCKER, Owner("container", CONTAINER[::-1])), (Owner("pod", POD), Owner("pod", POD.replace("c7", "ff")))],
 )
 def test_a_container_that_is_started_anew_goes_on_with_its_job(owners: tuple[Owner, Owner], table: Table) -> None:
-    """A job in Docker crashes and is started again (requeue, next run of madengine, restart policy): the same job."""
+    """If a job in Docker crashes and its container is started again, it is the same job."""
     first = table.add_facts(owned(1, environment(0), owners[0], uid=1000), then=1.0)
     table.ranks.observe_exit(first, SEGV)
     table.tick(5.0)
@@ -159,7 +161,7 @@ def test_a_container_that_is_started_anew_goes_on_with_its_job(owners: tuple[Own
 
 
 def test_an_id_that_nobody_has_any_more_is_free(table: Table) -> None:
-    """Records that gave way in a full table held an id: it must not stay theirs."""
+    """If a full table evicts the records that held an id, the id is free."""
     table.add_facts(owned(1, environment(0), MALLORY, uid=1001), then=1.0)
     key = next(iter(table.ranks.running()))
     table.ranks.observe_exit(key, ExitStatus(known=True))
@@ -167,14 +169,14 @@ def test_an_id_that_nobody_has_any_more_is_free(table: Table) -> None:
     for pid in range(100, 100 + 1023):
         table.add_facts(owned(pid, {"RANK": str(pid), "TORCHELASTIC_RUN_ID": "m"}, MALLORY, uid=1001))
     table.tick(1.0)
-    table.add_facts(owned(5000, {"RANK": "9", "TORCHELASTIC_RUN_ID": "m"}, MALLORY, uid=1001))  # the record gives way
+    table.add_facts(owned(5000, {"RANK": "9", "TORCHELASTIC_RUN_ID": "m"}, MALLORY, uid=1001))  # the record is evicted
     table.tick(1.0)
     table.add_facts(owned(6000, environment(0), ALICE), then=1.0)
     assert RankLabel("4711", "0") in table.labels()
 
 
 def test_a_job_step_is_not_split_on_one_node(table: Table) -> None:
-    """Of two concurrent steps without a rendezvous each is one job."""
+    """Two concurrent steps without a rendezvous are one job each."""
     for step, size in ((0, 2), (1, 4)):
         for rank in range(size):
             env = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size)}

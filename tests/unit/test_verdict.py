@@ -26,12 +26,12 @@ RAYS = ExitStatus(known=True, code=1, by_launcher=True)
 
 
 def code(number: int) -> ExitStatus:
-    """An exit with a status of its own."""
+    """Return an exit with a status of its own."""
     return ExitStatus(known=True, code=number)
 
 
 def judge_job(processes: list[RankProcess], now: float, numbers: Numbers = NUMBERS) -> dict[ProcessKey, RankVerdict]:
-    """The verdicts by process."""
+    """Return the verdicts by process."""
     return dict(zip([p.key for p in processes], module.judge_job(processes, now, numbers), strict=True))
 
 
@@ -40,7 +40,7 @@ def made(
     *, before: str | None = None, progress_after_exit_seconds: float | None = None,
     kind: type[RankProcess] = RankProcess, **facts: Any,
 ) -> RankProcess:  # fmt: skip
-    """A rank process. ``before``: the reason of its last verdict."""
+    """Return a rank process. ``before``: the reason of its last verdict."""
     if progress_after_exit_seconds is not None:
         facts |= {"exited_seconds": 1e9, "progress_seconds": 1e9 + progress_after_exit_seconds}
     verdict = None if before is None else RankVerdict("exited", before)  # type: ignore[arg-type]
@@ -49,22 +49,22 @@ def made(
 
 
 def running(pid: int = 9, **facts: object) -> RankProcess:
-    """A process that runs, found long ago."""
+    """Return a running process, found long ago."""
     return made(ProcessKey(pid, 1), found_at=0.0, **facts)  # type: ignore[arg-type]
 
 
 def gone(ago: float, status: ExitStatus | None, pid: int = 1, **facts: object) -> RankProcess:
-    """A process that left ``ago`` seconds before NOW."""
+    """Return a process that exited ``ago`` seconds before NOW."""
     return made(ProcessKey(pid, 1), found_at=0.0, exited_at=NOW - ago, exit=status, **facts)  # type: ignore[arg-type]
 
 
 def silence(ago: float, reports: int, contradicted: bool = False) -> RasSilence:
-    """Reports of RAS that miss a process, the first of them ``ago`` seconds before NOW."""
+    """Return a silence since the first RAS report without the process, ``ago`` seconds before NOW."""
     return RasSilence(NOW - ago, NOW - ago, reports, contradicted)
 
 
 def missed(ago: float, reports: int, contradicted: bool = False, **facts: object) -> RankProcess:
-    """A process that runs and that RAS misses."""
+    """Return a running process that RAS misses."""
     return running(silence=silence(ago, reports, contradicted), **facts)
 
 
@@ -192,7 +192,7 @@ def test_rows(processes: list[RankProcess], state: str, reason: str) -> None:
 
 
 def test_wait_status() -> None:
-    """A status in waitpid's form splits into signal and code; the core flag is no part of either."""
+    """A status in waitpid's form splits into signal and code; the core flag is part of neither."""
     assert (ExitStatus.from_wait(9), ExitStatus.from_wait(11 | 0x80)) == (KILL, SEGV)
     assert (ExitStatus.from_wait(3 << 8), ExitStatus.from_wait(0)) == (code(3), WELL)
 
@@ -207,7 +207,7 @@ TORN_DOWN = [made(ProcessKey(n, 1), 0.0, NOW - 20 + n / 1024, TERM if n else KIL
 
 @pytest.mark.parametrize("processes", [CRASHED_AT_ONCE, CRASHED_IN_TWO_WAYS, RESTARTED_AS_OTHERS, TORN_DOWN])
 def test_no_process_is_compared_with_all_others(processes: list[RankProcess]) -> None:
-    """Twice the processes are twice the work, whichever left when: simultaneous crashes, or restarts in between."""
+    """Twice the processes take twice the work, with simultaneous crashes or with restarts between."""
     half = count_calls(lambda: judge_job(processes[:512], NOW))
     assert count_calls(lambda: judge_job(processes, NOW)) < 2.5 * half
     assert half < 512 * 100
@@ -218,14 +218,14 @@ def test_no_process_is_compared_with_all_others(processes: list[RankProcess]) ->
     [("ray::Rank.work", 1, RAYS), ("ray::Rank.work", 2, code(2)), ("python train.py ray::", 1, code(1))],
 )
 def test_ray_ends_workers_with_status_1(title: str, number: int, ended: ExitStatus) -> None:
-    """Status 1 of a process with the title of a Ray worker is Ray's; others are the program's."""
+    """Status 1 of a process with the title of a Ray worker comes from Ray; other statuses come from the program."""
     process = RankProcess(0.0, ProcessFacts(ProcessKey(1, 1), 0.0, 1, "", "", title=title))
     process.note_status(code(number))
     assert process.exit == ended
 
 
 def test_a_site_judges_by_its_own_numbers() -> None:
-    """Numbers of the configuration move their limits and no others."""
+    """Numbers of the configuration change their own limits and no others."""
     numbers = Numbers(killed_behind_seconds=20, left_behind_seconds=90)
     rows = [(KILL, 19, "exited"), (KILL, 20, "dead"), (TERM, 89, "exited"), (TERM, 90, "dead")]
     for status, ago, state in rows:

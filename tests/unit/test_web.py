@@ -16,14 +16,14 @@ from agent.web.messages import TEXT, HttpRequest, HttpResponse
 from agent.web.server import ServerLimits, WebServer
 
 BIG = b"rankwatch_x 1\n" * 75_000  # 1.05 MB
-HUGE = b"x" * (16 * 1024 * 1024)  # more than the kernel takes for a client that does not read
+HUGE = b"x" * (16 * 1024 * 1024)  # more than the kernel buffers for a client that does not read
 GET = b"GET /small HTTP/1.1\r\nHost: h\r\n\r\n"
 SCRAPE_TIMEOUT_SECONDS = 4.0  # of the liveness job in deploy/prometheus/scrape
 LAST_GET = b"GET /small HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
 
 
 class Site:
-    """A handler with answers that tests can delay."""
+    """A handler whose replies a test can delay."""
 
     def __init__(self) -> None:
         self.requests: list[HttpRequest] = []
@@ -46,7 +46,7 @@ class Site:
 
 
 class Served:
-    """A server under test and how to speak to it."""
+    """A server under test, and its clients."""
 
     def __init__(self, limits: ServerLimits) -> None:
         self.site = Site()
@@ -64,9 +64,9 @@ class Served:
         return reader, writer
 
     async def ask(self, sent: bytes) -> bytes:
-        """Send bytes and return all that comes back until the server closes."""
+        """Send bytes and return everything that the server sends until it closes."""
         reader, writer = await self.connect()
-        with suppress(ConnectionError):  # reset after the answer is fine
+        with suppress(ConnectionError):  # a reset after the reply is fine
             writer.write(sent)
         received = b""
         with suppress(ConnectionError):
@@ -76,13 +76,13 @@ class Served:
         return received
 
     def connections(self) -> int:
-        """How many the server holds open."""
+        """Return the number of the server's open connections."""
         return len(self.server._connections)
 
 
 @asynccontextmanager
 async def serving(limits: ServerLimits | None = None) -> AsyncIterator[Served]:
-    """Run a server on a free port of the loopback; it must end in order and without a failure of its own."""
+    """Run a server on a free port of the loopback; it must stop without a fault."""
     served = Served(limits or ServerLimits())
     [opened] = open_listeners(ListenAddress("127.0.0.1", 0))
     await served.server.listen([opened])
@@ -105,7 +105,7 @@ async def read_response(reader: asyncio.StreamReader) -> tuple[int, dict[str, st
 
 
 async def test_get_and_head() -> None:
-    """A GET gets the handler's answer, a HEAD the same without the body, on one connection."""
+    """A GET gets the handler's response, and a HEAD the same without the body, on one connection."""
     async with serving() as served:
         first_get = b"GET /small?a=1&a=2&b= HTTP/1.1\r\nHost: h\r\nAccept: x\r\nAccept: y\r\n\r\n"
         reader, writer = await served.connect(first_get)
@@ -137,11 +137,11 @@ ODD = {
      b"GET /small||", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03||", b"||||"],
     505: [b"GET /small HTTP/2.0|Host: h||"],
 }  # fmt: skip
-"""Requests that get each status; | ends a line."""
+"""Requests by their status; | stands for the end of a line."""
 
 
 async def test_odd_request_is_refused_and_closed() -> None:
-    """Any request that is no plain GET or HEAD gets its status and a closed connection, without a handler."""
+    """A request other than a plain GET or HEAD gets its status and a closed connection, without the handler."""
     for status, sent in ((status, sent) for status, requests in ODD.items() for sent in requests):
         async with serving() as served:
             reader, writer = await served.connect(sent.replace(b"|", b"\r\n"))
@@ -157,7 +157,7 @@ async def test_odd_request_is_refused_and_closed() -> None:
 
 
 async def test_query_of_the_bound_is_served() -> None:
-    """A query with as many fields as allowed is served, on a connection that ends by itself."""
+    """A query with the maximum number of fields is served, and the connection ends."""
     async with serving() as served:
         reader, writer = await served.connect()
         await until(lambda: served.connections() == 1)
@@ -173,7 +173,7 @@ async def test_query_of_the_bound_is_served() -> None:
 @pytest.mark.parametrize("before", [b"", GET], ids=["first", "pipelined"])
 @pytest.mark.parametrize(("excess", "status"), [(0, b"200"), (1, b"431"), (1_000_000, b"431")])
 async def test_header_is_bounded(excess: int, status: bytes, before: bytes) -> None:
-    """A header of exactly 16 KiB is served, one byte more is a 431, also when part of it came with another request."""
+    """A header of exactly 16 KiB is served; one byte more gives 431, even if part of it came with another request."""
     start, end = LAST_GET[:-2] + b"X-Pad: ", b"\r\n\r\n"
     async with serving() as served:
         answer = await served.ask(before + start + b"x" * (16 * 1024 - len(start) - len(end) + excess) + end)
@@ -185,7 +185,7 @@ async def test_header_is_bounded(excess: int, status: bytes, before: bytes) -> N
 
 @pytest.mark.parametrize(("seconds", "sent_bytes"), [(0.05, 0), (60.0, web.LINGER_BYTES + 16 * 1024)])
 async def test_refused_client_is_bounded(monkeypatch: pytest.MonkeyPatch, seconds: float, sent_bytes: int) -> None:
-    """A refused client is closed after its time or its bytes."""
+    """A refused client is disconnected after a limited time or number of bytes."""
     monkeypatch.setattr(web, "LINGER_SECONDS", seconds)
     async with serving() as served:
         _, writer = await served.connect(b"POST / HTTP/1.1\r\nHost: h\r\n\r\n" + b"x" * sent_bytes)
@@ -195,14 +195,14 @@ async def test_refused_client_is_bounded(monkeypatch: pytest.MonkeyPatch, second
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", GET + b"GET"])
 async def test_header_deadline(sent: bytes) -> None:
-    """A client without a whole header in time is closed, also on a kept connection."""
+    """A client without a complete header in time is disconnected, even on a kept connection."""
     async with serving(ServerLimits(header_seconds=0.05)) as served:
         assert (await served.ask(sent)).count(b"HTTP/1.1 200") == (1 if sent.startswith(GET) else 0)
         assert served.log.closed["header_timeout"] == 1
 
 
 async def test_idle_deadline() -> None:
-    """A kept connection may idle longer than a header may take, and is closed when its own deadline is over."""
+    """A kept connection may be idle for longer than a header may take, up to its own deadline."""
     async with serving(ServerLimits(header_seconds=0.02, idle_seconds=0.2)) as served:
         loop = asyncio.get_running_loop()
         start = loop.time()
@@ -212,7 +212,7 @@ async def test_idle_deadline() -> None:
 
 
 def slow_socket(port: int) -> socket.socket:
-    """Make a connected socket that takes little and reads nothing."""
+    """Return a connected socket with a small buffer that nothing reads."""
     slow = socket.socket()
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     slow.settimeout(0)
@@ -222,21 +222,21 @@ def slow_socket(port: int) -> socket.socket:
 
 
 async def stuck_reader(served: Served, path: bytes) -> socket.socket:
-    """Ask for ``path`` and never read the answer."""
+    """Request ``path`` and never read the response."""
     slow = slow_socket(served.port)
     await asyncio.get_running_loop().sock_sendall(slow, GET.replace(b"/small", path))
     return slow
 
 
 async def test_write_deadline() -> None:
-    """A client that does not read the answer in time is closed."""
+    """A client that does not read the response in time is disconnected."""
     async with serving(ServerLimits(write_seconds=0.1)) as served:
         with await stuck_reader(served, b"/huge"):
             await until(lambda: served.log.closed["write_timeout"] == 1)
 
 
 async def test_answers_not_read_are_bounded_in_memory() -> None:
-    """Above the limit of unread answers the longest writing connection is closed; a single one may exceed it."""
+    """Above the limit of unread responses the longest writing connection is closed; a single one may exceed it."""
     async with serving(ServerLimits(held_bytes=2 * len(HUGE) - 1)) as served:
         with await stuck_reader(served, b"/huge"):
             await until(lambda: len(served.site.requests) == 1)
@@ -249,12 +249,12 @@ async def test_answers_not_read_are_bounded_in_memory() -> None:
 
 
 def name_peers(served: Served) -> None:
-    """Take a client's identity from the last octet of its address."""
+    """Identify clients by the last octet of their address."""
     served.server._peers.of = lambda peer, _own: peer[0].rpartition(".")[2]  # type: ignore[method-assign,index]
 
 
 async def test_the_peer_with_most_connections_loses_one() -> None:
-    """At the cap a peer with many connections loses its own, oldest first, and one that waits longer keeps its own."""
+    """At the limit a peer with many connections loses its oldest; another peer keeps one that has waited longer."""
     async with serving(ServerLimits(connections=4)) as served:
         name_peers(served)
         few, few_writer = await served.connect(GET)
@@ -267,7 +267,8 @@ async def test_the_peer_with_most_connections_loses_one() -> None:
 
 
 async def test_a_peer_that_is_answered_on_all_connections_loses_one_to_another() -> None:
-    """At the cap, with every handler at work for one peer, another peer is served and the first one's oldest ends."""
+    """If one peer has all connections, with requests in progress, a new peer is served and the first peer's oldest
+    ends."""
     held = GET.replace(b"/small", b"/held")
     async with serving(ServerLimits(connections=2)) as served:
         name_peers(served)
@@ -282,7 +283,7 @@ async def test_a_peer_that_is_answered_on_all_connections_loses_one_to_another()
 
 
 async def test_a_request_of_an_evicted_connection_is_not_answered() -> None:
-    """A request that was there when its connection was evicted, and not read yet, reaches no handler."""
+    """An unread request on an evicted connection reaches no handler."""
     async with serving() as served:
         await served.connect()
         await until(lambda: served.connections() == 1)
@@ -294,7 +295,7 @@ async def test_a_request_of_an_evicted_connection_is_not_answered() -> None:
 
 
 async def test_a_client_that_leaves_in_the_middle_of_an_answer_leaves_nothing() -> None:
-    """An answer to a closed client leaves no reference, without garbage collection."""
+    """If a client closes during a response, no reference to the response stays, even without garbage collection."""
     references = sys.getrefcount(HUGE)
     gc.disable()
     try:
@@ -310,7 +311,7 @@ async def test_a_client_that_leaves_in_the_middle_of_an_answer_leaves_nothing() 
 
 
 async def test_the_peer_with_the_largest_answers_loses_one() -> None:
-    """Over the bound of unread answers the peer that holds most loses one, not the one that reads longest."""
+    """Above the limit of unread responses, the peer with the most loses one, not the peer that reads the longest."""
     async with serving(ServerLimits(held_bytes=2 * len(HUGE))) as served:
         name_peers(served)
         ask = GET.replace(b"/small", b"/huge")
@@ -324,7 +325,7 @@ async def test_the_peer_with_the_largest_answers_loses_one() -> None:
 
 
 async def test_oldest_waiting_connection_gives_way() -> None:
-    """At the cap a new connection closes the one that waits longest, not one that is being answered."""
+    """At the limit a new connection closes the one idle for longest, not one with a request in progress."""
     async with serving(ServerLimits(connections=3)) as served:
         held, _ = await served.connect(GET.replace(b"/small", b"/held"))
         await until(lambda: len(served.site.requests) == 1)
@@ -333,7 +334,7 @@ async def test_oldest_waiting_connection_gives_way() -> None:
         await read_response(first)
         second, _ = await served.connect()
         await until(lambda: served.connections() == 3)
-        first_writer.write(GET)  # now `second` waits longest
+        first_writer.write(GET)  # now `second` has been idle for longest
         await read_response(first)
         third, third_writer = await served.connect()
         assert await second.read() == b""
@@ -353,7 +354,7 @@ async def test_client_that_does_not_read_gives_way() -> None:
 
 
 async def test_new_connection_is_refused_when_all_are_being_answered() -> None:
-    """At the cap, with every handler at work, the new connection is the one to go."""
+    """At the limit, with a request in progress on every connection, the new connection is closed."""
     async with serving(ServerLimits(connections=1)) as served:
         held, _ = await served.connect(GET.replace(b"/small", b"/held"))
         await until(lambda: len(served.site.requests) == 1)
@@ -363,7 +364,7 @@ async def test_new_connection_is_refused_when_all_are_being_answered() -> None:
 
 
 async def test_broken_handler_costs_one_answer() -> None:
-    """A handler that raises is a 500 and counted, one that takes too long a 503; connection and server go on."""
+    """A handler that raises gives 500 and a fault, a slow one 503; connection and server go on."""
     async with serving(ServerLimits(response_seconds=0.05)) as served:
         for path, status, faults in ((b"/broken", b"500", 1), (b"/held", b"503", 2)):
             answer = await served.ask(GET.replace(b"/small", path) + LAST_GET)
@@ -373,7 +374,7 @@ async def test_broken_handler_costs_one_answer() -> None:
 
 
 async def test_stop_lets_answers_end() -> None:
-    """A stop closes the listener and waiting connections, and finishes running answers."""
+    """A stop closes the listener and idle connections, and finishes responses in progress."""
     async with serving() as served:
         held, _ = await served.connect(GET.replace(b"/small", b"/held"))
         await until(lambda: len(served.site.requests) == 1)
@@ -401,13 +402,13 @@ HTTP_PIECES = st.sampled_from(
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(HTTP_PIECES | st.binary(max_size=64), max_size=12))
 def test_any_bytes_are_answered_or_closed(pieces: list[bytes]) -> None:
-    """Whatever a client sends, it is answered or closed in time, and the server goes on without a failure."""
+    """Any bytes of a client get a response or a closed connection in time, and the server goes on without a fault."""
 
     async def check() -> None:
         async with serving(ServerLimits(header_seconds=0.02, idle_seconds=0.02)) as served:
             answer = await served.ask(b"".join(pieces))
             assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
-            async with asyncio.timeout(10.0):  # on a busy machine this header may come late, too
+            async with asyncio.timeout(10.0):  # on a busy machine this header may be late too
                 while not (await served.ask(LAST_GET)).endswith(b"small\n"):
                     pass
             assert served.log.faults == 0
@@ -416,7 +417,7 @@ def test_any_bytes_are_answered_or_closed(pieces: list[bytes]) -> None:
 
 
 async def flood(served: Served, clients: ExitStack, count: int) -> None:
-    """Connect clients that are silent, half done with their header, deaf, or too loud."""
+    """Connect clients that are silent, send half a header, never read, or send too much."""
     loop = asyncio.get_running_loop()
     for i in range(count):
         client = clients.enter_context(slow_socket(served.port))
@@ -432,7 +433,7 @@ async def flood(served: Served, clients: ExitStack, count: int) -> None:
 
 
 async def deaf_flood(served: Served, clients: ExitStack, count: int) -> None:
-    """Connect clients that all ask for much and read nothing."""
+    """Connect clients that request large responses and read nothing."""
     for _ in range(count):
         clients.enter_context(await stuck_reader(served, b"/huge"))
 
@@ -442,7 +443,7 @@ async def deaf_flood(served: Served, clients: ExitStack, count: int) -> None:
 async def test_scrape_is_answered_among_300_bad_clients(
     make_flood: Callable[[Served, ExitStack, int], Awaitable[None]],
 ) -> None:
-    """While 300 clients misbehave, and go on coming, the median scrape of 1 MB meets the shipped time-out."""
+    """While 300 clients misbehave, and new ones connect, the median scrape of 1 MB meets the shipped timeout."""
     took_seconds = []
     with ExitStack() as clients:
         async with serving() as served:

@@ -1,4 +1,4 @@
-"""The web file: what of Prometheus' format is taken, what is refused, and in which words."""
+"""The web file: the accepted parts of Prometheus's format, and messages about the rest."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ GOOD = {
     "users": f'basic_auth_users: {{prom: "{HASH}", other: "{HASH}"}}',
     "headers": "http_server_config: {http2: false, headers: {X-Frame-Options: deny, Strict-Transport-Security: a}}",
 }
-"""What promtool takes, too (tests/e2e/test_web_file_promtool.py)."""
+"""promtool accepts these as well (tests/e2e/test_web_file_promtool.py)."""
 BAD = {
     "unknown": ("tls_sever_config: {}", "tls_sever_config: unknown key"),
     "no-key": ("tls_server_config: {cert_file: server.pem}", "key_file is missing"),
@@ -56,13 +56,13 @@ REFUSED_HERE = {
 
 @pytest.mark.parametrize("name", GOOD)
 def test_what_is_taken(name: str) -> None:
-    """Settings of the format that this server supports are accepted."""
+    """Supported settings of the format are accepted."""
     parse(GOOD[name], "web.yml")
 
 
 @pytest.mark.parametrize("name", [*BAD, *REFUSED_HERE])
 def test_what_is_refused(name: str) -> None:
-    """Mistakes and unsupported settings are refused with place and reason."""
+    """Errors and unsupported settings are refused with line and reason."""
     text, expected = (BAD | REFUSED_HERE)[name]
     with pytest.raises(ConfigError) as caught:
         parse(text, "web.yml")
@@ -71,6 +71,6 @@ def test_what_is_refused(name: str) -> None:
 
 
 def test_files_that_it_names() -> None:
-    """A change of a certificate, a key or an authority is one of the file."""
+    """The file depends on its certificate, key and authority: a change of one of them is a change of the file."""
     terms = parse(GOOD["mutual"], "web.yml")
     assert terms.files(Path("/etc")) == [Path("/etc/server.pem"), Path("/etc/server.key"), Path("/etc/ca.pem")]

@@ -1,4 +1,4 @@
-"""Passwords: which are accepted, what a wrong one costs, and which requests are refused unread."""
+"""Passwords: which are accepted, the number of checks, and requests refused without a check."""
 
 import asyncio
 import base64
@@ -17,12 +17,12 @@ HERE = "10.0.0.1"
 
 
 def header(user: str, password: str, scheme: str = "Basic") -> str:
-    """What a client sends."""
+    """Return a client's Authorization header."""
     return f"{scheme} {base64.b64encode(f'{user}:{password}'.encode()).decode()}"
 
 
 class Door:
-    """Passwords that are their own hashes, and the number of checks."""
+    """Passwords that are their own hashes, and the checks made."""
 
     def __init__(self, users: dict[str, str]) -> None:
         self.clock = FakeClock()
@@ -42,7 +42,7 @@ class Door:
 
 @pytest.fixture
 def door() -> Door:
-    """A door for two users."""
+    """Provide a door for two users."""
     return Door({"prom": "secret", "eve": "eve's"})
 
 
@@ -59,24 +59,24 @@ async def test_with_bcrypt_itself() -> None:
     "sent", ["", "Basic", "Basic !", "Basic c2VjcmV0", "Bearer x", header("prom", "secret", "Digest"), "Basic \xff"]
 )
 async def test_what_is_no_password(door: Door, sent: str) -> None:
-    """A malformed header is wrong and costs no check."""
+    """A malformed header is wrong and needs no check."""
     assert (await door.passwords.check(sent, HERE), door.checked) == ("wrong", [])
 
 
 async def test_what_was_right_once_is_remembered(door: Door) -> None:
-    """A right pair is checked once, a wrong one each time; another user's password is wrong."""
+    """A correct pair is checked once, a wrong one each time; another user's password is wrong."""
     assert ([await door.ask() for _ in range(5)], len(door.checked)) == (["right"] * 5, 1)
     assert await door.ask(said="eve's") == "wrong"
     assert (await door.ask("eve"), len(door.checked)) == ("wrong", 3)
 
 
 async def test_nobody_takes_as_long_as_somebody(door: Door) -> None:
-    """A user that there is not is checked against a hash, too; even its password is wrong then."""
+    """An unknown user takes as long as a known one: the password is checked against a hash, and is always wrong."""
     assert (await door.ask("nobody"), door.checked) == ("wrong", [(b"secret", b"secret")])
 
 
 async def test_wrong_passwords_are_bounded_by_address(door: Door) -> None:
-    """Each address has ten checks at once, then two a second; known users and other addresses get in."""
+    """Each address has ten checks at once, then two a second; known users and other addresses are still accepted."""
     assert await door.ask() == "right"
     verdicts = [await door.ask(said="wrong") for _ in range(CHECKS_AT_ONCE + 5)]
     assert verdicts == ["wrong"] * (CHECKS_AT_ONCE - 1) + ["too_many"] * 6
@@ -87,7 +87,7 @@ async def test_wrong_passwords_are_bounded_by_address(door: Door) -> None:
 
 
 async def test_checks_that_wait_are_bounded(door: Door) -> None:
-    """Beyond the limit of waiting addresses the last is refused without a check."""
+    """Above the limit of waiting addresses the last one is refused without a check."""
     door.may_go_on.clear()
     waiting = [asyncio.ensure_future(door.ask(client=f"10.0.1.{number}")) for number in range(MAX_WAITING)]
     await asyncio.sleep(0)
@@ -98,7 +98,7 @@ async def test_checks_that_wait_are_bounded(door: Door) -> None:
 
 
 async def test_a_right_password_waits_for_one_check_of_another_address(door: Door) -> None:
-    """While one address guesses as fast as it may, the first right password of another one is checked next."""
+    """While one address guesses as fast as allowed, the first correct password of another address is checked next."""
     door.may_go_on.clear()
     guesses = [asyncio.ensure_future(door.ask(said=f"guess {number}")) for number in range(CHECKS_AT_ONCE)]
     await asyncio.sleep(0)
@@ -122,13 +122,13 @@ async def test_tables_are_bounded(door: Door) -> None:
 
 
 async def answered(secured: Secured, path: str, authorization: str = "") -> int:
-    """The status of the refusal, 200 for none."""
+    """Return the status of the refusal, or 200."""
     refusal = await secured.refuse(HttpRequest(path, headers={"authorization": authorization}, client=HERE))
     return 200 if refusal is None else refusal.status
 
 
 async def test_what_is_open(door: Door) -> None:
-    """Health and readiness are open, all else needs a password."""
+    """Health and readiness are open, and all other pages need a password."""
     secured = Secured(door.passwords)
     statuses = {"/-/healthy": 200, "/-/ready": 200, "/metrics": 401, "/": 401}
     assert {path: await answered(secured, path) for path in statuses} == statuses
@@ -138,7 +138,7 @@ async def test_what_is_open(door: Door) -> None:
 
 
 async def test_headers_go_with_every_answer() -> None:
-    """A header of the file takes the place of the page's own; refusals have it, too."""
+    """A header in the file replaces the page's own; refusals have it as well."""
     secured = Secured(headers={"Content-Security-Policy": "x"})
     page = HttpResponse(200, TEXT, b"", (("Content-Security-Policy", "own"), ("Vary", "Accept")))
     assert secured.finish(page).headers == (("Vary", "Accept"), ("Content-Security-Policy", "x"))
@@ -146,7 +146,7 @@ async def test_headers_go_with_every_answer() -> None:
 
 
 async def test_the_rate_of_requests() -> None:
-    """Requests above the rate get a 429."""
+    """A request above the rate gets a 429."""
     clock = FakeClock()
     secured = Secured(rate=RateLimit("1s", 2), monotonic=clock.monotonic)
     assert [await answered(secured, "/metrics") for _ in range(3)] == [200, 200, 429]

@@ -1,4 +1,4 @@
-"""The web file while the agent runs: what is taken into use, and what never opens what was closed."""
+"""Changes of the web file while the agent runs; a change that removes a protection is refused."""
 
 import asyncio
 from pathlib import Path
@@ -20,14 +20,14 @@ class Watched(Node):
     """A file that changes while the agent runs."""
 
     async def write(self, text: str) -> None:
-        """Write the file, and let it be looked at."""
+        """Write the file, and let the agent read it."""
         await asyncio.to_thread(self.file.write_text, text)
         await self.terms._look(self.file)
 
 
 @pytest.fixture
 def watched(tmp_path: Path) -> Watched:
-    """A file with all that closes the door."""
+    """Provide a file with every protection."""
     return Watched(tmp_path, WHOLE)
 
 
@@ -60,7 +60,7 @@ async def test_what_closes_more_is_taken(tmp_path: Path) -> None:
 
 
 async def test_nothing_in_the_file_ends_the_agent(watched: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An impossible path and an unexpected error are refusals."""
+    """An impossible path or an unexpected error is a refusal, and the agent goes on."""
     before = watched.terms.terms
     for _ in range(2):
         await watched.write(WHOLE.replace("server.pem", '"server\\0.pem"'))
@@ -72,7 +72,7 @@ async def test_nothing_in_the_file_ends_the_agent(watched: Watched, monkeypatch:
 
 
 async def test_a_renewal_forgets_no_password(watched: Watched) -> None:
-    """A change keeps known passwords if the users are the same."""
+    """After a change, passwords that were checked stay known if the users are the same."""
     first = watched.terms._passwords
     assert first is not None
     await watched.write(WHOLE + "rate_limit: {interval: 1s}\n")

@@ -1,4 +1,4 @@
-"""TLS: which clients are served, which are not, and what silent clients cost."""
+"""TLS: the clients that are served, the clients that are refused, and silent clients."""
 
 import asyncio
 import gc
@@ -33,12 +33,12 @@ CLOSE = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
 
 
 async def big(request: HttpRequest) -> HttpResponse:
-    """A page of four megabytes."""
+    """Return a page of four megabytes."""
     return HttpResponse(200, TEXT, BIG if request.path == "/" else request.client.encode())
 
 
 class Node:
-    """A folder with a web file and certificates, and what is in force by it."""
+    """A directory with a web file and certificates, and the terms in use."""
 
     def __init__(self, folder: Path, text: str) -> None:
         self.folder = folder
@@ -50,26 +50,26 @@ class Node:
         self.terms.load()
 
     def replace(self, name: str) -> None:
-        """Put this certificate and its key into the place of the server's."""
+        """Replace the server's certificate and key by this one."""
         for kind in ("pem", "key"):
             shutil.copy(DATA / f"{name}.{kind}", self.folder / f".{kind}")
             os.replace(self.folder / f".{kind}", self.folder / f"server.{kind}")
 
     def client(self, name: str = "") -> ssl.SSLContext:
-        """A client's context, with this certificate of its own."""
+        """Return a client's TLS context, with a certificate if ``name`` is given."""
         context = ssl.create_default_context(cafile=DATA / "ca.pem")
         if name:
             context.load_cert_chain(DATA / f"{name}.pem", DATA / f"{name}.key")
         return context
 
     async def context(self, name: str = "") -> ssl.SSLContext:
-        """The same, off the event loop."""
+        """Return the same, made off the event loop."""
         return await asyncio.to_thread(self.client, name)
 
 
 @asynccontextmanager
 async def served(node: Node, limits: ServerLimits | None = None) -> AsyncIterator[tuple[WebServer, WebLog, int]]:
-    """Run a server on these terms."""
+    """Run a server on the node's terms."""
     log = WebLog()
     server = WebServer(big, log, limits, tls=lambda: node.terms.terms.tls)
     [opened] = open_listeners(ListenAddress("127.0.0.1", 0))
@@ -82,7 +82,7 @@ async def served(node: Node, limits: ServerLimits | None = None) -> AsyncIterato
 
 
 async def ask(port: int, context: ssl.SSLContext, sent: bytes = CLOSE) -> bytes:
-    """Ask for a page over TLS; return all until the server's end, which must be a whole one."""
+    """Request a page over TLS; return everything until the server closes the TLS session."""
     reader, writer = await asyncio.open_connection("localhost", port, ssl=context)
     with closing(writer):
         writer.write(sent)
@@ -91,7 +91,7 @@ async def ask(port: int, context: ssl.SSLContext, sent: bytes = CLOSE) -> bytes:
 
 @pytest.mark.slow
 async def test_refusals_arrive_whole(tmp_path: Path) -> None:
-    """An odd request is answered before its connection is closed."""
+    """An invalid request gets its response before the connection closes."""
     node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
     async with served(node) as (_, _log, port):
         refusal = await ask(port, await node.context(), b"POST / HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -111,7 +111,7 @@ async def test_refusals_arrive_whole(tmp_path: Path) -> None:
     (f"{TLS}, max_version: TLS12, cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]}}", "", True),
 ])  # fmt: skip
 async def test_who_is_served(tmp_path: Path, text: str, name: str, is_served: bool) -> None:
-    """A client without the certificate, or with another name in it, gets no answer."""
+    """A client without the certificate, or with another name in it, gets no response."""
     node = await asyncio.to_thread(Node, tmp_path, text)
     async with served(node) as (_server, log, port):
         try:
@@ -124,10 +124,10 @@ async def test_who_is_served(tmp_path: Path, text: str, name: str, is_served: bo
 
 
 async def test_who_leaves_as_the_handshake_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A client that asyncio has lost by then counts as a handshake that failed, and is no fault of the server."""
+    """A client that asyncio loses during the handshake counts as a failed handshake, and as no fault."""
 
     async def lost(*_: object, **__: object) -> None:
-        """What asyncio gives for such a client."""
+        """Return None, as asyncio does for such a client."""
 
     node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
     monkeypatch.setattr(asyncio.get_running_loop(), "start_tls", lost)
@@ -139,7 +139,7 @@ async def test_who_leaves_as_the_handshake_ends(tmp_path: Path, monkeypatch: pyt
 
 
 async def test_who_speaks_no_tls(tmp_path: Path) -> None:
-    """Plain HTTP, and nothing at all, end with the handshake, and are counted."""
+    """A client that sends plain HTTP, or nothing, is closed at the handshake, and counted."""
     node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
     async with served(node, ServerLimits(handshake_seconds=0.1)) as (_server, log, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -154,7 +154,7 @@ async def test_who_speaks_no_tls(tmp_path: Path) -> None:
 
 
 async def test_silent_clients_give_way(tmp_path: Path) -> None:
-    """One client more than the cap closes the one that is silent longest; a scrape is answered among them."""
+    """At the limit a new client closes the one silent for longest; a scrape among silent clients is served."""
     node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
     async with served(node, ServerLimits(tls_connections=4)) as (server, log, port):
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
@@ -180,7 +180,7 @@ async def test_clients_that_leave_without_a_request_cause_no_error(tmp_path: Pat
 
 
 async def test_a_renewed_certificate(tmp_path: Path) -> None:
-    """A certificate that was renewed is shown to new clients; one that is broken leaves the one before."""
+    """A renewed certificate is used for new clients; a damaged one leaves the previous one in use."""
     node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
 
     async def shown() -> str:
@@ -208,13 +208,14 @@ async def test_a_renewed_certificate(tmp_path: Path) -> None:
     (TLS.replace("server.key", "other.key") + "}", "server.pem or other.key"),
 ])  # fmt: skip
 def test_certificates_that_cannot_be_used(tmp_path: Path, text: str, expected: str) -> None:
-    """A certificate that is not there, or that its key does not fit, is a mistake with its name."""
+    """A missing certificate, or one that does not match its key, is an error that names it."""
     with pytest.raises(ConfigError, match=expected):
         Node(tmp_path, text)
 
 
 def test_names_in_certificates() -> None:
-    """Any kind of name counts; without a list every verified certificate does, with one no certificate does not."""
+    """Any kind of name counts; without a list every verified certificate is allowed, with a list no certificate is
+    not."""
     known = {"subjectAltName": (("DNS", "a"), ("URI", "spiffe://b"))}
     for certificate, names, allowed in ((known, {"spiffe://b"}, True), (known, {"b"}, False), (None, (), True)):
         assert has_allowed_name(certificate, names) is allowed
@@ -222,7 +223,7 @@ def test_names_in_certificates() -> None:
 
 
 async def test_several_addresses_and_a_local_socket(tmp_path: Path) -> None:
-    """The same is served at each address, and at a socket for root and the group, which goes with the server."""
+    """Each address, and a socket for root and the group, serves the same; the socket is removed with the server."""
     local = tmp_path / "web.sock"
     await asyncio.to_thread(local.write_text, "left by a crash")
     serving = Serving(big, Logger("web"), local_path=local)
@@ -246,7 +247,7 @@ async def test_several_addresses_and_a_local_socket(tmp_path: Path) -> None:
 
 
 async def test_none_of_several_addresses_stays_open(tmp_path: Path) -> None:
-    """Where one of several addresses cannot be had, the others are closed again."""
+    """If one of several addresses cannot be bound, the others are closed again."""
     with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -6,7 +6,7 @@ from agent.core.log import Logger
 
 
 class WebLog(Logger):
-    """``closed``: connections by the reason for which they were closed; ``faults``: warnings and errors."""
+    """``closed``: closed connections by reason; ``faults``: warnings and errors."""
 
     def __init__(self) -> None:
         super().__init__("web")
@@ -14,11 +14,11 @@ class WebLog(Logger):
         self.faults = 0
 
     def info(self, _message: str, /, **fields: object) -> None:
-        """Count a connection that was closed."""
+        """Count a closed connection."""
         self.closed[fields["reason"]] += 1
 
     def warning(self, _message: str, /, **fields: object) -> None:
-        """Count a connection that was closed for another, else a fault."""
+        """Count a closed connection if the message has a reason, otherwise a fault."""
         if "reason" in fields:
             self.closed[fields["reason"]] += 1
         else:
