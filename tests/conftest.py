@@ -1,4 +1,4 @@
-"""What every test gets."""
+"""Fixtures and options for all tests."""
 
 import contextlib
 import inspect
@@ -14,17 +14,17 @@ from hypothesis import settings
 
 pytest_plugins = ["skips"]
 yaml.SafeLoader = yaml.CSafeLoader  # type: ignore[misc, assignment]  # of safe_load: ten times as fast
-settings.register_profile("any-machine", deadline=None)  # how long an example takes says how busy the machine is
+settings.register_profile("any-machine", deadline=None)  # the duration of an example only depends on the machine's load
 settings.load_profile("any-machine")
 settings.register_profile("quick", deadline=None, max_examples=5)
 
 
 CHILD_SECONDS = 5.0
-"""Within which a process that a test has killed must be gone and reaped."""
+"""A process that a test killed must be reaped within this time."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Draw few examples where slow tests are left out."""
+    """Use few examples if slow tests are left out."""
     if config.getoption("markexpr") == "not slow":
         settings.load_profile("quick")
 
@@ -46,7 +46,7 @@ def no_blocking_on_the_loop(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_child_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail the test that leaves a process behind, not the next one that counts them."""
+    """Fail the test that leaves a process behind, instead of the next one that counts processes."""
     if "e2e" in request.path.parts:
         yield
         return
@@ -59,8 +59,8 @@ def no_child_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def child_pids() -> set[str]:
-    """Return the pids of this process' children, zombies among them."""
-    try:  # one call, where the files are one for each thread
+    """Return the pids of this process's children, zombies included."""
+    try:  # one call, because the files are one for each thread
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return set()

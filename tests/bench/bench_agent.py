@@ -1,9 +1,8 @@
-"""What the whole agent costs and how fast it is; prints the tables of docs/benchmarks.md.
+"""Measures the cost and the speed of the whole agent; prints the tables of docs/benchmarks.md.
 
-    .venv/bin/python tests/bench/bench_agent.py [death] [load] [load10k] [scrape] [backlog]
+.venv/bin/python tests/bench/bench_agent.py [death] [load] [load10k] [scrape] [backlog]
 
-Run on a quiet machine. Each figure is measured from outside: /proc of the agent's process, and HTTP.
-"""
+Run on a quiet machine. Each figure is measured from outside: /proc of the agent's process, and HTTP."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ from jobs import SimulatedJob  # noqa: E402  # its folder is put on the path abo
 from nodes import wait_until  # noqa: E402  # likewise
 
 OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0", "Accept-Encoding": "gzip"}
-"""What Prometheus asks for."""
+"""The headers of Prometheus."""
 SCRAPED_AS = {"OpenMetrics, gzip": OPENMETRICS, "OpenMetrics": {"Accept": OPENMETRICS["Accept"]}, "text": {}}
 LIVENESS, REST = "?collect[]=liveness", "?exclude[]=liveness"
 LOAD_SECONDS = 60.0
@@ -38,12 +37,12 @@ BENCH_JOB = "bench"
 DEATHS = 40
 SCRAPES = 40
 BACKLOG_RECORDS = 262_500
-"""Per file: about 128 MB."""
+"""Records per file: about 128 MB."""
 BACKLOG_PAUSE_SECONDS = 0.25
-"""Between two scrapes while the backlog is read: far more often than as shipped."""
+"""Pause between two scrapes while the backlog is read: much shorter than in the shipped configuration."""
 BACKLOG_SECONDS = 300.0
 SETTLE_SECONDS = 65.0
-"""How long the agent's start shows in the loop's lag, which is the worst of a minute."""
+"""The agent's start affects the loop lag for a minute, because the lag is the highest of the last minute."""
 RECORD = (
     '{"header":{"id":"0x%x","comm_name":"bench","rank":%d,"n_ranks":%d,"nnodes":1},"metadata":{'
     '"inspector_output_format_version":"v4.0","git_rev":"","rec_mechanism":"nccl_profiler_interface",'
@@ -55,7 +54,7 @@ COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce")
 
 
 class Agent:
-    """An agent of its own configuration and port."""
+    """An agent with its own configuration and port."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -125,13 +124,13 @@ class Agent:
 
 
 def total(exposition: bytes, name: str) -> float:
-    """The sum of a metric's series."""
+    """Return the sum of a metric's series."""
     lines = exposition.decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith((f"{name} ", f"{name}{{")))
 
 
 def death() -> None:
-    """From SIGKILL to the gauge, as a scraper that asks all the time sees it."""
+    """Measure the time from SIGKILL to the gauge, with a scraper that polls without pause."""
     times = []
     with tempfile.TemporaryDirectory() as folder, Agent(Path(folder)) as agent:
         for turn in range(DEATHS // 8):
@@ -153,7 +152,7 @@ def death() -> None:
 
 
 def load(records_per_second: int = 1000) -> None:
-    """CPU and memory under 8 ranks' records, scraped as shipped: liveness every 5 s, the rest every 15 s."""
+    """Measure CPU and memory with records of 8 ranks, scraped as shipped: liveness every 5 s, the rest every 15 s."""
     with tempfile.TemporaryDirectory() as folder, Agent(Path(folder)) as agent:
         rate = ("--records-per-second", str(records_per_second))
         options = (*rate, "--dump-dir", str(agent.records), "--scheduler", "slurm", "--job-id", BENCH_JOB)
@@ -190,14 +189,14 @@ def load(records_per_second: int = 1000) -> None:
 
 
 def job_records(job_dir: Path) -> tuple[int, int]:
-    """How many records a job that has ended wrote, by its own account, and how many its rings lost before that."""
+    """Return the number of records that an ended job wrote, and of those that its rings lost."""
     summaries = [json.loads(path.read_text()) for path in job_dir.glob("written-*.json")]
     written = sum(kind["records"] for summary in summaries for kind in summary["records"])
     return written, sum(summary["overflowed"] for summary in summaries)
 
 
 def scrape() -> None:
-    """Scrape time, the agent's CPU per scrape, loop lag and memory by number of series, with and without gzip."""
+    """Measure scrape time, CPU per scrape, loop lag and memory by number of series, with and without gzip."""
     print("| series | format | scrape | CPU per scrape | loop late, worst | PSS |")
     print("|---|---|---|---|---|---|")
     for writers, kinds in ((8, 26), (64, 36), (256, 46)):
@@ -228,10 +227,9 @@ def scrape() -> None:
 
 
 def backlog() -> None:
-    """How fast 8 files that appear at once are read, a gigabyte in all, and how the agent answers meanwhile.
+    """Measure how fast 8 files that appear together, a gigabyte in all, are read, and the agent's replies meanwhile.
 
-    The agent publishes once a second: so exact is the time.
-    """
+    The agent publishes once a second, which limits the accuracy of the time."""
     with tempfile.TemporaryDirectory() as folder, Agent(Path(folder)) as agent:
         wait_until(lambda: b"rankwatch_inspector_lag_bytes 0" in agent.get("/metrics"), 15, "a look at no files")
         prepared = Path(folder) / "prepared"
@@ -271,7 +269,7 @@ def backlog() -> None:
 
 
 def write_records(folder: Path, writer: int, kinds: int) -> None:
-    """One record of each of ``kinds`` combinations of collective and size, by a writer of this host."""
+    """Write one record for each of ``kinds`` combinations of collective and size, as a writer on this host."""
     hostname, pid = socket.gethostname(), 100_000 + writer
     now = int(time.time() * 1e6)
     lines = [

@@ -1,9 +1,8 @@
-"""What the agent costs on a node with 1,024 rank processes of 5 users; prints a line of docs/benchmarks.md.
+"""Measures the agent's cost on a node with 1,024 rank processes of 5 users; prints a line of docs/benchmarks.md.
 
-    .venv/bin/python tests/bench/bench_crowd.py
+.venv/bin/python tests/bench/bench_crowd.py
 
-Needs root (users). The processes sleep under the name of one of NCCL's threads; each user has a job of his own.
-"""
+Needs root (users). The processes sleep under the name of one of NCCL's threads; each user has one job."""
 
 from __future__ import annotations
 
@@ -26,7 +25,7 @@ SETTLE_SECONDS, MEASURE_SECONDS = 75.0, 30.0
 
 
 def crowd(folder: Path) -> list[subprocess.Popen[bytes]]:
-    """Start the processes, by turns of their users."""
+    """Start the processes, of all users in turns."""
     name = folder / "NCCL sleep"
     name.symlink_to("/bin/sleep")
     found = []
@@ -39,7 +38,7 @@ def crowd(folder: Path) -> list[subprocess.Popen[bytes]]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of a process."""
+    """Return the CPU time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -68,7 +67,7 @@ def main() -> None:
                 process.kill()
                 process.wait()
         shutil.rmtree(home, ignore_errors=True)
-    print(  # its answer
+    print(  # the result
         f"{PROCESSES} ranks of {USERS} users: all shown after {found:.1f} s (lag of the loop {worst * 1000:.0f} ms), "
         f"then {share:.1%} of a core, lag of the loop {lag * 1000:.0f} ms"
     )

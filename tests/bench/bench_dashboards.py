@@ -1,10 +1,9 @@
-"""How long the dashboards' queries take at 8,000 ranks, of which one job has 4,096; prints a table by dashboard.
+"""Measures the dashboards' queries at 8,000 ranks, 4,096 of them in one job; prints a table by dashboard.
 
-    .venv/bin/python tests/bench/bench_dashboards.py [PICTURE.png]
+.venv/bin/python tests/bench/bench_dashboards.py [PICTURE.png]
 
-Also draws the Job dashboard of the large job. The queries are asked of a Prometheus that does nothing else. Takes
-twelve minutes and 6 GiB; run on a quiet machine.
-"""
+Also draws the Job dashboard of the large job. Prometheus does nothing else during the queries. Takes twelve minutes and
+6 GiB; run on a quiet machine."""
 
 from __future__ import annotations
 
@@ -27,13 +26,13 @@ from test_dashboard_queries import DASHBOARDS, Target, fill, targets  # noqa: E4
 
 LARGE_JOB_NODES = 512
 STEPS = 60
-"""As many as of an hour at the rules' interval, within the time that there is."""
+"""As many steps as an hour has at the rules' interval, but within MINUTES."""
 REPEATS = 3
 SLOW_SECONDS = 1.0
 
 
 def ask(server: Prometheus, target: Target, end: float) -> tuple[float, list[dict[str, Any]]]:
-    """Return the median time of a query in seconds, and its answer."""
+    """Return a query's median time in seconds, and its result."""
     variables = {"job_id": "base0", "rank": "5", "node": address(1), "cluster": ".*"}
     grafana = {"$__range": f"{MINUTES}m", "$__rate_interval": "1m"}
     expression = target.expression

@@ -1,13 +1,12 @@
-"""A thousand nodes of eight ranks that one process plays, in a real Prometheus with the shipped scrape jobs and rules.
+"""A thousand nodes of eight ranks, played by one process, in a real Prometheus with the shipped scrape jobs and rules.
 
-    .venv/bin/python tests/bench/bench_fleet.py
+.venv/bin/python tests/bench/bench_fleet.py
 
 Prints the table of docs/benchmarks.md; needs root and Prometheus, takes minutes; run on a quiet machine.
 
-The pages are those of a real agent on one node of a simulated job, with eight GPUs (the stub of NVIDIA's library) and
-eight NICs; ranks, jobs, communicators and GPUs are renamed for each node, and counters go on at the pace they had. The
-first node of each job also has the series of its RAS: those of a real one of as many ranks.
-"""
+The pages come from a real agent on one node of a simulated job, with eight GPUs (the stub of NVIDIA's library) and
+eight NICs. Ranks, jobs, communicators and GPUs are renamed for each node, and counters grow at their recorded rate. The
+first node of each job also has RAS series, recorded from a real job of that size."""
 
 from __future__ import annotations
 
@@ -41,9 +40,9 @@ NODES = 1000
 RANKS_PER_NODE = 8
 NODES_PER_JOB = 16
 PAGES = ("?collect[]=liveness", "?exclude[]=liveness")
-"""As the shipped scrape jobs ask: liveness, and the rest."""
+"""The queries of the shipped scrape jobs: liveness, and the rest."""
 WARM_UP_SECONDS = 40.0
-"""Before the first of two pages, by which counters go on."""
+"""Wait before the first of the two pages that give the counters' rates."""
 BETWEEN_SECONDS = 20.0
 MINUTES = 7
 """Longer than the rules' windows of five minutes."""
@@ -55,13 +54,13 @@ NOW = (
     "rankwatch_ras_report_timestamp_seconds",
     "rankwatch_communicator_last_launch_timestamp_seconds",
 )
-"""Times that go on with the clock."""
+"""Times that advance with the clock."""
 EXPECTED = "rankwatch_job_expected_ranks"
 _LINE = re.compile(r"^(?P<name>\w+)(?P<labels>\{.*\})? (?P<value>\S+)$")
 
 
 class Recorded(NamedTuple):
-    """What agents showed: a node's pages at two times, RAS' series, and the communicators that one node has whole."""
+    """Pages of recorded agents: a node's pages at two times, RAS series, and communicators within one node."""
 
     before: tuple[str, ...]
     after: tuple[str, ...]
@@ -70,7 +69,7 @@ class Recorded(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a node stands: its job's number, the first of its ranks, and how many ranks the job has."""
+    """A node's position: its job's number, its first rank, and the job's number of ranks."""
 
     job: int
     first_rank: int
@@ -78,7 +77,7 @@ class Place(NamedTuple):
 
 
 def place_of(node: int, large_job_nodes: int) -> Place:
-    """Return a node's place: the first ``large_job_nodes`` are one job, the others jobs of NODES_PER_JOB."""
+    """Return a node's position: the first ``large_job_nodes`` are one job, the others jobs of NODES_PER_JOB."""
     if node < large_job_nodes:
         return Place(0, node * RANKS_PER_NODE, large_job_nodes * RANKS_PER_NODE)
     number, within = divmod(node - large_job_nodes, NODES_PER_JOB)
@@ -86,7 +85,7 @@ def place_of(node: int, large_job_nodes: int) -> Place:
 
 
 class Page(NamedTuple):
-    """A node's page: the text that stays, the counters that move (name with labels, value, pace), and the times."""
+    """A node's page: the constant text, the growing counters (name with labels, value, rate), and the times."""
 
     still: str
     moving: list[tuple[str, float, float]]
@@ -101,7 +100,7 @@ def equip(folder: Path) -> dict[str, Any]:
 
 
 def record(folder: Path) -> Recorded:
-    """Run a job on two nodes, then RAS of a whole job of the fleet; return what the first node's agent shows."""
+    """Run a job on two nodes, then RAS of a whole job of the fleet; return the pages of the first node's agent."""
     (folder / "job").mkdir()
     (folder / "ras").mkdir()
     with (
@@ -120,7 +119,7 @@ def record(folder: Path) -> Recorded:
 
 
 def record_ras(folder: Path) -> str:
-    """Return RAS' series of a job of NODES_PER_JOB nodes, as its reporter shows them."""
+    """Return the RAS series of a job of NODES_PER_JOB nodes, as its reporter exports them."""
     ranks = NODES_PER_JOB * RANKS_PER_NODE
     with Cluster(folder, 2) as cluster:
         agent = cluster.nodes[0].agent
@@ -134,7 +133,7 @@ def record_ras(folder: Path) -> str:
 
 
 def renamed(before: str, after: str, node: int, job_part: Place, local_comms: set[str]) -> Page:
-    """Return a page as another node would show it: the later one, with the pace that its counters had."""
+    """Return the later page renamed for another node, with the rate of its counters."""
     job, first = job_part.job, job_part.first_rank
 
     def rename(match: re.Match[str]) -> str:
@@ -168,7 +167,7 @@ def _lines(page: str) -> Iterator[re.Match[str]]:
 
 
 def serve(recorded: Recorded, port: int, large_job_nodes: int) -> None:
-    """Play all nodes; each has an address of its own. RAS shows jobs of NODES_PER_JOB alone."""
+    """Serve all nodes' pages, each at its own address. Only jobs of NODES_PER_JOB nodes have RAS series."""
     began = time.time()
     pages = {}
     for node in range(NODES):
@@ -205,13 +204,13 @@ def serve(recorded: Recorded, port: int, large_job_nodes: int) -> None:
 
 
 def address(node: int) -> str:
-    """Return a node's address: all of 127.0.0.0/8 is this machine."""
+    """Return a node's address in 127.0.0.0/8, which is this machine."""
     return f"127.1.{node // 250}.{node % 250 + 1}"
 
 
 @contextmanager
 def fleet(large_job_nodes: int = 0) -> Iterator[Prometheus]:
-    """Play the fleet to a Prometheus with the shipped configuration."""
+    """Start Prometheus with the shipped configuration, and serve the fleet's pages to it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "base").mkdir()
@@ -239,7 +238,7 @@ def fleet(large_job_nodes: int = 0) -> Iterator[Prometheus]:
 
 
 def measure_fleet() -> Iterator[tuple[str, str]]:
-    """Run it for MINUTES; yield what was measured, and how much."""
+    """Run the fleet for MINUTES; yield the name and value of each measurement."""
     with fleet() as prometheus:
         began, cpu = time.time(), cpu_seconds(prometheus.pid)
         time.sleep(MINUTES * 60)
@@ -249,7 +248,7 @@ def measure_fleet() -> Iterator[tuple[str, str]]:
 
 
 def figures(prometheus: Prometheus) -> Iterator[tuple[str, str]]:
-    """Yield Prometheus' metrics of itself."""
+    """Yield Prometheus's metrics about itself."""
     status = dict(re.findall(r"^(Vm\w+):\s+(\d+) kB", Path(f"/proc/{prometheus.pid}/status").read_text(), re.MULTILINE))
     yield (
         "Prometheus' memory (RSS, and its peak)",
@@ -280,13 +279,13 @@ def figures(prometheus: Prometheus) -> Iterator[tuple[str, str]]:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Return the CPU time a process has used."""
+    """Return the CPU time of a process."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100.0
 
 
 def slowest(prometheus: Prometheus, group: str) -> str:
-    """Return the three rules of a group that took the longest in its last evaluation."""
+    """Return the three slowest rules in a group's last evaluation."""
     with urllib.request.urlopen(f"http://127.0.0.1:{prometheus.port}/api/v1/rules") as answer:
         groups: list[dict[str, Any]] = json.load(answer)["data"]["groups"]
     rules = [

@@ -1,10 +1,10 @@
-"""What looking at the hardware costs: eight GPUs (the stub of NVIDIA's library), eight NICs, the kernel's log, storage.
+"""Measures the cost of the hardware exporters: eight GPUs (a stub of NVIDIA's library), eight NICs, kernel log,
+storage.
 
-    .venv/bin/python tests/bench/bench_hardware.py [SECONDS]
+.venv/bin/python tests/bench/bench_hardware.py [SECONDS]
 
-Two agents, one after the other: with every hardware exporter and with none; the difference is the cost, helpers
-included. The driver's own time is not in it: a stub answers at once.
-"""
+Runs two agents, one after the other: one with every hardware exporter and one with none. The difference is the cost,
+helpers included, but without the driver's own time, because the stub returns at once."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WARM_UP_SECONDS = 25.0
 
 
 def tree(root: Path) -> Path:
-    """A sysfs with eight of the made-up ConnectX and as many network devices."""
+    """Make a sysfs with eight copies of the recorded ConnectX and as many network devices."""
     rdma, net = ROOT / "tests/data/rdma/sys/class/infiniband/mlx5_0", ROOT / "tests/data/netdev/sys/class/net/ens1f0np0"
     for number in range(NICS):
         shutil.copytree(rdma, root / f"class/infiniband/mlx5_{number}", ignore=shutil.ignore_patterns("device"))
@@ -38,7 +38,7 @@ def tree(root: Path) -> Path:
 
 
 def measured(directory: Path, enabled: bool, seconds: float) -> tuple[float, float, int]:
-    """CPU seconds per second, PSS in MB, and series of an agent and its helpers."""
+    """Return CPU seconds per second, PSS in MB, and series of an agent and its helpers."""
     (directory / "driver").mkdir(parents=True)
     node = Node(directory / "driver")
     exporters: dict[str, dict[str, object]] = {name: {"enabled": enabled} for name in HARDWARE} | {
@@ -56,7 +56,7 @@ def measured(directory: Path, enabled: bool, seconds: float) -> tuple[float, flo
         began = time.monotonic()
         while time.monotonic() - began < seconds:
             agent.page()
-            time.sleep(15.0)  # as the rest is scraped
+            time.sleep(15.0)  # the interval of the other scrape job
         used = sum(sum(process.cpu_times()[:2]) for process in processes) - before
         took = time.monotonic() - began
         memory = sum(process.memory_full_info().pss for process in processes) / 1e6

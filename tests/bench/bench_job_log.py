@@ -1,9 +1,8 @@
-"""CPU seconds that the search for events takes for a gigabyte of job log, by kind of line.
+"""Measures the CPU seconds of the search for events in a gigabyte of job log, for each kind of line.
 
-    .venv/bin/python tests/bench/bench_job_log.py [MEGABYTES]
+.venv/bin/python tests/bench/bench_job_log.py [MEGABYTES]
 
-The common kinds of lines, each alone. In the last log every line reports a failure.
-"""
+Each log has one common kind of line. In the last log every line reports a failure."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from exporters.job_log.catalogue import catalogue  # after the change of the path
-from exporters.job_log.matcher import events  # likewise
+from exporters.job_log.catalogue import catalogue  # needs the changed path
+from exporters.job_log.matcher import events  # needs it as well
 
 PIECE_BYTES = 128 * 1024
 LINES = {
@@ -30,7 +29,7 @@ LINES = {
 
 
 def main() -> None:
-    """Print CPU seconds for a gigabyte, and how many events were found in one piece."""
+    """Print the CPU seconds for a gigabyte, and the number of events in one piece."""
     megabytes = int(sys.argv[1]) if len(sys.argv) > 1 else 64
     looked_for = catalogue()
     for name, line in LINES.items():

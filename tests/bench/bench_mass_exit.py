@@ -1,11 +1,11 @@
-"""How long the event loop is held when all ranks of a node are killed at once; prints a table.
+"""Measures how long the event loop is held when all ranks of a node are killed at once; prints a table.
 
-    .venv/bin/python tests/bench/bench_mass_exit.py [--ranks 1024] [--jobs 1] [--signal SIGKILL] [--runs 3]
+.venv/bin/python tests/bench/bench_mass_exit.py [--ranks 1024] [--jobs 1] [--signal SIGKILL] [--runs 3]
 
-Real processes (`sleep`, called as NCCL calls a thread of its own) of one process group, killed by one call. Supervisor,
-rank table and process exporter run in this process, on a loop whose selector measures each iteration: from the return
-of one select to the call of the next. A run that holds the loop for 0.3 s or more in all ends the script with status 1.
-"""
+The ranks are real processes (`sleep` with the name of an NCCL thread) in one process group, which one call kills.
+Supervisor, rank table and process exporter run in this process, on a loop whose selector measures each iteration: from
+the return of one select to the call of the next. A run that holds the loop for 0.3 s or more in all ends the script
+with status 1."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ from exporters.process import SPEC, ProcessConfig  # noqa: E402
 GOAL_SECONDS = 0.3
 FOUND_SECONDS = 120.0
 SETTLE_SECONDS = 5.0
-"""From the last rank's binding to the kill: its idle iterations are what the loop does anyway."""
+"""Time from the last rank's binding to the kill; its idle iterations are the loop's normal work."""
 LEFT_SECONDS = 120.0
 
-# One process group for all ranks, none of which is the launcher; it reaps them as they end.
+# One process group for all ranks; the launcher is outside, and reaps them as they end.
 LAUNCHER = """
 import os, sys
 program, ranks, jobs = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -59,7 +59,7 @@ for _ in range(ranks):
 
 
 class TimedSelector(selectors.DefaultSelector):
-    """Adds up how long the loop is away from it: the time in which nothing else can be done."""
+    """Adds up the time that the loop spends outside of select, in which nothing else can run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,12 +67,12 @@ class TimedSelector(selectors.DefaultSelector):
         self.reset()
 
     def reset(self) -> None:
-        """Begin again."""
+        """Start at zero."""
         self.held_seconds = self.longest_seconds = 0.0
         self.iterations = 0
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """See the base class."""
+        """Add the time since the last return, then select."""
         held = time.monotonic() - self._returned_at
         self.held_seconds += held
         self.longest_seconds = max(self.longest_seconds, held)
@@ -83,7 +83,7 @@ class TimedSelector(selectors.DefaultSelector):
 
 
 async def measured(group: int, number: int, ranks: int, selector: TimedSelector) -> dict[str, float]:
-    """Kill the group once all ranks are in the table; return what the loop did until all statuses are known."""
+    """Kill the group once all ranks are in the table; return the loop's times until all statuses are known."""
     state = StateFile(None, "", Logger("checkpoint"))
     supervisor = Supervisor(Clock(), "bench", Roots(), state)
     await supervisor.begin(ExporterPlan({"process": Prepared(SPEC, ProcessConfig())}, ()))
@@ -102,7 +102,7 @@ async def measured(group: int, number: int, ranks: int, selector: TimedSelector)
     selector.reset()
     began, began_seconds, cpu = time.monotonic(), time.time(), time.thread_time()
     os.killpg(group, number)
-    # Looking costs the loop too: seldom, and only as many times as is needed.
+    # Polling uses the loop as well, so it is rare.
     await until(lambda: left()[1] == ranks, LEFT_SECONDS, pause_seconds=1.0)
     took, used = time.monotonic() - began, time.thread_time() - cpu
     views = supervisor.ranks.snapshot().ranks
@@ -128,7 +128,7 @@ async def until(condition: Any, seconds: float, pause_seconds: float = 0.5) -> N
 
 
 def run(program: Path, ranks: int, jobs: int, number: int) -> dict[str, float]:
-    """One run, with ranks of its own."""
+    """Run once, with new ranks."""
     command = [sys.executable, "-S", "-c", LAUNCHER, str(program), str(ranks), str(jobs)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as launcher:
         assert launcher.stdout is not None

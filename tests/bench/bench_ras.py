@@ -1,11 +1,10 @@
-"""What asking RAS costs, by the size of the job; prints the table of docs/benchmarks.md. Needs root.
+"""Measures the cost of RAS queries by the size of the job; prints the table of docs/benchmarks.md. Needs root.
 
-    .venv/bin/python tests/bench/bench_ras.py [RANKS...]
+.venv/bin/python tests/bench/bench_ras.py [RANKS...]
 
-Each rank is a process with NVIDIA's RAS thread; eight of them, and the agent, are on one node (namespaces), all others
-on a second one with an address for each eight. There are a world communicator, tensor-parallel groups of eight and
-data-parallel ones across them.
-"""
+Each rank is a process with NVIDIA's RAS thread. Eight ranks and the agent are on one node (namespaces), all others on a
+second node with one address for each eight. The communicators are a world, tensor-parallel groups of eight, and
+data-parallel groups across them."""
 
 from __future__ import annotations
 
@@ -31,13 +30,13 @@ QUERIES = 12
 PAUSE_SECONDS = 2.0
 OWN_QUERIES = 5
 OWN_SECONDS = 60.0
-"""The agent's own queries are watched until there were OWN_QUERIES, or for OWN_SECONDS; one at least."""
+"""The agent's own queries are measured until OWN_QUERIES or OWN_SECONDS, and at least once."""
 JOB = "bench"
 FIRST_REPORT_SECONDS = 60.0
 
 
 def machines(cluster: Cluster, nodes: int) -> list[tuple[str, Node]]:
-    """The nodes' addresses: the first is the agent's, all others are on the second machine."""
+    """Return the nodes' addresses: the first is the agent's, all others are on the second machine."""
     near, far = cluster.nodes
     run_ip(near.machine, "route", "add", "10.0.1.0/24", "dev", "eth0")
     addresses = [f"10.0.1.{number}" for number in range(1, nodes)]
@@ -47,7 +46,7 @@ def machines(cluster: Cluster, nodes: int) -> list[tuple[str, Node]]:
 
 
 def query(node: Node) -> tuple[float, int]:
-    """Ask as the agent does: seconds from the command to the report's end, and its bytes."""
+    """Query as the agent does; return the seconds from the command to the report's end, and its bytes."""
     with node.connect(28028, timeout=30.0) as client:
         client.sendall(b"SET FORMAT json\n")
         assert client.recv(100) == b"OK\n"
@@ -59,13 +58,13 @@ def query(node: Node) -> tuple[float, int]:
 
 
 def processes_of(agent: Agent) -> list[psutil.Process]:
-    """The agent and its helpers."""
+    """Return the agent and its helpers."""
     main = psutil.Process(agent.pid())
     return [main, *main.children(recursive=True)]
 
 
 def cpu_seconds(agent: Agent) -> float:
-    """The CPU time of the agent and its helpers, those that ended included."""
+    """Return the CPU time of the agent and its helpers, ended helpers included."""
     total = 0.0
     for process in processes_of(agent):
         times = process.cpu_times()
@@ -75,7 +74,7 @@ def cpu_seconds(agent: Agent) -> float:
 
 
 def measure(ranks: int) -> str:
-    """One row of the table."""
+    """Measure one row of the table."""
     with tempfile.TemporaryDirectory() as folder, Cluster(Path(folder), 2) as cluster:
         agent = cluster.nodes[0].agent
         places = machines(cluster, ranks // RANKS_PER_NODE)
@@ -95,7 +94,7 @@ def measure(ranks: int) -> str:
 
 
 def own(agent: Agent) -> str:
-    """What the agent does by itself: its interval, CPU and memory, failed queries."""
+    """Measure the agent's own queries: interval, CPU and memory, failures."""
     wait_for_query(agent)
     began, spent, queries = time.monotonic(), cpu_seconds(agent), 0
     while queries < OWN_QUERIES and time.monotonic() < began + OWN_SECONDS:
@@ -110,7 +109,7 @@ def own(agent: Agent) -> str:
 
 
 def wait_for_query(agent: Agent) -> None:
-    """Wait until the agent has asked once more."""
+    """Wait until the agent has queried once more."""
     before = agent.value("rankwatch_ras_report_timestamp_seconds")
     while agent.value("rankwatch_ras_report_timestamp_seconds") == before:
         time.sleep(0.5)

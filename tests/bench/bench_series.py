@@ -1,9 +1,10 @@
-"""How many series one node of eight ranks has, by exporter: eight GPUs (the stub of NVIDIA's library) and eight NICs.
+"""Counts the series of one node with eight ranks, by exporter: eight GPUs (the stub of NVIDIA's library) and eight
+NICs.
 
-    .venv/bin/python tests/bench/bench_series.py
+.venv/bin/python tests/bench/bench_series.py
 
-The ranks are those of ``rankwatch simulate``, with Inspector's records; hardware and configuration are as shipped.
-"""
+The ranks are those of ``rankwatch simulate``, with Inspector's records; hardware and configuration are the shipped
+defaults."""
 
 from __future__ import annotations
 
@@ -31,14 +32,14 @@ from agent.ranks import (  # noqa: E402  # likewise
 
 RANKS = 8
 MOST_PER_RANK = 127
-"""The goal, by default; tests/contract/test_series_of_a_node.py keeps what can be counted without a node."""
+"""The goal for the defaults; tests/contract/test_series_of_a_node.py tests the part that needs no node."""
 JOB = "series"
 WARM_UP_SECONDS = 40.0
-"""A look at the GPUs every 10 s, and shares of clock reasons after the second one."""
+"""The GPUs are read every 10 s, and shares of clock reasons need two reads."""
 
 
 def page() -> Counter[str]:
-    """The node's series by metric, without those of other jobs on this machine."""
+    """Return the number of the node's series by metric, without those of other jobs on this machine."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "driver").mkdir()
@@ -50,16 +51,16 @@ def page() -> Counter[str]:
             options = ("--dump-dir", str(folder / "records"), "--scheduler", "slurm", "--job-id", JOB)
             with SimulatedJob(folder / "job", *options):
                 time.sleep(WARM_UP_SECONDS)
-                agent.page()  # the first has no counts of its own yet
+                agent.page()  # the first page has no counts of the agent itself
                 lines = agent.page().splitlines()
     shown = [line for line in lines if not line.startswith("#") and ("job_id=" not in line or f'"{JOB}"' in line)]
     return Counter(each.partition(" ")[0].partition("{")[0] for each in shown)
 
 
 def owners() -> dict[str, str]:
-    """The exporter of each metric."""
+    """Return the exporter of each metric."""
     found = {family.name: name for name in exporter_names() for family in load_spec(name).families}
-    found |= {family.name: "nvml" for family in load_spec("nvml").families}  # shares some with amdgpu
+    found |= {family.name: "nvml" for family in load_spec("nvml").families}  # some are shared with amdgpu
     tables = {
         "ranks": ranks.FAMILIES,
         "liveness": liveness_page.FAMILIES,
@@ -70,7 +71,7 @@ def owners() -> dict[str, str]:
 
 
 def main() -> None:
-    """Print the lines of docs/benchmarks.md, how far the goal is, then the families with most series."""
+    """Print the lines of docs/benchmarks.md, the distance to the goal, and the families with the most series."""
     metrics, whose = page(), owners()
     by_owner: Counter[str] = Counter()
     for metric, series in metrics.items():

@@ -1,4 +1,4 @@
-"""Inspector logs of any length for the benchmarks: the records of a real job, repeated as if it had gone on."""
+"""Inspector logs of any length for the benchmarks: the records of a real job, repeated with later times and numbers."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 SOURCES = sorted((Path(__file__).parents[1] / "data" / "inspector" / "base8").glob("*.log"))
-"""The logs of eight ranks, each of a process of its own."""
+"""The logs of eight ranks, one process each."""
 _TIME, _NUMBER = "<time>", "<number>"
 
 
 class _Line(NamedTuple):
-    """One record with room for its time and number, what these are at first, and how many numbers one round takes."""
+    """One record as a template: its first time and number, and the numbers of one round."""
 
     text: str
     time_us: int
@@ -22,11 +22,10 @@ class _Line(NamedTuple):
 
 
 def write_log(path: Path, source: Path, records: int, *, hostname: str = "", kernel_events: int = 0) -> int:
-    """Write ``records`` lines after those of ``source``; return the bytes written.
+    """Write ``records`` lines like those of ``source``; return the bytes written.
 
-    Times and numbers rise from round to round, so that nothing is missing. ``hostname`` takes the place of the
-    recorded one; ``kernel_events`` make the verbose lines of as many channels.
-    """
+    Times and numbers grow from round to round, so that no record is missing. ``hostname`` replaces the recorded one;
+    ``kernel_events`` adds the verbose fields of that many channels."""
     recorded = [json.loads(line) for line in source.read_text().splitlines()]
     kinds = Counter(_kind(record) for record in recorded)
     lines = [_line(record, kinds[_kind(record)], hostname, kernel_events) for record in recorded]
@@ -56,7 +55,7 @@ def _line(record: dict[str, Any], step: int, hostname: str, kernel_events: int) 
 
 
 def _trace(kernel_events: int) -> dict[str, object]:
-    """What NCCL_INSPECTOR_DUMP_VERBOSE=1 adds to a record."""
+    """Return the fields that NCCL_INSPECTOR_DUMP_VERBOSE=1 adds to a record."""
     numbers = [
         {"channel_id": n, "kernel_start_sn": 3 * n + 3, "kernel_stop_sn": 3 * n + 5, "kernel_record_sn": 3 * n + 4}
         for n in range(kernel_events)

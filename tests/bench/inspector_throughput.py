@@ -1,12 +1,11 @@
-"""How many Inspector records per second one core takes, from the file to published totals.
+"""Measures the Inspector records per second of one core, from the file to published totals.
 
-    .venv/bin/python tests/bench/inspector_throughput.py [plain | matched | verbose | gigabyte]
+.venv/bin/python tests/bench/inspector_throughput.py [plain | matched | verbose | gigabyte]
 
 Prints a table for docs/benchmarks.md: the best and median of five runs, the same for msgspec's decoding alone and for a
-plain json.loads loop over the same files, and the peak of the process' memory. ``matched``: eight ranks' files, whose
-communicators are whole, so that every operation is matched over its members. ``verbose``: lines as
-NCCL_INSPECTOR_DUMP_VERBOSE=1 writes them, with the events of 24 channels.
-"""
+plain json.loads loop, and the peak of the process's memory. ``matched``: files of eight ranks with whole communicators,
+so that every operation is matched over its members. ``verbose``: lines as NCCL_INSPECTOR_DUMP_VERBOSE=1 writes them,
+with the events of 24 channels."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ RUNS = 5
 
 
 class Mode(NamedTuple):
-    """How many records of what kind."""
+    """The number and the kind of records."""
 
     records: int
     kernel_events: int = 0
@@ -49,7 +48,7 @@ MODES = {
 
 
 def read_all(directory: Path) -> int:
-    """Read the directory to its end as the exporter does; return the operations added up."""
+    """Read the directory to its end as the exporter does; return the number of operations added up."""
     reader = DirectoryReader(directory, Clock(), lambda *_: True, from_beginning=True)
     while reader.turn(Ownership(everyone=True)).waiting:
         pass
@@ -61,7 +60,7 @@ def read_all(directory: Path) -> int:
 
 
 def load_all(directory: Path) -> int:
-    """Decode every line with the standard library and do nothing with it."""
+    """Decode every line with the standard library."""
     lines = 0
     for path in directory.iterdir():
         with path.open("rb") as log:
@@ -72,7 +71,7 @@ def load_all(directory: Path) -> int:
 
 
 def decode_all(directory: Path) -> int:
-    """Decode every line as the pipeline does, in pieces as large as its own, and do nothing with it."""
+    """Decode every line in pieces as large as the pipeline's."""
     lines = 0
     for path in directory.iterdir():
         rest = b""
@@ -85,7 +84,7 @@ def decode_all(directory: Path) -> int:
 
 
 def measure(what: str, records: int, work: Callable[[], int]) -> None:
-    """Print records per second over several runs; refuse a run that lost some."""
+    """Print records per second over several runs; raise if a run lost records."""
     rates = []
     for _ in range(RUNS):
         began = time.perf_counter()
@@ -97,7 +96,7 @@ def measure(what: str, records: int, work: Callable[[], int]) -> None:
 
 
 def main() -> None:
-    """Measure on a file in a scratch directory."""
+    """Measure with files in a temporary directory."""
     records, kernel_events, ranks = MODES[sys.argv[1] if len(sys.argv) > 1 else "plain"]
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)

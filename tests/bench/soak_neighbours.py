@@ -1,12 +1,11 @@
-"""Hours of a hostile user beside another user's job, before one agent; prints what grew, what was lost and refused.
+"""Runs a hostile user next to another user's job for hours, with one agent; prints growth, losses and refusals.
 
-    sudo .venv/bin/python tests/bench/soak_neighbours.py [MINUTES]
+sudo .venv/bin/python tests/bench/soak_neighbours.py [MINUTES]
 
-The victim's job runs throughout. The other user ends a job per second, makes and removes record files of odd content,
-and keeps 40 connections that ask for changing selections. Every five minutes the agent reloads; every ten one of its
-helpers is killed, as the OOM killer would; every seven its wall clock alone jumps by an hour; in the middle its disk is
-full for a minute. The shipped scrapes come every 5 s. The slopes are those of a line through the second half.
-"""
+The victim's job runs throughout. The other user ends a job per second, makes and removes invalid record files, and
+keeps 40 connections that request changing selections. Every five minutes the agent reloads; every ten a helper is
+killed, as by the OOM killer; every seven its wall clock jumps by an hour; in the middle its disk is full for a minute.
+The shipped scrapes come every 5 s. The slopes come from a line through the second half."""
 
 from __future__ import annotations
 
@@ -83,7 +82,7 @@ ODD = (b"", b"\0" * 4096, b"{" * 3000, b'{"header":{}}\n' * 100)
 
 
 class Scrapes(threading.Thread):
-    """Scrapes as shipped, every 5 s; notes seconds and refusals."""
+    """Scrapes as shipped, every 5 s; records their seconds and refusals."""
 
     def __init__(self, agent: Agent) -> None:
         super().__init__(daemon=True)
@@ -106,7 +105,7 @@ class Scrapes(threading.Thread):
 
 
 def churn(node: SharedNode, over: threading.Event) -> None:
-    """End a job of one rank per second, and keep odd files coming and going."""
+    """End a job of one rank per second, and make and remove invalid files."""
     number = 0
     while not over.wait(0.5):
         number += 1
@@ -117,14 +116,14 @@ def churn(node: SharedNode, over: threading.Event) -> None:
         (node.logs / "mallory" / f"{os.uname().nodename}-pid{number - 2000}.log").unlink(missing_ok=True)
         over.wait(0.5)
         end(rank)
-        node._programs.remove(rank)  # it is over
+        node._programs.remove(rank)  # it has ended
         for pipe in (rank.stdin, rank.stdout):
             assert pipe is not None
             pipe.close()
 
 
 def disturb(agent: Agent, node: SharedNode, minute: int, middle: int) -> None:
-    """Do what a site does to an agent, by the minute."""
+    """Disturb the agent as a site might, depending on the minute."""
     if minute % 5 == 1:
         agent.signal(signal.SIGHUP)
     if minute % 10 == 2:
@@ -140,7 +139,7 @@ def disturb(agent: Agent, node: SharedNode, minute: int, middle: int) -> None:
 
 @contextmanager
 def stepped_clock(node: SharedNode) -> Iterator[None]:
-    """What starts meanwhile has a wall clock of its own, which ``disturb`` sets."""
+    """Give programs that start in this context a wall clock that ``disturb`` can change."""
     library, step = node.directory / "step.so", node.directory / "step"
     subprocess.run(["cc", "-shared", "-fPIC", "-x", "c", "-", "-o", library], input=STEP.encode(), check=True)
     step.write_bytes(bytes(8))
@@ -158,7 +157,7 @@ def state(node: SharedNode) -> Path:
 
 
 def look(agent: Agent, scrapes: Scrapes) -> dict[str, float]:
-    """Return what the agent takes, and how long scrapes took since the last look."""
+    """Return the agent's resource usage, and the scrape times since the last call."""
     process = psutil.Process(agent.pid())
     recent, scrapes.seconds = sorted(scrapes.seconds), []
     return {
@@ -174,7 +173,7 @@ def look(agent: Agent, scrapes: Scrapes) -> dict[str, float]:
 
 
 def slope(minutes: list[float], values: list[float]) -> float:
-    """Return how much a value grows in an hour, by a line through its points."""
+    """Return a value's growth per hour, by a line through its points."""
     return 60 * statistics.linear_regression(minutes, values).slope if len(values) > 2 else 0.0
 
 

@@ -1,4 +1,4 @@
-"""One exporter run as in a single pass of the agent, over a recorded tree."""
+"""Runs one exporter, as in a single pass of the agent, on a recorded tree."""
 
 from __future__ import annotations
 
@@ -24,11 +24,10 @@ HOSTNAME = "gpu-node-00"
 
 
 class Bench:
-    """Exporter ``name`` over ``root`` (proc, sys, run and whatever else its data folder holds).
+    """Exporter ``name`` on ``root`` (proc, sys, run and further recorded data).
 
-    Its configuration is ``section_text``, or section.yml of its data folder; {root} in it stands for ``root``. The rank
-    table knows the processes of ranks.json there, if any.
-    """
+    Its configuration is ``section_text``, or section.yml of its data directory, with {root} replaced by ``root``. The
+    rank table has the processes of ranks.json in that directory, if any."""
 
     def __init__(self, name: str, root: Path, section_text: str = "") -> None:
         self.spec = load_spec(name)
@@ -45,7 +44,7 @@ class Bench:
         self._lease = Lease(self.lender, name, self.spec.checkpoint_bytes)
 
     async def begin(self) -> None:
-        """Start the exporter; the ranks are found after that."""
+        """Start the exporter, and add the ranks afterwards."""
         await self.exporter.start(self._lease.context)
         for facts in self._known:
             self.ranks.observe_process(facts)
@@ -60,17 +59,17 @@ class Bench:
         return self.exporter.snapshot()
 
     async def end(self) -> None:
-        """Drain the exporter, and take back what it was lent."""
+        """Drain the exporter, and end its lease."""
         await self.exporter.drain()
         await self._lease.close()
 
     def families(self, snapshot: object) -> list[Metric]:
-        """The snapshot's families, their series in a fixed order: sources list files in any order."""
+        """Return the snapshot's families in a fixed order of series, because sources list files in any order."""
         return [_in_order(family) for family in self.exporter.families(snapshot)]
 
 
 def exposition(families: Sequence[Metric]) -> str:
-    """Families as the text format has them."""
+    """Return families in the text format."""
     return encode(families).body.decode()
 
 

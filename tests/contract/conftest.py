@@ -1,4 +1,4 @@
-"""What the exporters' data folders need and the repository does not hold."""
+"""Files that exporters' data directories need and the repository does not have."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from bench import DATA
 
 @pytest.fixture(autouse=True)
 def nvml_library(request: pytest.FixtureRequest) -> None:
-    """The stub of NVIDIA's library, for tests of the exporter that loads it."""
+    """Build the stub of NVIDIA's library for tests of the exporter that loads it."""
     if request.node.name.endswith("[nvml]") or "[nvml-" in request.node.name:
         nvml_stub.build(DATA / "nvml")
 
 
 @pytest.fixture(autouse=True)
 def held_files(request: pytest.FixtureRequest) -> None:
-    """The descriptors of processes that hold files, which are absolute links."""
+    """Make the descriptors of processes that hold files; these are absolute links."""
     if "[inspector_prom]" in request.node.name or "[inspector_prom-" in request.node.name:
         folder = DATA / "inspector_prom"
         for process in (folder / "proc").iterdir():
@@ -33,6 +33,6 @@ def held_files(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(autouse=True)
 def program_of_its_owner(request: pytest.FixtureRequest) -> None:
-    """The program of the exporter that starts one is its owner's alone, as packages install it, whatever the umask."""
+    """Make the exporter's program writable only by its owner, as packages do, whatever the umask."""
     if "[stacks]" in request.node.name or "[stacks-" in request.node.name:
         (DATA / "stacks/bin/py-spy").chmod(0o755)

@@ -1,4 +1,4 @@
-"""Plain values in which each field of a type is filled: what a checkpoint may hold of it."""
+"""Plain values in which every field of a type has a value, as in a checkpoint."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from msgspec import inspect
 
 
 def filled(kind: Any, raw: object = None) -> Any:
-    """Return a value of this type as msgpack has it, in which no two numbers are equal; ``raw`` stands for any Raw."""
+    """Return a msgpack value of this type in which all numbers differ; ``raw`` stands for any Raw."""
     return _Filler(raw).of(inspect.type_info(kind))
 
 
 def lost(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """The paths in ``before`` of what is not in ``after``, or not as it was; ``after`` may have more."""
+    """Yield the paths in ``before`` that are missing or different in ``after``; ``after`` may have more."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key, value in before.items():
             yield from lost(value, after[key], f"{path}.{key}") if key in after else (f"{path}.{key}",)
@@ -28,7 +28,7 @@ def lost(before: Any, after: Any, path: str = "") -> Iterator[str]:
 
 
 class _Filler:
-    """One value: numbers go on from one to the next."""
+    """One value; each number is the next one."""
 
     def __init__(self, raw: object) -> None:
         self._raw = raw
@@ -86,5 +86,5 @@ def _is_none(kind: inspect.Type) -> bool:
 
 
 def read_again(kind: Any, section: bytes) -> Any:
-    """What is left, as plain values, of a section that this type reads and writes."""
+    """Return, as plain values, the parts of a section that this type reads and writes."""
     return msgspec.msgpack.decode(msgspec.msgpack.encode(msgspec.msgpack.decode(section, type=kind)))

@@ -1,4 +1,4 @@
-"""What is shipped: the metric families with their owners, and the rules with their sources."""
+"""The shipped metric families with their owners, and the shipped rules with their sources."""
 
 from __future__ import annotations
 

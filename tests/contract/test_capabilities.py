@@ -1,4 +1,4 @@
-"""docs/capabilities.md: its rows, its totals, and that the tests, metrics and alerts that it names are there."""
+"""docs/capabilities.md: its rows and totals; the tests, metrics and alerts that it names exist."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_row_is_proven() -> None:
 
 
 def is_there(name: str) -> bool:
-    """Whether a test of Python, or a case file of promtool, is there."""
+    """Return whether a Python test or a promtool case file exists."""
     path, _, function = name.partition("::")
     if not function:
         return (ROOT / "deploy" / "prometheus" / "tests" / path).is_file()

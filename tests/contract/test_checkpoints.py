@@ -1,4 +1,4 @@
-"""Checkpoints that earlier versions wrote, and this one reads: counters and ranks go on over an upgrade."""
+"""Checkpoints of earlier versions: after an upgrade counters and ranks go on."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ NO_LONGER_READ = {
     "barrier", "conflicts", "ecc_events", "hole_bytes", "notices", "owner_conflicts", "pod_name", "resets", "restarted",
     "vanished",
 }  # fmt: skip
-"""Fields of metrics that this version does not have any more."""
+"""Fields of metrics that no longer exist."""
 SECTIONS: Mapping[str, Any] = {
     "ranks": SavedTable,
     "checks": list[Entry],
@@ -66,7 +66,7 @@ SECTIONS: Mapping[str, Any] = {
     "exporter rdma": Baseline,
 }
 DROPPED = {
-    "exporter inspector, a directory": ("writers[0][4][0][1][4]",),  # matched operations: of six numbers five
+    "exporter inspector, a directory": ("writers[0][4][0][1][4]",),  # five of the six numbers of matched operations
     "exporter inspector, of ranks that left": ("[4]", ".durations", ".proxies"),  # the last two were always empty
     "exporter kernel_log": (".ranks",),
     "exporter madengine": (".test_seconds"),
@@ -77,18 +77,18 @@ DROPPED = {
 }  # fmt: skip
 """Ends of paths in recorded checkpoints whose metrics no longer exist."""
 RUN = ("amdgpu", "inspector", "kernel_log", "process", "rdma")
-"""Exporters that write a checkpoint from their recorded sources. The process exporter's data is in the rank table."""
+"""Exporters whose checkpoint comes from recorded sources. The process exporter's data is in the rank table."""
 INSPECTOR = 'paths: ["{root}/base8"]'
 LOOKS = 3
 
 
 def versions(suffix: str) -> list[str]:
-    """The versions that are recorded."""
+    """Return the recorded versions."""
     return sorted(path.stem for path in RECORDED.glob(f"*{suffix}"))
 
 
 def bench(name: str, root: Path, state: StateFile) -> Bench:
-    """An exporter over the sources in ``root`` that keeps its part of this checkpoint."""
+    """Return an exporter on the sources in ``root``, with its section of this checkpoint."""
     made = Bench(name, root, INSPECTOR if name == "inspector" else "")
     roots = Roots(root / "proc", root / "sys", root / "run")
     lender = Lender(roots=roots, clock=made.clock, hostname=HOSTNAME, ranks=made.ranks, state=state, once=False)
@@ -97,7 +97,8 @@ def bench(name: str, root: Path, state: StateFile) -> Bench:
 
 
 async def looked(made: Bench, arrive: Callable[[], object] = lambda: None) -> list[Metric]:
-    """Run an exporter for some looks, ``arrive`` called after the first; what it shows then, if there is a source."""
+    """Run an exporter for some looks, and call ``arrive`` after the first one; return its families, if it has a
+    source."""
     await made.begin()
     with suppress(NoData):
         for number in range(LOOKS):
@@ -117,7 +118,7 @@ def record_run(path: Path) -> None:
     for name in RUN:
         with TemporaryDirectory() as folder:
             root, source = Path(folder), DATA / name
-            if name == "inspector":  # what was there before a first start is not counted: the records come later
+            if name == "inspector":  # records of before a first start do not count, so they arrive later
                 (root / "base8").mkdir()
                 arrive = partial(shutil.copytree, source / "base8", root / "base8", dirs_exist_ok=True)
             else:
@@ -132,7 +133,7 @@ def record_run(path: Path) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def this_version(request: pytest.FixtureRequest) -> None:
-    """Record this version where that is asked for and it has no record."""
+    """Record this version if the option is given and no record exists."""
     fields, run = (RECORDED / f"{__version__}{suffix}" for suffix in (".fields", ".run"))
     if request.config.getoption("--update-golden") and not fields.exists():
         sections = {name: msgspec.msgpack.encode(filled(kind, {})) for name, kind in SECTIONS.items()}
@@ -141,7 +142,7 @@ def this_version(request: pytest.FixtureRequest) -> None:
 
 
 def test_this_version_is_recorded() -> None:
-    """There are checkpoints of this version (else: --update-golden) with each exporter's section."""
+    """Checkpoints of this version are recorded (--update-golden), with each exporter's section."""
     assert __version__ in versions(".fields")
     assert __version__ in versions(".run")
     keep = {f"exporter {name}" for name in exporter_names() if load_spec(name).checkpoint_bytes}
@@ -150,7 +151,7 @@ def test_this_version_is_recorded() -> None:
 
 @pytest.mark.parametrize("version", versions(".fields"))
 def test_every_field_is_read(version: str) -> None:
-    """Each recorded field that is still needed is read, and written as it was."""
+    """Each recorded field that is still needed is read, and written unchanged."""
     recorded = msgspec.msgpack.decode((RECORDED / f"{version}.fields").read_bytes(), type=dict[str, bytes])
     assert len(recorded) >= 15
     gone = {
@@ -166,7 +167,7 @@ def test_every_field_is_read(version: str) -> None:
 
 
 def elsewhere(recorded: Path, root: Path) -> StateFile:
-    """A recorded checkpoint as if Inspector's directory had been ``root``/base8."""
+    """Return a recorded checkpoint with ``root``/base8 as Inspector's directory."""
     file = msgspec.msgpack.decode(recorded.read_bytes())
     inspector = msgspec.msgpack.decode(file["sections"]["exporter inspector"])
     [directory] = inspector["sections"].values()
@@ -174,7 +175,7 @@ def elsewhere(recorded: Path, root: Path) -> StateFile:
     file["sections"]["exporter inspector"] = msgspec.msgpack.encode(inspector)
     copy = root / "checkpoint"
     copy.write_bytes(msgspec.msgpack.encode(file))
-    copy.chmod(0o600)  # as the agent writes it, whatever the umask here
+    copy.chmod(0o600)  # the agent's own mode, whatever the umask
     state = StateFile(copy, BOOT, Logger("test"))
     state.load()
     return state
@@ -182,7 +183,7 @@ def elsewhere(recorded: Path, root: Path) -> StateFile:
 
 @pytest.mark.parametrize("version", versions(".run"))
 def test_a_run_goes_on(version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without its sources the agent shows what an earlier version counted, and refuses no section."""
+    """Without its sources the agent shows the counts of an earlier version, and refuses no section."""
     caplog.set_level(logging.WARNING)
     (tmp_path / "base8").mkdir()
     state = elsewhere(RECORDED / f"{version}.run", tmp_path)
@@ -202,7 +203,7 @@ def test_a_run_goes_on(version: str, tmp_path: Path, caplog: pytest.LogCaptureFi
 
 
 def value_of(shown: Mapping[str, list[Metric]], name: str, family: str) -> dict[tuple[str, ...], float]:
-    """The values of a family, by their labels."""
+    """Return the values of a family, keyed by their labels."""
     [metric] = [metric for metric in shown[name] if metric.family.name == family]
     return {tuple(labels): value for labels, value in zip(metric.labels, metric.values, strict=True)}
 

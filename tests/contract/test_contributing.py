@@ -20,7 +20,7 @@ GUIDE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
-    """The example as module `exporters.load`, over a recorded root."""
+    """Provide the example as module `exporters.load`, on a recorded root."""
     (code,) = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
     module = ModuleType("exporters.load")
     monkeypatch.setitem(sys.modules, module.__name__, module)

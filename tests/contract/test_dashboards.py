@@ -1,4 +1,4 @@
-"""The shipped dashboards: made from their source, by the conventions, and about metrics that there are."""
+"""The shipped dashboards: built from their source, consistent, and with existing metrics."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ SUBJECTS = dict.fromkeys(("agent", "fabric", "fleet"), "cluster=~") | {
     "node": 'node="$node"',
 }
 
-"""What every selector of a dashboard asks for."""
+"""The subject that every selector of a dashboard must have."""
 GRAFANA_VARIABLES = {"__rate_interval", "__range", "__interval"}
 SERIES = r"(?:ALERTS|(?:[a-z_]+:)?rankwatch_\w+(?::\w+)?)"
 OF_ITS = re.compile(SERIES + r"\{[^}]*\}(?:\[\$__rate_interval\]\))? and on \(cluster(?:, \w+)+\) (?=\(?\s*[a-z_:]+\{)")
-"""Series of something else, kept for what the dashboard is about."""
+"""Series of another kind, joined with the dashboard's subject."""
 CLUSTER = 'cluster=~"$cluster(^.*)?"'
 SITE = yaml.safe_load((ROOT / "deploy" / "prometheus" / "thresholds.yml").read_text())
 KNOWN = FAMILIES.keys() | RECORDED.keys()
-"""The metrics that the agent and its exporters export, and those that the shipped rules record."""
+"""The metrics of the agent and its exporters, and those that the shipped rules record."""
 METRIC = re.compile(r"\b(?:[a-z_]+:)?rankwatch_\w+(?::\w+)?")
 VARIABLE = re.compile(r"\$\{?([a-z_]\w*)")
 
@@ -106,7 +106,7 @@ def test_dashboard(name: str) -> None:
     ("node", ["cluster", "node"]),
 ])  # fmt: skip
 def test_variables(name: str, variables: list[str]) -> None:
-    """The data source is chosen first, then the cluster (all of them), then the job or node, then the rank."""
+    """The variables are the data source, then the cluster (all by default), then the job or node, then the rank."""
     source, *others = DASHBOARDS[name]["templating"]["list"]
     assert (source["name"], source["type"], source["query"]) == ("datasource", "datasource", "prometheus")
     assert [variable["name"] for variable in others] == variables
@@ -121,7 +121,7 @@ def test_variables(name: str, variables: list[str]) -> None:
     [(".*", {"", "c1", "c1-b"}), ("", {"", "c1", "c1-b"}), ("c1", {"c1"}), ("c2", set()), ("c1-b", {"c1-b"})],
 )
 def test_an_empty_cluster_is_all_of_them(chosen: str, shown: set[str]) -> None:
-    """The cluster selector matches everything if all or none is chosen, else one."""
+    """The cluster selector matches everything if all or none is chosen, otherwise one cluster."""
     match = re.fullmatch(r'cluster=~"(.*)"', queries.CLUSTER)
     wanted = match[1].replace("$cluster", chosen)
     assert {cluster for cluster in ("", "c1", "c1-b") if re.fullmatch(wanted, cluster)} == shown
@@ -129,7 +129,7 @@ def test_an_empty_cluster_is_all_of_them(chosen: str, shown: set[str]) -> None:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_data_source_is_the_variable(name: str) -> None:
-    """No panel, query or variable names a data source of its own."""
+    """Every panel, query and variable uses the data source variable."""
     datasources = list(values_of("datasource", DASHBOARDS[name]))
     assert datasources
     assert all(datasource == {"type": "prometheus", "uid": "${datasource}"} for datasource in datasources)
@@ -152,7 +152,7 @@ def test_layout(name: str) -> None:
 
 
 def test_panel() -> None:
-    """A panel has a type of every Grafana, a sentence of description, and a unit."""
+    """A panel has a type that every Grafana has, a description of one sentence, and a unit."""
     for panel in PANELS:
         assert panel["type"] in TYPES
         assert re.fullmatch(r"[A-Z][^\n]+\.|\w+: [^\n]+\.", panel["description"])
@@ -170,12 +170,12 @@ def test_queries(name: str) -> None:
 
 
 def selectors(expression: str) -> list[str]:
-    """Return what stands in braces after each series of an expression, nothing where there are none."""
+    """Return the label matchers in braces after each series of an expression; empty if a series has none."""
     return re.findall(rf"\b{SERIES}(\{{[^}}]*\}})?", expression)
 
 
 def check_queries(panel: dict[str, Any], subject: str) -> None:
-    """Check that every selector of a panel's queries asks for ``subject``."""
+    """Check that every selector of a panel's queries has ``subject``."""
     targets = panel["targets"]
     assert targets
     variables = {"cluster", "job_id", "rank", "node"} | GRAFANA_VARIABLES
@@ -254,14 +254,14 @@ def test_closed_rows_ask_nothing() -> None:
 def test_time_that_is_lost_is_not_green() -> None:
     """Each class of GPU time has its own colour; only productive time is green."""
     rules = (ROOT / "deploy" / "prometheus" / "rules" / "goodput.yml").read_text()
-    classes = set(re.findall(r'"class",\s+"(\w+)"', rules)) | {"waiting"}  # what no class counts
+    classes = set(re.findall(r'"class",\s+"(\w+)"', rules)) | {"waiting"}  # time in no class
     assert set(job_goodput.COLORS) == classes
     assert len(set(job_goodput.COLORS.values())) == len(classes)
     assert job_goodput.COLORS["productive"] == "green"
 
 
 def test_nothing_has_a_reason() -> None:
-    """An empty table or graph shows a sentence, and cells without a value are empty."""
+    """An empty table or graph shows a sentence, and a cell without a value is empty."""
     for panel in PANELS:
         config = panel["fieldConfig"]
         if panel["type"] in ("table", "timeseries"):
@@ -298,7 +298,7 @@ def test_links_lead_to_a_dashboard() -> None:
         "runbook": rf"{re.escape(SITE['runbooks'])}#{row}alertname\}}",
     }
     counts = {kind: len([url for url in urls if re.fullmatch(pattern, url)]) for kind, pattern in kinds.items()}
-    # Of ranks: from a curve's labels, from a table's or a grid's row, and from a row that names the job.
+    # Of ranks: from a curve's labels, from a row of a table or grid, and from a row that names the job.
     assert counts == {"job or node": 2, "rank": 3, "runbook": 1}
     assert sum(counts.values()) == len(urls)
 
@@ -322,7 +322,7 @@ def test_names_are_links() -> None:
 
 
 def test_a_sites_own(tmp_path: Path) -> None:
-    """A site's thresholds change the share of lateness and the runbooks' address, and nothing else."""
+    """A site's thresholds change only the share of lateness and the runbooks' address."""
     mine = tmp_path / "my.yml"
     mine.write_text("late_share: 0.5\nrunbooks: https://wiki.site/runbooks\n")
     build.main(tmp_path / "made", mine)

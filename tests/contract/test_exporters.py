@@ -1,4 +1,4 @@
-"""What every exporter must do, whatever its source."""
+"""Requirements for every exporter."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from agent.sdk.exporter import NoData
 
 NAMES = exporter_names()
 LONGEST_DRAIN_SECONDS = 45.0
-"""The supervisor stops exporters side by side; systemd waits a quarter of a minute longer."""
+"""The supervisor stops exporters in parallel; systemd waits 15 s longer."""
 
 
 @pytest.fixture(params=NAMES)
 def bench(request: pytest.FixtureRequest) -> Bench:
-    """Each exporter over its own data folder."""
+    """Provide each exporter on its own data directory."""
     return Bench(request.param, DATA / request.param)
 
 
 @pytest.fixture(params=NAMES)
 def empty_bench(request: pytest.FixtureRequest, tmp_path: Path) -> Bench:
-    """Each exporter over a root that holds nothing."""
+    """Provide each exporter on an empty root."""
     return Bench(request.param, tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_spec_and_docstring(name: str) -> None:
-    """An exporter has a SPEC with its own name and plausible times, needs no configuration, and names its source."""
+    """An exporter has a SPEC with its name and plausible times, needs no configuration, and documents its source."""
     spec = load_spec(name)
     assert spec.name == name
     assert len(inspect.getdoc(import_module(f"exporters.{name}")) or "") > 40
@@ -46,18 +46,18 @@ def test_spec_and_docstring(name: str) -> None:
     assert 0 < spec.deadline_seconds <= 60
     assert 0 < spec.drain_seconds <= LONGEST_DRAIN_SECONDS
     assert 0 < spec.series_cap <= 100_000
-    spec.build(spec.config())  # does not touch its source
+    spec.build(spec.config())  # does not read its source
     assert (DATA / name / "README.md").stat().st_size > 0
 
 
 def test_every_section_of_the_checkpoint_has_room() -> None:
-    """All budgets of exporters, rank table and ledger together fit into the checkpoint."""
+    """The checkpoint budgets of exporters, rank table and ledger together fit into the checkpoint."""
     exporters = sum(load_spec(name).checkpoint_bytes for name in NAMES)
     assert exporters + RANKS_BYTES + MAX_SECTION_BYTES <= MAX_BYTES - ENVELOPE_BYTES
 
 
 async def test_empty_root_is_no_data(empty_bench: Bench) -> None:
-    """Without its source an update raises NoData, and no series shows a rank, a job or a device."""
+    """Without its source an update raises NoData, and no series has a rank, a job or a device."""
     with pytest.raises(NoData):
         await empty_bench.look()
     subjects = {"job_id", "rank", "comm", "gpu", "device"}
@@ -67,7 +67,7 @@ async def test_empty_root_is_no_data(empty_bench: Bench) -> None:
 
 
 def test_golden_exposition(bench: Bench, request: pytest.FixtureRequest) -> None:
-    """Over its data folder an exporter gives expected.prom, in both formats as prometheus-client writes them."""
+    """On its data directory an exporter gives expected.prom, in both formats as prometheus-client writes them."""
 
     async def look() -> list[Metric]:
         families = bench.families(await bench.look())
@@ -86,7 +86,7 @@ def test_golden_exposition(bench: Bench, request: pytest.FixtureRequest) -> None
 
 
 def check_as_declared(bench: Bench, families: list[Metric]) -> None:
-    """Every family is one of SPEC.families, with its labels; together they stay below the cap."""
+    """Check that every family is one of SPEC.families, with its labels, and that together they stay below the limit."""
     assert len({family.family.name for family in families}) == len(families)
     for family in families:
         assert family.family in bench.spec.families
@@ -100,7 +100,7 @@ def check_as_declared(bench: Bench, families: list[Metric]) -> None:
 
 
 async def test_families_are_pure_and_a_drain_is_quick(bench: Bench) -> None:
-    """A snapshot renders the same after later updates and a drain, which ends in time with all threads."""
+    """A snapshot renders equally after later updates and a drain; the drain and all threads end in time."""
     before = set(threading.enumerate())
     snapshot = await bench.look()
     first = exposition(bench.families(snapshot))
@@ -108,6 +108,6 @@ async def test_families_are_pure_and_a_drain_is_quick(bench: Bench) -> None:
     assert exposition(bench.families(snapshot)) == first
     async with asyncio.timeout(bench.spec.drain_seconds):
         await bench.end()
-        while set(threading.enumerate()) - before:  # threads end without a word
+        while set(threading.enumerate()) - before:  # nothing signals the end of threads
             await asyncio.sleep(0.005)
     assert exposition(bench.families(snapshot)) == first

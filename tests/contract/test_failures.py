@@ -1,4 +1,4 @@
-"""An exception anywhere in an exporter's turn costs that turn at most: the next one goes on."""
+"""An exception anywhere in an exporter's update fails at most that update; the next one goes on."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ NAMES = exporter_names()
 FOLDERS = (f"{ROOT}/exporters/", f"{ROOT}/agent/tail/", f"{ROOT}/agent/system/")
 
 SMALLER = {"inspector": 'paths: ["{root}/base8"]'}
-"""Sections that make a turn short. The suite takes hundreds of turns."""
+"""Sections that make an update short, because the tests need hundreds of them."""
 
 TURN_SECONDS = 20.0
-"""Within which a turn has ended on a busy machine."""
+"""An update ends within this time on a busy machine."""
 
 WHOLE_TURN = {
     "DirectoryReader.owned", "DirectoryReader.owned.<locals>.<dictcomp>", "Reclaimer.run", "InspectorExporter._take_in",
     "Slot.note", "Slot.note.<locals>.<genexpr>",
 }  # fmt: skip
-"""Steps that concern no file. If one fails, the turn may report late, or not at all."""
+"""Steps outside of single files; if one fails, the update may report late, or not at all."""
 
 
 class Injected(Exception):  # noqa: N818  # no error of anybody's
-    """What a call fails with."""
+    """The injected exception."""
 
 
 Call = tuple[str, str, int]
-"""A function: its file, its qualified name, its first line."""
+"""A function, as its file, its qualified name and its first line."""
 
 
 def name_of(code: CodeType) -> Call:
-    """The name of a function."""
+    """Return the name of a function."""
     return code.co_filename.removeprefix(f"{ROOT}/"), code.co_qualname, code.co_firstlineno
 
 
 @contextmanager
 def traced(hook: Any) -> Iterator[None]:
-    """Call ``hook`` with the code of every function of ours that is called, on every thread that starts in here."""
+    """Call ``hook`` with the code of every called function of ours, on every thread that starts in this context."""
 
     def trace(frame: FrameType, event: str, _argument: object) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(FOLDERS):
@@ -67,15 +67,14 @@ def traced(hook: Any) -> Iterator[None]:
 
 
 async def calls_of(name: str) -> tuple[list[Call], Counter[str]]:
-    """Every function that an update of an exporter calls over its data folder, in the order of their first calls.
+    """Return the functions that an update of an exporter calls, in the order of their first calls.
 
-    And the operations that it shows then.
-    """
+    Also return the operations that the exporter shows afterwards."""
     bench = Bench(name, DATA / name, SMALLER.get(name, ""))
     calls: dict[Call, None] = {}
     with traced(lambda code: calls.setdefault(name_of(code))):
         await bench.begin()
-        calls.clear()  # a start that fails is refused, and leaves nothing
+        calls.clear()  # a failed start is refused, and leaves nothing
         await update_in_time(bench)
     bench.ranks.tick()
     whole = operations(bench)
@@ -84,7 +83,7 @@ async def calls_of(name: str) -> tuple[list[Call], Counter[str]]:
 
 
 def operations(bench: Bench) -> Counter[str]:
-    """How many operations of each rank an exporter shows: of the recorded job each rank has a file of its own."""
+    """Return the number of operations that an exporter shows for each rank; each rank has its own file."""
     counts: Counter[str] = Counter()
     for family in bench.families(bench.exporter.snapshot()):
         if family.family.name == "rankwatch_collective_operations_total":
@@ -95,10 +94,9 @@ def operations(bench: Bench) -> Counter[str]:
 
 
 async def failing(name: str, call: Call, whole: Counter[str]) -> str:
-    """What is wrong after ``call`` has failed once in an exporter's first update; empty when all is well.
+    """Return the mistakes after ``call`` has failed once in an exporter's first update; empty if none.
 
-    ``whole``: the operations that it shows when nothing fails; those of one rank may be fewer.
-    """
+    ``whole``: the operations without a failure; one rank may have fewer."""
     bench = Bench(name, DATA / name, SMALLER.get(name, ""))
     hit: list[Call] = []
 
@@ -117,7 +115,7 @@ async def failing(name: str, call: Call, whole: Counter[str]) -> str:
             pass
         except Exception as error:  # noqa: BLE001  # told below
             return f"{call}: the update ended in {error!r}"
-    armed.clear()  # threads that began in there are traced on
+    armed.clear()  # threads that started in this context are still traced
     try:
         deadline = time.monotonic() + TURN_SECONDS
         looks, short = 0, [*whole]
@@ -137,7 +135,7 @@ async def failing(name: str, call: Call, whole: Counter[str]) -> str:
 
 
 async def update_in_time(bench: Bench) -> None:
-    """Update until there is something: on a busy machine a turn may not have ended when its exporter looks."""
+    """Update until there is data, because on a busy machine the first update may come too early."""
     deadline = time.monotonic() + TURN_SECONDS
     while True:
         try:
@@ -146,19 +144,19 @@ async def update_in_time(bench: Bench) -> None:
             if time.monotonic() > deadline:
                 raise
             await asyncio.sleep(0.05)
-            bench.clock.advance(1.0)  # the turn is taken in when the next one is due
+            bench.clock.advance(1.0)  # the result is published at the next due update
         else:
             return
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-# Faults are injected into generators, too, while they close.
+# Exceptions are injected into closing generators, too.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <generator:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_that_fails_costs_one_turn(name: str) -> None:
     """Whichever call of an update raises, the next update succeeds, and other files lose nothing."""
     calls, whole = asyncio.run(calls_of(name))
-    assert calls  # Python 3.12 and later make no call of a comprehension
+    assert calls  # a comprehension is no call in Python 3.12 and later
     failures = [asyncio.run(failing(name, call, whole)) for call in calls]
     assert [failure for failure in failures if failure] == []

@@ -1,4 +1,4 @@
-"""Which package may import which, and which calls are forbidden, checked in the source."""
+"""Allowed imports between packages, and forbidden calls, checked in the source."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HELPERS_MAY = (
     "agent.helper.by_user.",
     "agent.tail.shares.",
 )
-"""What a helper's side imports directly: agent.sdk would load the whole agent there."""
+"""Direct imports of modules that run in a helper, where agent.sdk would load the whole agent."""
 THIRD_PARTY = {"h11", "msgspec", "prometheus_client", "psutil", "pynvml", "yaml"}
 MODULES_NEED_A_REASON = {"subprocess", "socket", "multiprocessing", "http", "urllib"}
 CALLS_NEED_A_REASON = re.compile(
@@ -33,23 +33,23 @@ SHARED_POOL = {"to_thread", "run_in_executor", "ThreadPoolExecutor", "set_defaul
 
 
 class Source(NamedTuple):
-    """A Python file, and what it names."""
+    """A Python file, with its imports, names and strings."""
 
     path: Path
     name: str
-    """From the repository's root."""
+    """Path from the repository's root."""
     docstring: str
     imports: list[str]
-    """Full names, at the top or inside functions."""
+    """Full names of imports, at the top or inside functions."""
     dotted: list[str]
-    """Names behind a dot, with a plain name's before it: os.fork, loop.run_in_executor."""
+    """Dotted names: os.fork, loop.run_in_executor."""
     classes: list[str]
     texts: list[tuple[int, str]]
     """Strings, with their lines."""
 
 
 def sources(*places: str) -> Iterator[Source]:
-    """Every Python file of these modules or packages."""
+    """Yield every Python file of these modules or packages."""
     for package in places:
         files = (
             [ROOT / f"{package}.py"] if (ROOT / f"{package}.py").exists() else sorted((ROOT / package).rglob("*.py"))
@@ -60,7 +60,7 @@ def sources(*places: str) -> Iterator[Source]:
 
 @cache
 def parsed(path: Path) -> Source:
-    """A file, read once for all tests."""
+    """Return a parsed file; each is parsed once for all tests."""
     tree = ast.parse(path.read_text(), str(path))
     classes = [node.name for node in tree.body if isinstance(node, ast.ClassDef)]
     source = Source(path, path.relative_to(ROOT).as_posix(), ast.get_docstring(tree) or "", [], [], classes, [])
@@ -101,7 +101,7 @@ def test_an_exporter_starts_and_calls_nobody_without_a_reason() -> None:
 
 
 def test_the_agent_names_no_exporter() -> None:
-    """The agent neither imports an exporter nor holds the name of its module."""
+    """The agent neither imports an exporter nor contains the name of its module."""
     for source in sources("agent"):
         assert not [module for module in source.imports if module.startswith("exporters.")], source.name
         for line, text in source.texts:
@@ -126,6 +126,6 @@ def test_no_two_classes_share_a_name() -> None:
 
 
 def test_no_two_test_modules_share_a_name() -> None:
-    """Test modules of all folders have different names: pytest collects one of each name."""
+    """Test modules of all directories have different names, because pytest needs that."""
     names = [path.name for path in (ROOT / "tests").rglob("*.py") if path.name != "conftest.py"]
     assert sorted(names) == sorted(set(names))

@@ -1,4 +1,4 @@
-"""Text that users get into the kernel's own log lines causes no fault and no recovery."""
+"""Text that users get into the kernel's own log lines neither fails nor clears a check."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kernel_log_node import Node
 from exporters.kernel_log.classify import categories, classify
 
 COMM_BYTES = 15
-"""What TASK_COMM_LEN of linux/sched.h leaves of a process's name."""
+"""The length of a process's name: TASK_COMM_LEN of linux/sched.h without the NUL."""
 NETDEV_BYTES = 15
-"""IFNAMSIZ of linux/if.h less the NUL; a blank, a colon and a slash are refused (dev_valid_name)."""
+"""IFNAMSIZ of linux/if.h without the NUL; blanks, colons and slashes are refused (dev_valid_name)."""
 LINES_A_LOOK = 20
-"""Fewer bytes than one read takes: a file, unlike the device, is not read record by record."""
+"""One read has room for these lines, because a file, unlike the device, is not read record by record."""
 EXAMPLES = [text for category in categories().values() for text in category.examples]
 FAULTS = (
     "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
@@ -31,19 +31,19 @@ FAULTS = (
 
 
 def forgeries(text: str) -> Iterator[str]:
-    """Lines that the kernel writes with a user's ``text`` where users have a say."""
+    """Yield kernel lines that contain a user's ``text``."""
     comm = text[:COMM_BYTES]
     netdev = "".join(character for character in text if character not in " :/")[:NETDEV_BYTES]
     for filesystem in ("tmpfs", "nfs", "xfs", "ext4"):
         yield f"{filesystem}: Unknown parameter '{text}'"
         yield f"{filesystem}: Unknown parameter 'a\\x0a{text}'"
-    yield f"tmpfs: Unknown parameter '{text}"  # as a line that is cut off ends
+    yield f"tmpfs: Unknown parameter '{text}"  # the end of a cut line
     yield f"tmpfs: Bad value for '{text}'"
     yield f"overlayfs: failed to resolve '{text}': -2"
     crash = "segfault at 0 ip 0000000000000000 sp 00007ffd00000000 error 14 in"
     yield f"{comm}[99]: {crash} a.out[400000+1000]"
     yield f"a.out[99]: {crash} {text}[400000+1000] likely on CPU 1 (core 1, socket 0)"
-    for end in range(1, COMM_BYTES + 1):  # the first half as the process's name, all of it as the file's
+    for end in range(1, COMM_BYTES + 1):  # the beginning as the process's name, the whole text as the file's name
         yield f"{text[:end]}[99]: {crash} {text}[400000+1000]"
         yield f"{text[:end]}[99]: {crash} {text[end:]}[400000+1000]"
     yield f"traps: {comm}[99] general protection fault ip:0 sp:7ffd00000000 error:0 in {text}[400000+1000]"
@@ -84,7 +84,7 @@ def test_a_killed_process_is_its_kill_alone() -> None:
 
 
 async def test_forged_lines_neither_fail_nor_heal_anything(tmp_path: Path) -> None:
-    """A driver's words in user text are no event: they neither fail nor clear a check."""
+    """A driver's words in a user's text are no event: they neither fail nor clear a check."""
     node = Node(tmp_path / "kmsg")
     node.write(*FAULTS)
     await node.exporter.start(node.context)
@@ -103,7 +103,8 @@ async def test_forged_lines_neither_fail_nor_heal_anything(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("flags", ["c", "+", "c,caller=T99"])
 async def test_a_fragment_is_no_line(tmp_path: Path, flags: str) -> None:
-    """The rest of an interrupted line is no event, whatever it begins with; only NVIDIA's driver marks lines so."""
+    """The rest of an interrupted line is no event, whatever its beginning; only NVIDIA's driver marks lines that
+    way."""
     node = Node(tmp_path / "kmsg")
     others = [text for text in EXAMPLES if not text.startswith("NVRM: ")]
     node.put(node.log, "".join(f"4,{number},1,{flags};{text}\n" for number, text in enumerate(others)))
@@ -121,7 +122,7 @@ async def test_a_fragment_is_no_line(tmp_path: Path, flags: str) -> None:
     ids=["in one record", "interrupted", "interrupted between two looks"],
 )
 async def test_a_cpuset_with_the_name_of_an_error(tmp_path: Path, records: list[str]) -> None:
-    """A user's cpuset is no line of NVIDIA's driver: the kernel goes on with ",mems_allowed=" after its name."""
+    """A user's cpuset is not taken for a line of NVIDIA's driver, because ",mems_allowed=" follows its name."""
     node = Node(tmp_path / "kmsg")
     node.write("eth0: link down")
     async with node.running():

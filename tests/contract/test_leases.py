@@ -1,4 +1,4 @@
-"""What an exporter run was lent takes nothing after its lease has ended: every write raises, and no table changes."""
+"""After the end of an exporter's lease, every write raises and no table changes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from agent.sdk.ranks import (
 
 CONSTANT = {"roots", "clock", "hostname", "once"}
 OWN = {"log", "guard"}
-"""What an update after the close may still use: the log and clocks, which change nothing in the agent."""
+"""Fields that an update may use after the end: they change nothing in the agent."""
 KEY, RANK, RECORDS = ProcessKey(1, 2), RankLabel("7", "0"), WriterKey(64, 1, 0, "here", 1)
 FACTS = ProcessFacts(KEY, 1.0, 1, "ann", "thread", {"RANK": "0", "SLURM_JOB_ID": "7"})
 HELPER = HelperSpec("lease", "helper_targets:obey", int, memory_bytes=1024)
@@ -66,7 +66,7 @@ WRITES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "thread": {"__call__": ("late",)},
     "helper": {"__call__": (HELPER,)},
 }  # fmt: skip
-"""By field of the Context each call that writes, with arguments that it takes while the lease holds."""
+"""For each field of the Context, the calls that write, with arguments that they accept before the end."""
 READS = {
     "ranks": {
         "snapshot", "kept_variables", "label", "recording_settings", "is_expired", "unlinked_writers", "process",
@@ -76,11 +76,11 @@ READS = {
     "hardware": {"gpus", "nics", "gpu_users"},
     "evidence": {"all", "stalls", "struck", "read_stalls"},
 }  # fmt: skip
-"""Calls that only read, which go on: what they return is theirs, or cannot be changed."""
+"""Calls that only read, and go on after the end: their results are copies or immutable."""
 
 
 def tables(lender: Lender) -> tuple[object, ...]:
-    """What the agent knows by its exporters."""
+    """Return the agent's tables that exporters fill."""
     ranks, facts = lender.ranks, lender.ranks.liveness.facts
     return (
         ranks.dump(),
@@ -98,7 +98,7 @@ def tables(lender: Lender) -> tuple[object, ...]:
 
 @pytest.fixture
 def agent() -> Lender:
-    """An agent that knows one rank."""
+    """Provide an agent that knows one rank."""
     clock = FakeClock()
     ranks = RankTable(clock, "here", settle_at_once=True)
     state = StateFile(None, "", Logger("test"))
@@ -138,7 +138,7 @@ async def test_no_write_reaches_the_agent_after_the_end(agent: Lender, field: st
 
 
 async def test_what_holds_only_while_the_exporter_runs_ends_with_it(agent: Lender) -> None:
-    """The end takes back series, offers, causes, levels and temporary facts of ranks."""
+    """The end of a lease removes series, offers, causes, levels and temporary facts of ranks."""
     agent.ranks.tick()
     before, lease = tables(agent), Lease(agent, "any", 1024)
     lent = lease.context
@@ -163,7 +163,7 @@ def test_a_late_update_of_an_exporter_changes_nothing(name: str, caplog: pytest.
     async def look() -> None:
         await bench.look()
         end_writers(bench._lease.context)
-        bench.clock.advance(3600.0)  # whatever is due now and then is due
+        bench.clock.advance(3600.0)  # everything that is due at intervals is due
         before = tables(bench.lender)
         caplog.clear()
         for late in (bench.exporter.update, bench.exporter.drain):

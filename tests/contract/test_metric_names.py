@@ -1,4 +1,4 @@
-"""Names are an API: what every metric family must look like, whoever owns it."""
+"""Metric names are an API: the rules for every family's name, help and labels."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from agent.core.metrics import Family
 from agent.hardware import gpu_families
 
 MAX_FAMILIES = 210
-"""200 are shipped: a new exporter has room for ten."""
+"""200 families exist, so ten more fit."""
 USERS = ("deploy/prometheus/sources/*.yml", "deploy/prometheus/optional/*.yml", "grafana/*.py", "agent/cli/**/*.py")
-"""What asks for metrics: rules, boards and commands."""
+"""Files that read metrics: rules, dashboards and commands."""
 ASKED = yaml.safe_load((ROOT / "docs/asked.yml").read_text())
-"""Incidents in which a person asks for other metrics, by name."""
+"""Incidents in which a person queries other metrics, by name."""
 NOT_BASE_UNITS = re.compile(
     r"_(ns|us|ms|nanoseconds|microseconds|milliseconds|minutes|hours|days|kb|mb|gb|kib|mib|gib|kilobytes|megabytes"
     r"|gigabytes|bits|gbps|percent|celsius_f|fahrenheit|milliwatts|mhz)(_|$)"
@@ -29,7 +29,7 @@ STANDARD_NAMES = {
 }
 LABEL_NAME = re.compile(r"[a-z][a-z0-9_]*")
 TAKEN_LABELS = {"job", "instance", "le", "quantile"}
-"""Prometheus' own: a label of that name is renamed at the scrape, or is another metric type's."""
+"""Labels of Prometheus: it renames them at the scrape, or they belong to other metric types."""
 
 
 def test_every_family_has_one_owner() -> None:
@@ -46,8 +46,7 @@ def test_every_family_has_one_owner() -> None:
 def test_names() -> None:
     """A name has our prefix and base units; only counters end in _total, and no name looks like another type's.
 
-    Standard names are those that prometheus-client gives every process.
-    """
+    Standard names are those that prometheus-client exports for every process."""
     for family in FAMILIES.values():
         check_name(family)
 
@@ -68,14 +67,14 @@ def test_help_and_cost() -> None:
 
 
 def check_help_and_cost(family: Family) -> None:
-    """Check one family's help and cost."""
+    """Check one family's HELP and cost."""
     assert re.fullmatch(r"\S[^\n]+\.", family.help), family.name
     assert family.cost, family.name
     assert not family.labels or family.name.endswith("_info") or family.cost != "1 per node", family.name
 
 
 def test_labels() -> None:
-    """Label names are plain, unique and not Prometheus' own; a rank label comes with its job."""
+    """Label names are plain and unique, and not those of Prometheus; a rank label comes with its job."""
     for family in FAMILIES.values():
         check_labels(family)
 

@@ -10,7 +10,7 @@ from shipped import GROUPS, ROOT
 
 
 def evaluated(field: str) -> Any:
-    """A hidden field of the mixin, as JSON."""
+    """Return a hidden field of the mixin, as JSON."""
     mixin = ROOT / "grafana" / "mixin" / "mixin.libsonnet"
     return json.loads(_jsonnet.evaluate_snippet("test", f"(import '{mixin}').{field}"))
 

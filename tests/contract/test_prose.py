@@ -1,7 +1,6 @@
-"""Plain words: what people read names things by the field's words, and nobody has to read it twice.
+"""Texts for people use the field's plain words.
 
-CONTRIBUTING.md has the rules, with examples. Tests and recorded lines are not looked at.
-"""
+CONTRIBUTING.md has the rules, with examples. Tests and recorded lines are not checked."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ AVOIDED = {
     r"\b(utilize|utilise|leverage|in order to|as well as|prior to|subsequently|functionality)\b": "a shorter word",
     r"\b(very|simply|obviously|of course|please note)\b": "leave it out",
 }
-"""What is not written, as a regular expression, and what is instead."""
+"""Regular expressions of banned words, with the replacement."""
 PLAIN = {
     r"\bso (many|much)\b": "a number of, at most MAX_..., this much",
     r"\bso long\b": "this long, after this time",
@@ -52,7 +51,7 @@ PLAIN = {
     r"\bright counts for\b": "restart jobs after granting a right",
     r"\bleft with status\b": "exited with code",
 }
-"""Likewise, in the texts of PLAIN_TEXTS."""
+"""More of them, for PLAIN_TEXTS."""
 PLAIN_TEXTS = (
     "README.md",
     *(f"docs/{name}.md" for name in ("install", "jobs", "security", "troubleshooting")),
@@ -65,22 +64,22 @@ READ = (
 )  # fmt: skip
 CODE = ("agent/**/*.py", "exporters/**/*.py", "grafana/*.py", "deploy/**/*.py", "scripts/*")
 MAX_SENTENCE_WORDS = 55
-"""Of a sentence in the pages that people start with."""
+"""Words of a sentence in the pages that people read first."""
 STARTED_WITH = ("README.md", "docs/install.md", "docs/jobs.md", "docs/prometheus.md", "docs/troubleshooting.md")
 
 
 EXAMPLES = "\n## Words\n"
-"""The heading in CONTRIBUTING.md below which words stand that are avoided."""
+"""Below this heading CONTRIBUTING.md has examples of banned words."""
 
 
 def texts(*patterns: str) -> list[Path]:
-    """Files of these patterns."""
+    """Return the files that match these patterns."""
     files = (path for pattern in patterns for path in sorted(ROOT.glob(pattern)))
     return [path for path in files if path.is_file() and "__pycache__" not in path.parts]
 
 
 def avoided_words(patterns: dict[str, str], *places: str) -> list[str]:
-    """Where a text of these places has a word that is avoided, and what is written instead."""
+    """Return the places of banned words in these texts, with the replacements."""
     words = {re.compile(pattern, re.IGNORECASE): better for pattern, better in patterns.items()}
     hits = []
     for path in texts(*places):
@@ -104,7 +103,7 @@ def test_plainer_words() -> None:
 
 @pytest.mark.parametrize("name", STARTED_WITH)
 def test_sentences_are_short(name: str) -> None:
-    """No sentence of a first page is longer than the limit."""
+    """No sentence of these pages is longer than the limit."""
     text = re.sub(
         r"```.*?```|^ {4}.*$|^\|.*$|^#.*$|`[^`]*`", "", (ROOT / name).read_text(), flags=re.DOTALL | re.MULTILINE
     )

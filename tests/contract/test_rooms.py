@@ -1,4 +1,4 @@
-"""The folders and the arrows between them: read from the imports."""
+"""The packages and the direction of imports between them."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ FLOORS = {
     "exporters/process": (("usage",), ("*",)),
     "exporters/ras": (("protocol", "report"), ("local",), ("query",), ("show",), ("*",)),
 }
-"""From the ground up; `*` is every module that lies in no folder. A room imports itself and floors below its own."""
+"""From the lowest floor up; `*`: modules in no package. A package imports itself and lower floors."""
 MAX_LINES = 300
 
 
 def place_of(building: str, module: str) -> str:
-    """The room of a module (dotted name) in a building (path): a folder, a module on its own, or `*`."""
+    """Return the package of a module (dotted name) in a building (path): a directory, a module, or `*`."""
     rest = module.removeprefix(building.replace("/", ".") + ".").split(".")
     known = {room for floor in FLOORS[building] for room in floor}
     return rest[0] if rest[0] in known else "*"
 
 
 def inside(building: str) -> list[tuple[Source, str, set[str]]]:
-    """Each module of a building: its file, its dotted name, and the dotted names that it imports of the building."""
+    """Return each module of a building: its file, its dotted name, and its imports within the building."""
     own = building.replace("/", ".") + "."
     return [
         (
@@ -53,7 +53,7 @@ def test_arrows_go_down_only(building: str) -> None:
     """A module imports its own package and packages on lower floors."""
     floor = {room: height for height, rooms in enumerate(FLOORS[building]) for room in rooms}
     for source, name, imported in inside(building):
-        if source.path.name == "__init__.py":  # a package's face: it names what others may take
+        if source.path.name == "__init__.py":  # a package's interface: it names what others may import
             continue
         room = place_of(building, name)
         assert room in floor, f"{source.name}: its room is on no floor"

@@ -52,7 +52,7 @@ def test_an_alert_has_a_runbook() -> None:
 
 
 def test_pages_say_what_to_do_first() -> None:
-    """The text of a page has at most five lines, begins with the runbook's first step and has a cause."""
+    """A page has at most five lines, begins with the runbook's first step and has a cause."""
     sections = (ROOT / "docs" / "runbooks.md").read_text()
     for alert in (alert for alert in ALERTS if alert["labels"]["severity"] == "page"):
         lines = alert["annotations"]["description"].splitlines()
@@ -100,7 +100,7 @@ def test_groups_are_evaluated_in_order() -> None:
 
 
 def test_rules_use_metrics_that_exist() -> None:
-    """Every metric in a rule is declared, and every recorded series is recorded."""
+    """Every metric in a rule is declared, and every recorded series that a rule reads is recorded."""
     for rule in RULES:
         text = " ".join([rule["expr"], *rule.get("annotations", {}).values()])
         used = set(re.findall(r"\b(?:\w+:rankwatch_\w+:\w+)", text))
@@ -110,7 +110,7 @@ def test_rules_use_metrics_that_exist() -> None:
 
 
 def test_jobs_of_two_clusters_are_two() -> None:
-    """Every sum and join is by cluster, except over Prometheus' own metrics."""
+    """Every sum and join is by cluster, except for Prometheus's own metrics."""
     own = [rule for rule in RULES if rule.get("alert") != "RankwatchRulesLate"]
     labels = [(rule, match) for rule in own for match in re.findall(r"\b(?:by|on) \(([^()]*)\)", rule["expr"])]
     assert len(labels) > len(own)
@@ -119,7 +119,7 @@ def test_jobs_of_two_clusters_are_two() -> None:
 
 
 def test_who_may_wake_people() -> None:
-    """Only the listed alerts are pages; none is about the agent itself."""
+    """Only the listed alerts are pages, and none is about the agent itself."""
     pages = {rule["alert"] for rule in ALERTS if rule["labels"]["severity"] == "page"}
     on_jobs = {"RankDead", "JobRestarting", "RankUnresponsive", "JobStalled"}
     by_ras = {"CommunicatorStalled", "CommunicatorError"}
@@ -128,7 +128,7 @@ def test_who_may_wake_people() -> None:
 
 
 def test_a_site_sets_its_own(tmp_path: Path) -> None:
-    """A site's file changes only what it names, puts alerts in shadow and adds labels to pages."""
+    """A site's file changes only the thresholds that it names, puts alerts in shadow and adds labels to pages."""
     own = tmp_path / "own.yml"
     own.write_text("page_ranks: 64\nshadow: [StragglerRank, RankDead]\nslow_for: 30m\npage_labels: {team: ml}\n")
     made = build.build(SOURCES, build.read_thresholds(DEPLOY / "thresholds.yml", own))

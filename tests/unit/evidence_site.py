@@ -38,8 +38,7 @@ class Site:
         self.exporter = EvidenceExporter(self.config)
 
     async def start(self) -> None:
-        """Start the exporter and then the ranks. The exporter must register its variables before the ranks are
-        found."""
+        """Start the exporter and then the ranks, because the exporter must register its variables first."""
         context = lent("evidence", self.clock, ranks=self.ranks, evidence=self.board.of("evidence"), roots=Roots())
         await self.exporter.start(context)
         for rank, key in enumerate(self.keys):

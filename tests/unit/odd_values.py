@@ -41,8 +41,7 @@ class _Spot(NamedTuple):
 
 
 def _spots(bodies: Iterable[bytes]) -> list[_Spot]:
-    """Return the words of these texts, each pair of neighbours only once, so that rare words are as likely as
-    others."""
+    """Return the words of these texts, each pair of neighbours once, so that rare words are as likely as others."""
     spots: dict[tuple[bytes, ...], _Spot] = {}
     for body in bodies:
         words = list(_WORD.finditer(body))

@@ -288,8 +288,7 @@ def held(text: str) -> list[Held]:
     ("Abcd" + "E", 1, 1), ("ABCD" + "E", 1, 4), ("ABCD" + "A", 1, 0), ("aaaaaaaa" + "B", 1, 0),
 ])  # fmt: skip
 def test_which_goes(users: str, keep: int, goes: int | None) -> None:
-    """Bundles of closed pages go before bundles of open pages, and a user's surplus goes before a user's only
-    bundle."""
+    """Bundles of closed pages go before those of open pages, and a user's surplus before a user's only bundle."""
     assert evicted(held(users), keep) == goes
 
 
@@ -303,8 +302,7 @@ def test_the_limit_of_a_node() -> None:
 def test_what_the_command_refuses(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A missing directory, a missing permission and a job without ranks give messages with a remedy; a path is
-    accepted."""
+    """A missing directory, permission or rank gives a message with a remedy; a bundle can be given by path."""
     write(tmp_path, NAME, {}, summary(), 10)
     path = ["--path", str(tmp_path)]
     node = NodeDocument(

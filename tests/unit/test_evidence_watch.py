@@ -65,8 +65,7 @@ def test_hardware_that_fails_under_a_rank_is_an_occasion_once() -> None:
 
 
 def test_a_first_abnormal_exit_is_told_at_once() -> None:
-    """A job is failing once a rank exits by a signal or with a code, before any verdict; a normal exit is no
-    failure."""
+    """A job is failing once a rank exits by a signal or with a code, before any verdict; a normal exit is none."""
     watch = TroubleWatch(SILENCE)
     watch.look([view(0), view(1, "8")], 1.0)
     leaver, well = gone(0, "exited"), gone(1, "exited", ExitStatus(known=True), "8")
@@ -75,8 +74,7 @@ def test_a_first_abnormal_exit_is_told_at_once() -> None:
 
 
 def test_silence_longer_than_ever_is_an_occasion_once() -> None:
-    """A rank is silent if it completes nothing for longer than the limit and its longest pause; each silence counts
-    once."""
+    """A rank is silent, once each time, if it completes nothing for longer than the limit and its longest pause."""
     watch, quiet = TroubleWatch(SILENCE), [view(0, progress_seconds=1000.0)]
     assert watch.look(quiet, 1000.0 + SILENCE).occasions == ()
     assert watch.look(quiet, 1001.0 + SILENCE).occasions == (Occasion("7", "silent", "0"),)

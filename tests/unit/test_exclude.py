@@ -38,8 +38,7 @@ def test_points() -> None:
 
 
 def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nodes with enough points are printed as a table, a list for Slurm or JSON; four points of one user are too
-    few."""
+    """Nodes with enough points are printed as a table, a list for Slurm or JSON; one user's four points are too few."""
     asked: list[str] = []
 
     def samples(url: str, expression: str) -> list[Sample]:
@@ -63,8 +62,7 @@ def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def test_slurms_list_is_of_one_cluster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A list for Slurm with nodes of two clusters is refused, because sbatch would refuse it; the message names
-    both."""
+    """A list for Slurm with nodes of two clusters is refused, as sbatch would; the message names both clusters."""
     failures = [failure("a", str(job), cluster=cluster) for cluster in ("c1", "c2") for job in range(5)]
     monkeypatch.setattr("agent.core.prometheus.samples", lambda _url, text: failures if "dead" in text else [])
     arguments = ["--prometheus", "http://p", "--format", "slurm"]

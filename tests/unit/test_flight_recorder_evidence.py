@@ -59,8 +59,7 @@ def test_a_node_that_has_a_part_of_the_ranks_blames_nobody_else(scenario: str) -
 
 
 def test_a_rank_that_waits_itself() -> None:
-    """A rank that has not started the others' operation is blamed; if it waits in another group, it is only
-    mentioned."""
+    """A rank that has not started the others' operation is blamed, or only mentioned if it waits in another group."""
     said = "had not begun all_reduce no. 5 of group default_pg, which others here had"
     assert blamed(hang({0: 5, 2: 3}, {0: 5})) == {"2": said}
     names = {"0": "default_pg", "1": "tp"}

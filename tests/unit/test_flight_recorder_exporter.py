@@ -383,8 +383,7 @@ def test_a_file_system_that_hangs_costs_its_user_alone(node: Node, monkeypatch: 
 
 
 def test_where_dumps_are() -> None:
-    """The path of a dump comes from the environment, relative to the rank's directory; otherwise it is PyTorch's
-    default."""
+    """The path of a dump comes from the environment, relative to the rank's directory; PyTorch has a default."""
     for names, paths in (
         ({"TORCH_FR_DUMP_TEMP_FILE": "/a/r_", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b/r_"}, ["/a/r_3"]),
         ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b/r_", "HOME": "/h"}, ["/b/r_3"]),

@@ -99,8 +99,7 @@ def test_reused_inode_is_another_generation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_second_writer_at_the_front(tmp_path: Path, resumed: bool) -> None:
-    """If the front changed but the last line read still stands, reading goes on after that line, and this is
-    counted."""
+    """If the front changed but the last line read stands, reading goes on after that line, which is counted."""
     path, follower = begun(tmp_path, b"one\ntwo\nthree\n")
     with path.open("rb+") as second, path.open("ab") as first:
         second.write(b"uno\ndu")
@@ -189,8 +188,7 @@ LINE = re.compile(rb"L\d{6};")
 
 
 class Written:
-    """A file as its writer knows it: complete ``lines`` that no writer destroyed, and the unfinished last line
-    ``half``."""
+    """A file as its writer knows it: complete ``lines`` that no writer destroyed, and the unfinished line ``half``."""
 
     def __init__(self, handle: BinaryIO) -> None:
         self.handle = handle
@@ -305,8 +303,7 @@ def roots(tmp_path: Path) -> Iterator[Path]:
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(steps=st.lists(st.sampled_from((*STEPS, "look", "append", "checkpoint", "crash")), max_size=30))
 def test_no_line_lost_and_none_twice(roots: Iterator[Path], steps: list[str]) -> None:
-    """Whatever writers do, each line that exists at a poll is returned once, even if the agent restarts after a
-    crash."""
+    """Whatever writers do, each line that exists at a poll is returned once, even after a crash and restart."""
     root = next(roots)
     root.mkdir()
     world = World(root)

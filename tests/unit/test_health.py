@@ -59,8 +59,7 @@ def machine() -> Machine:
 def test_a_failed_check_concerns_the_ranks_that_stand_on_it(
     machine: Machine, subject: Subject, check: str, ranks: list[str]
 ) -> None:
-    """A GPU fault affects its rank, a NIC fault the rank near it, a node fault every rank; each one affects the
-    node."""
+    """A GPU fault affects its rank, a NIC fault the rank near it, a node fault every rank; each affects the node."""
     machine.checks.report(NODE, "gpu_driver_hung", CheckState.OK)
     machine.checks.latch(subject, check)
     assert machine.unhealthy() == [(rank, check) for rank in ranks]

@@ -271,8 +271,7 @@ def no_kill(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.slow
 async def test_one_that_cannot_be_killed_is_left_alone(no_kill: None) -> None:
-    """While a process cannot be killed, calls fail soon, none is started and a stop returns; afterwards calls
-    succeed."""
+    """While a process cannot be killed, calls fail soon, no other starts, and a stop returns; later calls succeed."""
     bench = Bench()
     pid, loop = (await bench.do()).pid, asyncio.get_running_loop()
     with pytest.raises(HelperHung):
@@ -383,8 +382,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("what", ["nothing", "stop"])
 def test_a_killed_agent_takes_its_helper_along(what: str) -> None:
-    """Its helper exits within a second after a kill of the agent, even a helper that cannot read the end of its
-    input."""
+    """A second after a kill of the agent its helper has exited, even one that cannot read the end of its input."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/unit'}"}
     with subprocess.Popen(
         [sys.executable, "-c", AGENT, what], stdout=subprocess.PIPE, text=True, env=environment

@@ -104,8 +104,7 @@ def test_answers_are_in_the_order_of_requests() -> None:
 
 @pytest.mark.slow
 def test_a_user_whose_call_hangs_is_asked_for_nothing_more() -> None:
-    """While a user's call hangs, the user gets no replies and no second thread; afterwards the user gets replies
-    again."""
+    """While a user's call hangs, the user gets no replies and no second thread; later the user gets replies again."""
     hanging, before = Hanging(), set(threading.enumerate())
     requests = ByUser(hanging.read)
     assert requests.answers([Request(1, 10), Request(2, 20)], 0.05) == [None, 20]

@@ -32,8 +32,7 @@ NOTHING_OF = {"rankwatch_communicator_lost_operations_total", "rankwatch_communi
 
 
 def records(pid: int) -> bytes:
-    """Return records of every kind of one rank in a communicator of two; pid 7 comes last, and pid 8 lost some
-    records."""
+    """Return records of all kinds of one rank in a communicator of two; pid 7 comes last, and pid 8 lost some."""
     header = {"rank": pid - 7, "n_ranks": 2, "pid": pid}
     numbers = range(4) if pid == 7 else (0, 1, 3)
     timed = [line(sn, coll_exec_time_us=100 * (pid - 6), **header) for sn in numbers]

@@ -105,8 +105,7 @@ def test_who_finds_no_room_takes_that_of_the_longest_idle(tmp_path: Path) -> Non
 
 
 def test_a_communicator_ends_when_another_took_its_place(tmp_path: Path) -> None:
-    """If a new communicator has the same rank, size and name, the old one ends after ten minutes instead of six
-    hours."""
+    """If a new communicator has the same rank, size and name, the old one ends after ten minutes, not six hours."""
     life = Life(tmp_path)
     life.write(line(0, id="0xabc", n_ranks=4))
     life.pass_time(LOOK_SECONDS)

@@ -222,8 +222,7 @@ def test_a_file_server_whose_clock_is_behind(node: Node) -> None:
 
 
 def test_several_writers(node: Node) -> None:
-    """A file that two ranks of one user hold belongs to neither; one that ranks of two users hold belongs to its
-    owner."""
+    """A file that two ranks of one user hold belongs to neither; one that two users hold belongs to its owner."""
     path = node.write(100)
     for rank in (0, 1):
         node.add_rank(rank)
@@ -360,8 +359,7 @@ def left_out(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_series_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Above the series budget the rows of the smallest messages are left out and counted; a new write returns its
-    budget."""
+    """Above the budget the rows of the smallest messages are left out and counted; a new write returns its budget."""
     node = Node(tmp_path, admit=Admission(per_rank=6))
     node.add_writer(rows=3)
     node.looks()

@@ -54,8 +54,7 @@ def test_a_recorded_file_of_2_29() -> None:
 
 
 def test_names_that_are_not_escaped() -> None:
-    """Quotes, backslashes and braces in a name are read; lines with a line feed or with labels in a name are
-    malformed."""
+    """Quotes, backslashes and braces in a name are read; a line feed or labels in a name make its lines malformed."""
     rows, skipped = recorded("00000000-0000-4000-8000-000000000002")
     assert ({key.comm_name: row.bytes_per_second for key, row in rows.items()}, skipped) == (
         {'say "hi"': 100e9, "back\\slash": 101e9, "ends in \\": 102e9, "brace} 7": 104e9}, {"malformed": 6},

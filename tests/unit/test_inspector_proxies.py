@@ -30,8 +30,7 @@ KEY = ("abc", 1, Counted.PROXY, ("send", "3"))
 
 
 def traced(*traces: dict[str, Any], aggregate: Aggregate | None = None) -> tuple[Aggregate, Counter[Result]]:
-    """Return the totals of a batch of rank 1 of 4 (communicator abc) with these traces, and the results of its
-    lines."""
+    """Return the totals of a batch of rank 1 of 4 (communicator abc) with these traces, and the lines' results."""
     aggregate, results = aggregate or fresh(), Counter[Result]()
     batch = marker(0, proxy_records=len(traces)) + b"".join(dumped(proxy_trace=trace) for trace in traces)
     take(batch, lambda _: aggregate, results)
@@ -93,8 +92,7 @@ def test_they_end_with_their_communicator() -> None:
 
 
 def test_an_expired_writer_leaves_its_times_to_the_next_of_its_rank() -> None:
-    """An expired writer's times go on while its successor has the same connection, and then end; its budget is
-    freed."""
+    """An expired writer's times go on while its successor has the connection, and then end; the budget is freed."""
     totals = WriterTotals.of(traced(FLAT_SEND)[0], caught_up=True)
     writer = WriterTotals(totals.writer_key, True, 0, frozenset({("abc", 1)}), {}, since_start=totals.since_start)  # noqa: FBT003
     labels = {(writer.writer_key, "abc", 1): RankLabel("7", "42")}

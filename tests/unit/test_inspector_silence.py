@@ -76,8 +76,7 @@ def test_a_process_that_did_not_ask_is_never_judged(value: str) -> None:
     ({"NCCL_INSPECTOR_PROM_DUMP": "off"}, None),
 ])  # fmt: skip
 def test_settings_that_write_no_lines(changes: dict[str, str], reason: SilenceCause | None) -> None:
-    """Without plugin, dump thread or interval, or in Prometheus mode, a process is silent; numbers are read as by
-    atoi."""
+    """Without plugin, dump thread or interval, or in Prometheus mode, a process is silent; numbers are read by atoi."""
     assert silence_of(facts(**changes), PATHS) is reason  # type: ignore[arg-type]  # names of variables
 
 
@@ -118,8 +117,7 @@ def test_each_process_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_who_showed_no_record() -> None:
-    """A rank process is judged by its settings, of limited length, from its grace period to its first record or
-    exit."""
+    """A rank process is judged by its settings from the end of its grace period to its first record or exit."""
     clock = FakeClock()
     table = RankTable(clock, "here")
     table.keep_variables(RECORDING_VARIABLES)

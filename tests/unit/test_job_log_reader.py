@@ -114,8 +114,7 @@ def held(path: str = "/x", rank: str = "2") -> ClaimedLog:
 def test_what_proves_whose_a_log_is(
     uid: int, name_id: str | None, holds: ClaimedLog | None, path: str, claim: ClaimedLog | None
 ) -> None:
-    """A log is a job's by a rank that writes it, the id in its name or its pod's directory, if the job's user or root
-    owns it."""
+    """A log is a job's by a writer, the id in its name or its pod's directory, if the job's user or root owns it."""
     known = job(uids=frozenset({1000}), pods=frozenset({POD}))
     assert claimed(path, uid, name_id, holds, {"4711": known}, {"4711": [known]}) == claim
 
@@ -179,8 +178,7 @@ def test_a_batch_scripts_output_is_its_jobs(unnamed: Node) -> None:
     ("slurmstepd: [4711.batch]", 0, OWNER + 1),
 ], ids=["not-roots", "another-job", "another-step", "another-user"])  # fmt: skip
 def test_what_is_no_batch_script_of_the_job(unnamed: Node, title: str, uid: int, script_uid: int) -> None:
-    """A script proves nothing if its slurmstepd is not root's, of another job or step, or if the script is another
-    user's."""
+    """A script proves nothing if its slurmstepd is not root's or of another job or step, or if its user is another."""
     slurm_step(unnamed, unnamed.write("slurm.txt", "ValueError: x\n"), title, uid)
     unnamed.run(3001, unnamed.logs / "slurm.txt", parent=3000, comm="slurm_script", uid=script_uid)
     assert counts(unnamed.look()) == {}
@@ -258,8 +256,7 @@ def mounts(path: Path, kind: str) -> str:
 
 @pytest.mark.parametrize(("kind", "shared"), [("lustre", True), ("nfs4", True), ("fuse.beegfs", True), ("ext4", False)])
 def test_one_node_reads_what_many_see(node: Node, kind: str, shared: bool) -> None:
-    """On a shared file system a node reads a log only if a local process has it open or the job's first rank runs
-    there."""
+    """On a shared file system a node reads a log if a local process has it open or the job's first rank is local."""
     log = node.write("4711.out")
     (node.proc / "self/mountinfo").write_text(mounts(node.logs, kind))
     without_first = job()._replace(ranks=job().ranks[1:])

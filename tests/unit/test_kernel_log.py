@@ -167,8 +167,7 @@ def test_what_is_mounted_and_how() -> None:
 
 
 def test_the_nodes_mounts_are_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mounts of init are read, otherwise the agent's own; without either, or above the limit, the result is
-    None."""
+    """The mounts of init are read, otherwise the agent's own; without either, or above the limit, none are."""
     roots = Roots(tmp_path / "proc", tmp_path / "sys", tmp_path / "run")
     assert read_mounted(roots, ["dm-1"]) is None
     named = roots.sys / "class/block/dm-1/dm/name"

@@ -157,8 +157,7 @@ async def test_lines_of_an_outage_of_the_agent_are_told(log: Path) -> None:
 
 
 async def test_a_thread_is_its_process(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    """If a line names a process or one of its threads, the agent's log names the rank; a thread that has exited has
-    none."""
+    """If a line names a process or one of its threads, the agent's log names the rank; an exited thread has none."""
     caplog.set_level("INFO")
     node.add_rank(4711, 3)
     node.put(node.root / "proc/4799/status", "Name:\tpython3\nState:\tD (disk sleep)\nTgid:\t4711\nPid:\t4799\n")
@@ -403,8 +402,7 @@ def test_alike_events_are_put_together_up_to_a_recovery() -> None:
 
 
 async def test_one_place_that_fails_several_users_programs(node: Node) -> None:
-    """A GPU fault blames the program, however often it occurs; at one unit under several users it warns about the
-    GPU."""
+    """A GPU fault blames the program, however often it occurs; at one unit under several users it blames the GPU."""
     async with node.running():
         for number, user in enumerate([1000] * REPEAT_USERS + list(range(1001, 1000 + REPEAT_USERS))):
             assert node.failed() == set()

@@ -373,8 +373,7 @@ def test_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_lines_result_comes_first(node: MadNode, tmp_path: Path) -> None:
-    """A file written in a container belongs to the job of its writer's control group; a printed result beats a
-    table's."""
+    """A file written in a container belongs to its control group's job; a printed result comes before the table's."""
     node.write(0, "ends")
     write_table(tmp_path, "812", 0, "m,7,samples_per_second,8\nm,8,tok,8\n")
     assert node.look(20.0) == {

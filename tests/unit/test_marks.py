@@ -81,8 +81,7 @@ def test_marks_are_few() -> None:
 
 
 def test_a_full_book_is_shared() -> None:
-    """In a full book the user with the most marks loses the oldest; among equal users the oldest mark of all is
-    dropped."""
+    """In a full book the user with the most marks loses the oldest; among equal users the oldest of all is dropped."""
     book, owners = MarkBook(), {f"a{number}": frozenset({ANN}) for number in range(MAX_MARKS)} | OWNERS
     for number in range(MAX_MARKS):
         assert book.add(request(f"a{number}"), ANN, owners, number * MINUTE_SECONDS, 1000.0) == ""

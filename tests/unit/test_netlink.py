@@ -79,8 +79,7 @@ def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_real_kernel_understands() -> None:
-    """The real kernel accepts the headers and attributes: it finds the loopback device and no device of another
-    name."""
+    """The real kernel accepts our headers and attributes: it finds the loopback device, and no unknown device."""
     by_name, kind, none = 3, 18, "none-such0"
     with netlink.open_channel(netlink.ROUTE) as channel:
         assert dict(attributes(channel.ask(kind, b"\0" * 16 + attribute(by_name, b"lo\0"))[16:]))[by_name] == b"lo\0"

@@ -298,8 +298,7 @@ async def test_no_driver(start: Start) -> None:
 
 
 async def test_a_node_without_a_driver_is_looked_at_seldom(start: Start) -> None:
-    """Without a driver NVML is called only every ABSENT_SECONDS and no helper is kept; a driver loaded later is
-    found."""
+    """Without a driver NVML is called every ABSENT_SECONDS and no helper is kept; a driver loaded later is found."""
     async with start({"init": "!9"}, looks=0) as bench:
         for after, calls in ((INTERVAL_SECONDS, 1), (ABSENT_SECONDS - 1.0, 1), (1.0, 2)):
             with pytest.raises(NoData):
@@ -333,8 +332,7 @@ async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.M
 
 
 async def test_a_helper_that_crashes_is_an_error(start: Start) -> None:
-    """If the helper crashes, the update fails without a check for a hung driver, and the next one starts a new
-    helper."""
+    """If the helper crashes, the update fails, but no check for a hung driver; the next one starts a new helper."""
     async with start() as bench:
         for child in await asyncio.to_thread(children):
             os.kill(int(child), 9)

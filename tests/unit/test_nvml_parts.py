@@ -150,8 +150,7 @@ def link(up: bool | None = True, number: int = 0, **errors: int) -> Link:
 
 
 def test_flagged_links() -> None:
-    """A rising counter flags the look; 15 flagged of 30 looks pass the check, 16 fail it; a steady counter does not
-    flag."""
+    """A rising counter flags a look, a steady or fallen one does not; 15 flags in 30 looks pass the check, 16 fail."""
     nvlinks = NvLinks()
     for count in range(FLAGGED_LOOKS + 1):
         view = nvlinks.look([link(replay=5, recovery=count), link(number=1, replay=5)])
@@ -165,8 +164,7 @@ def test_flagged_links() -> None:
 
 
 def test_errors_of_all_links_never_fall() -> None:
-    """The sum of link errors grows by each link's increase, even if a counter restarts; impossible counts are
-    dropped."""
+    """The sum of link errors grows by each link's increase, even after a counter's restart; huge counts are dropped."""
     nvlinks = NvLinks()
     looks: list[dict[str, int]] = [{"crc": 5}, {}, {"crc": 6}, {"crc": 2, "replay": 1}]
     seen = [nvlinks.look([link(number=0, **errors), link(number=1, crc=100)]).errors for errors in looks]

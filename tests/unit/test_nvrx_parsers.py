@@ -224,8 +224,7 @@ def test_a_requeued_job_has_a_new_recovery(earlier: list[tuple[str, float, int]]
 
 
 def test_scores_follow_their_heading() -> None:
-    """Six scores follow a heading; the next report of a kind replaces the previous one; scores without heading do not
-    count."""
+    """Six scores follow a heading; the next report of a kind replaces the previous one; scores need a heading."""
     scores = [f"  Rank={rank} Node=n Score=0.{rank}" for rank in range(1, 9)]
     sums = heard(scores[0], "GPU relative performance:", *scores)
     assert sums.scores == {(str(rank), "relative"): rank / 10 for rank in range(1, 7)}

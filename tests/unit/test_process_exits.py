@@ -209,8 +209,7 @@ class OwnedScanner(Scanner):
 async def test_each_state_is_used_on_the_thread_of_its_owner(
     tmp_path: Path, child: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a rank's discovery to its OOM kill, only the loop uses the table and only the scanner's thread the
-    scanner."""
+    """From discovery to OOM kill, only the loop uses the table, and only the scanner's thread uses the scanner."""
     monkeypatch.setattr("exporters.process.exporter.Scanner", OwnedScanner)
     monkeypatch.setattr(exits_module, "from_zombie", off_the_loop(exits_module.from_zombie))
     proc, group = await asyncio.to_thread(ProcTree, tmp_path / "proc"), tmp_path / "sys/fs/cgroup/job/memory.events"

@@ -169,6 +169,5 @@ A_USERS = Owner("user", "1000")
     ((DAEMON, *[TASK] * (MAX_ANCESTORS + 1)), A_USERS),
 ])  # fmt: skip
 def test_slurms_daemon_as_an_ancestor(chain: tuple[dict[str, object], ...], expected: Owner, node: Node) -> None:
-    """A slurmstepd among the ancestors proves the job if it and its ancestors run as root, outside of a login
-    session."""
+    """A slurmstepd ancestor proves the job if it and its ancestors run as root, outside of a login session."""
     assert tree(node, *chain) == expected

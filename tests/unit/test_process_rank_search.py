@@ -20,8 +20,7 @@ def node(tmp_path: Path) -> Node:
 
 @pytest.mark.parametrize("thread", ["NCCL RAS", "NCCL Progress 0", "pt_nccl_watchdg", "pt_nccl_heartbt"])
 def test_thread_makes_a_rank(node: Node, thread: str) -> None:
-    """A process with a thread of NCCL or of PyTorch's NCCL process group is a rank; an inherited RANK alone is no
-    proof."""
+    """A process with a thread of NCCL or of PyTorch's NCCL process group is a rank; an inherited RANK is no proof."""
     node.proc.add(9, threads={8: "NCCLx", 7: "nccl", 6: "cuda-EvtHandlr", 5: "python3"}, environment={"RANK": "3"})
     node.proc.add(10, threads={11: thread}, environment={"RANK": "3", "SECRET": "x"})
     facts = node.look().new
@@ -121,8 +120,7 @@ def test_ranks_of_gloo_are_counted(node: Node) -> None:
 
 
 def test_what_names_no_rank(node: Node) -> None:
-    """A rank without a size, outside its size, or that is no number names no rank; Slurm's variables alone do not
-    either."""
+    """A rank without a size, outside its size, or that is no number names no rank; Slurm's variables alone do not."""
     for pid, environment in enumerate(
         (
             {"RANK": "0"},
@@ -150,8 +148,7 @@ def test_ranks_with_nccl_do_not_count(node: Node) -> None:
 
 
 def test_ranks_where_configured(node: Node) -> None:
-    """With the option, processes become ranks SETTLED_SECONDS after their start, and no longer count as without
-    NCCL."""
+    """With the option, processes become ranks after SETTLED_SECONDS, and no longer count as processes without NCCL."""
     node.without_nccl = True
     gloo_job(node)
     assert node.evidence() == {}

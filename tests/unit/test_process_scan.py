@@ -86,8 +86,7 @@ def test_a_clock_that_is_set_counts_for_the_next_rank(node: Node) -> None:
 
 
 def test_writer_in_another_pid_namespace(node: Node) -> None:
-    """A writer's pid is matched in its pid namespace; among equal pids, the process that holds the file open is
-    linked."""
+    """A writer's pid is matched in its pid namespace; of equal pids, the process that holds the file open counts."""
     first, writer_key = node.log(7, "a")
     second, _ = node.log(7, "b")
     node.proc.add(100, namespace_pids=(100, 7), files={3: first})
@@ -356,8 +355,7 @@ def test_descriptors_closed_by_death(node: Node, how: dict[str, object]) -> None
 
 
 def test_blocked_thread(node: Node) -> None:
-    """A vital thread in state D with an unchanged switch count is blocked since its first such look; a switch ends
-    this."""
+    """A vital thread in state D is blocked since its first such look, until its count of switches changes."""
 
     def blocked_since(switches: int, after: float = THREADS_SECONDS) -> float | None:
         node.proc.add(10, threads={11: "NCCL Progress 0"}, thread_states={11: ("D", switches)})

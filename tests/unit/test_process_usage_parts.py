@@ -60,8 +60,7 @@ def test_schedstat(text: str, nanoseconds: int | None) -> None:
     ([], "other"),
 ])  # fmt: skip
 def test_waits(frames: Sequence[str], wait: str) -> None:
-    """A function of a file system or driver anywhere in the stack gives the cause; without one, a wait for pages
-    does."""
+    """A function of a file system or driver anywhere in the stack gives the cause, otherwise a wait for pages."""
     assert wait_of(frames) == wait
 
 
@@ -148,8 +147,7 @@ def write_group(directory: Path, *, cpu: int | None = None, throttled: str = "")
 
 
 def test_paths_of_both_versions(tmp_path: Path) -> None:
-    """Version 2 is at the top, or in `unified` next to version 1; groups above count for quotas, the root never
-    does."""
+    """Version 2 is at the top, or in `unified` next to version 1; groups above, except the root, count for quotas."""
     base = tmp_path / "fs/cgroup"
     base.mkdir(parents=True)
     mixed = group_paths({"": "/a/b", "cpu,cpuacct": "/c"}, tmp_path)

@@ -96,8 +96,7 @@ def test_bounds(table: Table) -> None:
 
 
 def test_a_rank_that_ras_misses(table: Table) -> None:
-    """A rank that RAS misses for 15 s is unresponsive; newer records contradict RAS; a report with the rank makes it
-    alive."""
+    """A rank that RAS misses for 15 s is unresponsive, unless newer records contradict; a report makes it alive."""
     key = table.add(1, environment(1))
     table.tick(BINDING_SECONDS)
     missed = RasSilence(table.clock.monotonic(), table.clock.time(), reports=2)

@@ -210,8 +210,7 @@ def after(report: Report, seconds: float) -> list[tuple[int, str]]:
 
 
 def test_a_rank_that_left_is_waited_for_once_nothing_is_launched_for_minutes() -> None:
-    """Ranks that left while the others have equal counts are suspects after LEFT_SECONDS; if half left, it is a
-    teardown."""
+    """Ranks that left while the others have equal counts are suspects after LEFT_SECONDS, unless half of all left."""
     three = [rank(number, number, AllReduce=5) for number in range(3)]
     for ranks, gone, seconds, suspected in (
         (three, (3,), LEFT_SECONDS - 1.0, []),
@@ -262,8 +261,7 @@ def test_watches_outlive_the_agent() -> None:
 
 
 def test_a_communicator_keeps_its_name() -> None:
-    """If two communicators have one hash and the first ends, the second keeps its name and times, even after a
-    restart."""
+    """If two communicators have one hash and the first ends, the second keeps name and times, even after a restart."""
     first, second, third = (reduced(WORLD, {0: count, 1: 4}) | {"secondary_hash": f"{count}:0"} for count in (5, 6, 7))
     known: Sequence[SavedJob] = ()
     for seconds, groups in enumerate(((first, second), (second,), (third, second), (second, first))):
@@ -346,8 +344,7 @@ def test_two_orders_of_the_same_size_name_nobody() -> None:
 
 
 def series(report: Report, world_size: int | None, polls: int = 2) -> dict[tuple[str, ...], float]:
-    """Return the series after ``polls`` equal reports, keyed by family (without its prefix) and labels after the
-    job's."""
+    """Return the series after ``polls`` reports, keyed by family (without its prefix) and labels after the job's."""
     watches: dict[str, Watch] = {}
     for poll in range(polls):
         watches = watch(watches, report.communicators, 1000.0 + poll)
@@ -462,8 +459,7 @@ def report_of_stall(report_seconds: list[float]) -> JobReport:
 
 
 def test_what_a_bundle_has_of_a_stalled_job() -> None:
-    """A bundle has the time between equal reports as the stall; suspects are named if their rank in the job is
-    known."""
+    """A bundle has the time between equal reports as the stall; suspects need a known rank in the job."""
     assert evidence.stalls({"7": report_of_stall([1000.0])}) == {}
     report = report_of_stall([1000.0, 1030.0])
     assert evidence.stalls({"7": report}) == {"7": 30.0}

@@ -141,8 +141,7 @@ async def test_a_stream_that_ends_wakes_and_so_does_the_next() -> None:
 
 
 async def test_streams_that_do_not_last_are_tried_ever_more_seldom() -> None:
-    """Each stream that ends soon doubles the wait, up to a minute; a stream that lasted a minute resets it to a
-    second."""
+    """Each stream that ends soon doubles the wait, up to a minute; one that lasted a minute resets it to a second."""
 
     async def wait(here: Station) -> float:
         began = here.clock.now

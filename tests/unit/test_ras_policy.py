@@ -118,8 +118,7 @@ def test_a_job_is_asked_at_one_address_and_two_jobs_there_each_in_its_role() -> 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.999])
 def test_the_first_query_for_labels_waits(jitter: float) -> None:
-    """The first query for labels waits, because other sources may name the processes; nodes spread theirs over
-    minutes."""
+    """The first query for labels waits for other sources of names; nodes spread their first queries over minutes."""
     assert first_wait_seconds("labels", jitter) == pytest.approx(60.0 + 300.0 * jitter)
     assert first_wait_seconds("reporter", jitter) == pytest.approx(7.0 * jitter)
 

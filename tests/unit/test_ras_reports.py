@@ -224,8 +224,7 @@ def test_text_ranks_of_the_one_largest_communicator_are_the_jobs() -> None:
 
 
 def test_text_ranks_of_smaller_communicators_are_found_by_their_place() -> None:
-    """A rank of a smaller communicator gets its number from the largest one, or none if the largest does not name
-    it."""
+    """A rank of a smaller communicator has the number that the largest one gives, or none."""
     small = ROW.replace("    0 ", "    1 ", 1).replace("  8         7 ", "  4         2 ")
     other = "  Rank 3 -- GPU 2 managed by process 78 on node 10.0.0.1"
     parsed = text(paragraph(0, 0xAB, rank_line(5)) + paragraph(1, 0xCD, rank_line(1), other), f"{ROW}\n{small}")

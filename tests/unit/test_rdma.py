@@ -103,8 +103,7 @@ def test_what_is_expected(looks: list[tuple[list[RdmaDevice], set[tuple[str, str
 
 
 def test_a_device_in_another_network_namespace_is_not_missed() -> None:
-    """A device hidden by a network namespace is not judged; if its function is removed or the mode changes, it is
-    missing."""
+    """A device hidden by a network namespace is not judged; without its function, or in another mode, it is missing."""
     baseline, pci = Baseline(), device().pci
     assert fall_short(baseline, device()) == fall_short(baseline, hidden=[pci]) == set()
     assert [(function.missing, function.hidden) for function in baseline.functions.values()] == [(False, True)]

@@ -11,8 +11,7 @@ RANK = RankLabel("1", "0")
 
 
 def test_late_share_of_the_last_minute() -> None:
-    """A rank that others wait for 1.5 s of every 5 s is 30 % late; without a minute of counters its share is
-    unknown."""
+    """A rank that others wait for 1.5 s of every 5 s is 30 % late; the share needs counters of a whole minute."""
     clock = FakeClock()
     book = SpeedBook(clock)
 

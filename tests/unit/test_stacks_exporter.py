@@ -190,8 +190,7 @@ async def test_a_bundle_has_suspects_and_two_others(node: Node) -> None:
 
 
 def test_the_program_must_be_roots(tmp_path: Path) -> None:
-    """A missing program is a failure only if the configuration requires it; one that other users may write never
-    runs."""
+    """A missing program is a failure only if the configuration requires it; one that others may write never runs."""
     anybodys, missing = script(tmp_path / "anybodys", "true"), str(tmp_path / "none")
     anybodys.chmod(0o777)
     configs = (
@@ -294,8 +293,7 @@ def test_a_recorded_stack() -> None:
 
 
 def test_lines_do_not_tell_stacks_apart() -> None:
-    """Two ranks on different lines of one loop have the same stack; another caller five calls up makes a different
-    one."""
+    """Two ranks on different lines of one loop have one stack; another caller five calls up makes another stack."""
     calls = [frame(name) for name in "abcde"]
     one, same = (stack(answer(thread(frame("a", line=line), *calls[1:]))) for line in (3, 4))
     assert one.label == same.label == stack(answer(thread(*calls, frame("z")))).label
@@ -343,6 +341,5 @@ def test_no_python() -> None:
     ("aabcdefg", ""), ("aaaaaaaa", ""), ("", ""),
 ])  # fmt: skip
 def test_who_is_elsewhere(stacks: str, elsewhere: str) -> None:
-    """Of at least four ranks, those with a rare stack (at most a quarter) are elsewhere if over half share another
-    one."""
+    """Ranks with a stack of a quarter or less are elsewhere, if more than half of at least four share another stack."""
     assert "".join(others({str(rank): stack for rank, stack in enumerate(stacks)})) == elsewhere

@@ -94,8 +94,7 @@ def test_a_login_is_seen_from_a_control_group_namespace(node: Node) -> None:
 
 
 def test_pbs_hook_escapes_the_job_id() -> None:
-    """OpenPBS escapes a server's hyphen and an array's brackets in the group: 'pbspro-%s.slice' %
-    systemd_escape(jobid)."""
+    """OpenPBS escapes a server's hyphen and an array's brackets: 'pbspro-%s.slice' % systemd_escape(jobid)."""
     groups = [group_of(f"/pbspro.slice/pbspro-{name}.slice") for name in (r"12.pbs\x2dserver", r"12\x5b3\x5d.server")]
     assert [group.name for group in groups if group] == ["12.pbs-server", "12[3].server"]
 
@@ -134,8 +133,7 @@ def test_a_helper_of_a_rank_that_it_kills_is_no_death(table: Table) -> None:
 
 
 def test_titles_made_to_be_slow_do_not_hold_the_loop(table: Table) -> None:
-    """1,024 processes of one user, 64 for each number, with titles that make the pattern backtrack, take little
-    time."""
+    """Titles of 1,024 processes, 64 for each number, on which the pattern backtracks, take little time."""
     title = ("VLLM::" + "_AA1" * 64)[:255] + "_"
     for pid in range(1, 1025):
         env = {"SLURM_JOB_ID": "9", "RANK": str(pid // 64), "WORLD_SIZE": "4096"}

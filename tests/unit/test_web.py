@@ -267,8 +267,7 @@ async def test_the_peer_with_most_connections_loses_one() -> None:
 
 
 async def test_a_peer_that_is_answered_on_all_connections_loses_one_to_another() -> None:
-    """If one peer has all connections, with requests in progress, a new peer is served and the first peer's oldest
-    ends."""
+    """If all connections have requests of one peer, a new peer is served and the first peer's oldest one ends."""
     held = GET.replace(b"/small", b"/held")
     async with serving(ServerLimits(connections=2)) as served:
         name_peers(served)
