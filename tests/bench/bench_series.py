@@ -1,10 +1,8 @@
-"""Counts the series of one node with eight ranks, by exporter: eight GPUs (the stub of NVIDIA's library) and eight
-NICs.
+"""Counts the series of one node with eight ranks, by exporter: eight GPUs (stub of NVIDIA's library) and eight NICs.
 
 .venv/bin/python tests/bench/bench_series.py
 
-The ranks are those of ``rankwatch simulate``, with Inspector's records; hardware and configuration are the shipped
-defaults."""
+The ranks are those of ``rankwatch simulate``, with Inspector's records; hardware and configuration are the defaults."""
 
 from __future__ import annotations
 

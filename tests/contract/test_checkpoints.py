@@ -97,8 +97,7 @@ def bench(name: str, root: Path, state: StateFile) -> Bench:
 
 
 async def looked(made: Bench, arrive: Callable[[], object] = lambda: None) -> list[Metric]:
-    """Run an exporter for some looks, and call ``arrive`` after the first one; return its families, if it has a
-    source."""
+    """Run an exporter for some looks, with ``arrive`` after the first; return its families if it has a source."""
     await made.begin()
     with suppress(NoData):
         for number in range(LOOKS):

@@ -27,7 +27,7 @@ DASHBOARDS: dict[str, dict[str, Any]] = {path.stem: json.loads(path.read_text())
 
 
 def all_panels(name: str) -> list[dict[str, Any]]:
-    """Return a dashboard's panels with those of rows that are closed, without the rows."""
+    """Return a dashboard's panels, including those in closed rows, without the rows."""
     listed = DASHBOARDS[name]["panels"]
     return [panel for outer in listed for panel in (outer, *outer.get("panels", ())) if panel["type"] != "row"]
 

@@ -1,4 +1,4 @@
-"""The shape of the rules: any ruler can run them, and a reader can follow them."""
+"""The rules' shape: any ruler can run them, and a reader can follow them."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from agent.app.config import AgentConfig
 from agent.ranks.rank.numbers import NUMBERS
 from exporters.rdma.families import COUNTER, HARDWARE_COUNTER, TELLING, TELLING_OF_DRIVER
 
-MAX_LINES = 1300  # Of all sources together
-MAX_COLUMNS = 120  # Of a line of a source
-MAX_RECORDINGS = 90  # In all sources
-MAX_DEPTH = 2  # Of recordings that read recordings, below an alert
+MAX_LINES = 1300  # lines of all sources
+MAX_COLUMNS = 120  # columns of a line
+MAX_RECORDINGS = 90  # recordings in all sources
+MAX_DEPTH = 2  # recordings below an alert, one upon the other
 MAX_EXPRESSION = 26
-"""Lines of MAX_COLUMNS that an expression fills as built."""
+"""A built expression fits on this many lines of MAX_COLUMNS."""
 RECORDING = re.compile(r"\b\w+:rankwatch_\w+:\w+")
 
 
 def depth(expression: str) -> int:
-    """Return how many recordings stand below an expression, one upon the other."""
+    """Return the number of levels of recordings below an expression."""
     return max((1 + depth(RECORDED[name]) for name in RECORDING.findall(expression)), default=0)
 
 
@@ -82,7 +82,7 @@ def test_agents_and_rules_judge_by_the_same_numbers(tmp_path: Path) -> None:
     "verdict: {end_seconds: 20, end_seconds: 30}",
 ])  # fmt: skip
 def test_a_wrong_verdict_is_refused(text: str, tmp_path: Path) -> None:
-    """A file that is no agent's configuration builds no rules."""
+    """`build.py` refuses a file that is no agent configuration."""
     config = tmp_path / "rankwatch.yml"
     config.write_text(text)
     with pytest.raises(build.RulesError, match=r"rankwatch\.yml"):

@@ -1,9 +1,8 @@
-"""How many series a node of eight ranks has by default, as far as that can be counted without hardware and processes.
+"""The default number of series of a node with eight ranks, as far as it can be counted without hardware and processes.
 
-Counted are the exporters inspector (a simulated job's records), nvml (the stub of NVIDIA's library), rdma, netdev and
-kernel_log (made-up trees), and the agent's own. What the others have is taken from docs/benchmarks.md, where
-tests/bench/bench_series.py counts all of it on a node.
-"""
+The test counts inspector (a simulated job's records), nvml (the stub of NVIDIA's library), rdma, netdev and kernel_log
+(recorded trees), and the agent's own series. The other numbers come from docs/benchmarks.md, where
+tests/bench/bench_series.py counts all series on a node."""
 
 from __future__ import annotations
 
@@ -28,9 +27,9 @@ RANKS = 8
 TP = 4
 MOST_PER_RANK = 134
 NOT_COUNTED = {"ranks": 92, "health": 23, "process": 55}
-"""Of docs/benchmarks.md; ranks have data loaders and major page faults, and their control groups pressure."""
+"""From docs/benchmarks.md: ranks with data loaders and major page faults, and control groups with pressure."""
 ABSENT = ("amdgpu", "flight_recorder", "inspector_prom", "madengine", "nixl_ep", "nvrx", "ras", "storage")
-"""Exporters that find nothing on the node."""
+"""Exporters without a source on the node."""
 CALLED = {"flight_recorder": None, "inspector_prom": None, "nvml": True, "nvrx": None, "ras": None, "storage": None}
 """Helpers, and whether one was called."""
 ASKED = re.compile(r"\brankwatch_[a-z0-9_]+\b")
@@ -51,7 +50,7 @@ def write_records(directory: Path) -> None:
 
 
 def make_devices(sys_root: Path) -> None:
-    """Copy the made-up ConnectX and a network device once for each rank."""
+    """Copy the recorded ConnectX and a network device once for each rank."""
     rdma, net = DATA / "rdma/sys/class/infiniband/mlx5_0", DATA / "netdev/sys/class/net/ens1f0np0"
     for number in range(RANKS):
         shutil.copytree(rdma, sys_root / f"class/infiniband/mlx5_{number}", ignore=shutil.ignore_patterns("device"))
@@ -59,7 +58,7 @@ def make_devices(sys_root: Path) -> None:
 
 
 def shown(name: str, root: Path, section: str = "enabled: auto") -> int:
-    """The series that an exporter has over ``root`` from its second look on."""
+    """Return the number of an exporter's series on ``root`` from its second look on."""
 
     async def look() -> int:
         bench = Bench(name, root, section)
@@ -73,7 +72,7 @@ def shown(name: str, root: Path, section: str = "enabled: auto") -> int:
 
 
 def agents_own(series: dict[str, int]) -> int:
-    """The series of the agent itself, by the number that each of these has."""
+    """Return the number of the agent's own series, given the number of each source's series."""
     exporters = (ExporterStatus(name, up=True, present=name not in ABSENT) for name in exporter_names())
     snapshot = SelfSnapshot(
         age_seconds=90.0,
@@ -108,7 +107,7 @@ def test_a_node_stays_within_its_series_per_rank(tmp_path: Path) -> None:
 
 
 def test_what_rules_and_dashboards_ask_for_is_shown_by_default() -> None:
-    """No rule and no dashboard reads a metric that needs an option."""
+    """Rules and dashboards read only metrics that are exported by default."""
     files = [*ROOT.glob("deploy/prometheus/rules/*.yml"), *ROOT.glob("grafana/dashboards/*.json")]
     asked = {name for path in files for name in ASKED.findall(path.read_text())}
     if_asked = {

@@ -1,4 +1,4 @@
-"""What the service may: capabilities of its drop-ins, and the list of system calls that its unit refuses."""
+"""The service's rights: capabilities of its drop-ins, and the system calls that its unit refuses."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ REFUSED = {
 
 
 def values(path: Path, key: str) -> list[str]:
-    """The values of a key in order."""
+    """Return the values of a key, in order."""
     lines = path.read_text().splitlines()
     return [line.partition("=")[2] for line in lines if line.startswith(f"{key}=")]
 
@@ -59,7 +59,7 @@ def test_the_containers_profile_is_the_units() -> None:
 
 @pytest.mark.parametrize("key", ["CapabilityBoundingSet", "AmbientCapabilities"])
 def test_capabilities_of_the_drop_ins(key: str) -> None:
-    """No drop-in gives a capability that writes past file modes."""
+    """No drop-in has a capability for writes without permission of the file mode."""
     assert values(UNIT, key) == [""]
     given = {path.name: values(path, key) for path in DROP_INS if values(path, key)}
     assert given == {"50-other-users.conf": ["CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"], "55-hardware.conf": ["CAP_SYSLOG"]}

@@ -1,4 +1,4 @@
-"""The configuration that is shipped shows what there is to set."""
+"""The shipped configuration shows all settings."""
 
 from __future__ import annotations
 

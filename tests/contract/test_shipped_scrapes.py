@@ -1,4 +1,4 @@
-"""The selections that the agent keeps room for are those of the scrape jobs that are shipped."""
+"""The selections that are never evicted in the agent equal those of the shipped scrape jobs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from agent.export.exposition import LIVENESS, SHIPPED, select
 DEPLOY = Path(__file__).parents[2] / "deploy"
 FILES = [DEPLOY / "prometheus" / "prometheus.yml", *sorted((DEPLOY / "prometheus" / "scrape").glob("*.yml"))]
 TABLES = {"liveness", "ranks", "health", "agent"}
-"""What a scrape may name beside exporters."""
+"""Names that a scrape may select in addition to exporters."""
 Jobs = list[dict[str, Any]]
 
 
 def jobs_of(path: Path) -> Jobs:
-    """The jobs in a file that scrape agents."""
+    """Return the jobs in a file that scrape agents."""
     jobs: Jobs = yaml.safe_load(path.read_text())["scrape_configs"]
     return [job for job in jobs if job["job_name"].startswith("rankwatch")]
 
 
 def selections(parameters: list[dict[str, list[str]]]) -> set[tuple[frozenset[str] | None, frozenset[str]]]:
-    """What these scrapes ask for; each must be one of the shipped."""
+    """Return the selections of these scrapes; each must be a shipped one."""
     scrapes = [select(parameter, {}, frozenset({*exporter_names(), *TABLES})) for parameter in parameters]
     assert all(scrape.is_shipped for scrape in scrapes)
     return {(scrape.collect, scrape.exclude) for scrape in scrapes}
@@ -34,7 +34,7 @@ def selections(parameters: list[dict[str, list[str]]]) -> set[tuple[frozenset[st
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_each_file_asks_for_what_is_shipped(path: Path) -> None:
-    """The scrape jobs of each file request the selections that the agent keeps room for."""
+    """The scrape jobs of each file have the selections that the agent treats as shipped."""
     asked = selections([job["params"] for job in jobs_of(path)])
     assert asked | selections([{}]) == SHIPPED
     assert len(asked) == 2
@@ -54,7 +54,7 @@ def test_kubernetes_asks_for_what_is_shipped() -> None:
 
 
 def test_another_exporter_makes_it_another_scrape() -> None:
-    """A scrape with one exporter more or less is not a shipped one."""
+    """A scrape with one more or one fewer exporter is not a shipped one."""
     exporters = frozenset({*exporter_names(), *TABLES})
     lists = ([*LIVENESS, "process"], ["ranks"])
     others = [{key: names} for key in ("collect[]", "exclude[]") for names in lists]

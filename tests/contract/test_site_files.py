@@ -1,4 +1,4 @@
-"""What a site copies: a whole Prometheus, the try-out of alerts, and links of alerts to dashboards."""
+"""Files that a site copies: a complete prometheus.yml, the try-out of alerts, and links of alerts to dashboards."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_group_and_inhibition_has_the_cluster() -> None:
 
 
 def test_inhibitions_name_alerts_that_there_are() -> None:
-    """Each alert of a matcher exists."""
+    """Each alert in a matcher exists."""
     known = {
         rule["alert"]
         for text in build.build(SOURCES, THRESHOLDS).values()
@@ -98,13 +98,13 @@ def test_links_of_alerts_set_variables_of_the_dashboards() -> None:
 
 @pytest.fixture
 def printer() -> ModuleType:
-    """print_alerts.py, which is no module of a package."""
+    """Provide print_alerts.py, which is no module of a package."""
     return load_program(ALERTMANAGER / "print_alerts.py")
 
 
 @pytest.fixture
 def server(printer: ModuleType) -> Iterator[int]:
-    """The port of a printer that runs."""
+    """Provide the port of a running printer."""
     with HTTPServer(("127.0.0.1", 0), printer.Handler) as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -114,7 +114,7 @@ def server(printer: ModuleType) -> Iterator[int]:
 
 
 def post(port: int, body: str) -> int:
-    """Send a body; return the answer's status."""
+    """Send a body; return the status of the response."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
     try:
         connection.request("POST", "/", body)
@@ -131,7 +131,7 @@ def notification(count: int, summary: str = "what", status: str = "firing") -> s
 
 
 def test_alerts_are_printed(server: int, printer: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    """The script prints severity, name and summary, bounded and without control characters."""
+    """The script prints severity, name and summary, limited in length and without control characters."""
     assert post(server, notification(1, summary="rank 3\x1b[2J")) == 200
     assert capsys.readouterr().out == "PAGE: RankDead: rank 3 [2J\n    more\n    where\n"
     assert post(server, notification(printer.MAX_ALERTS + 1, status="resolved")) == 200
@@ -147,7 +147,7 @@ def test_what_is_no_notification_is_refused(server: int, body: str, capsys: pyte
 
 
 def test_a_notification_is_bounded(printer: ModuleType, server: int) -> None:
-    """One byte beyond the limit is refused unread, and so is an invalid size."""
+    """A notification above the limit is refused unread, and so is an invalid size."""
     assert post(server, notification(1).ljust(printer.MAX_BYTES)) == 200
     connection = http.client.HTTPConnection("127.0.0.1", server, timeout=5)
     for size in (str(printer.MAX_BYTES + 1), "-1", "many"):
@@ -159,7 +159,7 @@ def test_a_notification_is_bounded(printer: ModuleType, server: int) -> None:
 
 
 def values_of(key: str, node: Any) -> Iterator[Any]:
-    """Yield the values of a key, wherever it stands."""
+    """Yield the values of a key at any depth."""
     if isinstance(node, dict):
         if key in node:
             yield node[key]

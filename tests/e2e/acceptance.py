@@ -1,8 +1,8 @@
-"""What is done in booted trees: shell scripts in which a rank lives and dies, and nothing is left."""
+"""Shell scripts for booted trees, in which a rank starts and dies, and no file is left."""
 
 from jobs import ROOT
 
-# Parts of the scripts that run in the booted trees; each says what it saw.
+# Parts of the scripts that run in the booted trees; each prints what it observed.
 HELPERS = r"""
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin PYTHONDONTWRITEBYTECODE=1
 fail() {
@@ -43,7 +43,7 @@ rankwatch status
 
 
 def commands(heading: str, page: str = "install") -> str:
-    """Return the commands that a page of docs has under a heading."""
+    """Return the commands below a heading of a docs page."""
     part = (ROOT / f"docs/{page}.md").read_text().partition(f"### {heading}\n")[2]
     return part.partition("```sh\n")[2].partition("```")[0]
 

@@ -1,4 +1,4 @@
-"""The agent under test: a process of its own, asked over HTTP as Prometheus asks it."""
+"""The agent under test: a separate process, queried over HTTP as by Prometheus."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from agent.ranks import families as rank_families, liveness_page
 
 READY_SECONDS = 30.0
 STOP_SECONDS = 5.0
-"""An orderly stop may take this long."""
+"""The limit of an orderly stop."""
 WAIT_SECONDS = 10.0
 JOB_FAMILIES = {family.name: family.labels for family in liveness_page.FAMILIES}
 RANK_FAMILIES = {family.name: family.labels for family in rank_families.FAMILIES}
@@ -40,14 +40,12 @@ class Series(NamedTuple):
 
 
 class Agent(Closing):
-    """An agent with ``config``, here or in ``node``; its files are in ``directory``, which may hold a state already.
+    """An agent with ``config``, on this machine or in ``node``; its files are in ``directory``, which may have a state.
 
-    It listens on ``host``, which must include the loopback.
-    ``flags`` and ``env`` are added to its command line and environment; ``command`` starts it. What is asked of ranks
-    and jobs is asked of ``job_id`` alone, if there is one: the machine may run jobs that are not the test's. A context
-    manager: at the end it is stopped, must leave with status 0 (unless it was killed or asked to leave before) and
-    must have left no traceback.
-    """
+    It listens on ``host``, which must include the loopback. ``flags`` and ``env`` are added to its command line and
+    environment; ``command`` starts it. With a ``job_id``, queries about ranks and jobs only cover that job, because the
+    machine may run other jobs. A context manager: at the end it stops the agent, which must exit with status 0 (unless
+    the test killed or stopped it before) and leave no traceback."""
 
     def __init__(
         self,
@@ -82,7 +80,7 @@ class Agent(Closing):
             raise
 
     def close(self) -> None:
-        """End it."""
+        """Stop the agent."""
         try:
             if self._process is not None:
                 assert self.stop() == 0, self.log()
@@ -95,7 +93,7 @@ class Agent(Closing):
     # -- its life --------------------------------------------------------------------------------------------------
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Write ``config``, with an address and a state path unless it has them; a running agent is not told."""
+        """Write ``config``, with an address and a state path unless it has them, without a reload."""
         whole: dict[str, Any] = {
             "web": {"listen_address": f"{self._host}:{self.port}"},
             "state": {"path": str(self.state_path)},
@@ -113,26 +111,26 @@ class Agent(Closing):
         wait_until(self._is_ready, READY_SECONDS, "the agent's readiness")
 
     def kill9(self) -> None:
-        """End it as the OOM killer would."""
+        """Kill the agent, as the OOM killer would."""
         assert self._process is not None
         self.signal(signal.SIGKILL)
         self._process.wait()
         self._process = None
 
     def went_with_its_node(self) -> None:
-        """Take note that its node is no more."""
+        """Expect that the agent has ended with its node."""
         assert self._process is not None
         self._process.wait(STOP_SECONDS)
         self._process = None
 
     def restart(self) -> None:
-        """Stop it in order if it runs, and start it anew."""
+        """Stop the agent if it runs, and start it again."""
         if self._process is not None:
             assert self.stop() == 0
         self.start()
 
     def stop(self, seconds: float = STOP_SECONDS) -> int:
-        """End it in order and return its exit status; raises TimeoutExpired when that takes longer than ``seconds``."""
+        """Stop the agent and return its exit status; raises TimeoutExpired after ``seconds``."""
         assert self._process is not None
         self.signal(signal.SIGTERM)
         code = self._process.wait(seconds)
@@ -140,33 +138,33 @@ class Agent(Closing):
         return code
 
     def signal(self, number: int) -> None:
-        """Send it a signal."""
+        """Send the agent a signal."""
         os.kill(self.pid(), number)
 
     def reload(self) -> None:
-        """Have it take its configuration into use, and wait until it has; raises AssertionError."""
+        """Reload the configuration, and wait until it is in use; raises AssertionError."""
         before = self.reloads()
         self.signal(signal.SIGHUP)
         wait_until(lambda: self.reloads() > before, WAIT_SECONDS, "the reload")
 
     def reloads(self) -> int:
-        """Return how often it took a configuration into use while it ran."""
+        """Return the number of reloads in the agent's log."""
         return self.log().count('"configuration reloaded"')
 
     def saved_at(self) -> float:
-        """Return when it wrote its checkpoint last (s since the epoch), 0 before it did."""
+        """Return the time of the last checkpoint (s since the epoch), 0 without one."""
         return self.state_path.stat().st_mtime if self.state_path.exists() else 0.0
 
     def pid(self) -> int:
-        """Return its pid on this machine."""
+        """Return the agent's pid on this machine."""
         assert self._process is not None
         if self._node is None:
             return self._process.pid
-        nsenter = self._process.pid  # forks the program into the pid namespace
+        nsenter = self._process.pid  # nsenter forks the program into the pid namespace
         return int(Path(f"/proc/{nsenter}/task/{nsenter}/children").read_text().split()[0])
 
     def log(self) -> str:
-        """Return all that it said on standard error, over all its lives."""
+        """Return the standard error of all starts."""
         return self._log_path.read_text()
 
     def named(self, job_id: str | None = None) -> list[dict[str, str]]:
@@ -184,12 +182,12 @@ class Agent(Closing):
     # -- what it shows ---------------------------------------------------------------------------------------------
 
     def looked_at(self, exporter: str) -> float:
-        """Return when an exporter looked well last (s since the epoch), 0 before it did."""
+        """Return the time of an exporter's last successful update (s since the epoch), 0 without one."""
         exporters = json.loads(self.get("/api/v1/ranks").body)["exporters"]
         return float(next((each["last_success_seconds"] for each in exporters if each["name"] == exporter), None) or 0)
 
     def get(self, path: str, timeout: float = 5.0) -> Reply:
-        """Return the answer to a GET; raises OSError when nobody answers."""
+        """Return the reply to a GET; raises OSError without one."""
         if self._node is not None:
             return self._node.curl(self.port, path, timeout=timeout)
         try:
@@ -202,13 +200,13 @@ class Agent(Closing):
                 return Reply(error.code, dict(error.headers), error.read().decode())
 
     def page(self, query: str = "") -> str:
-        """Return the metrics page; AssertionError when there is none."""
+        """Return the metrics page; raises AssertionError without one."""
         reply = self.get("/metrics" + query)
         assert reply.status == 200, reply
         return reply.body
 
     def samples(self, name: str, **labels: str) -> list[Series]:
-        """Return the series called ``name`` that have ``labels``."""
+        """Return the series ``name`` that have ``labels``."""
         own = JOB_FAMILIES.get(name) or RANK_FAMILIES.get(name)
         if own is None:
             return select(self.page(), name, **labels)
@@ -217,13 +215,13 @@ class Agent(Closing):
         return select(self.page(f"?collect[]={'liveness' if name in JOB_FAMILIES else 'ranks'}"), name, **labels)
 
     def value(self, name: str, **labels: str) -> float | None:
-        """Return the value of the one series with ``labels``, None when there is none."""
+        """Return the value of the only series with ``labels``, or None."""
         samples = self.samples(name, **labels)
         assert len(samples) <= 1, samples
         return samples[0].value if samples else None
 
     def wait_for(self, name: str, value: float | None, *, seconds: float = WAIT_SECONDS, **labels: str) -> float:
-        """Wait until the one series with ``labels`` has ``value`` (None: is absent); return the seconds it took."""
+        """Wait until the only series with ``labels`` has ``value`` (None: is absent); return the seconds it took."""
         began = time.monotonic()
         seen: list[float | None] = [None]
 
@@ -260,14 +258,14 @@ class Agent(Closing):
         return time.monotonic() - began
 
     def ending(self, rank: str) -> tuple[str, str, str] | None:
-        """Return reason, signal and code of a rank that left, None while it runs."""
+        """Return reason, signal and code of an exited rank, or None."""
         samples = self.samples("rankwatch_rank_exit_info", rank=rank)
         assert len(samples) <= 1, samples
         labels = samples[0].labels if samples else None
         return None if labels is None else (labels["reason"], labels["signal"], labels["code"])
 
     def wait_for_ending(self, rank: str, wanted: tuple[str, str, str], seconds: float = WAIT_SECONDS) -> float:
-        """Wait until the rank has left in this way; return the seconds it took."""
+        """Wait until the rank has exited in this way; return the seconds it took."""
         began = time.monotonic()
         wait_until(lambda: self.ending(rank) == wanted, seconds, f"rank {rank}: {wanted}")
         return time.monotonic() - began
@@ -284,7 +282,7 @@ class Agent(Closing):
 
 
 def select(page: str, name: str, **labels: str) -> list[Series]:
-    """Return the series of ``page`` called ``name`` that have ``labels``."""
+    """Return the series ``name`` of ``page`` that have ``labels``."""
     return [
         Series(sample.labels, sample.value)
         for family in text_string_to_metric_families(page)

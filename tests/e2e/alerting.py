@@ -1,4 +1,4 @@
-"""A real Alertmanager under test, and the inbox of its notifications."""
+"""A real Alertmanager under test, and an inbox for its notifications."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ PROGRAMS = ("prometheus-alertmanager", "amtool")
 
 
 def why_no_alertmanager() -> str | None:
-    """Return why there is no Alertmanager here (the reason of a skipped test), or None."""
+    """Return the reason why there is no Alertmanager (for a skipped test), or None."""
     missing = [program for program in PROGRAMS if shutil.which(program) is None]
     return f"{' and '.join(missing)} not found" if missing else None
 
 
 class Message(NamedTuple):
-    """One POST: when it came, on which path, and its JSON."""
+    """One POST: its time, its path and its JSON."""
 
     time: float
     path: str
@@ -38,7 +38,7 @@ class Message(NamedTuple):
 
 
 class Inbox(Closing):
-    """A web server on the loopback of ``node`` that takes whatever is sent to it; a context manager."""
+    """A web server on the loopback of ``node`` that accepts any POST; a context manager."""
 
     def __init__(self, node: Node) -> None:
         self.messages: list[Message] = []
@@ -54,7 +54,7 @@ class Inbox(Closing):
                 self.end_headers()
 
             def log_message(self, format: str, *arguments: Any) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", self.port), Handler, bind_and_activate=False)
         self._server.socket.close()
@@ -63,21 +63,20 @@ class Inbox(Closing):
         self._thread.start()
 
     def close(self) -> None:
-        """End it."""
+        """Stop the server."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
 
     def at(self, path: str) -> list[Message]:
-        """Return what came on a path."""
+        """Return the messages on a path."""
         return [message for message in list(self.messages) if message.path == path]
 
 
 def to_inbox(inbox: Inbox, ticket_wait: str = "20s") -> str:
     """Return the shipped configuration, with each receiver's messages as JSON at the inbox's path of its name.
 
-    Tickets and information wait for ``ticket_wait`` instead of a minute: none is still to come when a test ends.
-    """
+    Tickets and information wait for ``ticket_wait`` instead of a minute, so that none is pending when a test ends."""
     text = SHIPPED.read_text()
     assert "group_wait: 1m" in text
     config = yaml.safe_load(text.replace("group_wait: 1m", f"group_wait: {ticket_wait}"))
@@ -92,13 +91,12 @@ def to_inbox(inbox: Inbox, ticket_wait: str = "20s") -> str:
 
 
 class Alertmanager:
-    """A server with ``config`` in ``node``, with its files in ``home``; it ends with the node.
+    """An Alertmanager with ``config`` in ``node``, with its files in ``home``; it ends with the node.
 
-    ``gossip_ports``: where it talks to its peer, and where that is. Without them it is alone.
-    """
+    ``gossip_ports``: its own port for gossip and its peer's. Without them it has no peer."""
 
     def __init__(self, home: Path, config: str, node: Node, gossip_ports: tuple[int, int] | None = None) -> None:
-        """Start it; raises AssertionError when it does not get ready."""
+        """Start the server; raises AssertionError if it does not get ready."""
         home.mkdir()
         (home / "alertmanager.yml").write_text(config)
         self._home = home
@@ -115,15 +113,15 @@ class Alertmanager:
         self.start()
 
     def start(self) -> None:
-        """Start it, also after :meth:`kill`; raises AssertionError when it does not get ready."""
+        """Start the server, even after :meth:`kill`; raises AssertionError if it does not get ready."""
         with (self._home / "log").open("a") as log:
-            # The node's pid of a program is known to itself alone.
+            # Only the program itself knows its pid in the node.
             command = ["sh", "-c", f'echo $$ >{self._home / "pid"}; exec "$@"', "sh", "prometheus-alertmanager"]
             self._process = self._node.popen([*command, *self._flags], stdout=log, stderr=subprocess.STDOUT)
         wait_until(self._is_ready, READY_SECONDS, "Alertmanager's readiness")
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        """End it, by default without a word."""
+        """Kill the server, by default with SIGKILL."""
         self._node.kill(int((self._home / "pid").read_text()), number)
         self._process.wait(READY_SECONDS)
 
@@ -142,7 +140,7 @@ class Alertmanager:
             return False
 
     def alerts(self) -> list[Mapping[str, Any]]:
-        """Return the alerts that it has, silenced and inhibited ones too."""
+        """Return the server's alerts, silenced and inhibited ones included."""
         reply = self._node.curl(self.port, "/api/v2/alerts")
         assert reply.status == 200, reply
         alerts: list[Mapping[str, Any]] = json.loads(reply.body)
@@ -152,7 +150,7 @@ class Alertmanager:
 CLUSTER = "c1"
 SECRETS = "/etc/prometheus/secrets"
 SLOW_GROUPS = "group_wait: 1m"
-"""No test waits a minute for a ticket."""
+"""The replaced setting, since no test waits a minute for a ticket."""
 
 
 def alert(name: str, severity: str, job_id: str = "", **more: str) -> dict[str, str]:
@@ -162,7 +160,7 @@ def alert(name: str, severity: str, job_id: str = "", **more: str) -> dict[str, 
 
 
 def posted(labels: Mapping[str, str], said: str = "") -> dict[str, Mapping[str, str]]:
-    """Return the alert as Prometheus sends it; it says ``said`` of itself."""
+    """Return the alert as Prometheus sends it, with ``said`` in its texts."""
     of_what = labels.get("job_id", labels.get("node", labels.get("path", "")))
     annotations = {
         "summary": f"{labels['alertname']} of {of_what}{said}",
@@ -174,7 +172,7 @@ def posted(labels: Mapping[str, str], said: str = "") -> dict[str, Mapping[str, 
 
 
 class Post:
-    """An Alertmanager with the shipped receivers, which all send to the inbox."""
+    """An Alertmanager with the shipped receivers, all of which send to the inbox."""
 
     def __init__(self, directory: Path, node: Node, inbox: Inbox) -> None:
         self.inbox = inbox
@@ -196,11 +194,11 @@ class Post:
         self.alertmanager = Alertmanager(directory / "alertmanager", text, node)
 
     def send(self, *alerts: Mapping[str, str], said: str = "") -> None:
-        """Send alerts with these labels, each with a summary and a description that name them, and say ``said``."""
+        """Send alerts with these labels; their summary and description name them and end with ``said``."""
         self.alertmanager.send([posted(labels, said) for labels in alerts])
 
     def first(self, path: str, word: str) -> Message:
-        """Wait for the first message on a path that holds ``word``."""
+        """Wait for the first message on a path that contains ``word``."""
 
         def arrived() -> Message | None:
             return next((message for message in self.inbox.at(path) if word in json.dumps(message.body)), None)
@@ -209,11 +207,11 @@ class Post:
         return message
 
     def count(self, path: str, word: str) -> int:
-        """Return how many messages on a path hold ``word``."""
+        """Return the number of messages on a path that contain ``word``."""
         return sum(word in json.dumps(message.body) for message in self.inbox.at(path))
 
     def suppressed(self, job_id: str, cluster: str = CLUSTER) -> dict[tuple[str, str], bool]:
-        """Wait until all alerts of a job are judged; return which of them (name, severity) are inhibited."""
+        """Wait until all alerts of a job are processed; return the inhibited ones (name, severity)."""
 
         def judged() -> dict[tuple[str, str], bool] | None:
             wanted = {"job_id": job_id, "cluster": cluster}.items()

@@ -1,4 +1,5 @@
-"""A program: the process that ``attempts.py`` attacks. It writes to its argument where it keeps what, and waits."""
+"""A program: the process that ``attempts.py`` attacks. It writes its addresses to the file in its argument, and
+waits."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ KEPT = ctypes.create_string_buffer(b"harmless", 8)
 
 
 def main() -> None:
-    """Keep eight bytes, a file that is memory, and two files beside the argument."""
+    """Make eight bytes in memory, a memory file, and two files next to the argument."""
     made = Path(sys.argv[1])
     for name, mode in (("roots", 0o600), ("everybodys", 0o666)):
         (made.parent / name).write_text("x")

@@ -1,8 +1,7 @@
-"""A program: tries each way from its own process into another one, and prints what the kernel answered, as JSON.
+"""A program that tries each way into another process, and prints the kernel's replies as JSON.
 
-Its argument is the file in which ``attempted.py`` says where the attacked process keeps what. An answer is `done` or
-the name of an errno.
-"""
+Its argument is the file in which ``attempted.py`` writes the addresses of the attacked process. A reply is `done` or
+the name of an errno."""
 
 from __future__ import annotations
 
@@ -40,18 +39,17 @@ NUMBERS: dict[str, tuple[int, int]] = {
     "unshare": (272, 97),
     "userfaultfd": (323, 282),
 }
-"""Of x86_64 and of aarch64."""
+"""Numbers on x86_64 and on aarch64."""
 AT_FDCWD, SEIZE, COLD, KCMP_VM, CLONE_NEWUSER, GET_KEYRING, USER_MODE_ONLY = -100, 0x4206, 20, 1, 0x10000000, 0, 1
 SESSION_KEYRING, PROG_LOAD, SOFTWARE_EVENT, EXCLUDE_KERNEL, LARGE_HANDLE = -3, 5, 1, 0x60, 128
 KEPT = b"harmless", b"written!"
-"""What lies at the address, before and after a write."""
+"""The bytes at the address, before and after a write."""
 
 
 class Attacked(NamedTuple):
-    """The other process: its pid, the address of eight bytes, its descriptor of a memory file (memfd_create).
+    """The attacked process: its pid, the address of eight bytes, its descriptor of a memory file (memfd_create).
 
-    ``files``: a directory, as it sees it, with a file that only root may use and one that all users may.
-    """
+    ``files``: a directory, as the process sees it, with a file for only root and one for all users."""
 
     pid: int
     address: int
@@ -60,7 +58,7 @@ class Attacked(NamedTuple):
 
     @property
     def proc(self) -> str:
-        """Its directory."""
+        """Return the process's directory in /proc."""
         return f"/proc/{self.pid}"
 
 
@@ -71,7 +69,7 @@ class Vector(ctypes.Structure):
 
 
 def call(name: str, *arguments: Any) -> int:
-    """Call the kernel by the call's number; OSError as it answers."""
+    """Make a system call by its number; raises the kernel's OSError."""
     number = NUMBERS[name][platform.machine() == "aarch64"]
     passed = [ctypes.c_long(argument) if isinstance(argument, int) else argument for argument in arguments]
     answer = int(LIBC.syscall(ctypes.c_long(number), *passed))
@@ -81,20 +79,20 @@ def call(name: str, *arguments: Any) -> int:
 
 
 def memory(name: str, attacked: Attacked) -> None:
-    """Move eight bytes between it and us."""
+    """Copy eight bytes between the attacked process and this one."""
     ours = ctypes.create_string_buffer(KEPT[1], 8)
     local, remote = Vector(ctypes.addressof(ours), 8), Vector(attacked.address, 8)
     call(name, attacked.pid, ctypes.byref(local), 1, ctypes.byref(remote), 1, 0)
 
 
 def advised(attacked: Attacked) -> None:
-    """Have its page put aside."""
+    """Page out the attacked process's memory."""
     remote = Vector(attacked.address & ~4095, 4096)
     call("process_madvise", call("pidfd_open", attacked.pid, 0), ctypes.byref(remote), 1, COLD, 0)
 
 
 def counted(attacked: Attacked) -> None:
-    """Count its events."""
+    """Count events of the attacked process."""
     event = ctypes.create_string_buffer(128)
     event[0:8] = SOFTWARE_EVENT.to_bytes(4, "little") + (128).to_bytes(4, "little")
     event[40] = EXCLUDE_KERNEL
@@ -102,7 +100,7 @@ def counted(attacked: Attacked) -> None:
 
 
 def by_handle(_attacked: Attacked) -> None:
-    """Open a file by the file system's own number of it, past every directory."""
+    """Open a file by its handle in the file system, without a path."""
     handle = ctypes.create_string_buffer(8 + LARGE_HANDLE)
     handle[0:4] = LARGE_HANDLE.to_bytes(4, "little")
     mount = ctypes.c_int()
@@ -122,7 +120,7 @@ def opened(path: str, flags: int) -> None:
 
 
 def memory_read(attacked: Attacked) -> None:
-    """Read its memory as a file."""
+    """Read the attacked process's memory as a file."""
     descriptor = os.open(f"{attacked.proc}/mem", os.O_RDONLY)
     if os.pread(descriptor, 8, attacked.address) not in KEPT:
         raise OSError(errno.EBADMSG, "other bytes")
@@ -164,7 +162,7 @@ ATTEMPTS: dict[str, Callable[[Attacked], Any]] = {
 
 
 def answer(attempt: Callable[[Attacked], Any], attacked: Attacked) -> str:
-    """What the kernel says to one."""
+    """Return the kernel's reply to an attempt."""
     try:
         attempt(attacked)
     except OSError as error:
@@ -173,7 +171,7 @@ def answer(attempt: Callable[[Attacked], Any], attacked: Attacked) -> str:
 
 
 def main() -> None:
-    """Try all of them; each in a process of its own, as some would change what the next one may do."""
+    """Make all attempts, each in its own process, because some change the result of the next."""
     attacked = Attacked(**json.loads(Path(sys.argv[1]).read_text()))
     answers = {}
     for name, attempt in ATTEMPTS.items():

@@ -1,4 +1,4 @@
-"""What the attempts of ``attempts.py`` are answered under the list of system calls of the unit and of the container."""
+"""The expected replies to ``attempts.py`` under the system call filters of the unit and of the container."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import NamedTuple
 
 OTHER_USERS = "50-other-users.conf"
 FILTER = "ENOANO"
-"""The answer of the filter in this test: the kernel gives it for nothing that is tried."""
+"""The errno of the filter in this test; no attempt gets it from the kernel."""
 
 
 class Way(NamedTuple):
-    """The drop-in that opens it (None: none does), the answer without that, and the answer without the filter."""
+    """The drop-in that permits it (None: none), the reply without that drop-in, and the reply without the filter."""
 
     opened_by: str | None
     refusal: str
     unfiltered: str
 
     def answer(self, drop_ins: Collection[str]) -> str:
-        """The answer with these."""
+        """Return the reply with these drop-ins."""
         return "done" if self.opened_by in drop_ins else self.refusal
 
 

@@ -1,7 +1,6 @@
-"""A machine that systemd boots with the shipped unit: this one's files below a layer of its own (systemd-nspawn).
+"""A machine that systemd boots with the shipped unit: this machine's files below an overlay (systemd-nspawn).
 
-Needs root, overlayfs and the package systemd-container, installed or unpacked in .cache/nspawn.
-"""
+Needs root, overlayfs and the package systemd-container, installed or unpacked in .cache/nspawn."""
 
 from __future__ import annotations
 
@@ -51,7 +50,7 @@ def why_not_booted() -> str | None:
 
 @contextlib.contextmanager
 def layered(directory: Path, below: Path = Path("/")) -> Iterator[Path]:
-    """Yield a root directory: the files of ``below`` (this machine's), and what is written goes into memory."""
+    """Yield a root directory with the files of ``below`` (this machine's); writes go into memory."""
     layer, root = directory / "layer", directory / "root"
     layer.mkdir()
     root.mkdir()
@@ -67,7 +66,7 @@ def layered(directory: Path, below: Path = Path("/")) -> Iterator[Path]:
 
 
 def install(root: Path, drop_ins: Sequence[str]) -> None:
-    """Put the agent to /opt/rankwatch and its unit, user and directories to where systemd finds them."""
+    """Install the agent in /opt/rankwatch, and its unit, user and directories for systemd."""
     environment = Path(sys.prefix)
     home = root / "opt/rankwatch"
     packages = home / "lib" / f"python3.{sys.version_info[1]}" / "site-packages"
@@ -99,7 +98,7 @@ def install(root: Path, drop_ins: Sequence[str]) -> None:
 
 
 def boot(root: Path, units: Mapping[str, str], command: str, after_seconds: int) -> str:
-    """Boot it with these units beside the agent's, and return what ``command`` then says ``after_seconds``."""
+    """Boot the root with these units and the agent's; return the output of ``command`` after ``after_seconds``."""
     system = root / "etc/systemd/system"
     for name, text in units.items():
         (system / name).write_text(text)
@@ -110,7 +109,7 @@ def boot(root: Path, units: Mapping[str, str], command: str, after_seconds: int)
 
 
 def boot_for(root: Path, unit: str, seconds: float, *options: str) -> str:
-    """Boot it with a unit that writes to /opt/said.txt and ends the machine; return what that wrote."""
+    """Boot the root with a unit that writes to /opt/said.txt and stops the machine; return that text."""
     system = root / "etc/systemd/system"
     (system / "test.service").write_text(unit)
     (system / "default.target").unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""A real browser: Debian's Chromium, driven by chromedriver in the words of W3C's WebDriver."""
+"""A real browser: Debian's Chromium, controlled by chromedriver with W3C's WebDriver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def why_no_browser() -> str | None:
 
 
 class Browser(Closing):
-    """One window of ``size``, light or ``dark``, with scripts or without; a context manager."""
+    """One window of ``size``, light or ``dark``, with or without scripts; a context manager."""
 
     def __init__(
         self, home: Path, size: tuple[int, int] = (1280, 900), *, dark: bool = False, scripts: bool = True
@@ -59,27 +59,27 @@ class Browser(Closing):
             raise
 
     def close(self) -> None:
-        """End it."""
+        """Close the browser."""
         try:
             self._ask("DELETE", f"/session/{self._session}")
         finally:
             self._end()
 
     def open(self, url: str) -> None:
-        """Go there, and wait until it is loaded."""
+        """Open a page, and wait until it is loaded."""
         self._ask("POST", f"/session/{self._session}/url", {"url": url})
 
     def run(self, script: str, *arguments: object) -> Any:
-        """What a script in the page returns; a promise is waited for."""
+        """Return the result of a script in the page; a promise is awaited."""
         body = {"script": script, "args": list(arguments)}
         return self._ask("POST", f"/session/{self._session}/execute/sync", body)
 
     def developer(self, command: str, parameters: object) -> Any:
-        """A command of Chromium's developer tools."""
+        """Run a command of Chromium's developer tools."""
         return self._ask("POST", f"/session/{self._session}/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def picture(self, path: Path) -> None:
-        """Save what the window shows, as PNG."""
+        """Save a screenshot of the window, as PNG."""
         path.write_bytes(base64.b64decode(self._ask("GET", f"/session/{self._session}/screenshot")))
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:

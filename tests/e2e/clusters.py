@@ -1,4 +1,4 @@
-"""A cluster under test: nodes with an agent each, wired to a monitoring node that has nothing else to do."""
+"""A cluster under test: nodes with one agent each, connected to a monitoring node."""
 
 from __future__ import annotations
 
@@ -20,14 +20,13 @@ from nodes import Closing, Node, why_no_nodes
 MONITOR = "10.0.0.1"
 FAST_AGENT = Path(__file__).with_name("fast_agent.py")
 Equip = Callable[[Path], Mapping[str, Any]]
-"""Puts hardware into a node's folder; returns what its agent takes besides (``flags``, ``env``)."""
+"""Adds hardware below a node's directory; returns further arguments of its agent (``flags``, ``env``)."""
 
 
 class Peculiarity(NamedTuple):
-    """What is peculiar to a node: the labels of its target, how many seconds its clock is fast, its hardware.
+    """Special settings of a node: the labels of its target, the seconds by which its clock is fast, its hardware.
 
-    ``exporters``: sections of its agent's configuration, besides those that all have.
-    """
+    ``exporters``: further sections of its agent's configuration."""
 
     labels: Mapping[str, str] = {}
     fast_seconds: float = 0.0
@@ -36,12 +35,12 @@ class Peculiarity(NamedTuple):
 
 
 def why_no_cluster() -> str | None:
-    """Return why clusters cannot be made here (the reason of a skipped test), or None."""
+    """Return the reason why clusters cannot be made (for a skipped test), or None."""
     return why_no_nodes() or (None if shutil.which("ip") else "ip (iproute2) not found")
 
 
 class ClusterNode:
-    """One node: its machine, its agent, and its address, by which rules and pages call it."""
+    """One node: its machine, its agent, and its address, by which rules and pages name it."""
 
     def __init__(self, cluster: Cluster, number: int, exit_status_ioctl: bool, peculiar: Peculiarity) -> None:
         self.name = f"10.0.0.{number + 10}"
@@ -73,29 +72,28 @@ class ClusterNode:
         )
 
     def cut(self) -> None:
-        """Take it off the network; all on it goes on."""
+        """Take the node off the network; its programs go on."""
         run_ip(self.machine, "link", "set", "eth0", "down")
 
     def join(self) -> None:
-        """Put it back on the network."""
+        """Put the node back on the network."""
         run_ip(self.machine, "link", "set", "eth0", "up")
 
     def lose_power(self) -> None:
-        """End everything on it without a word on the wire."""
+        """Kill everything on the node, without a packet on the network."""
         self.cut()
         self.machine.power_off()
         self.agent.went_with_its_node()
 
     def close(self) -> None:
-        """End it."""
+        """Stop the node."""
         self.machine.close()
 
 
 class Cluster(Closing):
-    """A monitoring node and ``size`` nodes on one bridge, that share a file system; a context manager.
+    """A monitoring node and ``size`` nodes on one bridge with a shared file system; a context manager.
 
-    ``peculiar``: by the number of a node.
-    """
+    ``peculiar``: special settings by node number."""
 
     def __init__(
         self,
@@ -134,15 +132,15 @@ class Cluster(Closing):
         run_ip(machine, "link", "set", "eth0", "up")
 
     def cut(self) -> None:
-        """Cut the monitoring node off from all nodes."""
+        """Disconnect the monitoring node from all nodes."""
         run_ip(self.monitor, "link", "set", "bridge", "down")
 
     def join(self) -> None:
-        """Put it back on the network."""
+        """Put the monitoring node back on the network."""
         run_ip(self.monitor, "link", "set", "bridge", "up")
 
     def close(self) -> None:
-        """End all of it."""
+        """Stop all nodes."""
         with contextlib.ExitStack() as stack:
             stack.callback(self.monitor.close)
             for node in self.nodes:
@@ -150,10 +148,10 @@ class Cluster(Closing):
 
 
 class ClusterJob(Closing):
-    """A simulated job over some of a cluster's nodes, with a launcher on each; a context manager."""
+    """A simulated job on some of a cluster's nodes, with a launcher on each; a context manager."""
 
     def __init__(self, cluster: Cluster, job_id: str, nodes: list[ClusterNode], ranks: int, *options: str) -> None:
-        """Start it; the first node has the first ranks."""
+        """Start the job; the first node has the first ranks."""
         self.job_id = job_id
         self.cluster = cluster
         self.nodes = nodes
@@ -180,13 +178,13 @@ class ClusterJob(Closing):
         self.parts = self._start()
 
     def close(self) -> None:
-        """End it."""
+        """Stop the job."""
         with contextlib.ExitStack() as stack:
             for part in [*self._left, *self.parts]:
                 stack.callback(part.close)
 
     def node_of(self, rank: int) -> ClusterNode:
-        """Return where a rank runs."""
+        """Return the node of a rank."""
         return self.nodes[rank * len(self.nodes) // self.ranks]
 
     def signal_rank(self, rank: int, number: int = signal.SIGKILL) -> None:
@@ -201,7 +199,7 @@ class ClusterJob(Closing):
 
 
 def run_ip(node: Node, *arguments: str) -> None:
-    """Run ip(8) in a node's network, with this machine's pids."""
+    """Run ip(8) in a node's network namespace, with this machine's pids."""
     command = ["nsenter", f"--target={node.init_pid}", "--net", "--", "ip", *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True, env={**os.environ, "LC_ALL": "C"})
     assert done.returncode == 0, (arguments, done.stderr)

@@ -1,4 +1,4 @@
-"""The ways to run the container on a node: the line of the docs, the unit of docker's, the quadlet of podman's."""
+"""The ways to run the container on a node: the docs' command line, docker's unit, and podman's quadlet."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ _FLAGS = {"--detach", "--read-only", "--rm", "--replace"}
 
 
 def of_the_page() -> list[str]:
-    """The words of the docs' `podman run`, without the program."""
+    """Return the words of the docs' `podman run`, without the program."""
     match = re.search(r"^ +podman run ((?:.*\\\n)+.*)", PAGE.read_text(), re.MULTILINE)
     assert match is not None
     return shlex.split(match[1].replace("\\\n", " "))
 
 
 def of_the_unit() -> list[str]:
-    """The words of docker's unit after `docker run`; those for GPUs and the image by the unit's variables."""
+    """Return the words of docker's unit after `docker run`, with variables for GPUs and the image."""
     match = re.search(r"^ExecStart=/usr/bin/docker run ((?:.*\\\n)+.*)", UNIT.read_text(), re.MULTILINE)
     assert match is not None
     return shlex.split(match[1].replace("\\\n", " "))
 
 
 def of_the_quadlet() -> list[str]:
-    """The words after `podman run` of podman's generator; raises AssertionError if it complains."""
+    """Return the words after `podman run` that podman's generator makes; raises AssertionError for its errors."""
     env = {**os.environ, "QUADLET_UNIT_DIRS": str(UNIT.parent)}
     done = subprocess.run([QUADLETS, "-dryrun"], check=False, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -42,7 +42,7 @@ def of_the_quadlet() -> list[str]:
 
 
 def options(words: list[str]) -> set[tuple[str, str]]:
-    """Options and their values, however they are written; the image is left out."""
+    """Return the options and their values in one form, without the image."""
     found = set()
     rest = iter(words)
     for word in rest:
@@ -57,7 +57,7 @@ def options(words: list[str]) -> set[tuple[str, str]]:
 
 
 def rights(words: list[str]) -> set[tuple[str, str]]:
-    """What the container is given and what is taken from it, GPUs left out."""
+    """Return the container's rights and restrictions, without GPUs."""
     named = {
         "user", "entrypoint", "cap-drop", "cap-add", "security-opt", "read-only", "tmpfs", "pid", "network", "cgroupns",
         "volume",
@@ -69,10 +69,9 @@ def rights(words: list[str]) -> set[tuple[str, str]]:
 
 
 def on(host: Path, image: str, words: list[str]) -> list[str]:
-    """The words with the node's directories below ``host``, without GPUs, and with this image.
+    """Return the words with the node's directories below ``host``, without GPUs, and with this image.
 
-    A lower OOM score takes CAP_SYS_RESOURCE, which root of a test machine may lack.
-    """
+    They have no OOM score, because a lower one needs CAP_SYS_RESOURCE, which root of a test machine may lack."""
     left_out = re.compile(r"\$GPUS|.*nvidia\.com/gpu.*|--oom-score-adj=.*")
     kept = [word for word in words if not left_out.fullmatch(word)]
     ours = "|".join(("/etc/rankwatch", "/var/lib/rankwatch", "/run/rankwatch"))

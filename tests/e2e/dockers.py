@@ -1,4 +1,4 @@
-"""A real docker daemon in a node, from the distribution's packages, which are unpacked and not installed."""
+"""A real docker daemon in a node, from unpacked packages of the distribution."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def why_no_docker() -> str | None:
 
 
 class Docker:
-    """A daemon with its files in ``home``; without a network of its own. A context manager."""
+    """A daemon with its files in ``home``, without its own network. A context manager."""
 
     def __init__(self, node: Node, home: Path) -> None:
         home.mkdir()
@@ -31,7 +31,7 @@ class Docker:
         self.env = {**os.environ, "PATH": path, "DOCKER_HOST": f"unix://{home}/socket", "DOCKER_CONFIG": str(home)}
 
     def __enter__(self) -> Self:
-        """Start it; raises AssertionError when it does not answer."""
+        """Start the daemon; raises AssertionError if it does not reply."""
         self._log = (self._home / "log").open("wb")
         kept = [f"--{name}={self._home / name}" for name in ("data-root", "exec-root", "pidfile")]
         network = ["--iptables=false", "--ip6tables=false", "--bridge=none"]
@@ -42,7 +42,7 @@ class Docker:
         return self
 
     def run(self, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-        """Run docker's client in the node to its end."""
+        """Run docker's client in the node."""
         return self._node.run([UNPACKED / "bin/docker", *arguments], timeout=120, env=self.env)
 
     def __exit__(self, *_: object) -> None:

@@ -35,7 +35,7 @@ def why_no_drawing() -> str | None:
 
 
 def bundle(directory: Path) -> Path:
-    """The program that draws, as one file in ``directory``."""
+    """Build the program that draws, as one file in ``directory``; return its path."""
     for name in ("app.jsx", "scroll.js"):
         shutil.copy(SOURCE / name, directory)
     (directory / "node_modules").symlink_to(INSTALLED / "node_modules")
@@ -44,7 +44,7 @@ def bundle(directory: Path) -> Path:
 
 
 def unfolded(dashboard: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a dashboard's rows and panels as they stand when every row is open."""
+    """Return a dashboard's rows and panels with every row open."""
     return [panel for each in dashboard["panels"] for panel in (each, *each.get("panels", ()))]
 
 
@@ -58,11 +58,10 @@ def draw(
     light: bool,
     picture: Path | None,
 ) -> dict[str, str]:
-    """Draw one dashboard; return what became of its panels, by title: drawn, empty, or an error's text.
+    """Draw one dashboard; return the outcome of its panels, by title: drawn, empty, or an error's text.
 
-    ``results``: Prometheus' answers by "panel id:refId". ``seconds``: from, to and step of the range. ``picture``: a
-    file for what stands on top; the whole goes beside it, under the name with `-whole`.
-    """
+    ``results``: Prometheus's results by "panel id:refId". ``seconds``: start, end and step of the range. ``picture``: a
+    file for the top of the dashboard; the whole dashboard goes to a file with `-whole` in its name."""
     begin, end, step = seconds
     panels = unfolded(dashboard)
     data = {"dashboard": {**dashboard, "panels": panels}, "results": results, "from": begin, "to": end, "step": step}

@@ -13,7 +13,7 @@ _time, _boot_seconds = time.time, ProcFS.boot_seconds
 
 time.time = lambda: _time() + SECONDS
 ProcFS.boot_seconds = lambda self: _boot_seconds(self) + SECONDS  # type: ignore[method-assign]
-"""The kernel counts back from the clock to when the boot began."""
+"""The kernel computes the boot time from the clock."""
 
 if __name__ == "__main__":
     sys.exit(main())

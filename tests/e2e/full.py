@@ -1,4 +1,4 @@
-"""What takes long, or needs what `scripts/test --full` alone fetches, runs with RANKWATCH_TEST_FULL=1."""
+"""RANKWATCH_TEST_FULL=1 enables tests that are slow or need the downloads of `scripts/test --full`."""
 
 from __future__ import annotations
 

@@ -16,10 +16,9 @@ from nodes import Node
 
 
 class HangingJob:
-    """Ranks that meet in every step, each of which can be made to wait for its data (``tell`` it SIGUSR1).
+    """Ranks that meet in every step; SIGUSR1 (``tell``) lets a rank wait for its data.
 
-    They are spread over ``nodes``, in their order, or run on this machine; ``directory`` is the job's.
-    """
+    They are distributed over ``nodes`` in order, or run on this machine; ``directory`` is the job's."""
 
     def __init__(self, directory: Path, job_id: str, ranks: int, nodes: Sequence[Node] = ()) -> None:
         self._size = ranks
@@ -43,7 +42,7 @@ class HangingJob:
         self.ranks[rank].send_signal(number)
 
     def close(self) -> None:
-        """End the ranks."""
+        """Kill the ranks."""
         for rank in self.ranks:
             rank.kill()
             rank.wait()
@@ -51,7 +50,7 @@ class HangingJob:
         self._listener.close()
 
     def _meet(self) -> None:
-        """Let all ranks go on when the last has come, for ever."""
+        """Let all ranks go on when the last one has arrived, without end."""
         came = [self._listener.accept()[0] for _ in range(self._size)]
         with contextlib.ExitStack() as stack:
             for each in came:

@@ -1,8 +1,7 @@
-"""A rank that hangs when told to: `python hanging_rank.py DUMP_DIR RANK RANKS SOCKET`; its environment is a job's.
+"""A rank that hangs on a signal: `python hanging_rank.py DUMP_DIR RANK RANKS SOCKET`; its environment is a job's.
 
-Each step it takes a batch and meets the other ranks at SOCKET, in functions named as in a training program. From
-SIGUSR1 on it waits for a batch that never comes, so that the others wait for it; SIGUSR2 brings the batch.
-"""
+In each step it takes a batch and meets the other ranks at SOCKET, in functions named as in a training program. After
+SIGUSR1 it waits for a batch that never comes, so that the others wait for it; SIGUSR2 brings the batch."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ STEP_SECONDS = 0.1
 
 
 class Data:
-    """The source of batches, and whether it has dried up."""
+    """The source of batches, and whether it is empty."""
 
     def __init__(self) -> None:
         self.dry = False

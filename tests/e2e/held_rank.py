@@ -1,9 +1,8 @@
 """A process that looks like a rank and works: `python held_rank.py WORK [FILE]`; its environment is a rank's.
 
-WORK: `wait`; `spin`: compute for ever, in Python; `touch`: read pages of FILE, which is mapped; `read`: read FILE over
-and over, past what is in memory. Whatever it does, a child of it spins a little, as a data loader does. It writes a
-record of Inspector's to NCCL_INSPECTOR_DUMP_DIR.
-"""
+WORK: `wait`; `spin`: compute in Python; `touch`: read pages of the mapped FILE; `read`: read FILE again and again,
+without the page cache. In each case a child computes a little, as a data loader does. It writes one Inspector record to
+NCCL_INSPECTOR_DUMP_DIR."""
 
 from __future__ import annotations
 
@@ -28,13 +27,13 @@ PAUSE_SECONDS = 0.1
 
 
 def bear_the_name() -> None:
-    """Have a thread that is called as NCCL's is."""
+    """Run a thread with the name of an NCCL thread."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, b"NCCL RAS")
     threading.Event().wait()
 
 
 def write_record(dump_dir: str) -> InspectorFile:
-    """Write a record, which names a rank with an unreadable environment; returns the open file."""
+    """Write a record, which names the rank even if its environment is unreadable; return the open file."""
     communicator = SimulatedCommunicator("world", "default_pg", os.getpid(), (0, 1), nodes=1, network=False)
     log, file = CommunicatorLog(communicator, 0), InspectorFile(dump_dir, os.uname().nodename, os.getpid())
     log.add(SimulatedRecord("AllReduce", 0, 1 << 20, 400))
@@ -43,7 +42,7 @@ def write_record(dump_dir: str) -> InspectorFile:
 
 
 def load() -> None:
-    """Be the data loader, as long as the rank is there."""
+    """Act as the data loader while the rank exists."""
     rank = os.getppid()
     while os.getppid() == rank:
         until = time.thread_time() + BURST_SECONDS
@@ -60,7 +59,7 @@ def spin() -> None:
 
 
 def touch(path: Path) -> None:
-    """Read pages of a mapped file, any of them."""
+    """Read random pages of a mapped file."""
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as pages:
         pages.madvise(mmap.MADV_RANDOM)
         while True:
@@ -68,7 +67,7 @@ def touch(path: Path) -> None:
 
 
 def read(path: Path) -> None:
-    """Read a file for ever."""
+    """Read a file without end."""
     with path.open("rb", buffering=0) as file:
         while True:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -1,8 +1,7 @@
 """A process that looks like a rank and only waits: `python idle_rank.py THREAD [END [STATUS]]`.
 
-It has a thread called THREAD, and leaves with status 0 once there is a file END. With STATUS it leaves with that, then
-and at SIGTERM.
-"""
+It has a thread called THREAD, and exits with status 0 once the file END exists. With STATUS it exits with that instead,
+and also at SIGTERM."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ _PR_SET_NAME = 15
 
 
 def wait(name: str, end: str, status: str) -> None:
-    """Bear the name until the end."""
+    """Run under this thread name until the end."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
     while not (end and os.path.exists(end)):
         time.sleep(POLL_SECONDS)
@@ -27,7 +26,7 @@ def wait(name: str, end: str, status: str) -> None:
 
 
 def main(name: str, end: str = "", status: str = "") -> None:
-    """Run until END is there."""
+    """Run until END exists."""
     if status:
         signal.signal(signal.SIGTERM, lambda *_: os._exit(int(status)))
     threading.Thread(target=wait, args=(name, end, status)).start()

@@ -1,4 +1,4 @@
-"""The container image, built from the Containerfile on a bare Debian, and run by runc as by kubelet."""
+"""The container image, built from the Containerfile on a minimal Debian, and run by runc as by kubelet."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from trees import TREES, mirror
 
 SLIM = TREES / "trixie-slim.tar"
 WITHOUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
-"""What Debian's own slim image leaves out, too."""
+"""Paths that Debian's slim image leaves out as well."""
 SECCOMP = Path("/usr/share/containers/seccomp.json")
-"""The system calls that runtimes allow by default, as the package of their common files has them."""
+"""The default system calls of runtimes, from the package of their common files."""
 HIDDEN = (
     "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
 )  # fmt: skip
 FIXED = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
-"""Paths that runtimes hide from containers, and those that they make read-only."""
+"""Paths that runtimes hide from containers, and paths that they make read-only."""
 KUBELETS_SETS = ("bounding", "effective", "permitted")
-"""Of capabilities; neither inheritable nor ambient ones, so that a program of another user than root loses them."""
+"""Sets of capabilities, without inheritable and ambient ones, so that programs of users other than root lose them."""
 BASE, NAME = "localhost/debian:trixie-slim", "localhost/rankwatch:test"
 
 
@@ -40,24 +40,23 @@ def why_no_images() -> str | None:
 
 
 class Image(NamedTuple):
-    """``root``: its files; ``config``: what it says of how it is run (OCI's image configuration).
+    """``root``: the image's files; ``config``: its OCI image configuration.
 
-    ``save`` writes it to a file that `docker load` reads.
-    """
+    ``save`` writes it to a file for `docker load`."""
 
     root: Path
     config: dict[str, Any]
     save: Callable[[Path], object]
 
     def size(self) -> int:
-        """Bytes of all of its files."""
+        """Return the bytes of all files."""
         sizes = (path.lstat().st_size for path in self.root.rglob("*"))
         return sum(sizes)
 
 
 @contextlib.contextmanager
 def image(directory: Path) -> Iterator[Image]:
-    """Build the image in a storage of its own, and mount it."""
+    """Build the image in separate storage, and mount it."""
     TREES.mkdir(parents=True, exist_ok=True)
     if not SLIM.exists():
         draft = SLIM.with_suffix(".draft.tar")
@@ -94,14 +93,14 @@ def image(directory: Path) -> Iterator[Image]:
 
 
 class Mount(NamedTuple):
-    """A path of the host in the container; without a source a file system in memory."""
+    """A path of the host in the container; without a source, a file system in memory."""
 
     source: Path | None
     destination: str
     writable: bool = False
 
     def described(self) -> dict[str, Any]:
-        """As a runtime's configuration has it."""
+        """Return the mount in the form of a runtime's configuration."""
         if self.source is None:
             return {"destination": self.destination, "type": "tmpfs", "source": "tmpfs", "options": ["mode=1777"]}
         options = ["bind", "rw" if self.writable else "ro"]
@@ -109,7 +108,7 @@ class Mount(NamedTuple):
 
 
 def default_seccomp(capabilities: Sequence[str]) -> dict[str, Any]:
-    """The default profile for a container with these capabilities, in the form that a runtime takes."""
+    """Return the default profile for a container with these capabilities, in the runtime's form."""
     profile = json.loads(SECCOMP.read_text())
     machine = {"x86_64": "amd64", "aarch64": "arm64"}[platform.machine()]
     architectures = {"amd64": ["X86_64", "X86", "X32"], "arm64": ["AARCH64", "ARM"]}[machine]
@@ -131,11 +130,10 @@ def default_seccomp(capabilities: Sequence[str]) -> dict[str, Any]:
 
 
 class Container:
-    """A container of the image in ``node``, with what a runtime withholds by default.
+    """A container of the image in ``node``, with a runtime's default restrictions.
 
-    ``sees_host``: in the process namespace of the node (hostPID); its network is the node's either way (hostNetwork).
-    ``command``: with its arguments; ``read_only``: its root; ``seccomp``: else the runtimes' default.
-    """
+    ``sees_host``: in the node's process namespace (hostPID); the network is always the node's (hostNetwork).
+    ``command``: with its arguments; ``read_only``: its root; ``seccomp``: instead of the default."""
 
     def __init__(
         self,
@@ -151,7 +149,7 @@ class Container:
         read_only: bool = True,
         seccomp: dict[str, Any] | None = None,
     ) -> None:
-        """Write its configuration."""
+        """Write the container's configuration."""
         bundle.mkdir()
         self._bundle = bundle
         self._node = node
@@ -189,16 +187,16 @@ class Container:
         (bundle / "config.json").write_text(json.dumps(config))
 
     def run(self) -> subprocess.CompletedProcess[str]:
-        """Run it to its end."""
+        """Run the container to its end."""
         return self._node.run([*self._runc, "run", "--bundle", self._bundle, self._name])
 
     def execute(self, user: int, *command: str) -> subprocess.CompletedProcess[str]:
-        """Run a command in it, as a health check."""
+        """Run a command in the container, as a health check does."""
         return self._node.run([*self._runc, "exec", f"--user={user}:{user}", self._name, *command])
 
     @contextlib.contextmanager
     def running(self) -> Iterator[Container]:
-        """Have it run."""
+        """Run the container in this context."""
         with (self._bundle / "container.log").open("wb") as log:
             command = [*self._runc, "run", "--bundle", self._bundle, self._name]
             process = self._node.popen(command, stdout=log, stderr=log)

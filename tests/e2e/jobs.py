@@ -1,4 +1,4 @@
-"""A simulated job under test: starts the launcher, follows its events, and leaves nothing behind."""
+"""A simulated job under test: starts the launcher, follows its events, and stops all its processes."""
 
 from __future__ import annotations
 
@@ -19,12 +19,10 @@ LEAVE_SECONDS = 10.0
 
 
 class SimulatedJob(Closing):
-    """One launcher and its ranks, on this machine or in ``node``; pids are those of where it runs.
+    """One launcher and its ranks, on this machine or in ``node``; pids are those on that machine.
 
-    ``env`` is added to the launcher's environment, as that of a batch script would be; ``launch`` are words before its
-    command line, ``root`` is where the agent's packages are. A context manager; ``close`` cancels what still runs and
-    waits for it.
-    """
+    ``env`` is added to the launcher's environment, as by a batch script; ``launch`` comes before its command line;
+    ``root`` has the agent's packages. A context manager; ``close`` cancels the rest of the job and waits for it."""
 
     def __init__(
         self,
@@ -60,12 +58,12 @@ class SimulatedJob(Closing):
         return int(self.wait_for("started", rank=rank)["pid"])
 
     def exits(self) -> dict[int, int | str]:
-        """Return how each rank that left did so: its exit status or the signal's name."""
+        """Return how each exited rank ended: its exit status or the signal's name."""
         exits = [event for event in self.events if event["event"] == "exited"]
         return {exited["rank"]: exited.get("signal", exited.get("code")) for exited in exits}
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
-        """Send a signal to a process where the job runs."""
+        """Send a signal to a process on the job's machine."""
         (self._node.kill if self._node else os.kill)(pid, number)
 
     def signal_launcher(self, number: int) -> None:
@@ -79,7 +77,7 @@ class SimulatedJob(Closing):
         return code
 
     def close(self) -> None:
-        """End the job, hard when it does not end by itself."""
+        """Stop the job, and kill it if necessary."""
         if self.process.poll() is None:
             try:
                 self.signal_launcher(signal.SIGTERM)

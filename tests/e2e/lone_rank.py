@@ -1,8 +1,7 @@
-"""A rank process whose RAS answers: `python lone_rank.py LIBRARY PORT HOST`.
+"""A rank process whose RAS replies: `python lone_rank.py LIBRARY PORT HOST`.
 
-It maps LIBRARY, as which it counts, and listens at PORT of HOST, which need be no address of the machine, in a thread
-called as NCCL calls its own.
-"""
+It maps LIBRARY, whose version counts as its own, and listens at PORT of HOST, which need not be a local address, in a
+thread with NCCL's name."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _IPV6_FREEBIND = 78
 
 
 def serve(listener: socket.socket) -> None:
-    """Answer every connection, each in a thread of its own."""
+    """Serve every connection in its own thread."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, b"NCCL RAS")
     print("ready", flush=True)  # noqa: T201  # the test waits for it
     while True:
@@ -28,7 +27,7 @@ def serve(listener: socket.socket) -> None:
 
 
 def converse(connection: socket.socket) -> None:
-    """Answer commands as a RAS thread does; to STATUS with nothing, and to MONITOR nothing ever happens."""
+    """Reply to commands as a RAS thread does: to STATUS with nothing; after MONITOR no event ever comes."""
     with connection, connection.makefile("rb") as lines, contextlib.suppress(ConnectionError):
         for line in lines:
             if line == b"STATUS\n":
@@ -37,7 +36,7 @@ def converse(connection: socket.socket) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listener at an address, also one that is not the machine's."""
+    """Return a listener at an address, even if that is not local."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_IP, _IP_FREEBIND, 1)

@@ -1,8 +1,7 @@
 """An HTTP proxy that loses some requests: `python lossy_proxy.py PORT SHARE SEED LOST`.
 
-Of the requests that it loses every other one is refused at once, and the others are never answered. Each is one line in
-the file LOST.
-"""
+Of the lost requests, every second one is refused at once, and the others get no reply. Each lost request is one line in
+the file LOST."""
 
 from __future__ import annotations
 
@@ -19,11 +18,11 @@ from pathlib import Path
 PASSED_ON = ("Accept", "Accept-Encoding", "X-Prometheus-Scrape-Timeout-Seconds")
 PASSED_BACK = ("Content-Type", "Content-Encoding")
 HOLD_SECONDS = 15.0
-"""Longer than any time-out of a scrape."""
+"""Longer than any scrape timeout."""
 
 
 class Losses:
-    """Draws which requests are lost, and how."""
+    """Decides at random which requests are lost, and how."""
 
     def __init__(self, share: float, seed: int, lost: Path) -> None:
         self._share = share
@@ -33,7 +32,7 @@ class Losses:
         self._lock = threading.Lock()
 
     def draw(self, url: str) -> str:
-        """Return `refused`, `silent` or nothing, where the request goes through."""
+        """Return `refused`, `silent`, or an empty text for a request that passes."""
         with self._lock:
             if self._chance.random() >= self._share:
                 return ""
@@ -45,13 +44,13 @@ class Losses:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Passes one request on."""
+    """Forwards one request."""
 
     losses: Losses
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
     def do_GET(self) -> None:
-        """Ask the target for it, unless it is lost."""
+        """Forward the request to its target, unless it is lost."""
         fate = self.losses.draw(self.path)
         if fate:
             time.sleep(HOLD_SECONDS if fate == "silent" else 0.0)
@@ -76,11 +75,11 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing of requests."""
+        """Log nothing."""
 
 
 class Server(ThreadingHTTPServer):
-    """Ignores a client that does not wait for the answer."""
+    """Ignores clients that do not wait for the response."""
 
     daemon_threads = True
 

@@ -1,4 +1,4 @@
-"""Machines for tests of liveness: a kernel that reports exit statuses, one that does not, and a separate node."""
+"""Machines for tests of liveness: with a kernel that reports exit statuses, with one that does not, and a node."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from nodes import Node
 
 
 class Machine:
-    """A machine for one test, with one job id of its own; ``directory`` is the test's.
+    """A machine for one test, with its own job id; ``directory`` is the test's.
 
-    ``ioctl`` False: the agent must do without PIDFD_GET_INFO.
-    """
+    ``ioctl`` False: the agent must work without PIDFD_GET_INFO."""
 
     def __init__(self, directory: Path, *, ioctl: bool = True, node: Node | None = None) -> None:
         self.job_id = uuid.uuid4().hex[:12]
@@ -30,17 +29,16 @@ class Machine:
         self.node = node
 
     def job(self, *options: str, name: str = "job", **more: Any) -> SimulatedJob:
-        """Start a job under this machine's job id."""
+        """Start a job with this machine's job id."""
         named = ("--scheduler", "slurm", "--job-id", self.job_id, *options)
         return SimulatedJob(self.directory / name, *named, node=self.node, **more)
 
     def agent(
         self, *jobs: SimulatedJob, dump_dir: Path | None = None, exporters: Mapping[str, Any] | None = None, **more: Any
     ) -> Agent:
-        """Start an agent that reads the files of ``jobs``, or of a job to come in ``dump_dir``.
+        """Start an agent that reads the files of ``jobs``, or of a later job in ``dump_dir``.
 
-        ``exporters``: more sections of the configuration.
-        """
+        ``exporters``: more sections of the configuration."""
         paths = [str(job.dump_dir) for job in jobs] or [str(dump_dir or self.directory / "nothing")]
         sections = {"inspector": {"paths": paths, "derived_series": True}, "process": {"exit_status_ioctl": self.ioctl}}
         whole = sections | dict(exporters or {})
@@ -48,7 +46,7 @@ class Machine:
 
     @contextlib.contextmanager
     def late_reaping(self, job: SimulatedJob) -> Iterator[None]:
-        """Where only zombies show exit statuses, keep the launcher from reaping them for a while."""
+        """If only zombies have exit statuses, delay the launcher's reaping in this context."""
         if not self.ioctl:
             job.signal_launcher(signal.SIGSTOP)
         try:
@@ -58,7 +56,7 @@ class Machine:
                 job.signal_launcher(signal.SIGCONT)
 
     def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[str]:
-        """Start a program on the machine, with pipes to it."""
+        """Start a program on the machine, with pipes."""
         start: Any = self.node.popen if self.node else subprocess.Popen
         process: subprocess.Popen[str] = start(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options
@@ -66,15 +64,15 @@ class Machine:
         return process
 
     def kill(self, pid: int, number: int = signal.SIGKILL) -> None:
-        """Send a signal to a process of the machine, by the machine's pid."""
+        """Send a signal to a process, by the machine's pid."""
         (self.node.kill if self.node else os.kill)(pid, number)
 
 
 def alive(ranks: int) -> dict[str, str]:
-    """Return the states of a job of ``ranks`` ranks in which all is well."""
+    """Return the states of a job of ``ranks`` healthy ranks."""
     return {str(rank): "alive" for rank in range(ranks)}
 
 
 def records(path: Path) -> list[dict[str, Any]]:
-    """Return the records of an Inspector file that are whole so far."""
+    """Return the complete records of an Inspector file."""
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]

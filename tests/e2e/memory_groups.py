@@ -21,24 +21,24 @@ while sys.stdin.readline():
     for _ in range(1 << 20):
         hoard.append(b"x" * (1 << 20))
 """
-"""`python -c RANK GROUP`: a rank that joins the group, and takes memory once it reads a line."""
+"""`python -c RANK GROUP`: a rank that joins the group, and allocates memory after it reads a line."""
 LIMIT_BYTES = 64 * 1024 * 1024
 V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
 
 
 def own_group() -> tuple[Path, str] | None:
-    """Return the directory of this process' memory group and the name of its limit; None without a controller."""
+    """Return the directory of this process's memory group and the name of its limit; None without a controller."""
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _, controllers, path = line.split(":", 2)
         if "memory" in controllers.split(","):
             return V1 / path.lstrip("/"), "memory.limit_in_bytes"
     if (V2 / "cgroup.controllers").exists() and "memory" in (V2 / "cgroup.subtree_control").read_text().split():
-        return V2, "memory.max"  # groups beside the process' own: one that holds processes has no children of its own
+        return V2, "memory.max"  # groups next to the process's own, because a group with processes has no children
     return None
 
 
 class NoMemoryGroupError(Exception):
-    """Why no group can be made."""
+    """The reason why no group can be made."""
 
 
 @contextlib.contextmanager

@@ -23,7 +23,7 @@ JOB = "4711"
 RANKS = 4
 RIGHTS = "+sys_ptrace,+dac_read_search"
 STEP_DAEMON = 'exec -a "slurmstepd: [$1.0]" bash <"$2"'
-"""Stands in for Slurm's daemon, which is root's and an ancestor of all tasks; a real one: test_slurm.py."""
+"""Stands in for Slurm's daemon, which runs as root and is an ancestor of all tasks; a real one: test_slurm.py."""
 RANK = """
 import os, pathlib, sys, threading
 def stay():
@@ -36,7 +36,7 @@ os.kill(os.getpid(), int(sys.argv[1]))
 
 
 def hierarchy() -> Path | None:
-    """A hierarchy of control groups in which any group may be made, without limits; None when there is none."""
+    """Return a hierarchy of control groups in which any group may be made, without limits, or None."""
     for mount in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
         probe = mount / f"rankwatch-test-{os.getpid()}"
         if not (mount / "cgroup.procs").exists():
@@ -53,7 +53,7 @@ def hierarchy() -> Path | None:
 
 @contextmanager
 def control_group(path: str, uid: int = 0) -> Iterator[Path]:
-    """A control group at ``path`` of a hierarchy, made by a user as far as it was not there."""
+    """Make a control group at ``path`` of a hierarchy as a user, with the missing groups above it."""
     mount = hierarchy()
     assert mount is not None
     made = []
@@ -71,12 +71,12 @@ def control_group(path: str, uid: int = 0) -> Iterator[Path]:
 
 
 def as_user(uid: int, *more: str) -> list[str]:
-    """The words that start a program as a user."""
+    """Return the words that start a program as a user."""
     return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *more]
 
 
 class SharedNode:
-    """The node, the agent on it with a user and the usual rights of its own, and the directory of the users' files."""
+    """The node, the agent with its own user and the usual rights, and the directory of the users' files."""
 
     def __init__(self, directory: Path, node: Node) -> None:
         self.directory = directory
@@ -95,10 +95,9 @@ class SharedNode:
 
     @contextmanager
     def agent(self, *program: str, **exporters: object) -> Iterator[Agent]:
-        """The agent, as the service runs with the drop-in for other users; ``program``: what Python runs instead.
+        """Return the agent as the service with the drop-in for other users; ``program``: replaces what Python runs.
 
-        ``exporters``: sections of its configuration.
-        """
+        ``exporters``: sections of its configuration."""
         command = (
             *as_user(AGENT, f"--inh-caps={RIGHTS}", f"--ambient-caps={RIGHTS}"),
             *(sys.executable, "-B", *(program or ("-m", "agent"))),
@@ -112,7 +111,7 @@ class SharedNode:
 
     @contextmanager
     def victim(self, *options: str) -> Iterator[SimulatedJob]:
-        """The victim's job under the scheduler."""
+        """Return the victim's job under the scheduler."""
         launch = ["bash", "-c", self._script("victim", VICTIM), "bash"]
         words = (
             "--ranks",
@@ -134,7 +133,7 @@ class SharedNode:
             yield job
 
     def _script(self, name: str, uid: int) -> str:
-        """A script that starts its arguments as a user, below a daemon of the scheduler's title that is root's."""
+        """Return a script that runs its arguments as a user, below a root process with the scheduler daemon's title."""
         inner = self.directory / f"{name}.sh"
         return (
             f'printf "%q " {" ".join(as_user(uid))} "$@" >{inner}; echo "& wait \\$!" >>{inner}; '
@@ -144,19 +143,20 @@ class SharedNode:
     def rank(
         self, uid: int, signal: int = 11, *, group: Path | None = None, **environment: str
     ) -> subprocess.Popen[Any]:
-        """A process of a user that looks like a rank, in a control group; a line on its input ends it by a signal."""
+        """Start a user's process that looks like a rank, in a control group; a line on its input ends it by a
+        signal."""
         enter = [] if group is None else ["sh", "-c", 'echo $$ >"$0"/cgroup.procs; exec "$@"', str(group)]
         return self.start([*enter, *as_user(uid), sys.executable, "-S", "-c", RANK, str(signal)], environment)
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[Any]:
-        """Start a program, with pipes to it; its input ends with the node."""
+        """Start a program, with pipes; its input ends with the node."""
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         program = self.node.popen(argv, env={"PATH": "/usr/bin:/bin", **environment}, text=True, **pipes)
         self._programs.append(program)
         return program
 
     def close(self) -> None:
-        """End what was started here."""
+        """End all started programs."""
         for program in self._programs:
             if program.stdin is not None:
                 program.stdin.close()
@@ -167,7 +167,7 @@ class SharedNode:
 
 @contextmanager
 def shared_node() -> Iterator[SharedNode]:
-    """A node with two users, and what was started on it until its end."""
+    """Provide a node with two users, and end its programs."""
     with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path, Node("shared") as node:
         Path(path).chmod(0o755)
         place = SharedNode(Path(path), node)
@@ -178,7 +178,7 @@ def shared_node() -> Iterator[SharedNode]:
 
 
 def end(program: subprocess.Popen[Any]) -> None:
-    """Have a rank of ``SharedNode.rank`` end by its signal, and wait for that."""
+    """Let a rank of ``SharedNode.rank`` end by its signal, and wait for it."""
     assert program.stdin is not None
     program.stdin.write("\n")
     program.stdin.flush()
@@ -186,7 +186,7 @@ def end(program: subprocess.Popen[Any]) -> None:
 
 
 def victims_series(agent: Agent) -> dict[str, Any]:
-    """What the agent shows of the victim's job, but for what differs from run to run."""
+    """Return the agent's series of the victim's job, without those that vary between runs."""
     endings = {str(rank): agent.ending(str(rank)) for rank in range(RANKS)}
     return {
         "states": agent.states(),
@@ -199,12 +199,12 @@ def victims_series(agent: Agent) -> dict[str, Any]:
 
 
 def operations(agent: Agent, directory: Path) -> tuple[float, int]:
-    """The collective operations that the agent counts for the victim's job, and those in its files."""
+    """Return the agent's count of the victim's collective operations, and the count in its files."""
     shown = sum(s.value for s in agent.samples("rankwatch_collective_operations_total", job_id=JOB))
     written = sum(path.read_bytes().count(b'"coll_perf"') for path in directory.glob("*.log"))
     return shown, written
 
 
 def wait_until_read(agent: Agent, directory: Path) -> None:
-    """Wait until all that the victim's files hold is counted, and no more."""
+    """Wait until the agent has counted all operations in the victim's files, and no more."""
     wait_until(lambda: len(set(operations(agent, directory))) == 1, BIRTH_SECONDS + 20.0, "records and counters alike")

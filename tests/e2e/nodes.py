@@ -43,7 +43,7 @@ while True:
 
 
 class Reply(NamedTuple):
-    """An HTTP answer; ``body`` is text."""
+    """An HTTP response; ``body`` is text."""
 
     status: int
     headers: dict[str, str]
@@ -51,7 +51,7 @@ class Reply(NamedTuple):
 
 
 def why_no_nodes() -> str | None:
-    """Return why nodes cannot be made here (the reason of a skipped test), or None."""
+    """Return the reason why nodes cannot be made (for a skipped test), or None."""
     if sys.platform != "linux":
         return "namespaces need Linux"
     if os.geteuid() != 0:
@@ -61,10 +61,10 @@ def why_no_nodes() -> str | None:
 
 
 class Closing:
-    """A context manager over what ``close`` ends."""
+    """A context manager that calls ``close``."""
 
     def close(self) -> None:
-        """End it."""
+        """End everything."""
 
     def __enter__(self) -> Self:
         return self
@@ -76,11 +76,10 @@ class Closing:
 class Node(Closing):
     """A machine with its own processes, host name and loopback; its files are this machine's.
 
-    A context manager. Everything in it dies at ``close``, and also when the test process dies. Pids are the node's.
-    """
+    A context manager. All its processes die at ``close``, and also when the test process dies. Pids are the node's."""
 
     def __init__(self, hostname: str) -> None:
-        """Start the node; raises RuntimeError when it does not come up."""
+        """Start the node; raises RuntimeError if it does not start."""
         self.hostname = hostname
         command = ["unshare", "--fork", "--kill-child", "--mount-proc", *NAMESPACES]
         self._unshare = subprocess.Popen(
@@ -98,7 +97,7 @@ class Node(Closing):
 
     @property
     def proc(self) -> Path:
-        """The node's /proc, seen from outside."""
+        """Return the node's /proc, as a path on this machine."""
         return Path(f"/proc/{self.init_pid}/root/proc")
 
     def popen(
@@ -106,8 +105,7 @@ class Node(Closing):
     ) -> subprocess.Popen[Any]:
         """Start ``argv`` in the node; ``options`` are Popen's.
 
-        The object stands for the program: its output, its wait and its return code. Signals go through :meth:`kill`.
-        """
+        The object has the program's output, wait and return code. Signals go through :meth:`kill`."""
         command = ["nsenter", f"--target={self.init_pid}", *NAMESPACES, "--", *map(str, argv)]
         process = subprocess.Popen(command, env=env, **options)
         self._entered.append(process)
@@ -122,7 +120,7 @@ class Node(Closing):
         return subprocess.CompletedProcess(list(map(str, argv)), process.returncode, output, errors)
 
     def pids(self) -> set[int]:
-        """Return the processes in the node, its init (1) included."""
+        """Return the pids in the node, init (1) included."""
         return {int(entry.name) for entry in self.proc.iterdir() if entry.name.isdigit()}
 
     def host_pid(self, pid: int) -> int:
@@ -141,7 +139,7 @@ class Node(Closing):
         return self._inside(lambda: socket.create_connection(("127.0.0.1", port), timeout))
 
     def curl(self, port: int, path: str, headers: Mapping[str, str] | None = None, timeout: float = 5.0) -> Reply:
-        """Get ``path`` from the node's loopback ``port``; raises OSError when nobody answers."""
+        """Get ``path`` from the node's loopback ``port``; raises OSError without a reply."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
         connection.sock = self.connect(port, timeout)
         try:
@@ -156,7 +154,7 @@ class Node(Closing):
         return self._inside(lambda: socket.create_server(("127.0.0.1", port)))
 
     def power_off(self) -> None:
-        """End all processes in the same instant, as a power cut does; ``close`` is still to be called."""
+        """Kill all processes at once, as a power failure does; ``close`` must still be called."""
         os.kill(self.init_pid, signal.SIGKILL)
         self._unshare.wait(CLOSE_SECONDS)
 
@@ -164,7 +162,7 @@ class Node(Closing):
         made: list[socket.socket | OSError] = []
 
         def enter_and_make() -> None:
-            # The namespace is this thread's alone, and the socket keeps it when the thread is gone.
+            # Only this thread enters the namespace; the socket keeps it after the thread's end.
             try:
                 if ctypes.CDLL(None, use_errno=True).setns(self._network, CLONE_NEWNET) != 0:
                     raise OSError(ctypes.get_errno(), "setns")
@@ -180,7 +178,7 @@ class Node(Closing):
         return made[0]
 
     def close(self) -> None:
-        """End everything in the node; may be called twice."""
+        """Kill everything in the node; may be called twice."""
         if self._unshare.stdin is not None:
             self._unshare.stdin.close()
         for process in self._entered:
@@ -189,7 +187,7 @@ class Node(Closing):
         try:
             self._unshare.wait(CLOSE_SECONDS)
         except subprocess.TimeoutExpired:
-            self._unshare.kill()  # --kill-child takes init along
+            self._unshare.kill()  # --kill-child kills init as well
             self._unshare.wait()
         if self._unshare.stdout is not None:
             self._unshare.stdout.close()
@@ -219,6 +217,6 @@ def _is_process(entry: Path, pid_namespace: str, pid: int) -> bool:
             return False
         status = (entry / "status").read_text()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False  # gone meanwhile
+        return False  # it has exited
     own = next(line for line in status.splitlines() if line.startswith("NSpid:")).split()
     return int(own[-1]) == pid

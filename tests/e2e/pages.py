@@ -1,7 +1,6 @@
-"""Pages of metrics for dashboards: of hardware in trouble, of RAS, and of what jobs and their launchers say.
+"""Pages of metrics for dashboards: failed hardware, RAS, and logs of jobs and launchers.
 
-Hardware and jobs are rendered by the exporters' own code, from recorded trees and what those lack.
-"""
+Hardware and jobs are rendered by the exporters' own code, from recorded trees and additional values."""
 
 from __future__ import annotations
 
@@ -37,7 +36,7 @@ from exporters.storage import StorageConfig, StorageExporter
 from exporters.storage.probe import Probe
 
 BEHIND, SILENT, LAG = "5", "7", 10
-"""The rank that is LAG launches behind the others and has left another communicator; the one that is silent."""
+"""The rank that is LAG launches behind the others and has left another communicator; and the silent rank."""
 RAS = """\
 rankwatch_ras_up{endpoint="127.0.0.1:28028"} 1
 rankwatch_ras_queries_total 2
@@ -83,7 +82,7 @@ rankwatch_ras_events_total{event="PEER_DEAD"} 0
 
 
 def ras_page(job_id: str) -> bytes:
-    """Return the text."""
+    """Return the page."""
     return RAS.replace("JOB", job_id).replace("NOW", f"{time.time()}").encode()
 
 
@@ -92,11 +91,11 @@ RECORDED = ("amdgpu", "nvml", "rdma", "netdev", "kernel_log")
 XID, HUNG_PATH = "79", "/data"
 FAILED_SECONDS_AGO = 3600
 STRUCK = ("gpu_xid", "nvlink_down")
-"""What has failed of GPU 0, and stands against the rank there."""
+"""The failed checks of GPU 0, which affect the rank on it."""
 
 
 def hardware_page(job_id: str, rank: str) -> bytes:
-    """Return the text; ``rank`` of the job is the one on the GPU that has failed."""
+    """Return the page; ``rank`` of the job is on the failed GPU."""
     recorded = [
         line
         for name in RECORDED
@@ -147,16 +146,15 @@ def _rows(family: Family, *series: tuple[tuple[str, ...], float]) -> Metric:
 
 
 NOT_BEGUN, AHEAD = "0", "1"
-"""By the flight recorders: the rank that had not begun what the other waited in."""
+"""In the flight recorders: the rank that has not started an operation, and the rank that waits in it."""
 LOADS, WAITS = "next_batch (loader.py) #1", "all_reduce (train.py) #2"
-"""Where its Python code is, and that of others."""
+"""The position of the rank's Python code, and that of other ranks."""
 
 
 def said_page(job_id: str, measured: str) -> bytes:
-    """Return the text; rank 0 has ended a phase and measured, rank 1 has ended one alone, of rank 2 no log tells.
+    """Return the page; rank 0 has ended a phase and measured, rank 1 has only ended one, rank 2 is in no log.
 
-    Of the rank ``measured`` there is a mean of Inspector's Prometheus mode.
-    """
+    The rank ``measured`` has a mean of Inspector's Prometheus mode."""
     return encode(_said(job_id, measured)).body
 
 
@@ -200,7 +198,7 @@ class FixedPage:
                 self.wfile.write(body if isinstance(body, bytes) else body())
 
             def log_message(self, format: str, *arguments: Any) -> None:
-                """Say nothing."""
+                """Log nothing."""
 
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.port: int = self._server.server_address[1]

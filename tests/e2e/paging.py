@@ -15,16 +15,16 @@ from rules import build_rules
 from watches import LOSSY, WHOLE, Page, Watch, watch
 
 WATCHES = (WHOLE, LOSSY) if FULL else (WHOLE,)
-"""The second watch sees the same accidents at the same time, and loses scrapes."""
+"""The second watch has the same events at the same time, and loses scrapes."""
 
 
 def why_no_pages() -> str | None:
-    """Return why no page can be sent here (the reason of a skipped test), or None."""
+    """Return the reason why no page can be sent (for a skipped test), or None."""
     return why_no_cluster() or why_no_prometheus() or why_no_alertmanager()
 
 
 class Site:
-    """All of it, running."""
+    """The running cluster with its watches."""
 
     def __init__(self, cluster: Cluster, watches: Sequence[Watch], rules: Path) -> None:
         self.cluster = cluster
@@ -32,12 +32,12 @@ class Site:
         self.rules = rules
 
     def wait_until_seen(self, job: ClusterJob) -> None:
-        """Wait until all have seen all ranks of a job run."""
+        """Wait until all watches have seen all ranks of a job."""
         for each in self.watches:
             each.wait_until_seen(job)
 
     def pages(self, job_id: str, receiver: str = "page") -> list[Page]:
-        """Return the first watch's notifications of a job so far."""
+        """Return the first watch's notifications of a job."""
         return self.watches[0].pages(job_id, receiver)
 
 
@@ -56,9 +56,8 @@ def site(
 ) -> Iterator[Site]:
     """Provide a site of ``nodes`` nodes with these thresholds instead of the shipped ones.
 
-    ``shorter``: texts of the rules, windows that are no thresholds, and what is to stand in their place. ``replicas``:
-    of Prometheus and Alertmanager, in each watch. ``ticket_wait``: how long Alertmanager holds what is no page.
-    """
+    ``shorter``: texts in the rules (windows that are no thresholds) and their replacements. ``replicas``: of Prometheus
+    and Alertmanager, in each watch. ``ticket_wait``: how long Alertmanager delays notifications that are no pages."""
     with (
         Cluster(directory, nodes, exit_status_ioctl=ioctl, peculiar=peculiar) as cluster,
         contextlib.ExitStack() as stack,

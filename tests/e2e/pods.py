@@ -1,4 +1,4 @@
-"""Pods as kubelet runs them: namespaces and a control group of their own, and a folder of logs by their name."""
+"""Pods as kubelet runs them: with their own namespaces and control group, and a log directory by their name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ exec unshare {namespaces} sh -ec 'mount --bind "$1" "$2"; shift 2; exec "$@"' sh
 
 
 class PodPlaces:
-    """``dumps``: the node's directory that the pod mounts; ``logs``: kubelet's; ``home``: what is the pod's own."""
+    """``dumps``: the node's directory that the pod mounts; ``logs``: kubelet's; ``home``: the pod's own."""
 
     def __init__(self, dumps: Path, logs: Path, home: Path) -> None:
         self.dumps, self.logs, self.home = dumps, logs, home
@@ -34,7 +34,7 @@ class PodPlaces:
 
 @contextlib.contextmanager
 def pod(node: Node, places: PodPlaces, namespace: str, job_id: str, *options: str) -> Iterator[str]:
-    """Run a job of another user in a pod; yield the pod's uid. Its Inspector files lie where a hostPath puts them."""
+    """Run a job of another user in a pod; yield the pod's uid. A hostPath has its Inspector files."""
     uid = str(uuid.uuid4())
     (places.logs / f"{namespace}_{job_id}-0_{uid}").mkdir(parents=True)
     inside = places.home / "inspector-in-the-pod"

@@ -7,14 +7,14 @@ import os
 import socket
 
 FIRST, AFTER = 10_000, 19_000
-"""Below Linux' ephemeral ports: no connection that a program begins takes one of them. The agent's own is 19028."""
+"""Below Linux's ephemeral ports, so that no outgoing connection uses one. The agent's own port is 19028."""
 _BEGIN = FIRST + os.getpid() * 61 % (AFTER - FIRST)
-"""Processes of tests that share a loopback begin at different ports."""
+"""Test processes that share a loopback start at different ports."""
 _PORTS = itertools.cycle([*range(_BEGIN, AFTER), *range(FIRST, _BEGIN)])
 
 
 def free_port() -> int:
-    """Return a TCP port of the loopback that has no listener; no other call here returns it, for 9,000 calls."""
+    """Return a free TCP port of the loopback; no other call within 9,000 calls returns it."""
     for port in _PORTS:
         with socket.socket() as any_socket:
             any_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as servers do

@@ -38,29 +38,28 @@ def one_target(name: str, port: int) -> str:
 
 
 def why_no_prometheus() -> str | None:
-    """Return why there is no Prometheus here (the reason of a skipped test), or None."""
+    """Return the reason why there is no Prometheus (for a skipped test), or None."""
     missing = [tool for tool in ("prometheus", "promtool") if shutil.which(tool) is None]
     return f"{' and '.join(missing)} not found" if missing else None
 
 
 def prometheus_binaries() -> list[str]:
-    """Return the machine's own, and with RANKWATCH_TEST_FULL=1 the newer ones that were fetched."""
+    """Return the machine's Prometheus, and with RANKWATCH_TEST_FULL=1 the downloaded newer ones."""
     newer = sorted((ROOT / ".cache" / "prometheus").glob("*/usr/bin/prometheus"))
     return ["prometheus", *(map(str, newer) if FULL else ())]
 
 
 class Raw(NamedTuple):
-    """One series as it was scraped: its labels, and its samples as (milliseconds since the epoch, value)."""
+    """One series with its raw samples: its labels, and (milliseconds since the epoch, value)."""
 
     labels: dict[str, str]
     samples: list[tuple[int, float]]
 
 
 class Prometheus(Closing):
-    """A server with ``config``, of ``binary``, here or in ``node``, with its files in ``home``; a context manager.
+    """A server with ``config``, of ``binary``, on this machine or in ``node``, with its files in ``home``.
 
-    ``more``: flags beside those for its files and address. It listens at ``port``, or at any that is free.
-    """
+    A context manager. ``more``: further flags. It listens at ``port``, or at a free port."""
 
     def __init__(
         self,
@@ -72,7 +71,7 @@ class Prometheus(Closing):
         port: int | None = None,
         more: tuple[str, ...] = (),
     ) -> None:
-        """Start it; raises AssertionError when it does not get ready."""
+        """Start the server; raises AssertionError if it does not get ready."""
         home.mkdir()
         self._config = home / "prometheus.yml"
         self._config.write_text(config)
@@ -90,8 +89,8 @@ class Prometheus(Closing):
         self.start()
 
     def start(self) -> None:
-        """Start it, also after :meth:`kill`; raises AssertionError when it does not get ready."""
-        # The node's pid of a program is known to itself alone.
+        """Start the server, even after :meth:`kill`; raises AssertionError if it does not get ready."""
+        # Only the program itself knows its pid in the node.
         command = ["sh", "-c", f'echo $$ >{self._pid_path}; exec "$@"', "sh", *self._command]
         popen = self._node.popen if self._node else subprocess.Popen
         self._process = popen(command, stdout=self._log, stderr=self._log)
@@ -102,12 +101,12 @@ class Prometheus(Closing):
             raise
 
     def kill(self) -> None:
-        """End it without a word."""
+        """Kill the server."""
         self._signal(signal.SIGKILL)
         self._process.wait(STOP_SECONDS)
 
     def reload(self) -> None:
-        """Have it take its configuration and rules into use, and wait until it has; raises AssertionError."""
+        """Reload configuration and rules, and wait until they are in use; raises AssertionError."""
         reloaded = "prometheus_config_last_reload_success_timestamp_seconds"
 
         def reloaded_at() -> float:
@@ -119,13 +118,13 @@ class Prometheus(Closing):
         wait_until(lambda: reloaded_at() > before, READY_SECONDS, "the new configuration")
 
     def rest(self) -> None:
-        """Have it scrape and evaluate nothing any more: it answers queries alone."""
+        """Stop all scrapes and evaluations, so that the server only answers queries."""
         self._config.write_text("{}")
         self.reload()
 
     @property
     def pid(self) -> int:
-        """Its pid, unless it is in a node."""
+        """Return the server's pid, unless it is in a node."""
         return self._process.pid
 
     def query(self, expression: str, at_milliseconds: int | None = None) -> list[dict[str, Any]]:
@@ -150,19 +149,19 @@ class Prometheus(Closing):
         return found
 
     def label_values(self, selector: str, label: str) -> list[str]:
-        """Return the values that a label has in some series."""
+        """Return the values of a label in some series."""
         answer = json.loads(self._get(f"/api/v1/label/{label}/values?" + urllib.parse.urlencode({"match[]": selector})))
         found: list[str] = answer["data"]
         return found
 
     def value(self, expression: str) -> float | None:
-        """Return the value of an expression that gives one series at most."""
+        """Return the value of an expression with at most one series."""
         series = self.query(expression)
         assert len(series) <= 1, series
         return float(series[0]["value"][1]) if series else None
 
     def raw(self, selector: str) -> list[Raw]:
-        """Return all that was scraped of some series in the last ten minutes."""
+        """Return the raw samples of some series in the last ten minutes."""
         return [
             Raw(series["metric"], [(round(float(time) * 1000), float(value)) for time, value in series["values"]])
             for series in self.query(f"{selector}[10m]")
@@ -171,9 +170,8 @@ class Prometheus(Closing):
     def increase(self, series: Raw) -> float:
         """Return increase() over exactly the time from the first to the last sample of a series.
 
-        From 3.0 on a range leaves out a sample at its very beginning: it is asked for one millisecond more, and what
-        is extrapolated over that is taken off again (nothing where the counter began at 0: it was never below).
-        """
+        From 3.0 on a range excludes a sample at its start. The query is one millisecond longer, and the extrapolation
+        over it is subtracted (nothing for a counter that began at 0, because it was never below)."""
         first, last = series.samples[0][0], series.samples[-1][0]
         version = json.loads(self._get("/api/v1/status/buildinfo"))["data"]["version"]
         more = 1 if int(version.partition(".")[0]) >= 3 else 0
@@ -184,7 +182,7 @@ class Prometheus(Closing):
         return float(result["value"][1]) * (last - first) / (last - first + extrapolated)
 
     def close(self) -> None:
-        """End it."""
+        """Stop the server."""
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)

@@ -1,4 +1,4 @@
-"""Jobs with ranks that the agent sees, and that do nothing and write no records until the test ends them."""
+"""Jobs of ranks that the agent observes, and that wait without records until the test ends them."""
 
 from __future__ import annotations
 
@@ -31,15 +31,14 @@ while ending == "grow":
     hoard.append(b"x" * (1 << 20))
 sys.exit(int(ending or 0))
 """
-"""`python -c RANK GROUP`: reads a line, the status to exit with or `grow`."""
+"""`python -c RANK GROUP`: reads a line: an exit status, or `grow`."""
 
 
 class QuietJob:
-    """A job of such ranks over some of a cluster's nodes; a context manager.
+    """A job of quiet ranks on some of a cluster's nodes; a context manager.
 
-    ``group``: the memory group that all of its ranks join. ``log``: the file that the ranks of a node write what they
-    say to, below the cluster's folder, with {job_id} and {node}, the node's number in the job; none if it is empty.
-    """
+    ``group``: the memory group that all its ranks join. ``log``: the output file of a node's ranks, below the cluster's
+    directory, with {job_id} and {node} (the node's number in the job); empty: none."""
 
     def __init__(
         self,
@@ -50,7 +49,7 @@ class QuietJob:
         group: Path | None = None,
         log: str = "",
     ) -> None:
-        """Start it; the first node has the first ranks."""
+        """Start the job; the first node has the first ranks."""
         self.cluster = cluster
         self.job_id = job_id
         self.nodes = list(nodes)
@@ -69,7 +68,7 @@ class QuietJob:
         self.signal_all(signal.SIGKILL)
 
     def start(self) -> None:
-        """Start all ranks, or start them again once all have exited."""
+        """Start all ranks, or restart them after all have exited."""
         for process in self._processes:
             process.wait(LEAVE_SECONDS)
         self._processes = [self._start(rank) for rank in range(self.ranks)]
@@ -78,11 +77,11 @@ class QuietJob:
             assert process.stdout.readline() == "up\n"
 
     def node_of(self, rank: int) -> ClusterNode:
-        """Return where a rank runs."""
+        """Return the node of a rank."""
         return self.nodes[rank * len(self.nodes) // self.ranks]
 
     def signal_rank(self, rank: int, number: int = signal.SIGKILL) -> None:
-        """Send a signal to a rank; raises ProcessLookupError when it has left."""
+        """Send a signal to a rank; raises ProcessLookupError if it has exited."""
         nsenter = self._processes[rank].pid  # forks the program into the pid namespace
         try:
             children = Path(f"/proc/{nsenter}/task/{nsenter}/children").read_text().split()
@@ -99,25 +98,25 @@ class QuietJob:
                 self.signal_rank(rank, number)
 
     def leave(self, rank: int, code: int = 0) -> None:
-        """Let a rank leave with an exit status."""
+        """Let a rank exit with a status."""
         self._tell(rank, str(code))
 
     def log_of(self, rank: int) -> Path:
-        """Return the file that a rank writes what it says to."""
+        """Return the output file of a rank."""
         node = self.nodes.index(self.node_of(rank))
         return self.cluster.directory / self._log.format(job_id=self.job_id, node=node)
 
     def say(self, rank: int, *lines: str) -> None:
-        """Add lines to a rank's log."""
+        """Append lines to a rank's log."""
         with self.log_of(rank).open("a") as log:
             log.writelines(f"{line}\n" for line in lines)
 
     def grow(self, rank: int) -> None:
-        """Let a rank take memory until the OOM killer takes it."""
+        """Let a rank allocate memory until the OOM killer kills it."""
         self._tell(rank, "grow")
 
     def wait(self, rank: int) -> None:
-        """Wait until a rank has left."""
+        """Wait until a rank has exited."""
         self._processes[rank].wait(LEAVE_SECONDS)
 
     def _start(self, rank: int) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""A job whose ranks run nothing but RAS, NVIDIA's own, without a GPU; see rasrank/README.md."""
+"""A job whose ranks only run NVIDIA's own RAS, without a GPU; see rasrank/README.md."""
 
 from __future__ import annotations
 
@@ -18,26 +18,25 @@ from nodes import Closing, Node
 from exporters.ras.query.policy import MIN_INTERVAL_SECONDS
 
 VERSION = "2.32.3"
-"""The one that scripts/test fetches, and the others that scripts/test --full does."""
+"""The version that scripts/test downloads, and those that scripts/test --full downloads."""
 VERSIONS = ("2.24.3", "2.27.7", "2.28.3", "2.28.9", "2.29.7", "2.30.7", "2.31.2", VERSION)
 LEAVE_SECONDS = 10.0
 FIRST_GROUP_HASH = 0x5000
 WORLD_HASH = 0x1234567890ABCDEF
 POLL_SECONDS = 1.1 * MIN_INTERVAL_SECONDS + 2.0 + 1.0
-"""To the next report: an interval with its jitter, the look at /proc at which a query begins, and a second on a busy
-machine."""
+"""Time to the next report: an interval with its jitter, the scan of /proc, and a second on a busy machine."""
 WORLD = "1234567890abcd"
 """The label of the world communicator."""
 _SOURCE = Path(__file__).with_name("rasrank")
 
 
 def library(version: str = VERSION) -> Path:
-    """Return where the library of a version is, if it was fetched."""
+    """Return the path of a version's library, if it was downloaded."""
     return ROOT / ".cache" / "nccl" / version / "libnccl.so.2"
 
 
 def why_no_ras(version: str = VERSION) -> str | None:
-    """Return why RAS cannot run here, None when it can."""
+    """Return the reason why RAS cannot run, or None."""
     if platform.machine() != "x86_64":
         return "no layout of libnccl for this machine"
     if shutil.which("cc") is None:
@@ -49,7 +48,7 @@ def why_no_ras(version: str = VERSION) -> str | None:
 
 
 def build_program(directory: Path, *options: str) -> Path:
-    """Return the program that stands for a rank, compiled in ``directory`` unless it is there."""
+    """Compile the program that acts as a rank in ``directory``, unless it exists; return its path."""
     program = directory / "rasrank"
     if not program.exists():
         subprocess.run(["cc", "-O1", *options, "-o", program, _SOURCE / "rasrank.c", "-ldl"], check=True)
@@ -57,17 +56,18 @@ def build_program(directory: Path, *options: str) -> Path:
 
 
 def in_a_rank(directory: Path) -> str:
-    """Return what torchrun/reduce.py needs to run RAS: rasrank as a library, NVIDIA's library and its layout."""
+    """Return the arguments with which torchrun/reduce.py runs RAS: rasrank as a library, NVIDIA's library and its
+    layout."""
     return f"{build_program(directory, '-shared', '-fPIC')} {library()} {_SOURCE / f'{VERSION}.layout'}"
 
 
 class RasJob(Closing):
-    """``ranks`` processes, one rank each, all serving RAS at ``port`` of the loopback, in one world communicator.
+    """``ranks`` processes, one rank each, which serve RAS at ``port`` of the loopback, in one world communicator.
 
-    Rank r is on the made-up node 127.0.BASE.(2 + r / ``ranks_per_node``), GPU r modulo that; or on that one of
-    ``machines`` (address, node), where RAS listens as by default and ``port`` is 28028. ``env`` is added to their
-    environment. ``directory`` takes the program and the library's log. A context manager; ``close`` ends them all.
-    """
+    Rank r is on the fictional node 127.0.BASE.(2 + r / ``ranks_per_node``), GPU r modulo that; or on one of
+    ``machines`` (address, node), where RAS has its default address and ``port`` is 28028. ``env`` is added to their
+    environment. ``directory`` gets the program and the library's log. A context manager; ``close`` ends all
+    processes."""
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class RasJob(Closing):
         self.ranks = range(ranks)
         self.members: dict[str, list[int]] = {}
         self.labels: dict[str, str] = {}
-        """Of communicators by name: the ranks in order, and what the label comm has to be."""
+        """By communicator name: the ranks in order, and the expected label comm."""
         self._ranks_per_node = ranks_per_node
         self._machines = machines
         program = build_program(directory)
@@ -96,7 +96,7 @@ class RasJob(Closing):
         self._log = (directory / f"rasrank-{job_id}.log").open("wb")
         self.processes: list[subprocess.Popen[str]] = []
         self.pids: list[int] = []
-        """As the processes see themselves."""
+        """The pids in the processes' own namespaces."""
         self._children: list[int] = []
         try:
             for rank in self.ranks:
@@ -151,25 +151,25 @@ class RasJob(Closing):
             self.communicator(name, FIRST_GROUP_HASH + number, ranks)
 
     def launch(self, name: str, collective: str, count: int, ranks: Iterable[int] | None = None) -> None:
-        """Have ranks (all of the communicator) launch a collective so often."""
+        """Let ranks (all of the communicator) launch a collective ``count`` times."""
         self._tell(f"launch {name} {collective} {count}", self.members[name] if ranks is None else ranks)
 
     def set(self, rank: int, name: str, member: str, value: int) -> None:
-        """Have one rank say this of itself: asyncResult, initState, finalizeCalled or destroyFlag."""
+        """Set a field of one rank's communicator: asyncResult, initState, finalizeCalled or destroyFlag."""
         self._tell(f"set {name} {member} {value}", [rank])
 
     def abort(self, rank: int, name: str) -> None:
-        """Have one rank abort a communicator, which it does not leave yet."""
+        """Let one rank abort a communicator without leaving it."""
         self._tell(f"abort {name}", [rank])
 
     def leave(self, rank: int, name: str) -> None:
-        """Have one rank destroy a communicator."""
+        """Let one rank destroy a communicator."""
         self._tell(f"leave {name}", [rank])
 
     # -- processes -------------------------------------------------------------------------------------------------
 
     def fork(self, rank: int) -> int:
-        """Have one rank make a child, which holds all that it has open; return its pid."""
+        """Let one rank fork a child, which inherits its open files; return the child's pid."""
         self._send(rank, "fork")
         child = int(self._answer(rank))
         self._children.append(child)
@@ -193,7 +193,7 @@ class RasJob(Closing):
         ]
 
     def exit(self) -> None:
-        """Have all ranks leave in order, with status 0, and wait until they have."""
+        """Let all ranks exit with status 0, and wait until they have."""
         for process in self.processes:
             assert process.stdin is not None
             process.stdin.close()
@@ -205,7 +205,7 @@ class RasJob(Closing):
             os.kill(child, signal.SIGKILL)
         for process in self.processes:
             assert process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):  # what it was told last, it never read
+            with contextlib.suppress(BrokenPipeError):  # it never read the last command
                 process.stdin.close()
         for rank, process in enumerate(self.processes):
             self._end(rank, process)
@@ -217,7 +217,7 @@ class RasJob(Closing):
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 self.signal(rank)
-            process.kill()  # of a node's, that is what started it
+            process.kill()  # in a node, this kills the process that started it
             process.wait()
         assert process.stdout is not None
         process.stdout.close()

@@ -1,4 +1,4 @@
-"""Recordings of jobs that go on for as long as wanted: repeated, with times and numbers that rise."""
+"""Recordings of jobs, repeated for any duration with rising times and numbers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ LOST_SHARE = 0.5
 _RISING = re.compile(r'"(?P<name>dump_timestamp_us|coll_sn|p2p_sn|\w+_ts)":(?P<number>\d+)')
 _NUMBERS = ("coll_sn", "p2p_sn")
 _Kind = tuple[str, str]
-"""Communicator and collective (`p2p` for all sends and receives): what is numbered together."""
+"""Communicator and collective (`p2p` for all sends and receives), which share their numbers."""
 
 
 class Phase(NamedTuple):
-    """A recording, and for how long the job is like it; half of the records of ``lossy_rank`` are lost."""
+    """A recording, and the seconds for which it is repeated; half of the records of ``lossy_rank`` are lost."""
 
     folder: str
     seconds: int
@@ -30,18 +30,18 @@ class Phase(NamedTuple):
 
 
 class _Line(NamedTuple):
-    """One record with room for its times and its number, and what these were."""
+    """One record as a template, with its first times and number."""
 
     after_us: int
     rank: int
     kind: _Kind
     text: str
     rising: tuple[tuple[bool, int], ...]
-    """Each number that rises: whether it is the record's number (or a time, in microseconds), and its value."""
+    """Each rising number: whether it is the record's number (otherwise a time in microseconds), and its value."""
 
 
 class _Recording:
-    """The lines of all ranks by time; ``numbers`` are the first and last of each kind."""
+    """The lines of all ranks by time; ``numbers``: the first and last of each kind."""
 
     def __init__(self, folder: str, hosts: int) -> None:
         lines: list[_Line] = []
@@ -53,7 +53,7 @@ class _Recording:
         self.begin_us = lines[0].after_us
         self.lines = [line._replace(after_us=line.after_us - self.begin_us) for line in lines]
         span_us = self.lines[-1].after_us
-        self.span_us = span_us + span_us * WORLD // len(lines)  # and the pause between two records of a rank
+        self.span_us = span_us + span_us * WORLD // len(lines)  # plus the pause between two records of a rank
 
     def _line(self, text: str, rank: int, hosts: int) -> _Line:
         record = json.loads(text)
@@ -70,12 +70,12 @@ class _Recording:
 
 
 def host_of(rank: int, hosts: int) -> str:
-    """Return the node of a rank: of two the one that the recordings name, or the first of all."""
+    """Return the node of a rank: with two nodes the recorded one, otherwise the first."""
     return HOSTS[rank * hosts // WORLD]
 
 
 class Record(NamedTuple):
-    """A line, the rank that writes it, and when, in microseconds since the epoch."""
+    """A line, the rank that writes it, and its time in microseconds since the epoch."""
 
     time_us: int
     rank: int
@@ -83,7 +83,7 @@ class Record(NamedTuple):
 
 
 def prolonged(phases: list[Phase], hosts: int, begin_us: int) -> Iterator[Record]:
-    """Yield the records of a job that is like ``phases`` one after the other, by time; numbers rise throughout."""
+    """Yield the records of a job with these ``phases``, by time; numbers rise throughout."""
     chance = random.Random(20)  # noqa: S311  the same records every time
     next_numbers: dict[_Kind, int] = {}
     for phase in phases:

@@ -1,8 +1,7 @@
-"""Recorded jobs read, scraped and rendered by the agent's own parts, under one clock, for rules to judge.
+"""Recorded jobs, read, scraped and rendered by the agent's own code with one clock, as input for rules.
 
-The records of each rank are written second by second to a directory that all nodes share. Every node has an exporter
-and a rank table of its own. What scrapes of them show becomes the input of `promtool test rules`.
-"""
+The records of each rank are written second by second to a directory that all nodes share. Every node has its own
+exporter and rank table. Their scrapes become the input of `promtool test rules`."""
 
 from __future__ import annotations
 
@@ -30,7 +29,7 @@ UP = (
     Metric(Family("up", "gauge", "The scrape went well."), [()], [1.0]),
     Metric(Family("scrape_duration_seconds", "gauge", "How long it took."), [()], [0.01]),
 )
-"""What Prometheus adds to each scrape."""
+"""The series that Prometheus adds to each scrape."""
 SCRAPE_SECONDS = 15
 JITTER_SECONDS = 2
 
@@ -45,12 +44,12 @@ class Process(NamedTuple):
 
 
 def environment_of(process: Process) -> dict[str, str]:
-    """Return what a rank's process has in its environment."""
+    """Return the environment of a rank's process."""
     return {"RANK": str(process.rank), "WORLD_SIZE": str(process.world), "SLURM_JOB_ID": process.job_id}
 
 
 class Node:
-    """An agent's parts; ``processes`` run here and write below ``directory``."""
+    """An agent's parts; its ``processes`` write below ``directory``."""
 
     def __init__(self, name: str, directory: Path, processes: Sequence[Process], chance: random.Random) -> None:
         self._name = name
@@ -82,7 +81,7 @@ class Node:
         self._runner.run(self._exporter.start(context))
         for facts in self._facts:
             self._table.observe_process(facts)
-        self._runner.run(self._exporter.update())  # files that are there at the first look are read from their end
+        self._runner.run(self._exporter.update())  # files that exist at the first look are read from their end
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -90,7 +89,7 @@ class Node:
         self._runner.close()
 
     def advance(self, second: int) -> None:
-        """Let a second pass: read what was written, and be scraped, if it is time to."""
+        """Let a second pass: read the new records, and scrape if it is due."""
         self._clock.advance(1.0)
         self._read()
         if second % SCRAPE_SECONDS == 0:
@@ -100,9 +99,9 @@ class Node:
             self._scrape(second)
 
     def _read(self) -> None:
-        """Look at the files, and let the rank table take note."""
+        """Read the files, and update the rank table."""
         self._runner.run(self._exporter.update())
-        for writer_key in self._table.unlinked_writers():  # the process exporter finds who holds the file
+        for writer_key in self._table.unlinked_writers():  # in the agent, the process exporter finds the writers
             self._table.link(writer_key, self._processes[writer_key.pid])
         self._table.tick()
 
@@ -129,7 +128,7 @@ class Node:
                 self.series.setdefault(key, {})[second] = second if is_clock else value
 
     def records_read(self) -> float:
-        """Return how many records were accepted so far."""
+        """Return the number of accepted records."""
         families = self._exporter.families(self._exporter.snapshot())
         return sum(
             value
@@ -140,7 +139,7 @@ class Node:
         )
 
     def input_series(self) -> list[dict[str, str]]:
-        """Return what the scrapes saw as promtool reads it, with a value for each second."""
+        """Return the scraped samples in promtool's form, with a value for each second."""
         return [{"series": key, "values": self._values(samples)} for key, samples in self.series.items()]
 
     def _values(self, samples: dict[int, float]) -> str:
@@ -159,17 +158,17 @@ class Node:
 
 JOB = "4711"
 EPOCH_US = int(FakeClock().time() * 1_000_000)
-"""When a replay begins."""
+"""The start of a replay."""
 
 
 def replay(phases: list[Phase], hosts: int) -> list[dict[str, str]]:
-    """Let a job on one node or two live through ``phases``; return what scrapes saw as promtool reads it."""
+    """Replay ``phases`` on one node or two; return the scraped samples in promtool's form."""
     records = prolonged(phases, hosts, EPOCH_US)
     return play(records, hosts, sum(phase.seconds for phase in phases), seed=f"{phases} {hosts}")
 
 
 def play(records: Iterator[Record], hosts: int, seconds: int, *, seed: str) -> list[dict[str, str]]:
-    """Let ranks write records, in the order of their times; return what scrapes saw."""
+    """Write the records in order of time; return the scraped samples."""
     chance = random.Random(seed)  # noqa: S311  scrapes at the same instants every time
     processes = [Process(JOB, rank, WORLD, FIRST_PID + rank) for rank in range(WORLD)]
     at_home = {

@@ -1,4 +1,4 @@
-"""The notifications of each situation: a table, and the raw messages."""
+"""The notifications of each situation, as a table and as raw messages."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from typing import NamedTuple
 from watches import LOSSY, RECEIVERS, WHOLE, Page, Watch
 
 VARIABLE = "RANKWATCH_TEST_PAGES"
-"""Names the directory where tables and notifications go; without it they go into the test's own."""
+"""The variable for the directory of tables and notifications; the default is the test's own."""
 
 
 HEADS = {WHOLE: "arrived", LOSSY: "arrived with 1 % of scrapes lost"}
 
 
 class Arrivals(NamedTuple):
-    """One watch's notifications of a situation, and the seconds from the situation's last event to each."""
+    """A watch's notifications of a situation, each with its seconds since the situation's last event."""
 
     pages: Sequence[Page]
     seconds: Sequence[float]
 
     def cells(self) -> str:
-        """Return it as two cells of a table."""
+        """Return two cells of a table."""
         if not self.pages:
             return "nothing | "
         notifications = ", ".join(f"{' '.join(page.names) or 'over'} ({page.receiver})" for page in self.pages)
@@ -32,14 +32,14 @@ class Arrivals(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A situation, the expected notifications, and those that came, by watch."""
+    """A situation, the expected notifications, and the notifications of each watch."""
 
     what: str
     expected: str
     arrived: Sequence[Arrivals]
 
     def line(self) -> str:
-        """Return its line of the table."""
+        """Return the line of the table."""
         first = next((page for arrivals in self.arrived for page in arrivals.pages if page.alerts), None)
         text = first.alerts[0]["annotations"]["summary"] if first else ""
         return (
@@ -48,14 +48,14 @@ class Row(NamedTuple):
 
 
 def arrivals(pages: Sequence[Page], happened: Sequence[float]) -> Arrivals:
-    """Return when pages came after the last of what had happened before each, at these times."""
+    """Return the pages with their seconds since the last of these events before each page."""
     return Arrivals(
         pages, [page.time - max([at for at in happened if at <= page.time] or [page.time]) for page in pages]
     )
 
 
 def write_report(directory: Path, name: str, watches: Sequence[Watch], rows: Sequence[Row]) -> None:
-    """Write the table and the notifications of a run; print the table too."""
+    """Write the table and the notifications of a run; print the table."""
     folder = Path(os.environ.get(VARIABLE) or directory)
     folder.mkdir(parents=True, exist_ok=True)
     cells = "".join(f" {HEADS[watch.name]} | after s |" for watch in watches)

@@ -1,4 +1,4 @@
-"""The shipped Prometheus rules and scrape jobs, and every promtool there is to judge them."""
+"""The shipped Prometheus rules and scrape jobs, and every available promtool to test them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RULE_TESTS = sorted((DEPLOY / "tests").glob("*.yml"))
 
 
 def promtools() -> list[str]:
-    """Return the machine's own, and those that `scripts/test --full` fetched."""
+    """Return the machine's promtool, and those that `scripts/test --full` downloaded."""
     found = [shutil.which("promtool"), *sorted(map(str, (ROOT / ".cache/prometheus").glob("*/usr/bin/promtool")))]
     return [path for path in found if path is not None]
 
@@ -41,8 +41,8 @@ GROUPS = [
 
 
 def run_promtool(promtool: str, *arguments: str | Path) -> str:
-    """Run it; return what it said when it failed, else nothing."""
-    calm = os.environ | {"GOGC": "400"}  # its garbage is a third of its time otherwise
+    """Run promtool; return its output if it failed, otherwise an empty text."""
+    calm = os.environ | {"GOGC": "400"}  # garbage collection is a third of its time otherwise
     done = subprocess.run([promtool, *arguments], check=False, capture_output=True, text=True, timeout=120, env=calm)
     return "" if done.returncode == 0 else f"{promtool}: {done.stdout}{done.stderr}"
 
@@ -54,10 +54,9 @@ def write_case(
     rules: Sequence[Path] = RULES,
     groups: Sequence[str] = GROUPS,
 ) -> Path:
-    """Write a file of promtool's with tests of these shipped rules, evaluated in this interval; return it.
+    """Write a promtool file with tests of these shipped rules and this interval; return its path.
 
-    ``groups``: those of ``rules``, in their order.
-    """
+    ``groups``: the groups of ``rules``, in order."""
     file = directory / "test.yml"
     files = [str(path) for path in rules]
     test = {"rule_files": files, "evaluation_interval": interval, "group_eval_order": groups, "tests": tests}
@@ -66,12 +65,12 @@ def write_case(
 
 
 def series_key(name: str, labels: Iterable[tuple[str, str]]) -> str:
-    """Return a series as promtool reads it."""
+    """Return a series in promtool's form."""
     return f"{name}{{{','.join(f'{key}={json.dumps(value)}' for key, value in labels)}}}"
 
 
 def values(samples: Iterable[float | None]) -> str:
-    """Return samples as promtool reads them: `stale` where a series ends, `_` where there is none."""
+    """Return samples in promtool's form: `stale` at the end of a series, `_` without a sample."""
     words: list[str] = []
     there = False
     for sample in samples:
@@ -83,7 +82,7 @@ def values(samples: Iterable[float | None]) -> str:
 def build_rules(
     directory: Path, thresholds: Mapping[str, Any], shorter: Mapping[str, str] = MappingProxyType({})
 ) -> Path:
-    """Build the rules with these thresholds, and with the texts of ``shorter`` replaced; return their folder."""
+    """Build the rules with these thresholds and with the replacements of ``shorter``; return their directory."""
     own, output = directory / "thresholds.yml", directory / "rules"
     own.write_text(yaml.safe_dump(dict(thresholds)))
     command = [sys.executable, str(DEPLOY / "build.py"), "--thresholds", str(own), "--output", str(output)]
@@ -98,10 +97,10 @@ def build_rules(
 
 
 def prometheus_config(targets: Path, rules: Path, *alertmanager_ports: int, proxy: str = "", replica: int = 0) -> str:
-    """Return a configuration made of the shipped one and its scrape jobs, with targets from the files in ``targets``.
+    """Return the shipped configuration and scrape jobs, with targets from the files in ``targets``.
 
-    ``replica``: which of several it is; each scrapes at other times. ``proxy``: the address that scrapes go through.
-    """
+    ``replica``: the number among replicas, which scrape at different times. ``proxy``: the proxy's address for
+    scrapes."""
     shipped = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
     jobs = (DEPLOY / "scrape" / "file_sd.yml").read_text()
     assert "/etc/prometheus/rankwatch/" in jobs

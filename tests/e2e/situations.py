@@ -1,7 +1,6 @@
-"""What can befall jobs that count as large and old, and what alerts are due, with all other thresholds as shipped.
+"""Situations of jobs that count as large and old, and the expected alerts, with all other thresholds as shipped.
 
-Nodes 0 to 3 have jobs of many situations; each of the others is for one situation.
-"""
+Nodes 0 to 3 have jobs of many situations; each other node has one situation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file system of one file with slow reads, by the kernel's own FUSE protocol (linux/fuse.h)."""
+"""A file system with one file whose reads are slow, by the kernel's FUSE protocol (linux/fuse.h)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LOOKUP, _FORGET, _GETATTR, _OPEN, _READ, _RELEASE, _FLUSH, _INIT, _INTERRUPT, _
 )  # fmt: skip
 _ROOT, _FILE = 1, 2
 _ASYNC_READ = 1
-"""As libfuse has it: a reader waits for pages, uninterruptibly, and not for the answer."""
+"""As in libfuse: a reader waits uninterruptibly for pages, and not for the reply."""
 _ENOENT, _ENOSYS = 2, 38
 _HEADER = struct.Struct("<IIQQIIIHH")
 _ANSWER = struct.Struct("<IiQ")
@@ -28,13 +28,13 @@ _REQUEST_BYTES = 1 << 20
 
 
 def attributes(node: int) -> bytes:
-    """What stat shows of the directory or of the file."""
+    """Return the stat of the directory or of the file."""
     mode, size = (0o040755, 0) if node == _ROOT else (0o100644, SIZE_BYTES)
     return struct.pack("<6Q10I", node, size, size // 512, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
 
 
 def answer(code: int, node: int, body: bytes) -> bytes | int | None:
-    """The answer to a request: its bytes, an error's number, or None where none is expected."""
+    """Return the reply to a request: its bytes, an errno, or None if no reply is expected."""
     if code in (_FORGET, _INTERRUPT, _FORGETS):
         return None
     if code == _INIT:
@@ -54,7 +54,7 @@ def answer(code: int, node: int, body: bytes) -> bytes | int | None:
 
 
 def serve(device: int, may_close: threading.Event | None = None) -> None:
-    """Answer requests, one after the other, until it is unmounted; whoever closes the file waits for ``may_close``."""
+    """Reply to requests in order until the unmount; a close of the file waits for ``may_close``."""
     with contextlib.suppress(OSError):
         while request := os.read(device, _REQUEST_BYTES):
             _, code, unique, node, *_ = _HEADER.unpack_from(request)
@@ -63,13 +63,13 @@ def serve(device: int, may_close: threading.Event | None = None) -> None:
             found = answer(code, node, request[_HEADER.size :])
             if found is not None:
                 error, body = (-found, b"") if isinstance(found, int) else (0, found)
-                with contextlib.suppress(FileNotFoundError):  # whoever asked is gone
+                with contextlib.suppress(FileNotFoundError):  # the requester has exited
                     os.write(device, _ANSWER.pack(_ANSWER.size + len(body), error, unique) + body)
 
 
 @contextlib.contextmanager
 def hung_directory(directory: Path) -> Iterator[Path]:
-    """Mount a file system at ``directory`` that answers nothing, as a network file system without its server."""
+    """Mount a file system at ``directory`` that never replies, like a network file system without its server."""
     with _mounted(directory):
         yield directory
 
@@ -86,15 +86,14 @@ def _mounted(directory: Path) -> Iterator[int]:
         yield device
     finally:
         libc.umount2(os.fsencode(directory), _DETACH)
-        os.close(device)  # the last one: whoever waits has an error
+        os.close(device)  # the last descriptor: waiting processes get an error
 
 
 @contextlib.contextmanager
 def slow_file(directory: Path, may_close: threading.Event | None = None) -> Iterator[Path]:
-    """Mount it at ``directory`` and provide the file's path; raises OSError where that cannot be.
+    """Mount the file system at ``directory`` and provide the file's path; raises OSError if it cannot be mounted.
 
-    A process that closes the file waits until ``may_close`` is set.
-    """
+    A process that closes the file waits until ``may_close`` is set."""
     with _mounted(directory) as device:
         server = threading.Thread(target=serve, args=(device, may_close), daemon=True)
         server.start()

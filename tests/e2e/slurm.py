@@ -1,4 +1,4 @@
-"""A cluster of one node under Slurm, Debian's own, for tests: what `scripts/test` unpacked into .cache/slurm."""
+"""A cluster of one node under Debian's Slurm, which `scripts/test` unpacked into .cache/slurm."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from nodes import Closing, Node, wait_until, why_no_nodes
 
 CLUSTER = "lab"
 LOW, HIGH = "low", "high"
-"""Partitions: jobs of the first run by default, and are requeued when one of the other needs their place."""
+"""Partitions: a job of the first runs by default, and is requeued when a job of the second needs its resources."""
 KILL_WAIT_SECONDS = 3
 START_SECONDS = 20.0
-"""From a daemon's start until it answers, and from a job's submission until its tasks run."""
+"""Time from a daemon's start to its reply, and from a job's submission to its tasks."""
 END_SECONDS = 20.0
-"""From scancel until the job is gone from the node: KillWait, and what the daemons take."""
+"""Time from scancel to the job's end on the node: KillWait, and the daemons' own time."""
 THREAD = "NCCL RAS"
 IDLE_RANK = Path(__file__).with_name("idle_rank.py")
 _ADDRESS = "10.77.0.1"
-"""glibc resolves nothing for Slurm where 127.0.0.1 is the only address (AI_ADDRCONFIG)."""
+"""With 127.0.0.1 as the only address, glibc resolves no name for Slurm (AI_ADDRCONFIG)."""
 _PACKAGES = ROOT / ".cache" / "slurm"
 
-# No cgroup plugin: control groups of a namespace's own cannot be had everywhere. A requeued job waits for cred_expire.
+# No cgroup plugin, because some machines have no control groups for a namespace. A requeued job waits for cred_expire.
 _CONFIGURATION = """\
 ClusterName={cluster}
 SlurmctldHost={host}({address})
@@ -60,7 +60,7 @@ PartitionName={high} Nodes={host} PriorityTier=10 PreemptMode=OFF
 
 
 def why_no_slurm() -> str | None:
-    """Return why Slurm cannot run here, None when it can."""
+    """Return the reason why Slurm cannot run, or None."""
     if (why := why_no_nodes()) is not None:
         return why
     if (_PACKAGES / "usr").exists():
@@ -71,19 +71,17 @@ def why_no_slurm() -> str | None:
 
 
 def idle_rank(thread: str = THREAD, end: Path | None = None, status: int | None = None) -> list[str]:
-    """Return a command that looks like a rank, and leaves with status 0 once there is a file ``end``.
+    """Return a command that looks like a rank, and exits with status 0 once the file ``end`` exists.
 
-    ``status``: it leaves with that instead, then and at SIGTERM.
-    """
+    ``status``: it exits with this status instead, and also at SIGTERM."""
     until = [str(end)] if end else []
     return [sys.executable, "-S", str(IDLE_RANK), thread, *until, *([] if status is None else [str(status)])]
 
 
 class Slurm(Closing):
-    """slurmctld, slurmd and munged on ``node``, with their files in ``directory``; jobs are root's.
+    """slurmctld, slurmd and munged on ``node``, with their files in ``directory``; jobs run as root.
 
-    ``settings``: further lines of slurm.conf. A context manager; all that it started ends with it.
-    """
+    ``settings``: further lines of slurm.conf. A context manager; everything that it started ends with it."""
 
     def __init__(self, directory: Path, settings: str = "") -> None:
         self.directory = directory
@@ -111,7 +109,7 @@ class Slurm(Closing):
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its commands need."""
+        """Return the environment of Slurm's commands."""
         return dict(self._env)
 
     # -- its jobs --------------------------------------------------------------------------------------------------
@@ -133,17 +131,17 @@ class Slurm(Closing):
         wait_until(lambda: not self.ask("squeue", "--noheader"), END_SECONDS, "the end of all jobs")
 
     def ask(self, *argv: str) -> str:
-        """Run one of Slurm's commands and return what it prints; raises AssertionError when it fails."""
+        """Run a Slurm command and return its output; raises AssertionError if it fails."""
         done = self.node.run(argv, env=self._env)
         assert done.returncode == 0, (argv, done.stdout, done.stderr)
         return done.stdout
 
     def popen(self, argv: Sequence[str], env: Mapping[str, str]) -> subprocess.Popen[Any]:
-        """Start a program on the node that is no job's."""
+        """Start a program on the node, outside of any job."""
         return self.node.popen(argv, env={**env, "PATH": os.environ["PATH"]})
 
     def output(self, job_id: str) -> str:
-        """Return what a job has written so far."""
+        """Return a job's output."""
         return (self.directory / f"{job_id}.out").read_text()
 
     # -- its daemons -----------------------------------------------------------------------------------------------
@@ -162,7 +160,7 @@ class Slurm(Closing):
         (self.directory / "slurm.conf").write_text(configuration + self._settings)
         hosts = self.directory / "hosts"
         hosts.write_text(f"127.0.0.1 localhost\n{_ADDRESS} {self.node.hostname}\n")
-        self._prepare("mount", "--bind", str(hosts), "/etc/hosts")  # in the node's mount namespace alone
+        self._prepare("mount", "--bind", str(hosts), "/etc/hosts")  # only in the node's mount namespace
         self._prepare("ip", "address", "add", f"{_ADDRESS}/32", "dev", "lo")
         for each in ("state", "spool"):
             (self.directory / each).mkdir()
@@ -205,7 +203,7 @@ echo "{name} $? $(($(date +%s%N) - begun))" >> {directory}/took
 
 
 class Site:
-    """A Slurm with nodes that run the scripts. ``jobs`` has the files of jobs, ``completed`` what jobcomp writes."""
+    """A Slurm whose nodes run the scripts. ``jobs``: the files of jobs; ``completed``: the files of jobcomp."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -236,11 +234,11 @@ class Site:
         (directory / "address").write_text("127.0.0.1:1\n")
 
     def took(self) -> list[tuple[str, int, float]]:
-        """Return which scripts ran, with which status, and for how many seconds."""
+        """Return the scripts that ran, with status and seconds."""
         rows = [line.split() for line in (self.directory / "took").read_text().splitlines()]
         return [(name, int(status), int(nanoseconds) / 1e9) for name, status, nanoseconds in rows]
 
     def word(self, job_id: str) -> str:
-        """Return the state of a job that jobcomp got; empty before that."""
+        """Return the state in jobcomp's file of a job; empty without one."""
         path = self.completed / f"{job_id}.json"
         return str(json.loads(path.read_text()).get("state", "")) if path.exists() else ""

@@ -1,4 +1,4 @@
-"""A stage: situations of jobs, nodes and watches side by side, and the notifications of each."""
+"""A stage: situations of jobs, nodes and watches in parallel, and the notifications of each."""
 
 from __future__ import annotations
 
@@ -17,18 +17,17 @@ from reports import Arrivals, Row, arrivals, write_report
 from watches import Page, Watch
 
 STAGGER_SECONDS = 0.7
-"""Between two situations, so that they fall at all times between two scrapes."""
+"""Time between two situations, so that they start at different times within a scrape interval."""
 PROMPT_SECONDS = 160.0
-"""All immediate notifications come within this time."""
+"""All immediate notifications arrive within this time."""
 POLL_SECONDS = 0.5
 
 
 class Cast(NamedTuple):
-    """The job of a situation: the nodes it runs on, its ranks, and the options of its launchers.
+    """The job of a situation: its nodes, its ranks, and the options of its launchers.
 
-    Without options it is a quiet one. ``job_id``: where two have the same; else it is the situation's name. ``log``:
-    the file that its ranks write to, see QuietJob.
-    """
+    Without options it is a quiet job. ``job_id``: if two situations share one; the default is the situation's name.
+    ``log``: the output file of its ranks, see QuietJob."""
 
     nodes: tuple[int, ...]
     ranks: int = 4
@@ -39,13 +38,12 @@ class Cast(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """Its description, its job, what happens, and the expected notifications in order: (receiver, alert).
+    """The description, the job, the story, and the expected notifications in order: (receiver, alert).
 
-    ``story``: None where a disturbance makes it happen. ``about``: what notifications are about, if not its job.
-    ``words``: in the first text. ``within_seconds``: after the event before it. ``overs``: how many "resolved" follow.
-    ``soon``: all notifications come before the watches are disturbed. ``more``: how many notifications of one alert may
-    follow, as different nodes' scrapes show ranks that died together.
-    """
+    ``story``: None if a disturbance causes it. ``about``: the subject of notifications, if not the job. ``words``: in
+    the first text. ``within_seconds``: after the previous event. ``overs``: the number of "resolved" that follow.
+    ``soon``: all notifications arrive before the disturbances. ``more``: how many more notifications of one alert may
+    follow, because ranks that died together appear in scrapes of different nodes."""
 
     what: str
     cast: Cast
@@ -60,7 +58,7 @@ class Situation(NamedTuple):
 
 
 class Disturbance(NamedTuple):
-    """What happens to the watches, and how long its effects take."""
+    """A disturbance of the watches, and the duration of its effects."""
 
     what: str
     act: Callable[[Stage], object]
@@ -68,7 +66,7 @@ class Disturbance(NamedTuple):
 
 
 class Stage:
-    """A site with the jobs of all situations, and when what happened."""
+    """A site with the jobs of all situations, and the times of events."""
 
     def __init__(self, here: Site, situations: Mapping[str, Situation]) -> None:
         self.site = here
@@ -78,22 +76,22 @@ class Stage:
         self.happened: dict[str, list[float]] = {name: [] for name in situations}
         self.failed: dict[str, BaseException] = {}
         self.disturbed: dict[str, float] = {}
-        """When each disturbance began."""
+        """The start of each disturbance."""
         self.over = 0.0
 
     def about(self, name: str) -> str:
-        """Return what the notifications of a situation are about."""
+        """Return the subject of a situation's notifications."""
         situation = self.situations[name]
         return situation.about or situation.cast.job_id or name
 
     @contextlib.contextmanager
     def event(self, name: str) -> Iterator[Any]:
-        """Note the time at which something happens to a job; provides the job."""
+        """Record the time of an event of a job; provide the job."""
         self.happened[name].append(time.time())
         yield self.jobs[name]
 
     def wait(self, condition: Callable[[], object], seconds: float, what: str) -> None:
-        """Wait for a condition that is dear to look at; raises AssertionError."""
+        """Poll a condition that is slow to check; raises AssertionError."""
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"{what} did not come true within {seconds:g} s"
@@ -105,7 +103,7 @@ class Stage:
         self.wait(lambda: time.monotonic() >= until, seconds + 60.0, "the time")
 
     def notifications(self, watch: Watch, name: str) -> list[Page]:
-        """Return a watch's notifications of a situation so far, without those of its end."""
+        """Return a watch's notifications of a situation, without those of its end."""
         return [page for page in watch.notifications(self.about(name)) if page.alerts]
 
     def wait_until_notified(self, name: str, times: int = 1, seconds: float = 150.0) -> None:
@@ -115,20 +113,19 @@ class Stage:
         self.wait(lambda: all(len(self.notifications(watch, name)) >= times for watch in watches), seconds, what)
 
     def wait_until_over(self, name: str, seconds: float = 150.0) -> None:
-        """Wait until each watch has sent that the situation is resolved."""
+        """Wait until each watch has sent the end of the situation."""
         about, watches = self.about(name), self.site.watches
         said = [lambda watch=watch: any(not page.alerts for page in watch.notifications(about)) for watch in watches]
         self.wait(lambda: all(ended() for ended in said), seconds, f"the end of {name}")
 
     def arrived(self, name: str, watch: Watch) -> Arrivals:
-        """Return a watch's notifications of a situation, and after how many seconds they came."""
+        """Return a watch's notifications of a situation, with their seconds."""
         return arrivals(watch.notifications(self.about(name)), self.happened[name])
 
     def notifications_since(self, disturbance: str, watch: Watch) -> Arrivals:
         """Return a watch's notifications between a disturbance and the next one, of subjects that were complete before.
 
-        Raises KeyError when there was no such disturbance.
-        """
+        Raises KeyError if the disturbance did not happen."""
         began = self.disturbed[disturbance]
         ended = min([at for at in self.disturbed.values() if at > began] or [self.over])
         known = {self.about(name) for name in self.situations if self._was_paged(name, watch, began)}
@@ -162,7 +159,7 @@ def stage(
     thresholds: Mapping[str, Any],
     **more: Any,
 ) -> Iterator[Stage]:
-    """Play all situations at once, disturb the watches, and provide what came of it."""
+    """Run all situations at once, disturb the watches, and provide the stage afterwards."""
     with site(directory, nodes, thresholds, **more) as here, contextlib.ExitStack() as stack:
         this = Stage(here, situations)
         for name, situation in situations.items():
@@ -220,7 +217,7 @@ def _wait_for_the_soon(this: Stage) -> None:
 
 
 def _disturb(this: Stage, disturbances: Mapping[str, Disturbance], playing: Mapping[str, Future[object]]) -> None:
-    """Do one after the other; before the last one all stories have come to their ends."""
+    """Run the disturbances in order; before the last one, wait for the end of all stories."""
     *_, last = disturbances
     for name, disturbance in disturbances.items():
         if name == last:

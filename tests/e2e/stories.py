@@ -1,4 +1,4 @@
-"""What can befall a job, step by step: the stories of situations."""
+"""The stories of situations: the events of a job, step by step."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ONE_SCRAPE_SECONDS = 6.0
 CUT_SECONDS = 60.0
 CRASHES = 4
 RUN_SECONDS = 75.0
-"""Starts more than 65 s apart count one by one."""
+"""Starts more than 65 s apart count separately."""
 LEAVE_SECONDS = 90.0
 
 
@@ -28,7 +28,7 @@ def send(rank: int, number: int) -> Callable[[Stage, str], None]:
 
 
 def leave(rank: int, code: int) -> Callable[[Stage, str], None]:
-    """Return the story of a rank that leaves by itself."""
+    """Return the story of a rank that exits."""
 
     def story(stage: Stage, name: str) -> None:
         with stage.event(name) as job:
@@ -38,7 +38,7 @@ def leave(rank: int, code: int) -> Callable[[Stage, str], None]:
 
 
 def crash_and_abort(stage: Stage, name: str) -> None:
-    """A rank crashes, and the others abort as they miss it."""
+    """Crash a rank, and let the others abort because they miss it."""
     with stage.event(name) as job:
         job.signal_rank(1, signal.SIGSEGV)
         stage.pass_time(1.0)
@@ -46,13 +46,13 @@ def crash_and_abort(stage: Stage, name: str) -> None:
 
 
 def kill_all(stage: Stage, name: str) -> None:
-    """SIGKILL for all ranks."""
+    """Kill all ranks by SIGKILL."""
     with stage.event(name) as job:
         job.signal_all(signal.SIGKILL)
 
 
 def cancel_and_abort(stage: Stage, name: str) -> None:
-    """SIGTERM reaches one node first, and the ranks of the other one abort."""
+    """Send SIGTERM to one node first; the ranks of the other node abort."""
     with stage.event(name) as job:
         job.signal_rank(0, signal.SIGTERM)
         job.signal_rank(1, signal.SIGTERM)
@@ -61,13 +61,13 @@ def cancel_and_abort(stage: Stage, name: str) -> None:
 
 
 def cancel(stage: Stage, name: str) -> None:
-    """SIGTERM for all launchers, which pass it on."""
+    """Send SIGTERM to all launchers, which forward it."""
     with stage.event(name) as job:
         job.signal_launchers(signal.SIGTERM)
 
 
 def preempt(stage: Stage, name: str) -> None:
-    """The job ends, and starts again under its id once all ranks have exited."""
+    """End the job, and start it again under its id once all ranks have exited."""
     cancel(stage, name)
     job = stage.jobs[name]
     for part in job.parts:
@@ -76,7 +76,7 @@ def preempt(stage: Stage, name: str) -> None:
 
 
 def run_out_of_memory(stage: Stage, name: str) -> None:
-    """The OOM killer takes a rank, and the launcher ends the other."""
+    """Let the OOM killer kill a rank; the launcher ends the other one."""
     with stage.event(name) as job:
         job.grow(0)
         job.wait(0)
@@ -84,7 +84,7 @@ def run_out_of_memory(stage: Stage, name: str) -> None:
 
 
 def crash_twice(stage: Stage, name: str) -> None:
-    """Ranks crash on two nodes in the same second."""
+    """Crash ranks on two nodes within a second."""
     with stage.event(name) as job:
         job.signal_rank(0, signal.SIGSEGV)
         stage.pass_time(0.5)
@@ -92,7 +92,7 @@ def crash_twice(stage: Stage, name: str) -> None:
 
 
 def die_one_by_one(stage: Stage, name: str) -> None:
-    """A rank dies, and another one after the page, within a minute."""
+    """Kill a rank, and another one within a minute after the page."""
     send(1, signal.SIGKILL)(stage, name)
     stage.wait_until_notified(name)
     stage.pass_time(10.0)
@@ -100,7 +100,7 @@ def die_one_by_one(stage: Stage, name: str) -> None:
 
 
 def die_again(stage: Stage, name: str) -> None:
-    """A rank dies, the job starts again under its id, and the rank dies again once the page is resolved."""
+    """Kill a rank, start the job again under its id, and kill the rank again once the page is resolved."""
     send(1, signal.SIGKILL)(stage, name)
     stage.wait_until_notified(name)
     job = stage.jobs[name]
@@ -113,14 +113,14 @@ def die_again(stage: Stage, name: str) -> None:
 
 
 def crash_again_and_again(stage: Stage, name: str) -> None:
-    """The job crashes RUN_SECONDS after the agent saw its start, and starts again after some seconds."""
+    """Crash the job RUN_SECONDS after the agent saw its start, and restart it some seconds later, several times."""
     job = stage.jobs[name]
 
     def noted(watch: Watch) -> float:
         try:
             age = f'rankwatch_job_start_age_seconds{{job_id="{name}"}}'
             return watch.prometheus.value(f"min(timestamp({age}) - {age})") or 0.0
-        except OSError:  # it is being disturbed
+        except OSError:  # a disturbance is in progress
             return 0.0
 
     def wait_until_noted(since: float) -> None:
@@ -140,14 +140,14 @@ def crash_again_and_again(stage: Stage, name: str) -> None:
 
 
 def lose_power(stage: Stage, name: str) -> None:
-    """The power of the only node fails."""
+    """Cut the power of the only node."""
     with stage.event(name) as job:
         job.nodes[0].lose_power()
     stage.wait_until_notified(name, seconds=300.0)
 
 
 def unplug(stage: Stage, name: str) -> None:
-    """A node is off the network for a minute; all on it goes on."""
+    """Take a node off the network for a minute; its programs go on."""
     with stage.event(name) as job:
         job.nodes[1].cut()
         stage.pass_time(CUT_SECONDS)
@@ -155,7 +155,7 @@ def unplug(stage: Stage, name: str) -> None:
 
 
 def crash_on_a_fast_clock(stage: Stage, name: str) -> None:
-    """A rank crashes, and the others are ended a second later: by their clock before it."""
+    """Crash a rank, and end the others a second later, which is before the crash by their clock."""
     with stage.event(name) as job:
         job.signal_rank(2, signal.SIGSEGV)
         stage.pass_time(1.0)
@@ -163,7 +163,7 @@ def crash_on_a_fast_clock(stage: Stage, name: str) -> None:
 
 
 def die_unseen(stage: Stage, name: str) -> None:
-    """A rank dies on a node that misses a scrape then, and another one after the page."""
+    """Kill a rank on a node that misses a scrape at that time, and another rank after the page."""
     node = stage.jobs[name].nodes[1]
     for _ in range(2):
         node.cut()
@@ -175,7 +175,7 @@ def die_unseen(stage: Stage, name: str) -> None:
 
 
 def die_and_lose_the_agent(stage: Stage, name: str) -> None:
-    """After the page the agent of the dead rank's node dies too, and comes back."""
+    """After the page, kill and restart the agent of the dead rank's node."""
     send(2, signal.SIGKILL)(stage, name)
     stage.wait_until_notified(name)
     agent = stage.jobs[name].nodes[1].agent

@@ -1,4 +1,4 @@
-"""What happens to Inspector's files under a live job: nothing is lost, and nothing is counted twice."""
+"""Changes to Inspector's files under a running job lose no record, and count none twice."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Accident = Callable[[SimulatedJob, Agent], None]
 
 
 def written(job: SimulatedJob) -> Counter[str]:
-    """How many records each rank wrote, by its own account."""
+    """Return the number of records that each rank wrote, from the ranks' own files."""
     counts: Counter[str] = Counter()
     for path in job.job_dir.glob("written-*.json"):
         summary = json.loads(path.read_text())
@@ -39,7 +39,7 @@ def written(job: SimulatedJob) -> Counter[str]:
 
 
 def shown(agent: Agent, job_id: str) -> Counter[str]:
-    """How many operations of each rank the agent counts."""
+    """Return the agent's count of operations of each rank."""
     counts: Counter[str] = Counter()
     for sample in agent.samples(OPERATIONS, job_id=job_id):
         counts[sample.labels["rank"]] += int(sample.value)
@@ -47,20 +47,20 @@ def shown(agent: Agent, job_id: str) -> Counter[str]:
 
 
 def wait_for_checkpoint(agent: Agent) -> None:
-    """Wait until a checkpoint holds what was read up to now."""
+    """Wait for a checkpoint that includes everything read up to now."""
     since = time.time() + SAVE_SECONDS
     wait_until(lambda: agent.saved_at() > since, 25.0, "a checkpoint")
 
 
 def end(job: SimulatedJob) -> Counter[str]:
-    """End the job in order; return what its ranks wrote."""
+    """End the job in order; return the numbers of written records."""
     job.signal_launcher(signal.SIGUSR1)
     assert job.wait() == 0
     return written(job)
 
 
 def wait_for_exactly(agent: Agent, job_id: str, expected: Counter[str]) -> None:
-    """Wait until the agent counts just this, and see that it stays so."""
+    """Wait until the agent's counts equal these, and check that they stay equal."""
     wait_until(
         lambda: shown(agent, job_id) == expected, BIRTH_SECONDS + 30.0, f"{expected}, it is {shown(agent, job_id)}"
     )
@@ -75,19 +75,19 @@ def go_on(job: SimulatedJob, agent: Agent) -> None:
 
 
 def rename(job: SimulatedJob, agent: Agent) -> None:
-    """As logrotate's default does, to a name that is Inspector's still."""
+    """Rename the files, as logrotate does by default, to names that still match Inspector's."""
     for path in list(job.dump_dir.iterdir()):
         path.rename(path.with_suffix(".1.log"))
 
 
 def remove_directory(job: SimulatedJob, agent: Agent) -> None:
-    """The directory is removed with its files, and made again."""
+    """Remove the directory with its files, and make it again."""
     shutil.rmtree(job.dump_dir)
     job.dump_dir.mkdir()
 
 
 def copytruncate(job: SimulatedJob, agent: Agent) -> None:
-    """As logrotate's copytruncate does, once all is read; the writers go on behind a hole."""
+    """Truncate the files after they are read, as logrotate's copytruncate does; the writers go on after a hole."""
     pids = [job.pid(rank) for rank in range(RANKS)]
     for pid in pids:
         job.kill(pid, signal.SIGSTOP)
@@ -100,7 +100,7 @@ def copytruncate(job: SimulatedJob, agent: Agent) -> None:
 
 
 def kill_agent(job: SimulatedJob, agent: Agent) -> None:
-    """The agent dies, long after its last checkpoint, and comes back."""
+    """Kill the agent long after its last checkpoint, and start it again."""
     wait_for_checkpoint(agent)
     go_on(job, agent)
     agent.kill9()
@@ -108,7 +108,7 @@ def kill_agent(job: SimulatedJob, agent: Agent) -> None:
 
 
 def both(*accidents: Accident) -> Accident:
-    """One after the other."""
+    """Return these accidents as one."""
 
     def happen(job: SimulatedJob, agent: Agent) -> None:
         for accident in accidents:
@@ -129,7 +129,7 @@ ACCIDENTS = {
     "name", ["rename_then_kill", *(pytest.param(name, marks=full) for name in list(ACCIDENTS)[1:])]
 )
 def test_a_live_job_loses_and_doubles_nothing(tmp_path: Path, name: str) -> None:
-    """Whatever happens to the files, each rank's counters equal the operations that it wrote."""
+    """After any accident, each rank's counters equal the operations that it wrote."""
     machine = Machine(tmp_path)
     with machine.agent(dump_dir=tmp_path / "job" / "inspector") as agent, machine.job(*BUSY) as job:
         job.wait_for("ready")
@@ -145,7 +145,7 @@ RECORDS_PER_STEP = 8
 
 
 def by_communicator(job: SimulatedJob) -> Counter[tuple[str, str]]:
-    """How many records each rank wrote in each communicator, those of former fillings too, by its own account."""
+    """Return the records that each rank wrote in each communicator, earlier generations of files included."""
     counts: Counter[tuple[str, str]] = Counter()
     for path in job.job_dir.glob("written-*.json"):
         summary = json.loads(path.read_text())
@@ -155,7 +155,7 @@ def by_communicator(job: SimulatedJob) -> Counter[tuple[str, str]]:
 
 
 def by_place(agent: Agent, job_id: str) -> Counter[tuple[str, str]]:
-    """How many operations of each rank and communicator the agent counts."""
+    """Return the agent's count of operations by rank and communicator."""
     counts: Counter[tuple[str, str]] = Counter()
     for sample in agent.samples(OPERATIONS, job_id=job_id):
         counts[sample.labels["rank"], sample.labels["comm"]] += int(sample.value)
@@ -163,7 +163,7 @@ def by_place(agent: Agent, job_id: str) -> Counter[tuple[str, str]]:
 
 
 def in_files(job: SimulatedJob) -> Counter[tuple[str, str]]:
-    """How many records of each rank and communicator the files hold now."""
+    """Return the number of records in the files, by rank and communicator."""
     rank_of = {job.pid(rank): str(rank) for rank in range(RANKS)}
     return Counter(
         (rank_of[record["metadata"]["pid"]], record["header"]["id"].removeprefix("0x"))
@@ -189,7 +189,7 @@ def test_communicators_made_anew_in_the_same_process(tmp_path: Path) -> None:
         wait_until(lambda: len(in_files(job)) == len(former) and not in_files(job).keys() & former.keys())
         agent.start()
         agent.wait_for(RECORDS, 2 * filling, result="accepted", seconds=20.0)
-        # Series are there, at 0 first, once a writer is seen alive: later the job may end before the next one is.
+        # A writer's series appear (at 0 first) only while it is alive, so wait for them before the job can end.
         wait_until(lambda: len(by_place(agent, machine.job_id)) >= 3 * len(former), 15.0, "the third filling")
         expected = end(job)
         account, last = by_communicator(job), in_files(job)
@@ -201,7 +201,7 @@ def test_communicators_made_anew_in_the_same_process(tmp_path: Path) -> None:
 
 
 def is_hollow(directory: Path, least_bytes: int) -> bool:
-    """Whether files have holes of this size together."""
+    """Return whether files have holes of this total size."""
     found = [path.stat() for path in directory.iterdir()]
     return sum(one.st_size - one.st_blocks * 512 for one in found) > least_bytes
 
@@ -209,7 +209,8 @@ def is_hollow(directory: Path, least_bytes: int) -> bool:
 @full
 @pytest.mark.timeout(120)
 def test_reclaim_is_nothing_to_a_live_writer(tmp_path: Path) -> None:
-    """Holes below the durable offset free disk under a live job, lose no record, and survive a kill of the agent."""
+    """Holes below the durable offset free disk space under a running job, lose no record, and survive a kill of the
+    agent."""
     machine = Machine(tmp_path)
     dump_dir = tmp_path / "job" / "inspector"
     section = {"paths": [str(dump_dir)], "reclaim": {"enabled": True}}

@@ -1,4 +1,4 @@
-"""The shipped Alertmanager configuration in a real one: routes, inhibitions, and what people read."""
+"""The shipped Alertmanager configuration in a real one: routes, inhibitions and texts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
 with_node = pytest.mark.skipif(why_no_nodes() is not None, reason=why_no_nodes() or "")
 
 MOST_CHARACTERS = 4096
-"""Of a notification, all of it."""
+"""The limit of a whole notification."""
 
 
 def amtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run it."""
+    """Run amtool."""
     return subprocess.run(["amtool", *arguments], check=False, capture_output=True, text=True, timeout=30)
 
 
@@ -98,7 +98,7 @@ def test_two_clusters_with_one_job_id_are_two_incidents(post: Post) -> None:
 
 @with_node
 def test_the_hardware_of_a_node_is_one_page(post: Post) -> None:
-    """Failed hardware under 38 jobs of a node is one page and one ticket of each kind; another node is apart."""
+    """Failed hardware of 38 jobs on a node is one page and one ticket of each kind; another node has its own."""
     under = [alert("RankUnhealthy", "page", node="n1"), alert("OwnHardware", "page", node="n1")]
     worn = [alert("HardwareFailed", "ticket", node=node, check=f"c{n}") for node in ("n1", "n2") for n in range(38)]
     for ranks in range(1, 39):
@@ -179,7 +179,7 @@ def test_tickets_and_information_say_what_and_where(post: Post) -> None:
 
 @with_node
 def test_texts_stay_short(post: Post) -> None:
-    """The notification of forty long pages or tickets at once is short and has their number."""
+    """The notification of forty long pages or tickets is short and has their number."""
     said = ": " + "word " * 120
     pages = [alert(f"Own{number:02}", "page", "40") for number in range(40)]
     tickets = [alert("RankwatchLate", "ticket", node=f"n{number:02}") for number in range(40)]
@@ -208,7 +208,7 @@ def test_the_name_of_a_job_calls_nobody(post: Post) -> None:
 
 @with_node
 def test_what_is_no_address_is_no_link(post: Post) -> None:
-    """PagerDuty gets only absolute addresses as links, neither a path nor a job's name."""
+    """PagerDuty gets only absolute addresses as links, and no path or job name."""
     page = posted(alert("RankDead", "page", "bad address"))
     page["annotations"] = {**page["annotations"], "runbook_url": "docs/runbooks.md#rankdead"}
     post.alertmanager.send([page])

@@ -1,4 +1,4 @@
-"""Two Alertmanagers that are peers, as a site has them that wants to lose none."""
+"""Two Alertmanagers that are peers, for a site that must not lose notifications."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ pytestmark = [full, pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""
 
 AWAY_SECONDS = 4.0
 WAITED_SECONDS = 32.0
-"""Longer than a page's group_wait, the time that the second Alertmanager waits for the first (15 s), and settling."""
+"""Longer than a page's group_wait, the wait of the second Alertmanager for the first (15 s), and settling."""
 
 
 @pytest.mark.timeout(120)
 def test_two_alertmanagers_tell_once(tmp_path: Path) -> None:
-    """Two Alertmanagers with equal alerts of two senders send one notification, also after a restart of one."""
+    """Two peers with equal alerts of two senders send one notification, even after a restart of one."""
     with Node("monitor") as node, Inbox(node) as inbox:
         ports = free_port(), free_port()
         config = to_inbox(inbox)

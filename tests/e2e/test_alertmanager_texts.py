@@ -1,4 +1,4 @@
-"""The texts of the shipped receivers, for groups of every shape: a template that fails is a page that is lost."""
+"""The texts of the shipped receivers, for groups of every shape, because a template that fails loses the page."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
 RECEIVERS = {receiver["name"]: receiver for receiver in yaml.safe_load(SHIPPED.read_text())["receivers"]}
 PAGE, TICKET = RECEIVERS["page"]["pagerduty_configs"][0], RECEIVERS["ticket"]["slack_configs"][0]
 BARE = {"labels": {"alertname": "Own", "severity": "page"}, "annotations": {}}
-"""An alert of the site's own, which says nothing and has no cluster."""
+"""A site's own alert, without texts and without a cluster."""
 FULL = posted(alert("RankDead", "page", "1"))
 
 
@@ -34,7 +34,7 @@ def templates(node: Any) -> Iterator[str]:
 
 
 def render(directory: Path, text: str, firing: int, over: int, one: dict[str, Any]) -> str:
-    """Return the text of a group of ``firing`` equal alerts and ``over`` that are over; it must not fail."""
+    """Return the text of a group of ``firing`` equal alerts and ``over`` resolved ones; it must not fail."""
     alerts = [{**one, "status": status} for status in ["firing"] * firing + ["resolved"] * over]
     group = {
         "status": "firing" if firing else "resolved",

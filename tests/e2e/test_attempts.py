@@ -1,7 +1,6 @@
-"""What the agent's process can do to another: each way tried in the booted unit, with each combination of drop-ins.
+"""Attempts of the agent's process on another process, in the booted unit, with each combination of drop-ins.
 
-docs/security.md has the tables of what is refused and what is open.
-"""
+docs/security.md has the tables of refused and permitted attempts."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ HARDWARE, RECLAIM = "55-hardware.conf", "60-reclaim.conf.example"
 DROP_INS = (OTHER_USERS, HARDWARE, RECLAIM)
 COMBINATIONS = [frozenset(some) for size in range(len(DROP_INS) + 1) for some in itertools.combinations(DROP_INS, size)]
 UNFILTERED = frozenset({OTHER_USERS, "unfiltered"})
-"""The control, without the filter: an attempt that then succeeds was refused by the filter."""
+"""The control, without the filter: an attempt that succeeds only here was refused by the filter."""
 ATTEMPTED = """\
 [Service]
 Type=simple
@@ -34,7 +33,7 @@ pytestmark = [full, pytest.mark.skipif(why_not_booted() is not None, reason=why_
 
 
 def unit_of(number: int, text: str) -> str:
-    """Return the agent's unit ``text``, with the attempts in the place of the agent."""
+    """Return the unit ``text`` with the attempts instead of the agent."""
     start = next(line for line in text.splitlines() if line.startswith("ExecStart="))
     attempts = (
         "ExecStart=/opt/rankwatch/bin/python -B /opt/attempts.py /opt/attacked.json\n"
@@ -45,7 +44,7 @@ def unit_of(number: int, text: str) -> str:
 
 
 def answers(directory: Path, combinations: Collection[frozenset[str]]) -> Iterator[dict[str, str]]:
-    """Yield the answers to the attempts under each combination, from one boot."""
+    """Yield the replies to the attempts under each combination, from one boot."""
     with layered(directory) as root:
         install(root, ())
         system = root / "etc/systemd/system"
@@ -82,6 +81,6 @@ def test_each_way_into_another_process_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(300)
 def test_without_the_filter_memory_is_written(tmp_path: Path) -> None:
-    """With the same rights and no filter the attempts write into the memory of root's process."""
+    """With the same rights and no filter, the attempts write into the memory of root's process."""
     [answered] = answers(tmp_path, [UNFILTERED])
     assert answered == {name: way.unfiltered for name, way in WAYS.items()}

@@ -1,4 +1,4 @@
-"""Bad input, end to end: a clear word or a counted refusal, never a traceback, and the rest goes on."""
+"""Bad input, end to end: a clear message or a counted refusal, never a traceback, and everything else goes on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-n
 
 @pytest.fixture
 def open_directory() -> Iterator[Path]:
-    """Provide a directory that every user may enter and write to."""
+    """Provide a directory that every user may write to."""
     with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path:
         Path(path).chmod(0o777)
         yield Path(path)
@@ -60,7 +60,7 @@ def test_a_port_in_use_ends_the_start(tmp_path: Path) -> None:
 
 
 def test_a_hostile_directory_costs_the_job_in_it_nothing(tmp_path: Path) -> None:
-    """The agent counts FIFOs, links, endless lines and garbage in a directory, and every true record beside them."""
+    """The agent counts FIFOs, links, endless lines and garbage in a directory, and every valid record there."""
     machine = Machine(tmp_path)
     dump_dir = tmp_path / "job" / "inspector"
     options = (*FOUR, "--records-per-second", "100", "--steps", "50", "--flush-at-end")
@@ -104,7 +104,8 @@ def test_a_hostile_directory_costs_the_job_in_it_nothing(tmp_path: Path) -> None
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving up rights needs root")
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) not found")
 def test_what_may_not_be_read_or_written_is_counted(open_directory: Path) -> None:
-    """The agent counts and logs missing rights to record files and to the checkpoint's directory; all else works."""
+    """Missing permissions for record files and for the checkpoint's directory are counted and logged; all else
+    works."""
     for package in ("agent", "exporters"):
         shutil.copytree(ROOT / package, open_directory / package, ignore=shutil.ignore_patterns("__pycache__"))
     (open_directory / "closed").mkdir(mode=0o700)

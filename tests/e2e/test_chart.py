@@ -1,4 +1,4 @@
-"""The Helm chart, rendered by Helm: the pod of kustomize, and a scrape that works with TLS and a password."""
+"""The Helm chart, rendered by Helm: its pod equals kustomize's, and a scrape with TLS and a password works."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def rendered(*values: str, chart: Path = CHART) -> Manifests:
-    """What ``helm template`` makes of the chart with ``--set`` values."""
+    """Return the manifests that ``helm template`` renders with these ``--set`` values."""
     options = [option for value in values for option in ("--set-json", value)]
     done = helm("template", "rankwatch", chart, "--namespace", "rankwatch", *options)
     assert done.returncode == 0, done.stderr
@@ -43,12 +43,12 @@ def rendered(*values: str, chart: Path = CHART) -> Manifests:
 
 
 def of_kind(manifests: Manifests, kind: str) -> Manifests:
-    """The manifests of one kind."""
+    """Return the manifests of one kind."""
     return [manifest for manifest in manifests if manifest["kind"] == kind]
 
 
 def secrets_of(manifests: Manifests, name: str) -> dict[str, str]:
-    """The decoded data of a Secret."""
+    """Return the decoded data of a Secret."""
     [secret] = [manifest for manifest in of_kind(manifests, "Secret") if manifest["metadata"]["name"] == name]
     return {key: base64.b64decode(value).decode() for key, value in secret["data"].items()}
 
@@ -68,7 +68,7 @@ def test_every_field_is_one_of_the_api(tmp_path: Path) -> None:
 
 
 def test_secrets_of_the_site() -> None:
-    """With auth.makeSecrets=false only the Secrets are missing: pods and PodMonitor still use them."""
+    """With auth.makeSecrets=false only the Secrets are missing; pods and PodMonitor still use them."""
     made, others = rendered(), rendered("auth.makeSecrets=false")
     assert [manifest for manifest in made if manifest["kind"] != "Secret"] == others
 
@@ -91,7 +91,8 @@ def test_same_as_kustomize(tmp_path: Path, vendor: str) -> None:
 
 
 def test_values(tmp_path: Path) -> None:
-    """Image, tolerations, labels, configuration and components reach the manifests; a new configuration rolls."""
+    """Image, tolerations, labels, configuration and components reach the manifests; a new configuration restarts
+    pods."""
     made = rendered(
         'image={"repository": "registry.example/rankwatch", "tag": "7"}',
         'tolerations=[{"key": "gpu", "operator": "Exists"}]',
@@ -176,7 +177,7 @@ def test_the_shipped_scrape_works_and_others_get_nothing(tmp_path: Path) -> None
 
 
 class SecuredAgent(Agent):
-    """An agent with the web file ``web``, asked for its health over TLS."""
+    """An agent with the web file ``web``, which the test queries over TLS."""
 
     def __init__(self, directory: Path, web: Path) -> None:
         self._web = web
@@ -188,7 +189,7 @@ class SecuredAgent(Agent):
         super().configure({**config, "web": own})
 
     def status(self, path: str) -> int:
-        """The HTTP status of a page, without a password."""
+        """Return the HTTP status of a page, without a password."""
         context = ssl.create_default_context(cafile=self._web.parent / "tls.crt")
         context.check_hostname = False
         connection = http.client.HTTPSConnection("127.0.0.1", self.port, timeout=5, context=context)
@@ -206,7 +207,7 @@ class SecuredAgent(Agent):
 
 
 def test_values_name_the_version() -> None:
-    """Chart and agent have one version."""
+    """Chart and agent have the same version."""
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     [container] = pod_of(rendered())["containers"]
     assert container["image"] == f"rankwatch:{chart['appVersion']}"

@@ -1,4 +1,4 @@
-"""The container image: small, without rights by default, and as the DaemonSet runs it an agent of the whole node."""
+"""The container image: small, without rights by default, and with the DaemonSet's rights an agent of the whole node."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ OPENED = {
     "root's file by its root, read",
     "all users' file by its root, written",
 }
-"""What SYS_PTRACE and DAC_READ_SEARCH give with the node's processes in sight: docs/security.md."""
+"""SYS_PTRACE and DAC_READ_SEARCH permit these, with the node's processes visible: docs/security.md."""
 NOT_AS_IN_THE_UNIT = {
     # The container has no such path.
     "root's file, written": "ENOENT",
     "all users' file, written": "ENOENT",
-    # The profile refuses these itself, and must leave this one, which runtimes call, to the kernel.
+    # The profile refuses these itself; it must leave this one, which runtimes call, to the kernel.
     "unshare": FILTER,
     "setns": FILTER,
     "setuid": "EPERM",
@@ -56,7 +56,7 @@ IN_THE_CONTAINER = {
     name: "done" if name in OPENED else NOT_AS_IN_THE_UNIT.get(name, way.refusal) for name, way in WAYS.items()
 }
 OF_ITSELF = {"keyctl", "add_key", "request_key", "userfaultfd", "io_uring_setup", "unshare"}
-"""What no other process is concerned by: runtimes' default profiles differ in these."""
+"""Calls that affect no other process; runtimes' default profiles differ in these."""
 PROFILE = ROOT / "deploy/container/seccomp.json"
 CONFIG = ROOT / "deploy/kubernetes/base/rankwatch.yml"
 POD = yaml.safe_load((ROOT / "deploy/kubernetes/base/daemonset.yaml").read_text())["spec"]["template"]["spec"]
@@ -71,26 +71,26 @@ WITHOUT_RIGHTS = {
         "seccompProfile": {"type": "RuntimeDefault"},
     },
 }
-"""As components/without-rights makes it (test_kubernetes.py)."""
+"""The settings of components/without-rights (test_kubernetes.py)."""
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    """The image."""
+    """Provide the image."""
     with image(tmp_path_factory.mktemp("image")) as made:
         yield made
 
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    """A machine."""
+    """Provide a node."""
     with Node("gpu-node-07") as made:
         yield made
 
 
 @pytest.fixture
 def host() -> Iterator[Path]:
-    """What the node has at the paths that the DaemonSet mounts, by the volumes' names; other users reach it."""
+    """Provide the node's paths that the DaemonSet mounts, by volume name; other users can reach them."""
     with tempfile.TemporaryDirectory(dir="/tmp") as made:
         root = Path(made)
         root.chmod(0o755)
@@ -101,7 +101,7 @@ def host() -> Iterator[Path]:
 
 
 def page(node: Node) -> str:
-    """The agent's page; empty while there is none."""
+    """Return the agent's page; empty without one."""
     try:
         reply = node.curl(PORT, "/metrics")
     except OSError:
@@ -110,7 +110,7 @@ def page(node: Node) -> str:
 
 
 def of_the_daemon_set(node: Node, built: Image, host: Path, bundle: Path, spec: dict[str, Any]) -> Container:
-    """One of the DaemonSet's containers, with its rights and mounts; a command is in the place of the image's own."""
+    """Return one of the DaemonSet's containers, with its rights and mounts; its command replaces the image's."""
     security = spec["securityContext"]
     assert security["capabilities"]["drop"] == ["ALL"]
     assert security["allowPrivilegeEscalation"] is False
@@ -143,13 +143,13 @@ def of_the_daemon_set(node: Node, built: Image, host: Path, bundle: Path, spec: 
 
 
 def states(node: Node, state: str) -> set[tuple[str, str]]:
-    """The ranks in a state, by job and rank."""
+    """Return the ranks in a state, by job and rank."""
     samples = select(page(node), "rankwatch_rank_state", state=state)
     return {(sample.labels["job_id"], sample.labels["rank"]) for sample in samples if sample.value}
 
 
 def test_it_is_small_and_says_how_it_is_run(built: Image) -> None:
-    """The image is below 150 MB, runs as a user, and has a health check; one program carries capabilities."""
+    """The image is below 150 MB, runs as a user, and has a health check; one program has capabilities."""
     assert built.size() < MAX_BYTES
     assert built.config["User"] == f"{IMAGES_USER}:{IMAGES_USER}"
     assert built.config["Healthcheck"]["Test"] == ["CMD", "/usr/bin/rankwatch", "status", "--brief"]
@@ -163,7 +163,7 @@ def test_it_is_small_and_says_how_it_is_run(built: Image) -> None:
 
 @full
 def test_without_any_right(built: Image, node: Node, tmp_path: Path) -> None:
-    """Without any capability the container is healthy and serves the metrics of itself."""
+    """Without any capability the container is healthy and serves the metrics about itself."""
     command = [*built.config["Entrypoint"], *built.config["Cmd"]]
     given = {"user": IMAGES_USER, "mounts": [Mount(CONFIG.parent, "/etc/rankwatch")]}
     container = Container(node, built, tmp_path / "agent", command, **given, sees_host=False, read_only=False)
@@ -179,7 +179,7 @@ def test_without_any_right(built: Image, node: Node, tmp_path: Path) -> None:
 
 
 def test_as_the_daemon_set_runs_it(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
-    """With the DaemonSet's rights the agent names ranks of users and pods, with their records and ends."""
+    """With the DaemonSet's rights the agent names ranks of users and pods, with their records and exits."""
     prepared(node, built, host, tmp_path)
     [second] = POD["containers"]
     assert (host / "seccomp/rankwatch.json").read_bytes() == PROFILE.read_bytes()
@@ -225,7 +225,7 @@ def prepared(node: Node, built: Image, host: Path, directory: Path) -> None:
 
 
 def answers(node: Node, built: Image, host: Path, bundle: Path, spec: dict[str, Any]) -> dict[str, str]:
-    """What is answered to attempts on a process of root's of the node, from the place of this container's program."""
+    """Return the replies to attempts on a root process of the node, made with this container's rights."""
     attacked = host / "attacked"
     attacked.mkdir()
     for name in ("attempts.py", "attempted.py"):
@@ -262,7 +262,7 @@ def test_what_it_may_do_without_rights(built: Image, node: Node, host: Path, tmp
 
 @full
 def test_root_with_the_default_profile_writes_everywhere(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
-    """With root and the runtime's default profile all attempts succeed: they are real."""
+    """As root with the runtime's default profile all attempts succeed, so they are real."""
     security = {**_AGENT["securityContext"], "runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}}
     answered = answers(node, built, host, tmp_path / "tries", {**_AGENT, "securityContext": security})
     written = {"process_vm_writev", "memory, written as a file", "root's file by its root, written", "ptrace"}
@@ -286,7 +286,8 @@ def test_without_rights_records_name_ranks(built: Image, node: Node, host: Path,
 @pytest.mark.skipif(why_no_docker() is not None, reason=why_no_docker() or "")
 @pytest.mark.parametrize("words", [of_the_page(), pytest.param(of_the_unit(), marks=full)], ids=["page", "unit"])
 def test_as_docker_runs_it(built: Image, node: Node, host: Path, tmp_path: Path, words: list[str]) -> None:
-    """By the docs' line and by the unit: ranks of another user, the kernel's log, healthy, an orderly stop."""
+    """With the docs' command line or the unit, the agent sees other users' ranks and the kernel log, and stops in
+    order."""
     config, state = host / "etc/rankwatch", host / "var/lib/rankwatch"
     for path in (config, state / "inspector"):
         path.mkdir(parents=True)
@@ -318,12 +319,12 @@ def test_as_docker_runs_it(built: Image, node: Node, host: Path, tmp_path: Path,
 
 
 def test_docker_has_the_same_rights() -> None:
-    """Docker's unit gives the rights of the line in the docs."""
+    """Docker's unit gives the rights of the docs' command line."""
     assert rights(of_the_unit()) == rights(of_the_page())
 
 
 @pytest.mark.skipif(not QUADLETS.exists(), reason="no podman in .cache: scripts/test --full fetches it")
 def test_podman_has_the_same_rights() -> None:
-    """Podman's generator makes the rights of the line in the docs from the quadlet, and no more."""
+    """The quadlet gives the rights of the docs' command line, and no more."""
     no_more = ("--security-opt", "no-new-privileges")
     assert rights(of_the_quadlet()) == rights(of_the_page()) | {no_more}

@@ -1,4 +1,4 @@
-"""Every query of the shipped dashboards, asked of a real Prometheus with the shipped rules, about a live job."""
+"""Every query of the shipped dashboards in a real Prometheus with the shipped rules, for a running job."""
 
 from __future__ import annotations
 
@@ -45,23 +45,23 @@ STRAGGLER, VICTIM = "2", "5"
 NODE = "127.0.0.1"
 CLUSTER = "c1"
 CLUSTERS = (CLUSTER, ".*", "")
-"""By name, all of them, and none: queries are asked about these in turn, and show the same."""
+"""A name, all, and none: queries use these in turns, with equal results."""
 JOB = ("--records-per-second", "100", "--straggler", STRAGGLER, "--straggler-delay-us", "3000")
 ENDED = {"How it ended"}
-"""Panels that show something of ranks that left alone: they are asked about the one that was killed."""
+"""Panels about exited ranks; their queries use the killed rank."""
 PIPELINE_SUFFIX = "9"
 OF_PIPELINE = {
     "Bandwidth of sends and receives",
     "Bandwidth of the slowest pairs of ranks",
     "Operations with a record, and without one by cause",
 }
-"""Panels on what the simulated job has not: they are asked about another one."""
+"""Panels about features that the simulated job lacks; their queries use another job."""
 RAS_SUFFIX = "8"
 SELDOM = {
     "Nodes that fail again and again", "Exporters that fail", "Silent agents", "Links lost in this time, by switch",
     "Errors of RDMA links", "Errors of RDMA transport", "Looks that failed", "Slow pairs of ranks",
 }  # fmt: skip
-"""Panels on what is well here, or on what rules look at over hours or days: they are empty, and say why."""
+"""Panels about things that are healthy in this test, or that rules observe over hours; they show a sentence instead."""
 WELL = {
     ("Bus bandwidth now and a day before", "B"),
     ("What is known", "B"),
@@ -73,13 +73,13 @@ WELL = {
     ("Silence of all ranks over time", "B"),
     ("Lateness of all ranks over time", "B"),
 }
-"""Queries of panels that show other things here: of a lost node, a hang, an end, a day before, a job that is well."""
+"""Queries whose panels need other events: a lost node, a hang, an end, a day before, a healthy job."""
 BY_RAS = "By RAS: ranks that communicators miss or wait for, or that failed"
 OF_RAS = {BY_RAS, "Nodes that query", "Nodes that do not query", "Age of the last report", "Events"}
-"""Panels that show RAS: their queries ask about a job that only RAS knows."""
+"""Panels about RAS; their queries use a job that only RAS knows."""
 RANGE_SECONDS = 120
 ASKED_SECONDS = 120
-"""When promtool is asked, after the first sample."""
+"""The time of promtool's queries, after the first sample."""
 GRAFANA = {"$__rate_interval": "20s", "$__range": f"{RANGE_SECONDS}s", "$__interval": "5s"}
 VARIABLES = {"cluster": CLUSTER, "job_id": "1", "rank": "1", "node": NODE}
 MAX_SECONDS = 90.0
@@ -87,7 +87,7 @@ LABEL_VALUES = re.compile(r"label_values\((.+), (\w+)\)")
 
 
 class Target(NamedTuple):
-    """One query: where it stands, what it asks, and whether for one instant."""
+    """One query: its panel, its expression, and whether it is an instant query."""
 
     dashboard: str
     panel: dict[str, Any]
@@ -123,7 +123,7 @@ def targets() -> list[Target]:
 
 
 def fill(text: str, variables: Mapping[str, str]) -> str:
-    """Put variables and Grafana's own into a query."""
+    """Replace dashboard variables and Grafana's own in a query."""
     for name, value in {**GRAFANA, **{f"${name}": value for name, value in variables.items()}}.items():
         text = text.replace(name, value)
     assert re.search(r"\$(?!\d)", text) is None, text  # $1 is label_replace's
@@ -155,7 +155,7 @@ def test_hundreds_of_ranks_are_in_order(tmp_path: Path, title: str) -> None:
 
 
 def elsewhere(job_id: str, ranks: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return series of ranks for which others wait, by how long; for one they do not."""
+    """Return series of ranks for which others wait, by lateness, and of one rank without lateness."""
     own = 'comm_rank:rankwatch_elsewhere:ratio{{job_id="{}",comm="c",node="a",rank="{}"}}'
     lost = f'comm_node:rankwatch_operations:per_record{{job_id="{job_id}",comm="c",node="a"}}'
     return [(lost, 1), *((own.format(job_id, rank), 0.05 + late) for rank, late in ranks.items())]
@@ -176,7 +176,7 @@ def silence(job_id: str, ranks: Mapping[str, float]) -> list[tuple[str, float]]:
 
 @pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
 def test_a_rank_that_lives_elsewhere_is_not_gone(tmp_path: Path) -> None:
-    """A rank that died on one node and lives on another is alive; of two ends the worse state is shown."""
+    """A rank that died on one node and runs on another is alive; of two exits the worse state is shown."""
     states = [("0", "a", "dead"), ("0", "b", "alive"), ("1", "a", "dead"), ("2", "a", "exited"), ("2", "b", "dead")]
     row = 'rankwatch_rank_state{{job_id="7",rank="{}",node="{}",state="{}"}}'
     now, counts = (of_panel("job", title)[0] for title in ("Ranks now", "Ranks"))
@@ -225,10 +225,9 @@ def check_answers(
     seconds: int = ASKED_SECONDS,
     rules: str = "",
 ) -> None:
-    """Ask queries of these series after ``seconds``: values that stay, or as promtool has them, one a minute.
+    """Run queries on these series after ``seconds``; values are constant, or in promtool's form, one a minute.
 
-    ``rules``: the shipped file of rules whose recordings they ask.
-    """
+    ``rules``: the shipped rule file with the recordings that the queries read."""
     tests = [
         {
             "expr": query,
@@ -287,7 +286,7 @@ def test_every_panel_shows_data(tmp_path: Path, binary: str) -> None:
 
 
 class Answer:
-    """What came back for one query, asked until something does."""
+    """The result of one query, which is repeated until it has series."""
 
     def __init__(self, server: Prometheus, target: Target, job_id: str, cluster: str) -> None:
         title = target.panel["title"]
@@ -302,7 +301,7 @@ class Answer:
         self.series: list[dict[str, Any]] = []
 
     def come(self) -> bool:
-        """Ask unless there is an answer already; return whether there is one."""
+        """Query unless there is a result; return whether there is one."""
         if not self.series and self._target.instant:
             self.series = self._server.query(self._expression)
         elif not self.series:
@@ -311,11 +310,11 @@ class Answer:
 
     @property
     def target(self) -> Target:
-        """What was asked."""
+        """Return the query."""
         return self._target
 
     def check_shape(self) -> None:
-        """Legends distinguish all series, and tables show all labels."""
+        """Check that legends distinguish all series, and that tables show all labels."""
         labels = [result["metric"] for result in self.series]
         if self._target.panel["type"] == "table":
             shown = table_columns(self._target.panel)
@@ -330,7 +329,7 @@ class Answer:
 
 
 def check_drawings(directory: Path, answers: list[Answer]) -> None:
-    """Grafana's own components draw every panel of every dashboard from these answers, light and dark."""
+    """Check that Grafana's own components draw every panel of every dashboard from these results, light and dark."""
     work = directory / "drawn"
     work.mkdir()
     program = bundle(work)
@@ -357,13 +356,13 @@ def check_drawings(directory: Path, answers: list[Answer]) -> None:
 
 
 def table_columns(panel: dict[str, Any]) -> set[str]:
-    """Return the columns that a table has a place for."""
+    """Return the columns of a table."""
     [organize] = [transformation for transformation in panel["transformations"] if transformation["id"] == "organize"]
     return set(organize["options"]["indexByName"])
 
 
 class Questions:
-    """Asks single queries by dashboard and panel, again and again."""
+    """Runs single queries by dashboard and panel."""
 
     def __init__(self, server: Prometheus, job_id: str) -> None:
         self._server = server
@@ -372,7 +371,8 @@ class Questions:
     def __call__(
         self, dashboard: str, title: str, label: str, rank: str = STRAGGLER, suffix: str = "", cluster: str = CLUSTER
     ) -> dict[str, float]:
-        """Return the value now of each series of the panel's first query, by ``label``; ``suffix``: of the job id."""
+        """Return the current value of each series of the panel's first query, by ``label``; ``suffix``: of the job
+        id."""
         expression = next(t.expression for t in targets() if (t.dashboard, t.panel["title"]) == (dashboard, title))
         variables = {"job_id": self._job_id + suffix, "rank": rank, "node": NODE, "cluster": cluster}
         series = self._server.query(fill(expression, variables))
@@ -380,7 +380,7 @@ class Questions:
 
 
 def check_variables(server: Prometheus, job_id: str) -> None:
-    """The queries of the variables give the job, and its ranks."""
+    """Check that the queries of the variables return the job and its ranks."""
     values_by_variable: dict[str, set[str]] = {}
     for path in DASHBOARDS:
         for variable in json.loads(path.read_text())["templating"]["list"]:
@@ -397,7 +397,7 @@ def check_variables(server: Prometheus, job_id: str) -> None:
 
 
 def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
-    """What the panels show is what was done to the job."""
+    """Check that the panels show the events of the job."""
     others = {str(rank) for rank in range(8)} - {VICTIM}
     wait_until(lambda: ask("job", "Ranks", "state") == {"alive": 7, "dead": 1}, 40.0, "seven alive and one dead")
     states = dict.fromkeys(others, 1) | {VICTIM: 6}
@@ -425,7 +425,7 @@ def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
 
 
 def check_ras(ask: Questions) -> None:
-    """What the panels on RAS show is what its page was made of."""
+    """Check that the panels about RAS show the values of its page."""
     assert ask("job", BY_RAS, "rank", suffix=RAS_SUFFIX).keys() == {SILENT, BEHIND, "1", "2", "3"}
     assert ask("job", BY_RAS, "what", suffix=RAS_SUFFIX).keys() == {what for what, _ in TROUBLES}
     assert ask("launchers", "Nodes that query", "role", suffix=RAS_SUFFIX).keys() == {"reporter"}
@@ -433,11 +433,11 @@ def check_ras(ask: Questions) -> None:
 
 
 def check_node(ask: Questions) -> None:
-    """What the panels on the node show is what its page was made of."""
+    """Check that the panels about the node show the values of its page."""
     assert ask("node", "Health", "") == {"": 0}
     since = {check: pytest.approx(1000 * (time.time() - FAILED_SECONDS_AGO), abs=1e6) for check in STRUCK}
     assert ask("node", "Failed checks", "check") == since
-    assert ask("node", "Ranks", "") == {"": 7 + 1}  # the pipeline's rank lives here, too
+    assert ask("node", "Ranks", "") == {"": 7 + 1}  # the pipeline's rank runs on this node, too
     assert ask("node", "Errors that the drivers logged", "code").keys() == {XID}
     assert ask("node", "Duration of storage probes", "path").keys() == {HUNG_PATH, "/home"}
 
@@ -469,8 +469,8 @@ with open(f"{sys.argv[1]}/{socket.gethostname()}-pid{os.getpid()}.log", "w", buf
 
 @contextlib.contextmanager
 def pipeline(directory: Path, job_id: str) -> Iterator[None]:
-    """Run a rank of another job that sends, and has collectives without the GPU's own time."""
-    directory.mkdir(parents=True, exist_ok=True)  # the job may not be so far yet
+    """Run a rank of another job that sends, and has collectives without GPU time."""
+    directory.mkdir(parents=True, exist_ok=True)  # the job may not have made it yet
     env = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "SLURM_JOB_ID": job_id}
     command = [sys.executable, "-S", "-c", PIPELINE, str(directory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env=env) as process:
@@ -481,7 +481,8 @@ def pipeline(directory: Path, job_id: str) -> Iterator[None]:
 
 
 def shipped(directory: Path, port: int, *page_ports: int) -> str:
-    """Return the shipped configuration for one agent and the pages, with the shipped rules, all of it every second."""
+    """Return the shipped configuration for one agent and the pages, with the shipped rules and intervals of a
+    second."""
     config: dict[str, Any] = yaml.safe_load((DEPLOY / "scrape" / "static.yml").read_text())
     for job in config["scrape_configs"]:
         job.update(scrape_interval="1s", scrape_timeout="1s", static_configs=[{"targets": [f"127.0.0.1:{port}"]}])

@@ -1,4 +1,4 @@
-"""`scripts/run`, as a newcomer types it, and its page, as promtool judges it."""
+"""`scripts/run` as a new user runs it, and its page checked by promtool."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ START_SECONDS = 120.0
 """The first call makes the environment."""
 STOP_SECONDS = 15.0
 PAGE_SECONDS = 75.0
-"""From the death of a rank to its page: 15 s in which the others live, the rules, two group waits."""
+"""Time from a rank's death to its page: 15 s in which the others live, the rules, two group waits."""
 NO_ALERTS = why_no_prometheus() or why_no_alertmanager()
 RANKS = {str(rank) for rank in range(8)}
 
 
 def promtools() -> list[str]:
-    """Every promtool: the machine's, and those that `scripts/test --full` fetched."""
+    """Return every promtool: the machine's, and those that `scripts/test --full` downloaded."""
     found = [shutil.which("promtool"), *sorted(map(str, (ROOT / ".cache/prometheus").glob("*/usr/bin/promtool")))]
     return [path for path in found if path is not None]
 
 
 def check_metrics(page: str) -> None:
-    """Have every promtool judge a page: it fails, and also where it merely warns."""
+    """Check a page with every promtool; errors and warnings fail."""
     for promtool in promtools():
         judged = subprocess.run(
             [promtool, "check", "metrics"], input=page, check=False, capture_output=True, text=True, timeout=30
@@ -45,14 +45,14 @@ def check_metrics(page: str) -> None:
 
 
 def ups(page: str, job_id: str) -> dict[str, float]:
-    """rankwatch_rank_up of a job, by rank."""
+    """Return rankwatch_rank_up of a job, by rank."""
     samples = (sample for family in text_string_to_metric_families(page) for sample in family.samples)
     of_job = (sample for sample in samples if sample.labels.get("job_id") == job_id)
     return {sample.labels["rank"]: sample.value for sample in of_job if sample.name == "rankwatch_rank_up"}
 
 
 class Demo:
-    """`scripts/run --demo` on a free port, its output in ``log``."""
+    """`scripts/run --demo` on a free port, with its output in ``log``."""
 
     def __init__(self, log: Path, *options: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -79,27 +79,27 @@ class Demo:
             return ""
 
     def ups(self) -> dict[str, float]:
-        """rankwatch_rank_up of the demo's job, by rank."""
+        """Return rankwatch_rank_up of the demo's job, by rank."""
         return ups(self.get(), self.job_id)
 
     def said(self, word: str) -> str:
-        """What the output has after ``word``."""
+        """Return the output after ``word``."""
         lines = self.log.read_text().splitlines()
         return next(line.removeprefix(word).strip() for line in lines if line.startswith(word))
 
     def group(self) -> list[int]:
-        """The demo's processes: those whose command line names its folder."""
+        """Return the pids of the demo's processes, whose command lines contain its directory."""
         directory = str(Path(self.said("inspector:").split()[0]).parent)
         return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if directory in command_line(pid)]
 
 
 def as_in_a_terminal() -> None:
-    """Heed Ctrl-C even when the tests are run in the background: a shell cannot trap what it was told to ignore."""
+    """Handle SIGINT even if the tests run in the background, because a shell cannot trap an ignored signal."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def command_line(pid: int) -> str:
-    """A process' command line; nothing when it is gone."""
+    """Return a process's command line; empty if it has exited."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
     except OSError:
@@ -108,14 +108,14 @@ def command_line(pid: int) -> str:
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[Demo]:
-    """A demo under way, with all ranks up and bandwidths shown."""
+    """Provide a running demo, with all ranks up and bandwidths shown."""
     with under_way(tmp_path / "output") as running:
         yield running
 
 
 @pytest.fixture
 def demo_with_alerts(tmp_path: Path) -> Iterator[Demo]:
-    """Likewise, with Prometheus and Alertmanager."""
+    """Provide the same with Prometheus and Alertmanager."""
     with under_way(tmp_path / "output", "--alerts") as running:
         yield running
 

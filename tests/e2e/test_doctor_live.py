@@ -1,4 +1,4 @@
-"""The doctor, of a real agent and a real Prometheus: well, and as faults are made one after another."""
+"""The doctor with a real agent and a real Prometheus: healthy, and with one fault after another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = [
 
 
 def doctor(agent: Agent, *more: str) -> dict[str, str]:
-    """What is wrong, by check."""
+    """Return the findings, by check."""
     command = [sys.executable, "-m", "agent", "doctor", "--json", *more]
     command += ["--web.listen-address", f"127.0.0.1:{agent.port}"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=60)
@@ -33,7 +33,7 @@ def doctor(agent: Agent, *more: str) -> dict[str, str]:
 
 
 def test_an_installation(tmp_path: Path) -> None:
-    """`doctor` finds a good installation good, and names each fault: jobs, rules, a directory, a wrong key."""
+    """`doctor` finds nothing in a good installation, and names each fault: jobs, rules, a directory, a wrong key."""
     records, targets = tmp_path / "records", tmp_path / "targets"
     for path in (records, targets):
         path.mkdir()

@@ -27,7 +27,7 @@ from exporters.evidence.alert_messages import AlertsAnswer, AlertsRequest
 from exporters.evidence.alerts import open_alerts
 
 BUNDLE_SECONDS = 25.0
-"""From the accident until the bundle is there."""
+"""Time from the event to the bundle."""
 PAGE_SECONDS = 90.0
 SCRAPE_SECONDS = 0.3
 RANKS = 4
@@ -36,7 +36,7 @@ PLANTED = "planted-do-not-keep"
 
 
 def watched(machine: Machine, job: SimulatedJob, folder: Path) -> Agent:
-    """Start an agent that puts its bundles there."""
+    """Start an agent that writes its bundles into ``folder``."""
     sections: dict[str, Any] = {
         "inspector": {"paths": [str(job.dump_dir)]},
         "evidence": {"path": str(folder), "minutes_between": 1},
@@ -45,7 +45,7 @@ def watched(machine: Machine, job: SimulatedJob, folder: Path) -> Agent:
 
 
 def bundles(folder: Path) -> list[Path]:
-    """Return the bundles that are there."""
+    """Return the bundles in a directory."""
     return sorted(folder.glob("*.tar.gz"))
 
 
@@ -91,7 +91,7 @@ def test_a_bundle_names_the_culprit(tmp_path: Path, number: signal.Signals, says
 
 
 def test_root_asks_for_one(tmp_path: Path) -> None:
-    """`rankwatch evidence take` takes a bundle of a healthy job, and `list` shows it; an unknown job has none."""
+    """`rankwatch evidence take` takes a bundle of a healthy job, and `list` shows it; an unknown job gets none."""
     machine = Machine(tmp_path)
     folder = tmp_path / "evidence"
     folder.mkdir()
@@ -107,7 +107,7 @@ def test_root_asks_for_one(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_costs_the_bundle_alone(tmp_path: Path) -> None:
-    """On a full disk there is no half-written bundle, the failure is counted, and scrapes stay fast."""
+    """On a full disk no partial bundle is left, the failure is counted, and scrapes stay fast."""
     machine = Machine(tmp_path)
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -161,7 +161,7 @@ groups:
 @pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
 @pytest.mark.timeout(180)
 def test_a_page_that_is_open(tmp_path: Path) -> None:
-    """With alerts_url an open page on a rank here leaves a bundle."""
+    """With alerts_url an open page on a local rank gives a bundle."""
     machine = Machine(tmp_path)
     folder = tmp_path / "evidence"
     port = free_port()

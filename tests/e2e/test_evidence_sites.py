@@ -1,4 +1,4 @@
-"""Bundles of evidence where other witnesses than the process know the culprit: RAS, GPU, kernel, records, log."""
+"""Bundles of evidence if a witness other than the process knows the culprit: RAS, GPU, kernel, records, log."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOG_LINE = (
 
 
 class EvidenceSite:
-    """An agent that takes bundles into ``folder`` of a place; ``job_id`` is that of the job it is about."""
+    """An agent that writes bundles into ``folder``; ``job_id``: the job of the test."""
 
     def __init__(self, directory: Path, job_id: str) -> None:
         self.directory = directory
@@ -44,28 +44,28 @@ class EvidenceSite:
         self.folder = directory / "evidence"
 
     def agent(self, env: dict[str, str] | None = None, **sections: Any) -> Agent:
-        """Start it with these sections besides."""
+        """Return the agent, with further sections."""
         whole = {"evidence": {"path": str(self.folder)}} | sections
         return Agent(self.directory, {"exporters": whole}, job_id=self.job_id, env=env)
 
     def evidence(self, *arguments: str) -> str:
-        """Run `rankwatch evidence`, and return what it says."""
+        """Run `rankwatch evidence`, and return its output."""
         command = [sys.executable, "-m", "agent", "evidence", "--path", str(self.folder), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60).stdout
 
     def shown_in_time(self) -> str:
-        """Wait for a bundle, which has BUNDLE_SECONDS, and return what `show` says of it."""
+        """Wait up to BUNDLE_SECONDS for a bundle, and return the output of `show`."""
         wait_until(lambda: list(self.folder.glob("*.json")), BUNDLE_SECONDS, "a bundle")
         return self.evidence("show", self.job_id)
 
 
 def suspects(shown: str) -> list[str]:
-    """The lines below "Suspects"."""
+    """Return the lines below "Suspects"."""
     return re.findall(r"^  (.*)$", shown.partition("Suspects\n")[2].partition("\n\n")[0], re.MULTILINE)
 
 
 def packed(bundle: Path) -> dict[str, str]:
-    """The files of a bundle."""
+    """Return the files of a bundle."""
     with tarfile.open(bundle) as archive:
         opened = {member.name: archive.extractfile(member) for member in archive}
         return {name: file.read().decode("utf-8", "replace") for name, file in opened.items() if file is not None}
@@ -80,7 +80,7 @@ def rank_of(job_id: str, rank: int, command: list[str], **more: Any) -> subproce
 @full
 @pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or "")
 def test_a_hang_by_ras(tmp_path: Path) -> None:
-    """When NVIDIA's RAS reports a stalled job, the bundle names the rank that the others wait for, and no other."""
+    """If NVIDIA's RAS reports a stalled job, the bundle names only the rank that the others wait for."""
     with RasJob(tmp_path, 8, free_port()) as job:
         site = EvidenceSite(tmp_path, job.job_id)
         section = {"path": str(site.folder), "silence_seconds": SILENCE_SECONDS}
@@ -98,7 +98,7 @@ def test_a_hang_by_ras(tmp_path: Path) -> None:
 
 @full
 def test_a_gpu_that_fails(tmp_path: Path) -> None:
-    """An Xid under a rank (a stub of NVIDIA's library) leaves a bundle with the rank and the check."""
+    """An Xid of a rank's GPU (stub of NVIDIA's library) gives a bundle with the rank and the check."""
     machine = Machine(tmp_path)
     site = EvidenceSite(tmp_path, machine.job_id)
     (tmp_path / "driver").mkdir()
@@ -117,7 +117,7 @@ def test_a_gpu_that_fails(tmp_path: Path) -> None:
 
 
 def test_what_the_log_says(tmp_path: Path) -> None:
-    """The time line has the log's first cause before the death; no file has the token that the user printed."""
+    """The time line has the log's first cause before the death; no file has the token in the user's output."""
     machine = Machine(tmp_path)
     site = EvidenceSite(tmp_path, machine.job_id)
     log = tmp_path / "job.out"

@@ -1,4 +1,4 @@
-"""`rankwatch explain` and `rankwatch job` on a real Prometheus with the shipped rules: a live job in trouble."""
+"""`rankwatch explain` and `rankwatch job` on a real Prometheus with the shipped rules: a running job with failures."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ pytestmark = [
     pytest.mark.timeout(240),
 ]
 KEPT = os.environ.get("RANKWATCH_KEEP_EXPLAINED", "")
-"""A folder where the pages are kept, for docs/explain.md."""
+"""A directory for the pages of docs/explain.md."""
 
 
 class Site(NamedTuple):
-    """A job of four ranks, its agent, and the Prometheus that asks it."""
+    """A job of four ranks, its agent, and the Prometheus that scrapes it."""
 
     machine: Machine
     job: SimulatedJob
@@ -45,7 +45,7 @@ class Site(NamedTuple):
     prometheus: Prometheus
 
     def explained(self, *more: str, command: str = "explain") -> tuple[int, str]:
-        """Exit status and answer."""
+        """Return exit status and output."""
         where = f"http://127.0.0.1:{self.prometheus.port}"
         command_line = [sys.executable, "-m", "agent", command, self.job_id, "--prometheus", where, *more]
         done = subprocess.run(command_line, check=False, capture_output=True, text=True, cwd=ROOT, timeout=60)
@@ -53,7 +53,7 @@ class Site(NamedTuple):
         return done.returncode, done.stdout
 
     def wait_for(self, words: str, seconds: float = 90.0) -> str:
-        """The page, once it has these words; asked again it has them still."""
+        """Wait until the page has these words, check that a second call has them, and return the page."""
         wait_until(lambda: words in self.explained()[1], seconds, words)
         status, page = self.explained()
         assert status == 0
@@ -63,7 +63,7 @@ class Site(NamedTuple):
 
 @contextmanager
 def site(tmp_path: Path, *options: str) -> Iterator[Site]:
-    """Provide the site, with all four ranks seen by the rules."""
+    """Provide the site, with all four ranks in the rules' series."""
     targets = tmp_path / "targets"
     targets.mkdir()
     rules = build_rules(tmp_path, {"page_ranks": 2, "page_lived": "long|short"})
@@ -77,7 +77,7 @@ def site(tmp_path: Path, *options: str) -> Iterator[Site]:
         (targets / "n.json").write_text(json.dumps([{"targets": [f"127.0.0.1:{agent.port}"]}]))
         with Prometheus(tmp_path / "prometheus", prometheus_config(targets, rules, free_port())) as prometheus:
             made = Site(machine, job, agent, job_id, prometheus)
-            # Each group of rules has its own turn: GPUs are counted once a minute.
+            # Each group of rules has its own interval: GPUs are counted once a minute.
             gpus = f'job:rankwatch_gpus:count{{job_id="{job_id}"}} == 4'
             known = f"{gpus} and on (job_id) job:rankwatch_silence:seconds offset 20s"
             wait_until(lambda: prometheus.value(f"{known} and on (job_id) rankwatch_job_ranks"), 120, "the job")
@@ -85,19 +85,19 @@ def site(tmp_path: Path, *options: str) -> Iterator[Site]:
 
 
 def again(made: Site, *options: str) -> SimulatedJob:
-    """The job's second run, under its id."""
+    """Return the job's second run, under its id."""
     dumps = str(made.machine.directory / "dumps")
     return made.machine.job("--ranks", "4", "--dump-dir", dumps, *options, name="again")
 
 
 def keep(name: str, page: str) -> None:
-    """Keep a page where that is asked for."""
+    """Save a page if a directory is given."""
     if KEPT:
         (Path(KEPT) / f"{name}.txt").write_text(page)
 
 
 def test_a_killed_rank(tmp_path: Path) -> None:
-    """After a SIGKILL `explain` has the rank, its signal, node and cost, the same at each call; before, no incident."""
+    """After a SIGKILL `explain` shows rank, signal, node and cost, equal at each call; before it, no incident."""
     with site(tmp_path) as made:
         status, page = made.explained()
         assert status == 0
@@ -131,7 +131,7 @@ def test_a_killed_rank(tmp_path: Path) -> None:
 
 
 def test_a_crash_and_a_restart(tmp_path: Path) -> None:
-    """The time line has the crash and the restart; the page also has what a bundle says against it."""
+    """The time line has the crash and the restart; the page also has a bundle's contradiction."""
     evidence = tmp_path / "evidence"
     evidence.mkdir()
     with site(tmp_path, "--teardown", "torchrun") as made:
@@ -153,7 +153,7 @@ def test_a_crash_and_a_restart(tmp_path: Path) -> None:
 
 
 def contradiction(job_id: str, at: float) -> Summary:
-    """What `explain` adds to a bundle with a job log that blames rank 0."""
+    """Return a bundle's summary with a job log that blames rank 0."""
     return Summary(
         format=1,
         job_id=job_id,

@@ -1,7 +1,6 @@
-"""`rankwatch explain` on a real Prometheus that holds made series, under the names that the shipped rules record.
+"""`rankwatch explain` on a real Prometheus with artificial series, named as the shipped rules record them.
 
-What live sites of the suite cannot make in minutes: hangs with PyTorch's flight recorder, hardware, lost nodes.
-"""
+They cover events that tests cannot cause within minutes: hangs with PyTorch's flight recorder, hardware, lost nodes."""
 
 from __future__ import annotations
 
@@ -27,23 +26,24 @@ DEATH = BEGIN + 1830
 AGAIN = BEGIN + 2100
 NODES = {"n1": range(8), "n2": range(8, 16)}
 Value = Callable[[int], float | None]
-"""The value of a series at a time, None where it has none."""
+"""The value of a series at a time, or None."""
 
 
 def during(start: float, end: float, value: float | None = None) -> Value:
-    """A value from ``start`` to ``end``; None: the time itself."""
+    """Return a value from ``start`` to ``end``; None: the time itself."""
     return lambda at: (at if value is None else value) if start <= at < end else None
 
 
 def hung_for(at: int) -> float | None:
-    """Seconds since the last progress: a job that hangs has none, nor has one without ranks or before its first."""
+    """Return the seconds since the last progress; None while the job hangs, has no ranks or has not begun."""
     if at < HANG or at >= AGAIN + 30:
         return 2.0
     return float(at - HANG) if at < DEATH else None
 
 
 def hang(of: str) -> dict[str, Value]:
-    """A rank that is late and then does not enter a collective; a watchdog of another ends the job; a restart."""
+    """Return the series of a late rank that then does not enter a collective, another rank's watchdog, and a
+    restart."""
     whole = (BEGIN, BEGIN + LENGTH)
     exit_labels = f'{of},rank="3",node="n1",reason="signaled",signal="SIGABRT",code="",class="fail"'
     made: dict[str, Value] = {
@@ -84,7 +84,7 @@ def hang(of: str) -> dict[str, Value]:
 
 
 def lost_node(of: str) -> dict[str, Value]:
-    """A GPU of a node fails under a rank, and then the node is lost with all eight ranks."""
+    """Return the series of a GPU that fails under a rank, after which the node is lost with all eight ranks."""
     cluster = of.partition(",")[0]
     lost = f'{of},node="n2",domain="none"'
     made: dict[str, Value] = {
@@ -121,7 +121,7 @@ def lost_node(of: str) -> dict[str, Value]:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    """Provide a Prometheus with the shipped rules, none of them at work, and these series."""
+    """Provide a Prometheus with these series, and with the shipped rules loaded but not evaluated."""
     home = tmp_path_factory.mktemp("made")
     series = {
         **hang('cluster="x",job_id="7"'),
@@ -138,7 +138,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         text = re.sub(r"^  interval: .*$", "  interval: 1d", group.read_text(), flags=re.MULTILINE)
         (home / group.name).write_text(text)
     rules["rule_files"] = [str(home / "*.yml")]
-    # Made series end without the marks that rules leave: they are not to be seen for five minutes more.
+    # Artificial series end without the rules' stale markers, so they stay visible for five more minutes.
     forever = ("--storage.tsdb.retention.time=100y", "--query.lookback-delta=4s")
     with Prometheus(home / "prometheus", str(yaml.safe_dump(rules)), more=forever) as made:
         made.kill()
@@ -149,7 +149,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
 
 def explanation(prometheus: Prometheus, job_id: str, *more: str) -> str:
-    """What explain says, at the end of the series."""
+    """Return the output of explain at the end of the series."""
     where = f"http://127.0.0.1:{prometheus.port}"
     until = str(BEGIN + LENGTH - STEP)
     command = [sys.executable, "-m", "agent", "explain", job_id, "--prometheus", where, "--until", until, *more]
@@ -159,13 +159,13 @@ def explanation(prometheus: Prometheus, job_id: str, *more: str) -> str:
 
 
 def rows(page: str, heading: str) -> list[str]:
-    """The lines below a heading, cells with bars between."""
+    """Return the lines below a heading, with bars between cells."""
     below = page.partition(f"\n{heading}\n")[2].partition("\n\n")[0].splitlines()
     return [re.sub(r" {2,}", " | ", line.strip()) for line in below]
 
 
 def test_two_clusters(prometheus: Prometheus) -> None:
-    """Jobs of one id in two clusters are two stories."""
+    """Jobs with one id in two clusters are two stories."""
     assert explanation(prometheus, "7") == "clusters x, y each have a job 7: choose one by --cluster\n"
 
 
@@ -193,7 +193,7 @@ def test_a_hang(prometheus: Prometheus) -> None:
     ]
     assert when[2].startswith("08:20:07 | "), "the hang"
     assert when[4].startswith("08:30:30 | "), "the death"
-    # 16 GPUs: from 1207 s to the first progress that is seen, 2128 s; 900 s since the checkpoint; late 300 s * 25 %.
+    # 16 GPUs: from 1207 s to the next progress, 2128 s; 900 s since the checkpoint; late 300 s * 25 %.
     cost = rows(page, "Cost")
     assert re.match(r"4\.09 GPU-hours \| no work done for 15 min 21 s$", cost[0]), cost
     assert cost[1].startswith("4.00 GPU-hours | of work after the last checkpoint")

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_pro
 
 
 def series_of(scenario: str) -> list[dict[str, str]]:
-    """What the agents of both nodes show."""
+    """Return the series of both nodes' agents."""
     found = []
     for rank, raw in recorded(scenario).items():
         summary = read_dump(raw, rank)
@@ -42,7 +42,7 @@ def series_of(scenario: str) -> list[dict[str, str]]:
 def test_who_held_the_others_up(
     scenario: str, culprits: dict[str, tuple[str, int]], promtool: str, tmp_path: Path
 ) -> None:
-    """Each waiting group names the ranks with the hung GPU or program, and no other rank."""
+    """Each waiting group names only the ranks with the hung GPU or program."""
     samples = [
         {"labels": f'{{rank="{rank}",what="{what}"}}', "value": groups} for rank, (what, groups) in culprits.items()
     ]

@@ -1,4 +1,4 @@
-"""The identity of ranks, end to end: what names a rank, which processes are none, and which files belong to it."""
+"""The identity of ranks, end to end: sources of labels, processes that are no ranks, and the files of a rank."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def open_directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path:
         Path(path).chmod(0o755)
         (Path(path) / "agent-home").mkdir()
-        (Path(path) / "agent-home").chmod(0o777)  # nobody's agent writes there
+        (Path(path) / "agent-home").chmod(0o777)  # the agent of user nobody writes there
         yield Path(path)
 
 
@@ -45,7 +45,7 @@ def test_ranks_without_environment_and_several_in_a_process_are_named_by_communi
         for machine in (bare, shared):
             assert {each["named_by"] for each in agent.named(machine.job_id)} == {"communicator"}
         assert ranks_with_bandwidth(agent, bare.job_id) == set("0123")
-        # In a communicator that holds only one of its ranks, a process of two cannot tell which of them it is.
+        # In a communicator with only one of its two ranks, a process cannot tell which one it is.
         wait_until(lambda: ranks_with_bandwidth(agent, shared.job_id) == {*"0123", "unknown"}, 15.0)
         second.kill(second.pid(2))
         agent.wait_for_states(alive(4) | {"2": "exited", "3": "exited"}, job_id=shared.job_id)
@@ -121,7 +121,7 @@ def test_another_users_job_is_named_by_its_communicators(open_directory: Path) -
 
 @full
 def test_a_restarted_agent_keeps_ranks_and_ended_ranks(tmp_path: Path) -> None:
-    """After a kill of the agent ended ranks keep their state, and a rank that ended meanwhile is exited."""
+    """After a kill of the agent ended ranks keep their state, and a rank that ended in the meantime is exited."""
     machine = Machine(tmp_path)
     with machine.job(*FOUR) as job, machine.agent(job) as agent:
         job.wait_for("ready")
@@ -155,7 +155,7 @@ def ranks_with_bandwidth(agent: Agent, job_id: str | None = None) -> set[str]:
 
 
 def wait_for_looks(agent: Agent) -> None:
-    """Wait until the agent has looked at all processes twice from now on."""
+    """Wait until the agent has scanned all processes twice."""
     seen: set[float] = set()
 
     def looked() -> bool:

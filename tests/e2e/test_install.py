@@ -1,4 +1,4 @@
-"""The wheel, installed as on a node: from the lock, in an environment of its own, run from an empty directory."""
+"""The wheel, installed as on a node: from the lock, in its own environment, run from an empty directory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ INSTALL_SECONDS = 180
 
 
 def python(executable: Path | str, *arguments: str | Path, cwd: Path | None = None) -> str:
-    """Run a Python to a good end and return its standard output."""
+    """Run a Python, which must succeed, and return its standard output."""
     command = [executable, *arguments]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=INSTALL_SECONDS, cwd=cwd)
     assert done.returncode == 0, done.stderr
@@ -32,7 +32,7 @@ def python(executable: Path | str, *arguments: str | Path, cwd: Path | None = No
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built with what is installed here."""
+    """Provide the wheel, built with the installed packages."""
     directory = tmp_path_factory.mktemp("wheel")
     python(sys.executable, *PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", directory, ROOT)
     (found,) = directory.glob("*.whl")
@@ -41,7 +41,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A fresh environment with the locked dependencies and the wheel; the folder of its programs."""
+    """Provide the directory of programs in a new environment with the locked dependencies and the wheel."""
     directory = tmp_path_factory.mktemp("opt") / "rankwatch"
     venv.create(directory, with_pip=True)
     executable = directory / "bin" / "python"

@@ -1,4 +1,4 @@
-"""Ranks of jax.distributed and of Ray's actors on CPUs: which the agent sees, which not, and what is paged of them."""
+"""Ranks of jax.distributed and of Ray's actors on CPUs: which the agent finds, and the pages about them."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ ALIVE = {"0": "alive", "1": "alive"}
 
 
 class Launched(NamedTuple):
-    """An agent, its Prometheus, and the pids of ranks: by job, those that their environment names; and the others."""
+    """An agent, its Prometheus, and the pids of ranks: by job those that the environment names, and the others."""
 
     agent: Agent
     prometheus: Prometheus
@@ -54,7 +54,7 @@ class Launched(NamedTuple):
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
-    """Pairs of JAX that open a coordinator or have variables of Open MPI, actors of Ray; two of these jobs end well."""
+    """Provide pairs of JAX with a coordinator or Open MPI variables, and Ray actors; two of these jobs end normally."""
     directory = tmp_path_factory.mktemp("launched")
     over = directory / "over"
     (targets := directory / "targets").mkdir()
@@ -107,7 +107,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
 
 
 def end(process: subprocess.Popen[Any]) -> None:
-    """End a process, with those that it started; JAX does not end by SIGTERM."""
+    """Kill a process with its children, because JAX ignores SIGTERM."""
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in psutil.Process(process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -118,14 +118,14 @@ def end(process: subprocess.Popen[Any]) -> None:
 
 @pytest.mark.parametrize("job_id", [JAX_JOB, RAY_JOB, JAX_ENDS, RAY_ENDS])
 def test_named_processes_are_ranks(launched: Launched, job_id: str) -> None:
-    """Processes that MPI's variables or Ray's runtime_env number are ranks a minute later, those of their pids."""
+    """Processes that MPI's variables or Ray's runtime_env number are ranks a minute later, with their pids."""
     series = launched.agent.samples("rankwatch_rank_info", job_id=job_id)
     pids = {s.labels["rank"]: int(s.labels["pid"]) for s in series}
     assert pids == dict(zip("01", launched.named[job_id], strict=True))
 
 
 def test_processes_without_a_number_are_not_seen(launched: Launched) -> None:
-    """Processes of JAX with a coordinator, and actors that get RANK from their code, run and are no ranks."""
+    """JAX processes with a coordinator, and actors whose code sets RANK, are no ranks."""
     pids = {int(series.labels["pid"]) for series in launched.agent.samples("rankwatch_rank_info")}
     assert pids == {pid for job in launched.named.values() for pid in job}
     assert launched.agent.value("rankwatch_processes_without_nccl") == 0
@@ -134,7 +134,7 @@ def test_processes_without_a_number_are_not_seen(launched: Launched) -> None:
 
 @pytest.mark.parametrize(("job_id", "peer"), [(JAX_JOB, "crashed (SIGABRT)"), (RAY_JOB, "exited with status 1")])
 def test_a_killed_process(launched: Launched, job_id: str, peer: str) -> None:
-    """After SIGKILL of rank 0 its peer aborts (JAX), or Ray ends it: one page names rank 0 alone."""
+    """After SIGKILL of rank 0 its peer aborts (JAX), or Ray ends it: one page names rank 0 only."""
     os.kill(launched.named[job_id][0], signal.SIGKILL)
     wait_until(lambda: all(words for words, _ in ends(launched.agent, job_id).values()), ENDED_SECONDS, "both exits")
     ended = ends(launched.agent, job_id)
@@ -149,6 +149,6 @@ def test_a_killed_process(launched: Launched, job_id: str, peer: str) -> None:
     [(JAX_ENDS, ("exited with status 0", "finished")), (RAY_ENDS, ("exited with status 1", "exited"))],
 )
 def test_a_clean_end_is_silent(launched: Launched, job_id: str, end: tuple[str, str]) -> None:
-    """Processes of JAX finish, Ray ends its workers with status 1: no alert has fired for either job."""
+    """If JAX processes finish, or Ray ends its workers with status 1, no alert fires for the job."""
     assert ends(launched.agent, job_id) == dict.fromkeys("01", end)
     assert launched.prometheus.query(f'last_over_time(ALERTS{{job_id="{job_id}", alertstate="firing"}}[1h])') == []

@@ -1,8 +1,7 @@
-"""The manifests: kustomize takes them, and every field of what comes of it is one of the API's, of the right type.
+"""The manifests: kustomize accepts them, and every field of the result is a field of the API with the right type.
 
-The types are those of the packages kubernetes-models and @kubernetes-models/prometheus-operator, checked by TypeScript,
-which refuses a field that is not there. There is no API server here to take them.
-"""
+The types are those of the packages kubernetes-models and @kubernetes-models/prometheus-operator. TypeScript checks
+them, and refuses unknown fields. The test has no API server."""
 
 from __future__ import annotations
 
@@ -45,7 +44,7 @@ _OPERATORS = [
     {"target_label": "job", "replacement": "rankwatch/rankwatch"},
     {"target_label": "endpoint", "replacement": "metrics"},
 ]
-"""What the operator puts before a PodMonitor's own relabelings (its generated configuration, 2018 to 2026)."""
+"""The relabelings that the operator puts before a PodMonitor's own (its generated configuration, 2018 to 2026)."""
 COMPILER = ["--noEmit", "--strict", "--skipLibCheck", "--module", "nodenext", "--moduleResolution", "nodenext"]
 
 pytestmark = [
@@ -58,7 +57,7 @@ needs_kubectl = pytest.mark.skipif(not KUBECTL.exists(), reason="no kubectl in .
 
 
 def monitoring(directory: Path, *options: str) -> Path:
-    """What build.py writes."""
+    """Return the directory that build.py writes."""
     command = [ROOT / ".venv/bin/python", KUBERNETES / "build.py", "--output", directory / "monitoring", *options]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -66,20 +65,20 @@ def monitoring(directory: Path, *options: str) -> Path:
 
 
 def documents(folder: Path) -> list[dict[str, Any]]:
-    """The manifests in a folder, those that describe how to put them together left out."""
+    """Return the manifests in a directory, without the kustomizations."""
     texts = [path.read_text() for path in sorted(folder.glob("*.yaml")) if path.name != "kustomization.yaml"]
     return [document for text in texts for document in yaml.safe_load_all(text)]
 
 
 def kustomized(folder: Path) -> list[dict[str, Any]]:
-    """What `kubectl kustomize` makes of a folder, without a word of warning."""
+    """Return the output of `kubectl kustomize` for a directory, which must give no warning."""
     done = subprocess.run([KUBECTL, "kustomize", folder], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
     return list(yaml.safe_load_all(done.stdout))
 
 
 def mistakes(manifests: list[dict[str, Any]], directory: Path) -> str:
-    """What TypeScript finds wrong with them; empty for nothing."""
+    """Return TypeScript's errors about these manifests; empty if none."""
     work = directory / "types"
     shutil.rmtree(work, ignore_errors=True)
     work.mkdir()
@@ -152,7 +151,7 @@ def test_rules_and_scrapes_are_the_shipped_ones(tmp_path: Path) -> None:
 
 
 def scrape_configs(monitor: dict[str, Any], targets: Path) -> list[dict[str, Any]]:
-    """What the operator makes of a PodMonitor, with the targets of a file instead of the API's."""
+    """Return the operator's configuration for a PodMonitor, with the targets of a file instead of the API's."""
     snake = {"sourceLabels": "source_labels", "targetLabel": "target_label"}
     return [
         {
@@ -201,7 +200,7 @@ def test_labels_of_ranks_are_the_jobs(tmp_path: Path) -> None:
 
 
 def with_component(directory: Path, name: str) -> list[dict[str, Any]]:
-    """A site's own kustomization with AMD's overlay and a component; each field is the API's."""
+    """Return a site's kustomization with AMD's overlay and a component; each field must be the API's."""
     site = directory / "site"
     site.mkdir()
     shutil.copytree(KUBERNETES, site / "rankwatch")
@@ -213,7 +212,7 @@ def with_component(directory: Path, name: str) -> list[dict[str, Any]]:
 
 
 def pod_of(manifests: list[dict[str, Any]]) -> dict[str, Any]:
-    """The DaemonSet's pod."""
+    """Return the DaemonSet's pod."""
     pod: dict[str, Any] = next(manifest for manifest in manifests if manifest["kind"] == "DaemonSet")["spec"][
         "template"
     ]["spec"]
@@ -248,7 +247,7 @@ def test_all_processes(tmp_path: Path) -> None:
 
 @needs_kubectl
 def test_the_kernels_log_has_its_price(tmp_path: Path) -> None:
-    """The component makes the container privileged, with no field that the API refuses beside it."""
+    """The component makes the container privileged, without fields that the API refuses in that case."""
     [container] = pod_of(with_component(tmp_path, "kernel-log"))["containers"]
     assert container["securityContext"] == {
         "privileged": True,

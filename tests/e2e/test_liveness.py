@@ -1,4 +1,4 @@
-"""Liveness, end to end: real processes die in every way, with and without the kernel's word on how."""
+"""Liveness, end to end: real processes die in every way, with and without the kernel's report of their status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ in_a_node = pytest.param(
 
 @pytest.fixture(params=["ioctl", "zombie", in_a_node])
 def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Machine]:
-    """Provide this machine with the ioctl, this machine without it, and a node in namespaces of its own."""
+    """Provide this machine with the ioctl, this machine without it, and a node in namespaces."""
     if request.param != "node":
         yield Machine(tmp_path, ioctl=request.param == "ioctl")
         return
@@ -57,7 +57,7 @@ def test_a_killed_rank_is_down_within_half_a_second(machine: Machine) -> None:
 def test_no_scrape_after_a_restart_lacks_ranks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_checkpoint: bool
 ) -> None:
-    """From its first scrape a restarted agent has every rank, running or ended while it was down."""
+    """From its first scrape a restarted agent has every rank, even one that ended while the agent was down."""
     machine = Machine(tmp_path)
     with machine.job(*FOUR) as job, machine.agent(job) as agent:
         job.wait_for("ready")
@@ -135,13 +135,13 @@ libc.ptrace(PTRACE_DETACH, pid, None, None)
 
 
 def bandwidths(agent: Agent) -> set[tuple[str, str, str]]:
-    """Return rank, communicator and collective of each bandwidth above zero that is shown."""
+    """Return rank, communicator and collective of each exported bandwidth above zero."""
     shown = agent.samples("rankwatch_collective_bus_bandwidth_bytes_per_second", job_id=agent.job_id or "")
     return {(s.labels["rank"], s.labels["comm"], s.labels["collective"]) for s in shown if s.value > 0}
 
 
 def in_files(job: SimulatedJob) -> set[tuple[str, str, str]]:
-    """Return rank, communicator and collective of what the files of the job hold."""
+    """Return rank, communicator and collective of the records in the job's files."""
     return {
         (str(rank), record["header"]["id"].removeprefix("0x"), record["coll_perf"]["coll"])
         for rank in range(8)

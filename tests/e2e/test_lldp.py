@@ -1,4 +1,4 @@
-"""rankwatch-lldp.service in a booted machine: its sandbox leaves it lldpd's socket, which another user owns."""
+"""rankwatch-lldp.service in a booted machine: its sandbox permits lldpd's socket, which another user owns."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ pytestmark = [full, pytest.mark.skipif(why_not_booted() is not None, reason=why_
 
 @pytest.mark.timeout(300)
 def test_what_lldpd_has_heard_is_written(tmp_path: Path) -> None:
-    """The service writes lldpd's answer, from a socket of lldpd's user, to a file that the agent can read."""
+    """The service writes lldpd's reply, from a socket of lldpd's user, to a file that the agent can read."""
     with layered(tmp_path) as root:
         install(root, ())
         (root / "opt/lldpd.py").write_text(LLDPD)

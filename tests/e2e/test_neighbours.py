@@ -1,4 +1,4 @@
-"""Two users on one node and the agent as a third: whatever the one does, the other's job looks as without him."""
+"""Two users on one node, with the agent as a third user: one user's actions do not change the other's series."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ CONTROL = {
     "expected": {float(RANKS)},
     "bandwidth": set(ALIVE),
 }
-"""What a node without a neighbour shows once the victim's rank 1 has crashed."""
+"""The series of a node with no other user, after the victim's rank 1 has crashed."""
 
 
 def is_as_in_the_control_run(agent: Agent) -> None:
-    """Wait until the victim's job is shown as without a neighbour; raises AssertionError."""
+    """Wait until the victim's series equal those of the control run; raises AssertionError."""
     with contextlib.suppress(AssertionError):
         wait_until(lambda: victims_series(agent) == CONTROL, 30.0)
     assert victims_series(agent) == CONTROL
@@ -54,13 +54,13 @@ def is_as_in_the_control_run(agent: Agent) -> None:
 
 @pytest.fixture
 def shared() -> Iterator[SharedNode]:
-    """A node with two users."""
+    """Provide a node with two users."""
     with shared_node() as place:
         yield place
 
 
 def joins_and_crashes(shared: SharedNode, agent: Agent) -> None:
-    """Joins the job as another rank and crashes first."""
+    """Join the job as another rank and crash first."""
     forger = shared.rank(MALLORY, SLURM_JOB_ID=JOB, RANK="9", WORLD_SIZE="16")
     agent.wait_for("rankwatch_rank_up", 1.0, job_id=f"{JOB}-u{MALLORY}", rank="9")
     end(forger)
@@ -68,7 +68,7 @@ def joins_and_crashes(shared: SharedNode, agent: Agent) -> None:
 
 
 def writes_in_the_victims_name(shared: SharedNode, agent: Agent) -> None:
-    """Writes a file of its own with the victim's host name, pid, communicators and ranks."""
+    """Write a file with the victim's host name, pid, communicators and ranks."""
     for path in (shared.logs / "victim").glob("*.log"):
         forged = shared.logs / "mallory" / path.name
         lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
@@ -89,7 +89,7 @@ AFTER = [
 
 @pytest.mark.parametrize("attack", AFTER)
 def test_a_running_job_is_unharmed(attack: Callable[[SharedNode, Agent], None], shared: SharedNode) -> None:
-    """A hostile user on the node changes no state, end or counter of a job whose rank 1 crashes."""
+    """A hostile user on the node changes no state, exit or counter of a job whose rank 1 crashes."""
     with shared.agent() as agent, shared.victim() as job:
         agent.wait_for_states(ALIVE, 20.0)
         wait_until(lambda: victims_series(agent)["bandwidth"] == set(ALIVE), 20.0, "records of all ranks")
@@ -107,7 +107,7 @@ def test_a_running_job_is_unharmed(attack: Callable[[SharedNode, Agent], None], 
 
 
 def takes_ranks(shared: SharedNode) -> None:
-    """Takes ranks 0 and 1 of the job before it starts."""
+    """Take ranks 0 and 1 of the job before it starts."""
     for rank in ("0", "1"):
         shared.rank(MALLORY, SLURM_JOB_ID=JOB, RANK=rank, WORLD_SIZE="4", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
 
@@ -135,7 +135,7 @@ OURS, THEIRS = "a" * 64, "b" * 64
 
 @NO_GROUPS
 def test_two_containers_of_root_are_two_owners(shared: SharedNode) -> None:
-    """Of two containers of uid 0, a crash in the later one is no exit of the other's job."""
+    """With two containers of uid 0, a crash in the later one is no exit in the other's job."""
     with (
         control_group(f"/docker/{OURS}") as ours,
         control_group(f"/docker/{THEIRS}") as theirs,
@@ -156,7 +156,7 @@ def test_two_containers_of_root_are_two_owners(shared: SharedNode) -> None:
 
 @NO_GROUPS
 def test_a_schedulers_group_below_a_login_is_no_proof(shared: SharedNode) -> None:
-    """A copy of the scheduler's control groups below a login gives no plain job id: the real group does."""
+    """A copy of the scheduler's control groups below a login gives no plain job id; the real group does."""
     real = f"/slurm/uid_{VICTIM}/job_{JOB}/step_0/task_0"
     copied = f"/user.slice/user-{MALLORY}.slice/user@{MALLORY}.service"
     mine = copied + real.replace(str(VICTIM), str(MALLORY))

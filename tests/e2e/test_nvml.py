@@ -1,7 +1,6 @@
-"""The agent with a stub of NVIDIA's library, as the loader finds it: GPUs, Xids, a driver that hangs.
+"""The agent with a stub of NVIDIA's library, found by the loader: GPUs, Xids, a driver that hangs.
 
-No GPU is tested here.
-"""
+No GPU is tested in this file."""
 
 from __future__ import annotations
 
@@ -18,11 +17,11 @@ from nvml_stub import LIBRARY, XID, Node
 LOOK_SECONDS = 30.0
 """A look is made every 10 s."""
 SAVE_SECONDS = 18.0
-"""Longer than a change waits for a checkpoint (5 s and a tick), its write, and its time in the exposition (10 s)."""
+"""Longer than the delay of a checkpoint (5 s and a tick), its write, and its time in the exposition (10 s)."""
 QUIET_SECONDS = 60.0
 HANG_SECONDS = 1.0
 SCRAPE_SECONDS = 1.0
-"""However busy the machine; a scrape that waited for the driver would take as long as that hangs."""
+"""The limit even on a busy machine; a scrape that waits for the driver would take as long as the driver hangs."""
 CONFIG = {
     "exporters": {"inspector": {"enabled": False}, "ras": {"enabled": False}, "nvml": {"hang_seconds": HANG_SECONDS}}
 }
@@ -30,7 +29,7 @@ CONFIG = {
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    """Eight healthy GPUs."""
+    """Provide eight healthy GPUs."""
     directory = tmp_path / "driver"
     directory.mkdir()
     return Node(directory)
@@ -38,14 +37,14 @@ def node(tmp_path: Path) -> Node:
 
 @pytest.fixture
 def agent(tmp_path: Path, node: Node) -> Iterator[Agent]:
-    """An agent whose loader finds the stub."""
+    """Provide an agent whose loader finds the stub."""
     with Agent(tmp_path, CONFIG, env={"LD_LIBRARY_PATH": str(node.library.parent)}) as agent:
         agent.wait_for("rankwatch_gpu_present", 1.0, gpu="0", seconds=LOOK_SECONDS)
         yield agent
 
 
 def helpers(agent: Agent) -> list[int]:
-    """The agent's processes that have NVIDIA's library."""
+    """Return the agent's child processes that have NVIDIA's library."""
     pid = agent.pid()
     children = [
         int(child)
@@ -56,7 +55,7 @@ def helpers(agent: Agent) -> list[int]:
 
 
 def has_library(pid: int) -> bool:
-    """True while the process has NVIDIA's library."""
+    """Return whether the process has NVIDIA's library."""
     try:
         return LIBRARY in Path(f"/proc/{pid}/maps").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -80,7 +79,7 @@ def test_gpus_xids_and_a_lost_gpu(agent: Agent, node: Node) -> None:
     assert counted == {"79": 2.0, "63": 1.0}
     assert agent.value("rankwatch_gpu_power_watts", gpu="3") is None
     assert len(agent.samples("rankwatch_gpu_power_watts")) == 7
-    quiet = "a checkpoint that holds it"  # what does not change is not saved again
+    quiet = "a checkpoint that holds it"  # an unchanged state is not saved again
     wait_until(lambda: began < agent.saved_at() < time.time() - SAVE_SECONDS, QUIET_SECONDS, quiet)
     agent.kill9()
     agent.start()
@@ -90,10 +89,10 @@ def test_gpus_xids_and_a_lost_gpu(agent: Agent, node: Node) -> None:
 
 @full
 def test_a_driver_that_hangs(agent: Agent, node: Node) -> None:
-    """While the driver hangs, scrapes are as fast as usual, GPU series are absent, one helper exists."""
+    """While the driver hangs, scrapes are as fast as usual, GPU series are absent, and only one helper exists."""
     node.update({"hang": "count"})
     agent.wait_for("rankwatch_node_check_success", 0.0, check="gpu_driver_hung", seconds=LOOK_SECONDS)
-    until = time.monotonic() + LOOK_SECONDS  # over several attempts
+    until = time.monotonic() + LOOK_SECONDS  # during several attempts
     while time.monotonic() < until:
         began = time.monotonic()
         page = agent.page()

@@ -1,4 +1,4 @@
-"""The OOM killer, for real: a rank in a memory group that is too small for it."""
+"""The real OOM killer: a rank in a memory group that is too small for it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def small_group() -> Iterator[Path]:
 
 @pytest.fixture
 def rank() -> Iterator[Callable[[str, Path, str], subprocess.Popen[str]]]:
-    """Provide a way to start one of a job's two ranks in a memory group; the rank grows when the test says so."""
+    """Provide a function that starts one of a job's two ranks in a memory group; it grows when the test tells it."""
     started: list[subprocess.Popen[str]] = []
 
     def start(number: str, group: Path, job_id: str) -> subprocess.Popen[str]:

@@ -1,4 +1,4 @@
-"""Installed in bare Debian trees: from the package to a dead rank, an upgrade, the way back, and nothing left."""
+"""Installation in minimal Debian trees: package, dead rank, upgrade, rollback, and complete removal."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def build(output: Path, *kinds: str) -> None:
 
 @pytest.fixture(scope="module")
 def debs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """This commit's package, and that of the commit before it, with a lower version, as previous.deb."""
+    """Provide this commit's package, and the previous commit's with a lower version, as previous.deb."""
     directory = tmp_path_factory.mktemp("debs")
     previous, changed = directory / "previous.deb", directory / "changed"
     build_of_previous_commit(directory)
@@ -51,7 +51,7 @@ def debs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def build_of_previous_commit(output: Path) -> None:
-    """Build Debian's package of the commit before this one; of this one where there is no history."""
+    """Build the Debian package of the previous commit, or of this one without a history."""
     archive = subprocess.run(["git", "-C", ROOT, "archive", "HEAD~1"], check=False, capture_output=True)
     if archive.returncode != 0:
         build(output, "deb")
@@ -67,14 +67,14 @@ def build_of_previous_commit(output: Path) -> None:
 
 @pytest.fixture(scope="module")
 def unpacked(debs: tuple[Path, Path]) -> Path:
-    """The files of this commit's package."""
+    """Provide the files of this commit's package."""
     files = debs[0].with_name("unpacked")
     subprocess.run(["dpkg-deb", "-x", debs[0], files], check=True)
     return files
 
 
 def test_every_python_runs_the_same_files(unpacked: Path) -> None:
-    """The package's one folder serves each Python here, with its compiled modules."""
+    """The package's single directory serves each installed Python, with its compiled modules."""
     find = "source scripts/environment.sh; for minor in 11 12 13; do find_python $minor || true; done"
     pythons = subprocess.run(["bash", "-c", find], check=True, cwd=ROOT, capture_output=True, text=True).stdout.split()
     assert pythons
@@ -94,7 +94,7 @@ def test_nothing_in_the_package_names_the_checkouts_program(unpacked: Path) -> N
         capture_output=True,
         text=True,
     )
-    ours = "usr/lib/rankwatch/lib/rankwatch-"  # the wheel's own description is README.md
+    ours = "usr/lib/rankwatch/lib/rankwatch-"  # README.md is the wheel's own description
     assert [path for path in done.stdout.split() if ours not in path] == []
 
 
@@ -122,7 +122,7 @@ def test_manual_pages_and_completions_know_every_command(unpacked: Path) -> None
 
 @pytest.fixture(params=["bookworm", pytest.param("trixie", marks=full)])
 def booted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
-    """A bare Debian tree, which has Debian's own Prometheus and Alertmanager, not started."""
+    """Provide a minimal Debian tree with Debian's Prometheus and Alertmanager, not started."""
     with layered(tmp_path, tree(request.param, *WATCHERS)) as root:
         yield root
 
@@ -144,7 +144,7 @@ def test_ansibles_role(debs: tuple[Path, Path], tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle for nodes without a package index."""
+    """Provide the bundle for nodes without a package index."""
     directory = tmp_path_factory.mktemp("bundle")
     build(directory, "bundle")
     [built] = directory.glob("*.tar.gz")

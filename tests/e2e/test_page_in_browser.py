@@ -1,4 +1,4 @@
-"""The page at / in a real browser: it lives, is readable for everybody, costs little, and does without its script."""
+"""The page at / in a real browser: updates, accessibility, cost, and use without its script."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from nodes import wait_until
 
 pytestmark = [pytest.mark.skipif(why_no_browser() is not None, reason=why_no_browser() or ""), pytest.mark.timeout(180)]
 PICTURES = os.environ.get("RANKWATCH_PICTURES")
-"""A directory for the picture in README; not set: none is made."""
+"""A directory for the picture in README; without it none is made."""
 KILL_SECONDS = 3.0
-"""From the kill of a rank until a page that is open shows it."""
+"""Time from a rank's kill until an open page shows it."""
 PAGES = 20
 CPU_SHARE = 0.02
 STATES = (
@@ -30,7 +30,7 @@ STATES = (
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Agent, SimulatedJob]]:
-    """A job of eight ranks and its agent."""
+    """Provide a job of eight ranks and its agent."""
     machine = Machine(tmp_path_factory.mktemp("site"))
     with machine.job("--ranks", "8") as job, machine.agent(job) as agent:
         agent.wait_for_states(alive(8))
@@ -38,19 +38,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Agent, Simu
 
 
 def address(agent: Agent) -> str:
-    """Where its page is."""
+    """Return the address of the agent's page."""
     return f"http://127.0.0.1:{agent.port}/"
 
 
 def violations(browser: Browser) -> list[str]:
-    """What axe-core finds wrong with the page as it is now (rules of WCAG and best practices)."""
+    """Return axe-core's violations in the current page (rules of WCAG and best practices)."""
     browser.run(AXE.read_text())
     broken = browser.run("return axe.run().then(r => r.violations.map(v => [v.id, v.nodes.map(n => n.html)]))")
     return [json.dumps(rule) for rule in broken]
 
 
 def test_without_its_script(site: tuple[Agent, SimulatedJob], tmp_path: Path) -> None:
-    """Without its script the page is whole and reloads every ten seconds."""
+    """Without its script the page is complete and reloads every ten seconds."""
     agent, _ = site
     with Browser(tmp_path, scripts=False) as browser:
         browser.open(address(agent))
@@ -86,7 +86,7 @@ def test_twenty_open_pages(site: tuple[Agent, SimulatedJob], tmp_path: Path) -> 
         fetched = "return performance.getEntriesByType('resource').map(e => new URL(e.name).pathname)"
         wait_until(lambda: len(browser.run(fetched)) > 5, 30, "some looks")
         assert set(browser.run(fetched)) == {"/", "/page.css", "/page.js"}
-        # As many pages would look, by one: a window that is hidden does not look.
+        # One page polls as often as many pages, because a hidden window does not poll.
         browser.run(
             "for (let i = 1; i < arguments[0]; i++) (async () => { for (;;) { await look(); "
             "await new Promise(go => setTimeout(go, 2000)); } })()",
@@ -98,7 +98,7 @@ def test_twenty_open_pages(site: tuple[Agent, SimulatedJob], tmp_path: Path) -> 
 
 
 def test_a_kill_shows_by_itself(site: tuple[Agent, SimulatedJob], tmp_path: Path) -> None:
-    """The open page shows a killed rank within 3 s, later which rank waits for it, and the agent's end."""
+    """The open page shows a killed rank within 3 s, later the rank that waits for it, and the agent's end."""
     agent, job = site
     with Browser(tmp_path) as browser:
         browser.open(address(agent))
@@ -125,7 +125,7 @@ def test_a_kill_shows_by_itself(site: tuple[Agent, SimulatedJob], tmp_path: Path
 
 
 def cpu_share(agent: Agent, seconds: float = 15.0) -> float:
-    """Share of a CPU that the agent used over ``seconds``, by its own counter."""
+    """Return the share of a CPU that the agent used over ``seconds``, by its own counter."""
 
     def used() -> tuple[float, float]:
         return time.monotonic(), agent.value("process_cpu_seconds_total") or 0.0

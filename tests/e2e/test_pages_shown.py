@@ -1,4 +1,4 @@
-"""docs/pages.md: a notification of RankDead, as the shipped templates make it for each receiver, and on a phone."""
+"""docs/pages.md: a notification of RankDead, rendered by the shipped templates for each receiver, and on a phone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FENCED = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def render(directory: Path, text: str) -> str:
-    """Return what a template makes of the captured notification."""
+    """Return the text of a template for the recorded notification."""
     (directory / "none.tmpl").touch()
     options = (f"--template.glob={directory}/none.tmpl", f"--template.data={CAPTURED}", f"--template.text={text}")
     done = subprocess.run(
@@ -62,7 +62,7 @@ def email(directory: Path, config: dict[str, Any]) -> str:
 
 
 def test_a_page_is_shown_as_the_documentation_has_it(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """The shipped templates render the captured notification to the texts of docs/pages.md."""
+    """The shipped templates render the recorded notification to the texts of docs/pages.md."""
     shown = [
         pagerduty(tmp_path, RECEIVERS["page"]["pagerduty_configs"][0]),
         opsgenie(tmp_path, RECEIVERS["page-opsgenie"]["opsgenie_configs"][0]),

@@ -1,4 +1,4 @@
-"""From the accident to the page, with the scrape jobs, rules, routes and thresholds that we ship."""
+"""From an event to the page, with the shipped scrape jobs, rules, routes and thresholds."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ WHY_NOT = why_no_cluster() or why_no_prometheus() or why_no_alertmanager()
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240), pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")]
 
 YOUNG = {"page_lived": "long|short"}
-"""No test waits ten minutes until a death may page; all other thresholds are the shipped ones."""
+"""A death may page at once instead of after ten minutes; all other thresholds are the shipped ones."""
 SETTLE_SECONDS = 95.0
-"""The longest that any verdict takes: the loss of a node. And the first message of the watchdog: where Prometheus does
-not yet know its Alertmanager at the first evaluation, it sends the next after a minute and a half."""
+"""The longest verdict (a lost node) takes this long, and so does the watchdog's first message: if Prometheus does not
+know its Alertmanager at the first evaluation, it sends the next one after a minute and a half."""
 LATE_SECONDS = 60.0
-"""How much longer a page may take on a busy machine."""
+"""A page may be this much later on a busy machine."""
 RECEIVERS = ("page", "ticket", "info")
 
 
 class Accident(NamedTuple):
-    """What happens to a job on two nodes; ``options``: its launchers'. ``about``: the subject, if not its job."""
+    """An event of a job on two nodes; ``options``: its launchers'. ``about``: the subject, if not its job."""
 
     nodes: tuple[int, int]
     happen: Callable[[ClusterJob], object]
@@ -50,7 +50,7 @@ PAGED = ACCIDENTS.keys() - {"ended"}
 
 
 class Watched:
-    """The notifications of the accidents; a job's id is its accident's name."""
+    """The notifications of the events; a job's id is its event's name."""
 
     def __init__(self, prometheus: Prometheus, inbox: Inbox, happened_at: Mapping[str, float]) -> None:
         self.prometheus = prometheus
@@ -58,13 +58,13 @@ class Watched:
         self.happened_at = happened_at
 
     def messages(self, receiver: str, name: str) -> list[Message]:
-        """Return the notifications of an accident at a receiver, without those that say that it is over."""
+        """Return the notifications of an event at a receiver, without the resolved ones."""
         about = ACCIDENTS[name].about or name
         firing = [message for message in self.inbox.at(f"/{receiver}") if message.body["status"] == "firing"]
         return [message for message in firing if about in message.body["commonLabels"].values()]
 
     def check_page(self, name: str, alert: str, within_seconds: float, *words: str) -> None:
-        """Check that one page came in time, nothing else, and what it says."""
+        """Check that exactly one page came in time, with these words, and no other notification."""
         messages = {receiver: self.messages(receiver, name) for receiver in RECEIVERS}
         assert [len(messages[receiver]) for receiver in messages] == [1, 0, 0], (self.fired(name), messages)
         [page] = messages["page"]
@@ -75,7 +75,7 @@ class Watched:
         assert page.time - self.happened_at[name] < within_seconds
 
     def fired(self, name: str) -> set[str]:
-        """Return the alerts of a job that were ever firing."""
+        """Return all alerts of a job that ever fired."""
         fired: list[dict[str, Any]] = self.prometheus.query(
             f'max_over_time(ALERTS{{job_id="{name}",alertstate="firing"}}[1h])'
         )
@@ -84,7 +84,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """Provide the notifications of all accidents, which happen once Prometheus knows all jobs."""
+    """Provide the notifications of all events, which start once Prometheus knows all jobs."""
     directory: Path = tmp_path_factory.mktemp("shipped")
     with Cluster(directory, 4) as cluster, Inbox(cluster.monitor) as inbox, contextlib.ExitStack() as stack:
         alertmanager = Alertmanager(directory / "alertmanager", to_inbox(inbox), cluster.monitor)

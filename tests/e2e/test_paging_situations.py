@@ -1,4 +1,4 @@
-"""Situations of jobs, nodes and watches, and their notifications, with rules, routes and times as shipped."""
+"""Situations of jobs, nodes and watches, and their notifications, with the shipped rules, routes and times."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ pytestmark = [
 ]
 
 LARGE_AND_OLD = {"page_lived": "long|short", "page_ranks": 4}
-"""Jobs of four ranks are large, young ones count as old; all else is as shipped, also how long Alertmanager waits."""
+"""Jobs of four ranks count as large and young ones as old; all other settings, Alertmanager's times included, are as
+shipped."""
 TICKETS = {("ticket", "ClockSkew"), ("ticket", "LemonNode"), ("ticket", "RankwatchDown")}
 """A clock is fast, many jobs lose their first rank on one node, and a node is lost."""
 MEMORY = "memory"
@@ -41,7 +42,7 @@ SMALL = Situation(
 
 
 def reload(stage: Stage) -> None:
-    """Prometheus reads changed rules: each group has one more."""
+    """Let Prometheus read changed rules: each group has one more."""
     for path in stage.site.rules.glob("*.yml"):
         rules = yaml.safe_load(path.read_text())
         for group in rules["groups"]:
@@ -53,7 +54,7 @@ def reload(stage: Stage) -> None:
 
 
 def restart_alertmanager(stage: Stage) -> None:
-    """Alertmanager is away for 40 s; a rank dies, and is dead before it is back."""
+    """Stop Alertmanager for 40 s; a rank dies in this time."""
     for watch in stage.site.watches:
         watch.alertmanagers[0].kill(signal.SIGTERM)
     with stage.event("no-alertmanager") as job:
@@ -64,7 +65,7 @@ def restart_alertmanager(stage: Stage) -> None:
 
 
 def restart_prometheus(stage: Stage) -> None:
-    """Prometheus is killed and away for 20 s, in which a rank dies."""
+    """Kill Prometheus for 20 s, in which a rank dies."""
     for watch in stage.site.watches:
         watch.prometheus.kill()
     with stage.event("no-prometheus") as job:
@@ -75,14 +76,14 @@ def restart_prometheus(stage: Stage) -> None:
 
 
 def restart_agents(stage: Stage) -> None:
-    """All agents restart within a few seconds."""
+    """Restart all agents within a few seconds."""
     agents = [node.agent for number, node in enumerate(stage.cluster.nodes) if number != LOST]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda agent: agent.restart(), agents))
 
 
 def cut_off(stage: Stage) -> None:
-    """Prometheus does not reach any node for 100 s, in which a rank dies."""
+    """Cut Prometheus off from all nodes for 100 s, in which a rank dies."""
     stage.cluster.cut()
     stage.pass_time(20.0)
     with stage.event("no-network") as job:
@@ -102,7 +103,7 @@ DISTURBANCES = {
 
 @pytest.fixture(scope="module")
 def after(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Provide what came of all situations; without memory groups there is one fewer."""
+    """Provide the results of all situations; without memory groups there is one fewer."""
     with contextlib.ExitStack() as stack:
         situations = dict(SITUATIONS)
         with contextlib.suppress(NoMemoryGroupError):
@@ -134,7 +135,7 @@ def test_a_disturbance_of_those_who_watch_tells_nobody(after: Stage, watch: Watc
 
 
 def test_nobody_is_told_of_anything_else(after: Stage, watch: Watch) -> None:
-    """There is no page and no ticket beside those of the situations."""
+    """No other page and no other ticket is sent."""
     known = {after.about(name) for name in after.situations}
     others = [page for page in watch.notifications() if page.about not in known]
     assert [page for page in others if (page.receiver, page.about) not in TICKETS] == []

@@ -1,4 +1,4 @@
-"""What a real Prometheus makes of an agent that is killed again and again."""
+"""Counters in a real Prometheus while the agent is killed again and again."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ while True:
     late = max(late, time.monotonic() - before - 0.01)
 print(late)
 """
-"""How late the machine itself is: a process that only sleeps, until the test ends it."""
+"""A process that only sleeps measures the machine's own delays until the test ends."""
 Key = tuple[str, str, str, str]
 
 pytestmark = pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
@@ -43,7 +43,7 @@ pytestmark = pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_p
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("binary", prometheus_binaries())
 def test_nothing_is_lost_or_doubled_over_kills(tmp_path: Path, binary: str) -> None:
-    """increase() in two Prometheus equals the records in the files, over many kills of the agent."""
+    """increase() in two Prometheus servers equals the records in the files, over many kills of the agent."""
     machine = Machine(tmp_path)
     with (
         machine.agent(dump_dir=tmp_path / "job" / "inspector") as agent,
@@ -54,11 +54,11 @@ def test_nothing_is_lost_or_doubled_over_kills(tmp_path: Path, binary: str) -> N
         job.wait_for("ready")
         began = time.time()
         agent.wait_for_states(alive(8))
-        # A kill before the first checkpoint that knows the files is another matter: it loses what was before it.
+        # A kill before the first checkpoint with the files would lose the earlier records.
         wait_until(lambda: agent.saved_at() > began + 6, 20.0, "a checkpoint")
         started = time.time()
         for number in range(KILLS):
-            if number % 5 == 4:  # most kills come before the next checkpoint, some after one
+            if number % 5 == 4:  # most kills precede the next checkpoint, some follow one
                 wait_until(lambda t=started: agent.saved_at() > t, 20.0, "another checkpoint")
             agent.kill9()
             agent.start()
@@ -79,7 +79,7 @@ def test_nothing_is_lost_or_doubled_over_kills(tmp_path: Path, binary: str) -> N
 
 
 def test_the_event_loop_is_never_late(tmp_path: Path) -> None:
-    """With a busy job and endless scrapes no timer is later than 50 ms beyond the time without a CPU."""
+    """With a busy job and endless scrapes no timer is more than 50 ms late, apart from the time without a CPU."""
     machine = Machine(tmp_path)
     sleeper = subprocess.Popen([sys.executable, "-Sc", SLEEPER], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     with sleeper, machine.job(*BUSY) as job, machine.agent(job) as agent:
@@ -93,18 +93,18 @@ def test_the_event_loop_is_never_late(tmp_path: Path) -> None:
 
 
 def queued_seconds(agent: Agent) -> float:
-    """Return how long the agent's threads were ready to run and had no CPU: the second number of schedstat."""
+    """Return how long the agent's threads were ready but had no CPU: the second number of schedstat."""
     waits = (task.joinpath("schedstat").read_text().split()[1] for task in Path(f"/proc/{agent.pid()}/task").iterdir())
     return sum(map(int, waits)) / 1e9
 
 
 def was_scraped(server: Prometheus, since: float) -> bool:
-    """Return whether counters were scraped after a time: the agent had caught up with its past."""
+    """Return whether counters were scraped after a time, so that the agent had caught up."""
     return (server.value(f"max(timestamp({OPERATIONS}))") or 0.0) > since
 
 
 def check(server: Prometheus, name: str, expected: Counter[Key]) -> None:
-    """Compare what the server makes of a counter with what the files hold, series by series."""
+    """Compare a counter in the server with the files, series by series."""
     shown = {key(series): series for series in server.raw(name)}
     assert set(shown) == set(expected)
     for place, series in shown.items():
@@ -116,7 +116,7 @@ def check(server: Prometheus, name: str, expected: Counter[Key]) -> None:
 
 
 def fell(series: Raw) -> bool:
-    """Return whether a value was ever below the one before."""
+    """Return whether a value ever fell."""
     values = [value for _, value in series.samples]
     return any(later < earlier for earlier, later in itertools.pairwise(values))
 
@@ -144,7 +144,7 @@ def in_files(job: SimulatedJob) -> tuple[Counter[Key], Counter[Key]]:
 
 
 def assert_page_is_good(agent: Agent) -> None:
-    """Let promtool look at the page: not a word."""
+    """Check that promtool accepts the page without a warning."""
     result = subprocess.run(
         ["promtool", "check", "metrics"], input=agent.page(), check=False, capture_output=True, text=True
     )

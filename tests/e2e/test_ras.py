@@ -1,4 +1,4 @@
-"""RAS, end to end: the agent asks NVIDIA's own RAS threads."""
+"""RAS, end to end: the agent queries NVIDIA's own RAS threads."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or
 
 WORLD = "1234567890abcd"
 FAST = {"NCCL_RAS_TIMEOUT_FACTOR": "0.1"}
-"""RAS declares a process dead after 6 s, not 60."""
+"""RAS declares a process dead after 6 s instead of 60 s."""
 STAGES = ("initializing", "finalizing", "aborted")
 FIRST_REPORT_SECONDS = 25.0
 """The ranks are bound, then the first query is spread over ten seconds."""
@@ -28,19 +28,19 @@ NEXT_REPORT_SECONDS = 15.0
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[RasJob]:
-    """Eight ranks on two made-up nodes, all on one port of this machine."""
+    """Provide eight ranks on two fictional nodes, all on one port of this machine."""
     with RasJob(tmp_path, 8, free_port(), env=FAST) as job:
         yield job
 
 
 def agent_for(job: RasJob, directory: Path) -> Agent:
-    """Return an agent that looks for RAS where the job has it."""
+    """Return an agent that looks for RAS at the job's port."""
     exporters = {"ras": {"addresses": [f"127.0.0.1:{job.port}"]}}
     return Agent(directory, {"exporters": exporters}, job_id=job.job_id)
 
 
 def counts(agent: Agent) -> dict[str, float]:
-    """Return the world's ranks by state, but for those of a communicator's life: none of them is in one."""
+    """Return the world's ranks by state; the states of a communicator's life must be 0, and are left out."""
     samples = agent.samples("rankwatch_communicator_ranks", job_id="4711", comm=WORLD)
     assert {sample.value for sample in samples if sample.labels["state"] in STAGES} <= {0}
     return {sample.labels["state"]: sample.value for sample in samples if sample.labels["state"] not in STAGES}

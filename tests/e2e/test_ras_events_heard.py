@@ -1,4 +1,4 @@
-"""RAS's events, end to end: the agent listens to NVIDIA's own RAS threads, and asks when they are alarmed."""
+"""RAS's events, end to end: the agent monitors NVIDIA's own RAS threads, and queries after an alarm."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from ras_jobs import RasJob, why_no_ras
 pytestmark = [full, pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or "")]
 
 FAST = {"NCCL_RAS_TIMEOUT_FACTOR": "0.1"}
-"""A process that is silent is unresponsive after 0.5 s and dead after 6 s, not 5 s and 60 s."""
+"""A silent process is unresponsive after 0.5 s and dead after 6 s, instead of 5 s and 60 s."""
 DEAD_SECONDS = 6.0
 STREAM_SECONDS = 15.0
-"""The ranks are found, then their listeners."""
+"""The ranks are found first, then their listeners."""
 JOB = "4741"
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[RasJob]:
-    """Three ranks on one port of this machine: each is a neighbour of both others, and learns all of them."""
+    """Provide three ranks on one port of this machine; each is a neighbour of both others and learns all events."""
     with RasJob(tmp_path, 3, free_port(), base=78, env=FAST, job_id=JOB) as job:
         yield job
 
 
 def agent_for(job: RasJob, directory: Path, role: str) -> Agent:
-    """Return an agent of that role, in a directory of that name, that listens to the job already."""
+    """Return an agent of that role, in a directory of that name, that already monitors the job."""
     (directory / role).mkdir()
     exporters = {"ras": {"addresses": [f"127.0.0.1:{job.port}"], "role": role}}
     agent = Agent(directory / role, {"exporters": exporters}, job_id=JOB)
@@ -45,17 +45,17 @@ def events(agent: Agent, event: str) -> float:
 
 
 def heard(agent: Agent, event: str, seconds: float) -> None:
-    """Wait until the agent heard of it."""
+    """Wait until the agent has counted the event."""
     wait_until(lambda: events(agent, event) >= 1, seconds, f"{event}\n{agent.log()[-2000:]}")
 
 
 def missing(agent: Agent) -> set[str]:
-    """Return the ranks that the last report misses."""
+    """Return the missing ranks of the last report."""
     return {sample.labels["comm_rank"] for sample in agent.samples("rankwatch_communicator_rank_missing", job_id=JOB)}
 
 
 def test_a_standby_that_hears_of_a_death_asks_at_once(job: RasJob, tmp_path: Path) -> None:
-    """A standby that gets the event of a death queries before its turn."""
+    """A standby that receives the event of a death queries before its turn."""
     with agent_for(job, tmp_path, "standby") as standby, agent_for(job, tmp_path, "reporter") as reporter:
         for agent in (standby, reporter):
             agent.wait_for("rankwatch_ras_up", 1, seconds=STREAM_SECONDS)

@@ -1,4 +1,4 @@
-"""Asking does the job no harm, end to end: what passes between agent and RAS, and what it costs NVIDIA's thread."""
+"""Queries do not disturb the job, end to end: traffic between agent and RAS, and CPU time of NVIDIA's thread."""
 
 from __future__ import annotations
 
@@ -26,36 +26,35 @@ pytestmark = [full, pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""
 JOB = "4761"
 STOPPED = 7
 SILENT_SECONDS = 5.0
-"""After which RAS waits no longer for a stopped process, at its default timeouts."""
+"""RAS stops waiting for a stopped process after this time, at its default timeouts."""
 REST_SECONDS = MIN_INTERVAL_SECONDS * (1.0 - JITTER) - 0.8
-"""From the end of a query to the stop: the next one is due soon after, and then has most of that time to wait."""
+"""Time from a query's end to the stop, so that the next query starts soon and waits long for the stopped process."""
 FAST_SECONDS = 0.2
 SLOW_SECONDS = 12.0
 """Longer than a query that waits takes."""
 QUERY_SECONDS = 25.0
 TRIES = 4
 IDLE_SHARE = 0.1
-"""Of a core: more than this the RAS threads do not need, all together, while they are asked and wait."""
+"""Share of a core that all RAS threads together never exceed while they are queried and wait."""
 ALLOWED = re.compile(r"CLIENT PROTOCOL 2|TIMEOUT 5|SET FORMAT json|STATUS|MONITOR all")
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Iterator[RasJob]:
-    """Eight ranks on two made-up nodes, all on one port of this machine."""
+    """Provide eight ranks on two fictional nodes, all on one port of this machine."""
     with RasJob(tmp_path, 8, free_port(), base=83, job_id=JOB) as job:
         yield job
 
 
 def seconds_of(job: RasJob) -> float:
-    """Return the CPU time that all RAS threads have used."""
+    """Return the CPU time of all RAS threads."""
     return sum(ras_thread_seconds(process.pid) for process in job.processes)
 
 
 def slow_query(job: RasJob, wire: Wire) -> Connection:
-    """Stop a process shortly before the next query is due, and return that query once it is held up.
+    """Stop a process shortly before the next query is due, and return that query once it is delayed.
 
-    Where it was the stopped process that took the agent's connection, it goes on, and it is done again.
-    """
+    If the stopped process itself accepted the agent's connection, resume it and try again."""
     for _ in range(TRIES):
         asked = len(wire.asked())
         wait_until(partial(has_rested, wire, asked), QUERY_SECONDS + REST_SECONDS, "a whole query, and the time after")
@@ -70,7 +69,7 @@ def slow_query(job: RasJob, wire: Wire) -> Connection:
 
 
 def has_rested(wire: Wire, asked: int) -> bool:
-    """Return whether a query after the first ``asked`` has ended, so long ago that the next is due soon."""
+    """Return whether a query after the first ``asked`` ended so long ago that the next one is due soon."""
     if len(wire.asked()) <= asked:
         return False
     ended_at = wire.asked()[-1].server_ended_at
@@ -78,7 +77,7 @@ def has_rested(wire: Wire, asked: int) -> bool:
 
 
 def is_held_up(wire: Wire) -> bool:
-    """Return whether a query is under way, and still is after longer than one that nothing holds up takes."""
+    """Return whether a query is in progress, and has taken longer than an undisturbed one."""
     until = time.monotonic() + FAST_SECONDS
     while wire.in_flight():
         if time.monotonic() > until:
@@ -88,7 +87,7 @@ def is_held_up(wire: Wire) -> bool:
 
 
 def asked_one_after_the_other_to_the_end(wire: Wire) -> bool:
-    """Return whether each report was read to its end, and none asked for before the one before had ended."""
+    """Return whether each report was read to its end, and each query began after the previous report's end."""
     asked = wire.asked()
     ends = [each.server_ended_at or float("inf") for each in asked]
     in_turn = all(end <= (after.asked_at or 0.0) for end, (_, after) in zip(ends, pairwise(asked), strict=False))
@@ -106,7 +105,7 @@ def test_a_slow_query_is_read_to_its_end(job: RasJob, tmp_path: Path) -> None:
         wait_until(lambda: slow.client_ended_at is not None, SLOW_SECONDS, "the end of the connection")
         assert slow.asked_at is not None
         assert slow.server_ended_at is not None
-        assert slow.server_ended_at - slow.asked_at > FAST_SECONDS  # of RAS's patience a part may be over
+        assert slow.server_ended_at - slow.asked_at > FAST_SECONDS  # part of RAS's patience may have passed
         assert asked_one_after_the_other_to_the_end(wire)
         assert seconds_of(job) - spent < IDLE_SHARE * (time.monotonic() - began)
         said = {line for connection in wire.connections for line in connection.lines}

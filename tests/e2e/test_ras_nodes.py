@@ -1,4 +1,4 @@
-"""RAS over four nodes, end to end: each with its agent, its own network and two ranks of NVIDIA's RAS."""
+"""RAS on four nodes, end to end: each with its agent, its own network and two ranks of NVIDIA's RAS."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WHY_NOT = why_no_ras() or why_no_cluster()
 pytestmark = [full, pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")]
 
 FAST = {"NCCL_RAS_TIMEOUT_FACTOR": "0.1"}
-"""RAS declares a process dead after 6 s, not 60."""
+"""RAS declares a process dead after 6 s instead of 60 s."""
 FIRST_REPORT_SECONDS = 25.0
 RANKS_PER_NODE = 2
 JOB_IDS = map(str, itertools.count(4801))
@@ -25,7 +25,7 @@ JOB_IDS = map(str, itertools.count(4801))
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Four nodes, for all jobs of this module one after the other."""
+    """Provide four nodes, which the jobs of this module use in turn."""
     with Cluster(tmp_path_factory.mktemp("cluster"), 4) as cluster:
         yield cluster
         for node in cluster.nodes:
@@ -45,12 +45,12 @@ def job_on(cluster: Cluster, directory: Path, env: Mapping[str, str] | None = No
 
 
 def responding(node: ClusterNode, job: RasJob) -> float | None:
-    """Return how many ranks answered, by the node's last report."""
+    """Return the number of ranks that replied in the node's last report."""
     return node.agent.value("rankwatch_communicator_ranks", job_id=job.job_id, comm=WORLD, state="responding")
 
 
 def missing(agent: Agent, job: RasJob) -> list[tuple[str, ...]]:
-    """Return the world's missing ranks by the agent's last report: rank, node and reason."""
+    """Return the world's missing ranks in the agent's last report: rank, node and reason."""
     samples = agent.samples("rankwatch_communicator_rank_missing", job_id=job.job_id, comm=WORLD)
     return sorted(tuple(sample.labels[name] for name in ("rank", "host", "reason")) for sample in samples)
 
@@ -88,7 +88,7 @@ def test_a_killed_rank_of_another_node_is_missing_within_one_poll(cluster: Clust
 
 @pytest.mark.timeout(150)
 def test_when_the_reporters_node_is_lost_the_standby_tells_who_is_missing(tmp_path: Path) -> None:
-    """If the node of rank 0 loses power, the standby names its ranks and no other."""
+    """If the node of rank 0 loses power, the standby names only that node's ranks."""
     (tmp_path / "cluster").mkdir()
     with Cluster(tmp_path / "cluster", 4) as cluster, job_on(cluster, tmp_path, env=FAST) as job:
         standby = cluster.nodes[3].agent

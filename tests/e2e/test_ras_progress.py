@@ -1,4 +1,4 @@
-"""What RAS shows of a job's communicators, end to end: which rank blocks the others, and which rank had which error."""
+"""RAS's view of a job's communicators, end to end: the rank that blocks the others, and ranks with errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(why_no_ras() is not None, reason=why_no_ras() or
 JOB = "4721"
 FIRST_REPORT_SECONDS = 25.0
 LAUNCHES = 1000
-"""Of each rank in each communicator, before anything goes wrong."""
+"""Launches of each rank in each communicator, before any failure."""
 STEP_SECONDS = 0.05
 
 
@@ -27,10 +27,9 @@ FAILED = ("async_error", "init_error", "aborted")
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RasJob]:
-    """Eight ranks on four made-up nodes, with groups of two (tensor) and of four (data); none of them moves.
+    """Provide eight ranks on four fictional nodes, with groups of two (tensor) and of four (data), without launches.
 
-    Further communicators, of ranks 2, 4 and 6, have failed at rank 4.
-    """
+    Further communicators, of ranks 2, 4 and 6, have failed at rank 4."""
     with RasJob(tmp_path_factory.mktemp("job"), 8, free_port(), ranks_per_node=2, base=79, job_id=JOB) as job:
         job.groups(2)
         for name in job.members:
@@ -45,7 +44,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RasJob]:
 
 @pytest.fixture(scope="module")
 def agent(job: RasJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    """An agent that has its first report."""
+    """Provide an agent that has its first report."""
     exporters = {"ras": {"addresses": [f"127.0.0.1:{job.port}"]}}
     with Agent(tmp_path_factory.mktemp("agent"), {"exporters": exporters}, job_id=JOB) as agent:
         wait_until(lambda: agent.samples("rankwatch_communicator_ranks"), FIRST_REPORT_SECONDS, "a report")
@@ -53,7 +52,7 @@ def agent(job: RasJob, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Age
 
 
 def wait_for_report(agent: Agent) -> None:
-    """Wait until another query was made and answered."""
+    """Wait until another query has its report."""
     time = "rankwatch_ras_report_timestamp_seconds"
     before = agent.value(time)
     wait_until(lambda: agent.value(time) != before, POLL_SECONDS, "a report")
@@ -67,7 +66,7 @@ def suspects(agent: Agent) -> set[tuple[str, ...]]:
 
 @contextmanager
 def running(job: RasJob, names: list[str], behind: int) -> Iterator[None]:
-    """Have the communicators' ranks launch all the time, one of them always after the others."""
+    """Let the communicators' ranks launch continuously, one of them always after the others."""
     ended = threading.Event()
 
     def step() -> None:
@@ -87,7 +86,7 @@ def running(job: RasJob, names: list[str], behind: int) -> Iterator[None]:
 
 
 def test_the_rank_that_stops_launching_is_named_and_its_victims_are_not(job: RasJob, agent: Agent) -> None:
-    """The rank that stops launching is named within two polls, its victims are not, and a moving job has no suspect."""
+    """Within two polls only the rank that stopped launching is a suspect, not its victims; a moving job has none."""
     moving = ["tp0", "tp1", "tp2", "tp3", "dp0", "dp1"]
     with running(job, moving, behind=5):
         wait_for_report(agent)
@@ -96,8 +95,8 @@ def test_the_rank_that_stops_launching_is_named_and_its_victims_are_not(job: Ras
     for name in ("tp0", "tp1", "tp3"):
         job.launch(name, "AllReduce", 1)
     job.launch("tp2", "AllReduce", 1, [4])  # waits for 5
-    job.launch("dp1", "AllReduce", 1, [1, 3, 7])  # so do they
-    job.launch("dp0", "AllReduce", 1, [0, 2, 6])  # and they wait for 4, the victim
+    job.launch("dp1", "AllReduce", 1, [1, 3, 7])  # wait for 5 as well
+    job.launch("dp0", "AllReduce", 1, [0, 2, 6])  # wait for 4, the victim
     wait_until(lambda: suspects(agent) != set(), 2 * POLL_SECONDS, "a suspect")
     tp2, dp0, dp1 = (job.labels[name] for name in ("tp2", "dp0", "dp1"))
     assert suspects(agent) == {(tp2, "1", "5", "behind"), (dp1, "2", "5", "behind")}
@@ -112,7 +111,7 @@ def test_the_rank_that_stops_launching_is_named_and_its_victims_are_not(job: Ras
 
 @full
 def test_errors_are_shown_with_their_rank_while_they_last(job: RasJob, agent: Agent) -> None:
-    """A rank with an error is named while the error lasts, an abort for a while longer."""
+    """A rank with an error is named while the error lasts, and an abort for some time after it."""
     shown = {name: [sample.labels for sample in agent.samples(f"rankwatch_communicator_{name}")] for name in FAILED}
     place = {"job_id": JOB, "comm_rank": "1", "rank": "4"}
     assert shown == {

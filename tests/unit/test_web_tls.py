@@ -214,8 +214,7 @@ def test_certificates_that_cannot_be_used(tmp_path: Path, text: str, expected: s
 
 
 def test_names_in_certificates() -> None:
-    """Any kind of name counts; without a list every verified certificate is allowed, with a list none without a
-    name."""
+    """Any kind of name counts; without a list every certificate is allowed, with a list one without a name is not."""
     known = {"subjectAltName": (("DNS", "a"), ("URI", "spiffe://b"))}
     for certificate, names, allowed in ((known, {"spiffe://b"}, True), (known, {"b"}, False), (None, (), True)):
         assert has_allowed_name(certificate, names) is allowed

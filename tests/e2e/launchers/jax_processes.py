@@ -1,7 +1,7 @@
-"""One of two processes of jax.distributed: `jax_processes.py [COORDINATOR NUMBER]`; else the environment says them.
+"""One of two processes of jax.distributed: `jax_processes.py [COORDINATOR NUMBER]`; by default the environment has
+them.
 
-They work until there is the file END.
-"""
+They work until the file END exists."""
 
 from __future__ import annotations
 

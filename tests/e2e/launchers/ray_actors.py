@@ -1,9 +1,8 @@
-"""Two actors of Ray for each group of gloo: `ray_actors.py SESSION GROUP...`; prints their pids, then they reduce.
+"""Two Ray actors for each gloo group: `ray_actors.py SESSION GROUP...`; prints their pids before they reduce.
 
-GROUP: PORT[,NAME=VALUE...]. With variables the processes of a group get these, RANK and WORLD_SIZE as they start; else
-the actor's code sets RANK and WORLD_SIZE. They reduce until there is the file END.
-The program ends with the last group.
-"""
+GROUP: PORT[,NAME=VALUE...]. With variables, the processes of a group start with them and with RANK and WORLD_SIZE;
+otherwise the actor's code sets RANK and WORLD_SIZE. They reduce until the file END exists. The program ends with the
+last group."""
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ class Rank:
         return os.getpid()
 
     def work(self) -> None:
-        """Reduce until the end, or until a peer is gone."""
+        """Reduce until the end, or until a peer has exited."""
         over = torch.zeros(1)
         while not over:
             over.fill_(os.path.exists(os.environ.get("END", "")))
