@@ -12,8 +12,7 @@ from agent.ranks.health import HealthSnapshot, subjects_of
 from agent.ranks.snapshot import RankView
 
 OLD_FAULT_SECONDS = 120.0
-"""A fault from before a rank's start, or from this long after it, is not its cause of death: the rank ran despite the
-fault."""
+"""A fault from before a rank's start, or up to this time after it, did not cause its end: the rank ran despite it."""
 
 
 async def health_part(snapshot: Callable[[], HealthSnapshot], wanted: Wanted) -> Offered:
