@@ -47,6 +47,10 @@ class AgentPlace(NamedTuple):
 DEFAULT_PLACE = AgentPlace(DEFAULT_LISTEN_ADDRESS, is_given=False)
 
 
+class NotReadyError(OSError):
+    """The agent replied with HTTP status 503: it is starting, or too slow."""
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags for the agent's address."""
     parser.add_argument(
@@ -96,8 +100,13 @@ def read(agent: AgentPlace, path: str, seconds: float) -> bytes:
         answer = connection.getresponse()
         body = answer.read(MAX_BYTES)
         if answer.status != http.HTTPStatus.OK:
-            hints = {401: "; as root no password is needed", 404: "; is it an agent of rankwatch?"}
-            raise OSError(f"HTTP status {answer.status} ({answer.reason}){hints.get(answer.status, '')}")
+            hints = {
+                401: "; as root no password is needed",
+                404: "; is it an agent of rankwatch?",
+                503: "; it may be starting: try again",
+            }
+            kind = NotReadyError if answer.status == http.HTTPStatus.SERVICE_UNAVAILABLE else OSError
+            raise kind(f"HTTP status {answer.status} ({answer.reason}){hints.get(answer.status, '')}")
     except ConnectionRefusedError as error:
         raise OSError("no agent listens there: systemctl start rankwatch, or rankwatch --config.file FILE") from error
     except http.client.HTTPException as error:  # not an OSError

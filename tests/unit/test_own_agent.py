@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.cli import healthy, main, own_agent
+from agent.cli.doctor import facts
 from agent.cli.doctor.command import as_text, wrong
 from agent.cli.own_agent import AgentPlace, listeners, stranger_at
 from agent.cli.terminal import as_json
@@ -109,6 +110,21 @@ def test_a_terminal_obeys_nobody(
     shown = capsys.readouterr()
     assert all(sign.isprintable() or sign == "\n" for sign in shown.out + shown.err)
     assert all(sign.isprintable() or sign == "\n" for sign in as_text([wrong("x", "\x1b[31m", "\u202e")]))
+
+
+def test_doctor_waits_for_an_agent_that_starts(
+    answering: tuple[int, list[bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A reply with status 503 is not a fault until the agent has had the time of a start."""
+    port, answers = answering
+    starting = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
+    answers[0] = starting
+    monkeypatch.setattr(facts.time, "sleep", lambda _: answers.__setitem__(0, b"HTTP/1.1 200 OK\r\n\r\nup 1\n"))
+    assert facts.metrics(AgentPlace(f"127.0.0.1:{port}")) == b"up 1\n"
+    answers[0] = starting
+    monkeypatch.setattr(facts, "START_SECONDS", 0.0)
+    with pytest.raises(OSError, match=r"503 .*it may be starting: try again"):
+        facts.metrics(AgentPlace(f"127.0.0.1:{port}"))
 
 
 def test_json_for_a_terminal() -> None:

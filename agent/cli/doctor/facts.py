@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import stat
+import time
 import urllib.parse
 from collections.abc import Mapping
 from contextlib import suppress
@@ -24,6 +25,8 @@ from agent.page.document import NodeDocument
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 ASK_SECONDS = 10.0
+START_SECONDS = 30.0  # An agent shows its metrics at the latest this long after its start
+RETRY_SECONDS = 0.5
 DEFAULT_RECORDS = "/var/lib/rankwatch/inspector"
 
 UNITS = tuple(Path(f"/{folder}/systemd/system/rankwatch.service") for folder in ("etc", "lib", "usr/lib"))
@@ -106,8 +109,7 @@ def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | Non
     try:
         document = own_agent.document(agent, ASK_SECONDS)
         used = document.configuration.file
-        text = own_agent.read(agent, "/metrics", ASK_SECONDS).decode("utf-8", "replace")
-        facts = replace(facts, document=document, samples=_samples(text))
+        facts = replace(facts, document=document, samples=_samples(metrics(agent).decode("utf-8", "replace")))
     except (OSError, ValueError) as error:
         facts = replace(facts, agent_error=f"{agent}: {error}")
     path = (config_file or Path(used or own_agent.CONFIG_FILE)).absolute()
@@ -121,6 +123,18 @@ def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | Non
         return replace(facts, addresses=addresses, records=_directories(config), verdict=config.verdict)
     except ConfigError as error:
         return replace(facts, config_error=str(error))
+
+
+def metrics(agent: own_agent.AgentPlace) -> bytes:
+    """Return the agent's metrics; an agent that is starting has START_SECONDS. Raises as ``own_agent.read``."""
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            return own_agent.read(agent, "/metrics", ASK_SECONDS)
+        except own_agent.NotReadyError:
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(RETRY_SECONDS)
 
 
 def _may_be_there(path: Path) -> bool:
