@@ -19,7 +19,7 @@ DEADLINE_SECONDS = 10.0
 MAX_FAMILIES = 1_000
 MAX_SAMPLES = 20_000
 MAX_TEXT_CHARACTERS = 1_024
-"""Limit of a help text or a label's value; the rest is cut."""
+"""Limit of a help text or a label's value; longer text is cut."""
 OWN_PREFIX = "rankwatch_"
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
 _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]{0,127}")

@@ -110,13 +110,13 @@ class KeptHeads:
         return _lines(metric, heads.of(metric.labels), openmetrics=openmetrics)
 
     def keep_families(self, source: str, names: Collection[str]) -> None:
-        """Drop the families of ``source`` except those named."""
+        """Drop the families of ``source`` except ``names``."""
         families = self.by_source.get(source, {})
         for name in [family for family in families if family not in names]:
             del families[name]
 
     def keep_sources(self, names: Collection[str]) -> None:
-        """Drop all sources except those named."""
+        """Drop all sources except ``names``."""
         for name in [source for source in self.by_source if source not in names]:
             del self.by_source[name]
 

@@ -1,7 +1,7 @@
 """The GPUs and NICs of this node, the processes on each GPU, and the NIC near each GPU.
 
 The event loop owns this state. Exporters write their observations. This module computes the affinity of GPUs and NICs.
-The rank table reads its GPU labels here.
+The rank table reads its GPU labels from this state.
 """
 
 from __future__ import annotations

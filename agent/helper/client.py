@@ -85,15 +85,15 @@ class Helper(Generic[Answer]):
     async def call(self, request: object, deadline_seconds: float) -> Answer:
         """Send a request that msgspec can encode and return the answer; raises HelperHung or HelperFailed.
 
-        ``deadline_seconds`` limits the process' start with the receipt of the request, and then again the answer.
+        ``deadline_seconds`` limits first the process' start and the receipt of the request, then the answer.
         """
         return await self.call_with_body(request, _no_pieces(), deadline_seconds)
 
     async def call_with_body(self, request: object, pieces: AsyncIterable[bytes], deadline_seconds: float) -> Answer:
         """Send a request with a body in ``pieces`` of up to 4 MiB: the agent never has the whole body in memory.
 
-        The deadline also applies to the receipt of each piece, without the wait for the piece. An error of ``pieces``
-        is raised, and the next call gets a new process.
+        The deadline also limits the receipt of each piece; waiting for ``pieces`` does not count. An error of
+        ``pieces`` is raised, and the next call gets a new process.
         """
         async with self._turn:
             if self._idle is not None:

@@ -21,8 +21,7 @@ CATCH_UP_SECONDS = 1.0
 
 WORD_BYTES = 8
 END_REQUESTED, END_OPERATION, FAILED, HEADER_WORDS = 0, 1, 2, 3
-"""Words before the ranks' words: whether a launcher requested an orderly end; the last operation (0: none); whether a
-rank failed."""
+"""Indexes of the words before the ranks' words: orderly end requested; last operation (0: none); a rank failed."""
 
 
 class ProgressBoard:
@@ -43,7 +42,7 @@ class ProgressBoard:
             os.close(fd)
 
     def show(self, rank: int, arrivals: int) -> None:
-        """Record for the other processes that ``rank`` is initialised and has arrived at ``arrivals`` operations."""
+        """Record on the board that ``rank`` is initialised and has arrived at ``arrivals`` operations."""
         self._words[HEADER_WORDS + rank] = arrivals + 1
 
     def initialised(self) -> bool:

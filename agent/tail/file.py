@@ -75,7 +75,7 @@ class FollowedFile:
     seen. ``shared``: other users may write or replace it. ``written_ns``: its modification time, at most the time of
     the search; ``written_by``: the modification time before that limit. ``returns_end_lines``: a carriage return ends a
     line too, and is read as a newline. ``drained``: no whole line is left at this size and modification time.
-    ``scanned``: bytes after ``offset`` without the end of the overlong line there.
+    ``scanned``: bytes after ``offset`` that were searched for the end of an overlong line.
     """
 
     device: int

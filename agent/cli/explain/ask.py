@@ -1,4 +1,4 @@
-"""Query Prometheus for a job and its course over a range; more ranks do not make more series."""
+"""Query Prometheus for a job and its course over a range. The number of series is independent of the ranks."""
 
 import itertools
 import math
