@@ -50,7 +50,7 @@ BROKEN: dict[str, tuple[Facts, str, str, str]] = {
     "no-agent": (replace(GOOD, document=None, samples={}, agent_error="x: refused"), "agent", "no answer",
      "systemctl start"),
     "no-such-key": (replace(GOOD, config_error=f"{FILE}:3: $.wbe: unknown key"), "configuration", "unknown key",
-     "mend"),
+     "correct"),
     "not-readable": (replace(GOOD, config_error=f"{FILE}: Permission denied"), "configuration", "Permission denied",
      "as root"),
     "refused": (shown(configuration=Configuration(FILE, "line 3")), "configuration", "the agent refused it: line 3",

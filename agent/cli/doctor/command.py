@@ -50,15 +50,19 @@ def _configuration(facts: Facts) -> Iterator[NodeFinding]:
         yield wrong("configuration", facts.config_error, "name the agent's file, or leave out --config.file")
         return
     elif facts.config_error:
-        yield wrong("configuration", facts.config_error, "mend the file")
+        yield wrong("configuration", facts.config_error, "correct the file")
     elif not facts.config_file:
-        yield note("configuration", "no file: all defaults", "to change one, write /etc/rankwatch/rankwatch.yml")
+        yield note(
+            "configuration",
+            "no file: all defaults",
+            "to change a setting, write /etc/rankwatch/rankwatch.yml",
+        )
     document = facts.document
     if document is not None and document.configuration.refused and not facts.config_error:
         yield wrong(
             "configuration",
             f"the agent refused it: {document.configuration.refused}",
-            "mend it, then reload; for an address, web.config_file or state restart the agent",
+            "correct the file, then reload; after a change of an address, web.config_file or state restart the agent",
         )
     if document is not None and facts.config_file and document.configuration.file != facts.config_file:
         uses = document.configuration.file or "none"
@@ -100,22 +104,22 @@ def _ranks(facts: Facts) -> Iterator[NodeFinding]:
     elif unidentified:
         yield wrong(
             "ranks",
-            f"{unidentified:.0f} rank processes without a rank: nothing in their environment names it",
-            "have the launcher set RANK and WORLD_SIZE, or Inspector write records",
+            f"{unidentified:.0f} rank processes without a known rank: their environment does not name it",
+            "set RANK and WORLD_SIZE in the launcher, or enable Inspector",
         )
     if facts.sees_own_user and not unreadable:
         yield note("rights", "the service may not read the processes of other users", OTHER_USERS)
     if duplicate:
         yield wrong(
             "ranks",
-            f"{duplicate:.0f} processes claim the job id and rank of another",
-            "give each job an id of its own: identity.job_id_variables",
+            f"{duplicate:.0f} processes claim the job id and rank of another process",
+            "give each job its own id: identity.job_id_variables",
         )
 
 
 _SERIES: tuple[tuple[str, NodeFinding], ...] = (
     ("rankwatch_processes_without_nccl",
-     note("ranks", WITHOUT_NCCL, "to watch them as ranks: docs/jobs.md, Ranks without NCCL")),
+     note("ranks", WITHOUT_NCCL, "to show them as ranks: docs/jobs.md, Ranks without NCCL")),
     ("rankwatch_process_exit_status_unknown_total",
      note("kernel", "{count} rank processes ended with an unknown signal or exit status",
           "Linux 6.15 shows it without rights; on older kernels rankwatch-setup --with-other-users shows most")),
@@ -123,7 +127,7 @@ _SERIES: tuple[tuple[str, NodeFinding], ...] = (
      wrong("checkpoint", "{count} writes failed: counters start at zero after a restart",
            "see the log for the reason; state.path must be writable for the agent")),
     ("rankwatch_exporter_series_dropped_total",
-     wrong("series", "{count} series were dropped at a cap", "see RankwatchSeriesDropped in runbooks.md")),
+     wrong("series", "{count} series were dropped at a limit", "see RankwatchSeriesDropped in runbooks.md")),
 )  # fmt: skip
 """The finding for each series with a value above 0."""
 
@@ -161,7 +165,7 @@ def _inspector(facts: Facts) -> Iterator[NodeFinding]:
         elif directory.mode & _PUBLIC_STICKY != _PUBLIC_STICKY:
             yield note(
                 "inspector",
-                f"{directory.path} has mode {directory.mode:04o}: not every user's job can write there",
+                f"{directory.path} has mode {directory.mode:04o}: not every user's job can write to it",
                 f"chmod 1777 {directory.path}, unless a TaskProlog makes directories in it",
             )
         if directory.mode is not None and directory.free_share < FREE_SHARE:
@@ -185,7 +189,7 @@ def _ras(facts: Facts) -> Iterator[NodeFinding]:
     reasons = {labels.get("reason", "") for labels, _ in facts.samples.get("rankwatch_ras_not_asked", [])}
     remedies = {
         "version_old": "update NCCL to 2.29.2 or newer: older versions can crash when RAS is queried",
-        "no_listener": "NCCL_RAS_ENABLE=0 switches it off; NCCL_RAS_ADDR must be in `addresses` of exporter ras",
+        "no_listener": "NCCL_RAS_ENABLE=0 disables RAS; NCCL_RAS_ADDR must be in `addresses` of exporter ras",
         "too_large": "raise `max_ranks` of the exporter ras; docs/benchmarks.md has the cost of a query",
     }
     for reason in sorted(reasons & remedies.keys()):
@@ -238,7 +242,7 @@ def _rules(facts: Facts) -> Iterator[NodeFinding]:
             text = f"the rules use {name} {rule_value:g}, the agent {agent_value:g}"
             yield wrong("rules", text, "build.py --agent, with this configuration")
     if watcher.placeholders:
-        text = f"the runbook links of {watcher.placeholders} alerts lead to an example address"
+        text = f"the runbook links of {watcher.placeholders} alerts have an example address"
         remedy = "set `runbooks` in your thresholds to your copy of docs/runbooks.md, and build the rules"
         yield note("rules", text, remedy)
     if watcher.shows_password:

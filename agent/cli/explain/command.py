@@ -131,7 +131,7 @@ def _span(text: str) -> float:
     match = re.fullmatch(r"([0-9]{1,6})([mhd])", text, re.ASCII)
     seconds = int(match[1]) * _UNITS[match[2]] if match else 0
     if not 0 < seconds <= ask.MAX_HOURS * 3600:
-        raise argparse.ArgumentTypeError(f"{text!r} is no span such as 90m, 6h or 7d, at most 7d")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a span such as 90m, 6h or 7d, at most 7d")
     return float(seconds)
 
 
@@ -141,7 +141,7 @@ def _moment(text: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time such as 2026-01-31T14:00:00Z") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time such as 2026-01-31T14:00:00Z") from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 

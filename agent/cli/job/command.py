@@ -142,7 +142,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("job", metavar="ID", help="the job's id")
     add_prometheus(parser)
     parser.add_argument("--all", action="store_true", help="also list the ranks without trouble")
-    parser.add_argument("--json", action="store_true", help="all that is known, as JSON")
+    parser.add_argument("--json", action="store_true", help="all data, as JSON")
     flags = parser.parse_args(list(arguments))
     try:
         facts = facts_from(partial(prometheus.samples, flags.prometheus), flags.job, flags.cluster)
