@@ -96,7 +96,7 @@ def get(url: str, path: str, query: Mapping[str, str]) -> Any:
 
 
 def shown(url: str) -> str:
-    """Return the address without user and password, for messages; an invalid one without all text before the last @."""
+    """Return the address without user and password; of an invalid address return only the text after the last @."""
     scheme, mark, rest = url.partition("//") if "//" in url else ("", "", url)
     host, slash, path = rest.partition("/")
     if "@" not in host and _PORT.fullmatch(host) is None:  # a slash in the password

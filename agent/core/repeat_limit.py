@@ -25,7 +25,8 @@ class _Window(NamedTuple):
 class RepeatLimit:
     """Admits a message REPEATS_PER_WINDOW times per WINDOW_SECONDS.
 
-    For a message that names a user this limit is per job, and REPEATS_PER_USER is the limit for all jobs of the user.
+    For a message that names a user this limit applies to each job, and REPEATS_PER_USER to all jobs of the user
+    together.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

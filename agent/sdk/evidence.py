@@ -1,7 +1,7 @@
 """Bundles of evidence about dead ranks.
 
-EvidenceBoard: the exporters' offers. Wanted: the request for a bundle. Offers: an exporter's writer. Offered: a part.
-folder, summary: directory of bundles, and their summaries.
+EvidenceBoard: parts of bundles, from exporters. Wanted: the request for a bundle. Offers: an exporter's writer to the
+board. Offered: a part of a bundle. folder: the directory of bundles. summary: the summary of a bundle.
 """
 
 from agent.evidence import folder, summary

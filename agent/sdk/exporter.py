@@ -1,12 +1,12 @@
 """Building blocks of every exporter.
 
-Exporter: the five calls of the agent. Spec: name, configuration, families and intervals, read before the start.
-Context: resources lent to one exporter run. NoData: raise it if the source is absent. LeaseEnded: every write raises it
-after the run. ExporterConfig: base of a section of the configuration. Roots: paths of /proc, /sys and others.
-ShownExporter: base of an exporter that shows its last result. SysfsExporter: the same for small files. OwnThread: a
-thread for blocking calls. Clock, Logger. Guard: logs and counts an exception. StateSection: a section of the
-checkpoint; SavedCount, SavedSeconds, saved_sum: its bounded numbers; MAX_SECTION_BYTES: its limit. write_own_file:
-replaces a file whole. Outputs: the files that processes write.
+Exporter: the five methods that the agent calls. Spec: name, configuration, families and intervals, read before the
+start. Context: resources lent to one exporter run. NoData: raise it if the source is absent. LeaseEnded: every write
+raises it after the run. ExporterConfig: base of a section of the configuration. Roots: paths of /proc, /sys and others.
+ShownExporter: base of an exporter that exports its last result. SysfsExporter: base of an exporter that reads small
+files. OwnThread: a thread for blocking calls. Clock, Logger. Guard: logs and counts an exception. StateSection: a
+section of the checkpoint; SavedCount, SavedSeconds, saved_sum: numbers in a section; MAX_SECTION_BYTES: limit of a
+section. write_own_file: replaces a file atomically. Outputs: the files that processes write.
 """
 
 from agent.core.checkpoint import (

@@ -1,12 +1,12 @@
 """Files of jobs: found by pattern, followed with a fair share per owner, and read as lines.
 
-TextExporter: base of an exporter of jobs' text files; SavedTexts: its section of the checkpoint; FORGET_SECONDS: how
-long that keeps jobs without ranks. PathPatterns, compiled_path_pattern: patterns of paths. JobTexts: follows text files
-of jobs; JobLines: their new lines. TextFiles, TextLines, Follower, Listing, FollowedFile: the parts of JobTexts.
-jobs_in_turns: local jobs, owners in turn. Position, SavedPositions: read positions for the checkpoint. ChangedFiles,
-read_changed, FileVersion: small files, read whole when they change. FairTable, Share: a bounded table with fair
-eviction; in_turns: items with owners in turn; newest: the same for files. atoi, strtoll: numbers as C programs parse
-them.
+TextExporter: base of an exporter of jobs' text files; SavedTexts: section of the checkpoint of such an exporter;
+FORGET_SECONDS: how long the section keeps jobs without ranks. PathPatterns, compiled_path_pattern: patterns of paths.
+JobTexts: follows text files of jobs; JobLines: new lines of a file. TextFiles, TextLines, Follower, Listing,
+FollowedFile: the parts of JobTexts. jobs_in_turns: jobs on this node, owners in turn. Position, SavedPositions: read
+positions for the checkpoint. ChangedFiles, read_changed, FileVersion: small files, read completely when they change.
+FairTable, Share: a table with a limit and fair eviction; in_turns: items with owners in turn; newest: files with users
+in turn. atoi, strtoll: numbers as C programs parse them.
 """
 
 from agent.core.hosts import atoi, strtoll

@@ -1,7 +1,7 @@
 """Helper processes for calls that may hang.
 
-LendHelper: lends one to an exporter. HelperSpec: what it runs. Helper: calls it. HelperHung, HelperFailed and their
-base HelperError: a call without an answer.
+LendHelper: lends a helper to an exporter. HelperSpec: the description of a helper. Helper: calls a helper process.
+HelperHung, HelperFailed and their base HelperError: a call without a reply.
 """
 
 from agent.helper.client import Helper, HelperError, HelperFailed, HelperHung, HelperSpec, LendHelper

@@ -1,9 +1,9 @@
 """The ranks on this node, and exporters' evidence about them.
 
-RankSnapshot, RankView: all ranks until the next change. local_ranks: a job's ranks by host name and local rank;
-HOSTNAME: the variable with a host name. PublishedProcess: a rank's process, frozen; ProcessKey: its pid and start time.
-RankLabel: job id and rank as labels. ProcessFacts: facts from /proc when it was discovered. Owner, OwnerKind, Proof,
-proof_of: its owner and the proof of its job. Membership, UNKNOWN_RANK: a rank in a communicator.
+RankSnapshot, RankView: a frozen copy of all ranks. local_ranks: a job's ranks by host name and local rank; HOSTNAME:
+the variable with a host name. PublishedProcess: a frozen copy of a rank's process; ProcessKey: pid and start time of a
+process. RankLabel: job id and rank as labels. ProcessFacts: facts about a process from /proc. Owner, OwnerKind, Proof,
+proof_of: the owner of a process and the proof of its job. Membership, UNKNOWN_RANK: a rank in a communicator.
 ExitStatus, ending, in_words, JobEnd: the end of a process and of a job. RankWriter: writes an exporter's evidence.
 WriterKey, is_record_file: the writer of a record file. Pauses, RankSpeed, RasSilence: evidence of progress, speed and
 RAS. MarkRequest, MarkAnswer, mark: marks of users through a socket.

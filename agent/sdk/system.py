@@ -1,7 +1,7 @@
 """The kernel's interfaces.
 
-ProcFS: /proc; OpenFile, Stat: results of it. sysfs: small files; pci_address, pci_path: PCI devices. netlink, ethtool:
-network devices. expand_hosts: a scheduler's host list as names.
+ProcFS: /proc; OpenFile, Stat: results of ProcFS. sysfs: small files; pci_address, pci_path: PCI devices. netlink,
+ethtool: network devices. expand_hosts: a scheduler's host list as names.
 """
 
 from agent.core.hosts import expand_hosts

@@ -72,10 +72,10 @@ class FollowedFile:
 
     ``size_bytes``: size last seen. ``from_start``: reading began at the first byte. ``caught_up``: False only while a
     resumed file has unread lines that were written before its rediscovery. ``share``: user and directory when first
-    seen. ``shared``: other users may write or replace it. ``written_ns``: its modification time, at most the time of
-    the search; ``written_by``: the modification time before that limit. ``returns_end_lines``: a carriage return ends a
-    line too, and is read as a newline. ``drained``: no whole line is left at this size and modification time.
-    ``scanned``: bytes after ``offset`` that were searched for the end of an overlong line.
+    seen. ``shared``: other users may write or replace it. ``written_by``: its modification time; ``written_ns``: the
+    same, but at most the time of the search. ``returns_end_lines``: a carriage return ends a line too, and is read as a
+    newline. ``drained``: no whole line is left at this size and modification time. ``scanned``: bytes after ``offset``
+    that were searched for the end of an overlong line.
     """
 
     device: int

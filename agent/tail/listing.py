@@ -16,7 +16,7 @@ from agent.tail.reader import DIRECTORY_FLAGS, closing
 from agent.tail.shares import in_turns
 
 MAX_ROUNDS = 16
-"""How often directories with further entries get the unused shares of others."""
+"""Limit of rounds in which the unused shares of entries go to directories with further entries."""
 
 
 class FollowLimits(NamedTuple):

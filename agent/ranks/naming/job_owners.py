@@ -66,7 +66,7 @@ class JobOwners:
         return shown, False
 
     def keep(self, processes: Iterable[RankProcess]) -> None:
-        """Drop the ids under which no process in ``processes`` is shown. Cheap while there are few ids."""
+        """Drop the ids under which no process in ``processes`` is shown."""
         held = {process.shown_job_id for process in processes}
         for shown in self._holders.keys() - held:
             del self._holders[shown]
