@@ -125,7 +125,7 @@ class StateFile:
             return
         except OSError as error:
             self._log.warning("checkpoint not readable, starting without it", path=self._path, error=error.strerror)
-        except Exception as error:  # noqa: BLE001  # any effect of damage: it must not stop every start
+        except Exception as error:  # noqa: BLE001  # damage can raise any error, and must not prevent the start
             self._log.warning("checkpoint damaged, starting without it", path=self._path, error=error)
         else:
             self._take(checkpoint)

@@ -123,7 +123,10 @@ class RankWriter(Leased[RankTable]):
         self._at_end["without_nccl"] = lambda: self.observe_without_nccl(0)
 
     def observe_held_files(self, held: Mapping[tuple[int, int], str]) -> None:
-        """Note the record files that processes on this node hold open, by device and inode; a path is its holder's."""
+        """Note the record files that processes on this node hold open.
+
+        ``held``: the holder's path by device and inode.
+        """
         self._lent.held_files = held
 
     def observe_user(self, uid: int, name: str) -> None:

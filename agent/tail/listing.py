@@ -94,7 +94,7 @@ class Walk:
     def visit(
         self, base: int, chosen: list[Subdirectory], prefix: str, files: Fits, directories: Fits
     ) -> list[Subdirectory]:
-        """Take the files with matching names, and return the matching directories within the limit.
+        """Pass on the files with matching names, and return the matching directories within the limit.
 
         Each directory of ``chosen`` has a share of the entries. Other directories get unused shares.
         """

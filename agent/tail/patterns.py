@@ -23,7 +23,7 @@ class Pattern(NamedTuple):
     path: re.Pattern[str]
 
     def job_id(self, path: str) -> str | None:
-        """Return the job id in a path; None if the pattern has none or does not match."""
+        """Return the job id in a path; None if the pattern contains no ``%j`` or does not match."""
         match = self.path.fullmatch(path)
         return match["job_id"] if match is not None and "job_id" in self.path.groupindex else None
 

@@ -180,7 +180,7 @@ class RanBefore(msgspec.Struct, frozen=True):
 def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float) -> JobLine:
     """Return the line of a job whose ranks ended with the previous boot; the lead exit is the job's lowest rank.
 
-    The exported time of the exit is this boot. The true exit was earlier; so this exit never precedes exits on other
+    The exported time of the exit is this boot, which is later than the true exit: so it never precedes exits on other
     nodes.
     """
     booted_seconds = now_seconds - now
@@ -199,7 +199,10 @@ def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float
 
 
 def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitClass:
-    """Return the class of an exit. ``finished``: it is proven. ``torn``: the result of ``killed_before_teardown``."""
+    """Return the class of an exit.
+
+    ``finished``: the process is proven to have finished. ``torn``: the result of ``killed_before_teardown``.
+    """
     if finished:
         return "ok"
     reason = fatal_reason(status)
