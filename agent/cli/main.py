@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given and not given[0].startswith("-"):
         near = difflib.get_close_matches(given[0], [*COMMANDS, HELP], n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; commands: {', '.join(sorted(COMMANDS))}"
-        print(f"rankwatch: no command {given[0]!r}{hint}", file=sys.stderr)  # noqa: T201  # its answer
+        print(f"rankwatch: no command {given[0]!r}{hint}", file=sys.stderr)  # noqa: T201  # the command's output
         return 2
     flags = _parser().parse_args(given)
     log.configure(flags.log_level, flags.log_format)

@@ -95,7 +95,7 @@ class HealthLedger:
         return Checks(self, source)
 
     def has_failed(self) -> bool:
-        """Return True while any check of any hardware is failed."""
+        """Return True while a check of any hardware has failed."""
         return any(finding.state is CheckState.FAILED for finding in self.findings.values())
 
     def entries(self) -> tuple[Entry, ...]:

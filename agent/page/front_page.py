@@ -14,8 +14,8 @@ from agent.page.document import ExporterView, JobView, NodeDocument, Rank
 from agent.page.static import SCRIPT, STYLE
 
 MAX_ROWS = 256
-"""Limit of shown ranks; further ranks are counted. The event loop renders the page, for this number in some
-milliseconds."""
+"""Limit of shown ranks; further ranks are counted. The event loop renders the page, which takes some milliseconds for
+this number."""
 MAX_CELL_CHARACTERS = 128
 
 _GOOD = frozenset({"alive", "finished"})

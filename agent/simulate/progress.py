@@ -167,7 +167,7 @@ def run_ahead_operations(plan: TimingPlan) -> int:
 
 
 def orderly_end(arrived: int, run_ahead: int, step_operations: int) -> int:
-    """Return the first end of a step that no rank can have passed, for a rank with ``arrived`` arrivals.
+    """Return the first end of a step that no rank can have passed; ``arrived``: arrivals of this rank.
 
     No rank can complete the world's operation at the end of the current step before this rank arrives there. So no rank
     has arrived more than ``run_ahead`` operations after that operation.

@@ -32,8 +32,8 @@ class Pages:
     time, with peers in turn. So a shipped scrape waits for at most one other render. ``exporters``: names that a scrape
     may select. ``ready``: whether the agent has started. ``front_page``, ``document``: content of `/` and
     `/api/v1/ranks`. While ``may_show`` is False, running ranks would be missing, so scrapes get 503. The event loop
-    calls ``exporters`` to ``may_show``. ``static``: constant answers, by path. ``evidence`` returns a file of an
-    evidence bundle by its name, or None; only private requests reach it.
+    calls the functions from ``exporters`` to ``may_show``. ``static``: constant answers, by path. ``evidence`` returns
+    a file of an evidence bundle by its name, or None; only private requests reach it.
     """
 
     render: Callable[[Selection], Awaitable[Rendered]]
@@ -46,7 +46,7 @@ class Pages:
     evidence: Callable[[str], Awaitable[bytes | None]]
 
     def __post_init__(self) -> None:
-        """Create both lanes."""
+        """Create both queues."""
         self._shipped: FairLane[Selection, Rendered] = FairLane(self.render)
         self._others: FairLane[Selection, Rendered] = FairLane(self.render)
 

@@ -30,9 +30,9 @@ class WebServer:
 
     A connection waits (idle, or its header is incomplete), is handled, or writes. At the limit of connections the peer
     with the most connections loses one: the longest waiting, else the longest writing, else the new one, else the
-    longest handled connection. At the limit of unread replies the peer with the largest replies loses the reply that it
-    reads longest. So clients of other peers never prevent a scrape, however many they are. ``tls`` returns the TLS
-    settings of a connection.
+    longest handled connection. At the limit of unread replies the peer with the largest unread replies loses the
+    connection that reads longest. So clients of other peers never prevent a scrape, however many they are. ``tls``
+    returns the TLS settings of a connection.
     """
 
     def __init__(

@@ -126,7 +126,10 @@ def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | Non
 
 
 def metrics(agent: own_agent.AgentPlace) -> bytes:
-    """Return the agent's metrics; an agent that is starting has START_SECONDS. Raises as ``own_agent.read``."""
+    """Return the agent's metrics; wait up to START_SECONDS for an agent that is starting.
+
+    Raises as ``own_agent.read``.
+    """
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:
@@ -138,7 +141,7 @@ def metrics(agent: own_agent.AgentPlace) -> bytes:
 
 
 def _may_be_there(path: Path) -> bool:
-    """Return True if the file exists, or if this user may not look."""
+    """Return True if the file exists, or if this user may not see the directory."""
     try:
         return path.is_file()
     except PermissionError:

@@ -20,7 +20,7 @@ STEP_SECONDS = 5.0
 """Evaluation interval of the liveness rules; long ranges use a multiple of it."""
 BEFORE_START_SECONDS = 60.0
 OLDEST_SECONDS = 900.0
-"""A timestamp that is older when Prometheus first saw it is a clock error."""
+"""A timestamp that is more than this old when Prometheus first sees it is a clock error."""
 SAME_SECONDS = 5.0
 """Two times this close together, each computed from an age, belong to one event."""
 MAX_DEATHS = 8

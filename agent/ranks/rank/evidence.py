@@ -33,7 +33,7 @@ class RankVerdict(msgspec.Struct, frozen=True):
 
 
 class Pauses:
-    """Tracks the pauses of one process between operations, to detect that it has fallen silent; epoch seconds."""
+    """Tracks the pauses of one process between operations, to detect its silence. Times are epoch seconds."""
 
     __slots__ = ("_last", "_longest")
 
