@@ -71,7 +71,6 @@ class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ignore: list[str] = []
 
     def __post_init__(self) -> None:
-        """Refuse an unknown check."""
         for name in (*self.count, *self.ignore):
             if name not in CHECKS:
                 raise ValueError(f"{name!r} is not one of the checks: {', '.join(sorted(CHECKS))}")

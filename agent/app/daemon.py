@@ -221,7 +221,6 @@ class Daemon:
         return self._options.listen_addresses or loaded.config.web.addresses
 
     def _self_snapshot(self) -> SelfSnapshot:
-        """Return the agent's own state for its families."""
         exporters = tuple(running.status() for running in self._supervisor.running.values())
         broken = tuple(ExporterStatus(name, up=False, present=False) for name in sorted(self._supervisor.broken))
         return SelfSnapshot(

@@ -34,7 +34,6 @@ class Lender:
     once: bool
 
     def __post_init__(self) -> None:
-        """Create the tables that start empty."""
         self.series = SeriesBudget()
         self.helpers = Helpers(self.clock)
         self.hardware = Hardware()

@@ -121,7 +121,6 @@ class Supervisor:
         return True
 
     def _take(self, plan: ExporterPlan) -> None:
-        """Apply the plan's settings to the tables."""
         self.counted = plan.counted
         self.ranks.job_id_variables = plan.job_id_variables
         self.ranks.liveness.numbers = plan.numbers

@@ -113,7 +113,6 @@ def _watch(agent: own_agent.AgentPlace, job_id: str | None) -> int:
 
 
 def _screen(agent: own_agent.AgentPlace, job_id: str | None) -> str:
-    """Return one screen: as many lines as fit."""
     size = shutil.get_terminal_size()  # 80 x 24 if unknown
     lines = _text_of(agent, job_id, colour=has_colours()).splitlines()
     if len(lines) > size.lines - 1:

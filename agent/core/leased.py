@@ -19,7 +19,6 @@ class Leased(Generic[T]):
 
     @property
     def _lent(self) -> T:
-        """Return the table for a write."""
         self.ensure_open()
         return self._table
 

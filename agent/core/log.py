@@ -189,7 +189,6 @@ def _own_handlers() -> list[_LineHandler]:
 
 
 def _about(record: logging.LogRecord) -> tuple[str, str]:
-    """Return the user and the job in a line's fields; empty if absent."""
     fields: Mapping[str, object] = getattr(record, "fields", None) or {}
     user = str(fields.get("user") or fields.get("uid", ""))
     return user[:MAX_VALUE_CHARACTERS], str(fields.get("job_id", ""))[:MAX_VALUE_CHARACTERS]

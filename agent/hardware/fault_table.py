@@ -76,7 +76,6 @@ def rows(faults: Iterable[GpuFault]) -> Metric:
 
 
 def _last(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
-    """Return each error once, with the time when it was last seen."""
     last: dict[Fault, float] = {}
     for fault_seen in seen:
         last[fault_seen.fault] = max(fault_seen.last_seconds, last.get(fault_seen.fault, fault_seen.last_seconds))

@@ -175,7 +175,6 @@ class Checks(Leased[HealthLedger]):
             table.findings[key] = Finding(state, table.clock.time(), latched)
 
     def _drop_levels_unless(self, kept: Callable[[Subject, str], bool]) -> None:
-        """Drop the levels of this source for which ``kept`` returns False."""
         findings = self._table.findings
         for (source, subject, check), finding in list(findings.items()):
             if source == self._source and not (finding.latched or kept(subject, check)):

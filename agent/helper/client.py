@@ -129,7 +129,6 @@ class Helper(Generic[Answer]):
     # -- the process -----------------------------------------------------------------------------------------------
 
     async def _running(self) -> HelperProcess:
-        """Return the running process, or start a new one."""
         if self._users <= 0:
             raise HelperFailed("it was stopped")
         if self._process is not None and not self._process.killed:

@@ -122,7 +122,6 @@ class HelperProcess:
         self._writer.transport.abort()
 
     def _listen(self) -> None:
-        """Log the process' standard error, line by line."""
         if self._said is None:
             return
         try:

@@ -117,7 +117,6 @@ class RankTable:
         self.liveness.expire(self.clock.monotonic())
 
     def _jobs(self) -> dict[str, list[RankProcess]]:
-        """Return the processes that hold a label, by job."""
         jobs: dict[str, list[RankProcess]] = {}
         for process in self.processes.values():
             if label := self.binder.labels.held(process):

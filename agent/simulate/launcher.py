@@ -198,7 +198,6 @@ def rank_environment(
 
 
 def _how_it_left(status: int) -> dict[str, int | str]:
-    """Return the exit status or the signal's name for a return code of Popen."""
     if status >= 0:
         return {"code": status}
     return {

@@ -88,7 +88,6 @@ class Netlink:
         self._number = 0
 
     def __enter__(self) -> Netlink:
-        """Return this object."""
         return self
 
     def __exit__(self, *_: object) -> None:

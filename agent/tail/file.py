@@ -103,7 +103,6 @@ class FollowedFile:
     descriptor: int | None = None
 
     def __post_init__(self) -> None:
-        """Set the fields that depend on the first size and path."""
         self.share = Share(NO_OWNER, os.path.dirname(self.path))
         self.size_at_start = self.size_bytes
 

@@ -156,7 +156,6 @@ class Follower:
     # The directories.
 
     def _handle_entry(self, directory: Directory, entry: FoundEntry) -> None:
-        """Follow the file of a directory entry if it is not foreign."""
         if not self._is_passed_over(entry, directory.device):
             self._follow_entry(directory, entry)
 
@@ -258,7 +257,6 @@ class Follower:
                 self._files.pop(file.identity)
 
     def _may_close(self, file: FollowedFile, now: float, *, was_gone: bool) -> bool:
-        """Return True if a file read to its end may be closed."""
         return was_gone if self._keeps_open(file.path) else now - file.grown_at >= IDLE_SECONDS
 
     def _retire(self, position: Position) -> None:

@@ -53,15 +53,12 @@ class FairTable(Generic[K, V]):
         self._largest: _Largest | None = None  # as of the last change
 
     def __contains__(self, key: object) -> bool:
-        """Return True if the table has the key."""
         return key in self._entries
 
     def __getitem__(self, key: K) -> V:
-        """Return the value of an existing key."""
         return self._entries[key][1]
 
     def __len__(self) -> int:
-        """Return the number of entries."""
         return len(self._entries)
 
     def get(self, key: K) -> V | None:

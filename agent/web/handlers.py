@@ -46,7 +46,6 @@ class Pages:
     evidence: Callable[[str], Awaitable[bytes | None]]
 
     def __post_init__(self) -> None:
-        """Create both queues."""
         self._shipped: FairLane[Selection, Rendered] = FairLane(self.render)
         self._others: FairLane[Selection, Rendered] = FairLane(self.render)
 

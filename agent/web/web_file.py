@@ -59,7 +59,6 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     curve_preferences: Annotated[list[_Text], msgspec.Meta(max_length=8)] = []
 
     def __post_init__(self) -> None:
-        """Refuse contradictory settings, and settings that this server does not support."""
         for mistake in (*self._contradictions(), *self._unsupported()):
             raise ValueError(mistake)
 
@@ -104,7 +103,6 @@ class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     headers: dict[str, _Text] = {}
 
     def __post_init__(self) -> None:
-        """Refuse headers that are not in the format."""
         for name, value in self.headers.items():
             if name not in HEADERS:
                 raise ValueError(f"headers: {name} is none of {', '.join(sorted(HEADERS))}")
@@ -119,7 +117,6 @@ class RateLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     burst: Annotated[int, msgspec.Meta(ge=0, le=1_000_000)] = 0
 
     def __post_init__(self) -> None:
-        """Refuse an invalid time span."""
         if self.interval != "0" and _DURATION.fullmatch(self.interval) is None:
             raise ValueError(f"interval {self.interval!r} is not a time span such as 100ms, 1s or 1m")
 

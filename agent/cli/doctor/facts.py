@@ -230,7 +230,6 @@ def _shipped_rules() -> set[str]:
 
 
 def _is_here(target: Mapping[str, Any], node: str) -> bool:
-    """Return True if the target's host name or address is this machine's."""
     import psutil  # noqa: PLC0415  # only --prometheus needs it
 
     host = str(urllib.parse.urlsplit(str(target["scrapeUrl"])).hostname or "")

@@ -253,7 +253,6 @@ def _alerts(window: _Window) -> tuple[str, ...]:
 
 
 def _repairs(window: _Window) -> list[str]:
-    """Return the recommended actions for the GPUs of unhealthy ranks."""
     unhealthy = window.last("rankwatch_rank_unhealthy")
     faults = window.query(f"bottomk(4, {window.faults()} and on (cluster, node) {unhealthy})")
     return [f"GPU {of.labels.get('gpu', '')} of {_node(of)}: {of.labels.get('action', '')}." for of in faults]

@@ -40,7 +40,6 @@ class JobOwners:
         self.schedulers: set[str] = set()
 
     def __contains__(self, shown: str) -> bool:
-        """Return True while a process is shown under this id."""
         return shown in self._holders
 
     def assign(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> tuple[str, bool]:

@@ -98,7 +98,6 @@ def struck_exits(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> se
 
 
 def _count_near(times: Sequence[float], at: float) -> int:
-    """Return how many of the sorted ``times`` are within SIMULTANEOUS_SECONDS of ``at``."""
     return bisect_right(times, at + SIMULTANEOUS_SECONDS) - bisect_left(times, at - SIMULTANEOUS_SECONDS)
 
 
