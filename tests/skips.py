@@ -1,4 +1,4 @@
-"""Where a machine promises to have everything (CI=true), a skipped test that is not allowed to skip fails."""
+"""On a machine that must have everything (CI=true), a skip that is not listed fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ALLOWED = Path(__file__).with_name("allowed_skips")
 
 
 class RequireEverything:
-    """A plugin: turns skips into failures unless ``allowed`` has a line `test id: reason` (globs) for them."""
+    """A plugin that turns skips into failures unless ``allowed`` has a line `test id: reason` (globs) for them."""
 
     def __init__(self, allowed: str) -> None:
         lines = (line.strip() for line in allowed.splitlines())
@@ -24,12 +24,12 @@ class RequireEverything:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Judge a test."""
+        """Check the report of a test."""
         return self._judged((yield))
 
     @pytest.hookimpl(wrapper=True)
     def pytest_make_collect_report(self) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-        """Judge a module that skips itself."""
+        """Check the report of a module that skips itself."""
         return self._judged((yield))
 
     def _judged(self, report: Report) -> Report:
@@ -43,6 +43,6 @@ class RequireEverything:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Be strict where CI=true."""
+    """Enable the plugin if CI=true."""
     if os.environ.get("CI") == "true":
         config.pluginmanager.register(RequireEverything(ALLOWED.read_text()))

@@ -208,7 +208,7 @@ def scrape() -> None:
             for name, headers in SCRAPED_AS.items():
                 times = []
                 cpu = 0.0
-                client = http.client.HTTPConnection("127.0.0.1", agent.port, timeout=30)  # kept, as Prometheus does
+                client = http.client.HTTPConnection("127.0.0.1", agent.port, timeout=30)  # reused, as by Prometheus
                 for _ in range(SCRAPES):
                     before, began = agent.cpu_seconds(), time.monotonic()
                     client.request("GET", "/metrics", headers=headers)

@@ -96,7 +96,7 @@ def check_as_declared(bench: Bench, families: list[Metric]) -> None:
             assert all(isinstance(value, str) for value in labels)
     series = sum(len(family.labels) for family in families)
     assert series <= bench.spec.series_cap
-    assert series or bench.spec.name in ("marks", "storage")  # what users set, and paths whose times are the machine's
+    assert series or bench.spec.name in ("marks", "storage")  # marks need users, and paths this machine
 
 
 async def test_families_are_pure_and_a_drain_is_quick(bench: Bench) -> None:

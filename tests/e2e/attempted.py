@@ -1,5 +1,4 @@
-"""A program: the process that ``attempts.py`` attacks. It writes its addresses to the file in its argument, and
-waits."""
+"""A program: the process that ``attempts.py`` attacks. It writes its addresses to the file ARGUMENT, and waits."""
 
 from __future__ import annotations
 

@@ -143,8 +143,7 @@ class SharedNode:
     def rank(
         self, uid: int, signal: int = 11, *, group: Path | None = None, **environment: str
     ) -> subprocess.Popen[Any]:
-        """Start a user's process that looks like a rank, in a control group; a line on its input ends it by a
-        signal."""
+        """Start a user's process that looks like a rank, in a control group; a line on its input ends it."""
         enter = [] if group is None else ["sh", "-c", 'echo $$ >"$0"/cgroup.procs; exec "$@"', str(group)]
         return self.start([*enter, *as_user(uid), sys.executable, "-S", "-c", RANK, str(signal)], environment)
 

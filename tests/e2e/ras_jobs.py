@@ -56,8 +56,7 @@ def build_program(directory: Path, *options: str) -> Path:
 
 
 def in_a_rank(directory: Path) -> str:
-    """Return the arguments with which torchrun/reduce.py runs RAS: rasrank as a library, NVIDIA's library and its
-    layout."""
+    """Return the arguments of torchrun/reduce.py to run RAS: rasrank as a library, NVIDIA's library and its layout."""
     return f"{build_program(directory, '-shared', '-fPIC')} {library()} {_SOURCE / f'{VERSION}.layout'}"
 
 

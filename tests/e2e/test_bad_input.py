@@ -104,8 +104,7 @@ def test_a_hostile_directory_costs_the_job_in_it_nothing(tmp_path: Path) -> None
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving up rights needs root")
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) not found")
 def test_what_may_not_be_read_or_written_is_counted(open_directory: Path) -> None:
-    """Missing permissions for record files and for the checkpoint's directory are counted and logged; all else
-    works."""
+    """Missing rights to record files and to the checkpoint's directory are counted and logged; all else works."""
     for package in ("agent", "exporters"):
         shutil.copytree(ROOT / package, open_directory / package, ignore=shutil.ignore_patterns("__pycache__"))
     (open_directory / "closed").mkdir(mode=0o700)

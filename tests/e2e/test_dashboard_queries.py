@@ -371,8 +371,7 @@ class Questions:
     def __call__(
         self, dashboard: str, title: str, label: str, rank: str = STRAGGLER, suffix: str = "", cluster: str = CLUSTER
     ) -> dict[str, float]:
-        """Return the current value of each series of the panel's first query, by ``label``; ``suffix``: of the job
-        id."""
+        """Return the current value of each series of a panel's first query, by ``label``; ``suffix``: of the job id."""
         expression = next(t.expression for t in targets() if (t.dashboard, t.panel["title"]) == (dashboard, title))
         variables = {"job_id": self._job_id + suffix, "rank": rank, "node": NODE, "cluster": cluster}
         series = self._server.query(fill(expression, variables))
@@ -481,8 +480,7 @@ def pipeline(directory: Path, job_id: str) -> Iterator[None]:
 
 
 def shipped(directory: Path, port: int, *page_ports: int) -> str:
-    """Return the shipped configuration for one agent and the pages, with the shipped rules and intervals of a
-    second."""
+    """Return the shipped configuration for one agent and the pages, with the shipped rules and 1 s intervals."""
     config: dict[str, Any] = yaml.safe_load((DEPLOY / "scrape" / "static.yml").read_text())
     for job in config["scrape_configs"]:
         job.update(scrape_interval="1s", scrape_timeout="1s", static_configs=[{"targets": [f"127.0.0.1:{port}"]}])

@@ -42,8 +42,7 @@ def hung_for(at: int) -> float | None:
 
 
 def hang(of: str) -> dict[str, Value]:
-    """Return the series of a late rank that then does not enter a collective, another rank's watchdog, and a
-    restart."""
+    """Return series of a late rank that then does not enter a collective, another rank's watchdog, and a restart."""
     whole = (BEGIN, BEGIN + LENGTH)
     exit_labels = f'{of},rank="3",node="n1",reason="signaled",signal="SIGABRT",code="",class="fail"'
     made: dict[str, Value] = {

@@ -1,4 +1,4 @@
-"""Where a user can bring the agent to connect, end to end: nowhere but to that user's own process on this node."""
+"""A user can make the agent connect only to that user's own processes on this node (end to end)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ METADATA, PORT = "169.254.169.254", 6379
 OTHER = "192.0.2.9"
 USER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
 ENOUGH_SECONDS = 12.0
-"""A stream is begun at once, the first query is made within an interval of 7 s."""
+"""A stream starts at once, and the first query within an interval of 7 s."""
 TARGET = """
 import socket, sys, threading
 def serve(listener):
@@ -46,7 +46,7 @@ print("ready", flush=True)
 
 
 class Target:
-    """A service of the node at these hosts, and its log."""
+    """A service on the node at these hosts, and its log."""
 
     def __init__(self, node: Node, path: Path, *hosts: str) -> None:
         self._path = path
@@ -68,7 +68,7 @@ def open_directory() -> Iterator[Path]:
 
 @pytest.fixture
 def node() -> Iterator[Node]:
-    """A machine on which the metadata service of a cloud, and another machine, can be reached."""
+    """Provide a node that can reach a cloud's metadata service and another machine."""
     with Node("gpu") as node:
         for address in (METADATA, OTHER):
             assert node.run(["ip", "address", "add", f"{address}/32", "dev", "lo"]).returncode == 0
@@ -76,7 +76,7 @@ def node() -> Iterator[Node]:
 
 
 class Attacker:
-    """A rank process of a user that listens at ``host``, and names ``named``; in a network of its own or the node's."""
+    """A user's rank process that listens at ``host`` and names ``named``, in its own or the node's network."""
 
     def __init__(self, node: Node, directory: Path, name: str, host: str, named: str, *, apart: bool) -> None:
         library = directory / "libnccl.so.2.32.3"

@@ -1,4 +1,4 @@
-"""Every version of NCCL that is here, end to end, side by side: the agent reads what each of them reports."""
+"""The agent reads the reports of every downloaded version of NCCL (end to end, in parallel)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ pytestmark = [full, pytest.mark.timeout(240)]
 
 RANKS = 8
 SOUND = (2, 29, 2)
-"""Older ones are asked only because the configuration says so, and once their processes are two minutes old."""
+"""Older versions are queried only if the configuration says so, and once their processes are two minutes old."""
 YOUNG_SECONDS = 120.0
 FIRST_REPORT_SECONDS = 30.0
 SLOW_SECONDS = 5.0
-"""What a query takes that waits for a process which does not answer; there is one at a time."""
+"""Duration of a query that waits for a process without a reply; queries run one at a time."""
 JSON = (2, 28, 7)
 KNOWN_REASONS = (2, 26, 0)
-"""The first version with a text that says why a rank is missing."""
+"""The first version whose text has the reason for a missing rank."""
 KILLED = 5
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RasJob]]:
-    """A job of each version that is here, eight ranks on four made-up nodes."""
+    """Provide a job of each downloaded version, with eight ranks on four fictional nodes."""
     found: dict[str, RasJob] = {}
     try:
         for number, version in enumerate(VERSIONS):
@@ -52,7 +52,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RasJob]
 
 @pytest.fixture(scope="module")
 def agent(jobs: dict[str, RasJob], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    """An agent that asks them all."""
+    """Provide an agent that queries all of them."""
     addresses = [f"127.0.0.1:{job.port}" for job in jobs.values()]
     exporters = {"ras": {"addresses": addresses, "oldest_version": "2.24.0"}}
     with Agent(tmp_path_factory.mktemp("agent"), {"exporters": exporters}) as agent:
@@ -61,7 +61,7 @@ def agent(jobs: dict[str, RasJob], tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(params=VERSIONS)
 def version(request: pytest.FixtureRequest, jobs: dict[str, RasJob]) -> str:
-    """One of them; the test skips when it could not be had."""
+    """Provide one version; the test skips if it was not downloaded."""
     version = str(request.param)
     if version not in jobs:
         pytest.skip(why_no_ras(version) or "")
@@ -79,19 +79,19 @@ def number_of(version: str) -> tuple[int, ...]:
 
 
 def states(agent: Agent, version: str) -> dict[str, float]:
-    """Return the world's ranks by state, by the last report."""
+    """Return the world's ranks by state in the last report."""
     samples = agent.samples("rankwatch_communicator_ranks", job_id=job_id(version))
     return {sample.labels["state"]: sample.value for sample in samples if sample.labels["comm"] == WORLD}
 
 
 def missing(agent: Agent, version: str) -> list[tuple[str, ...]]:
-    """Return the missing ranks, by the last report."""
+    """Return the missing ranks in the last report."""
     samples = agent.samples("rankwatch_communicator_rank_missing", job_id=job_id(version), comm=WORLD)
     return sorted(tuple(sample.labels[name] for name in ("comm_rank", "host", "reason")) for sample in samples)
 
 
 def test_a_report_is_read(agent: Agent, jobs: dict[str, RasJob], version: str) -> None:
-    """The agent reads a healthy job as whole; only JSON reports name communicators."""
+    """The agent reads a healthy job as complete; only JSON reports name communicators."""
     agent.wait_for("rankwatch_library_info", 1, job_id=job_id(version), version=version)
     if number_of(version) < JSON:
         endpoint = f"127.0.0.1:{jobs[version].port}"
@@ -104,7 +104,7 @@ def test_a_report_is_read(agent: Agent, jobs: dict[str, RasJob], version: str) -
 
 
 def test_a_missing_rank_is_named(agent: Agent, jobs: dict[str, RasJob], version: str) -> None:
-    """At the next poll a killed rank is missing with its node; the text of NCCL 2.24 has neither."""
+    """At the next poll a killed rank is missing with its node; the text of NCCL 2.24 has no missing ranks."""
     jobs[version].signal(KILLED, signal.SIGKILL)
     young = YOUNG_SECONDS if number_of(version) < SOUND else 0.0
     wait_until(lambda: missing(agent, version), young + POLL_SECONDS + SLOW_SECONDS, "the missing rank")

@@ -1,4 +1,4 @@
-"""What the agent sees as the shipped unit, with each drop-in and without, and what it says of the rest."""
+"""The agent's view in the shipped unit, with and without each drop-in, and its notes about missing rights."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ entries = [(ME, 7, NO_ID), (USER, 6, agent), (GROUP, 5, NO_ID), (MASK, 7, NO_ID)
 acl = struct.pack("<I", 2) + b"".join(struct.pack("<HHI", *entry) for entry in entries)
 os.setxattr("/opt/pipes", "system.posix_acl_default", acl)
 """
-"""What `setfacl -d -m u:rankwatch:rw` does."""
+"""The effect of `setfacl -d -m u:rankwatch:rw`."""
 READER = """\
 [Unit]
 After=rank.service
@@ -100,7 +100,7 @@ pytestmark = [full, pytest.mark.skipif(why_not_booted() is not None, reason=why_
 
 
 class Expected(NamedTuple):
-    """Whether the rank of another user is identified, and what its thread waits for known; whether netlink is open."""
+    """Whether another user's rank is identified, its thread's wait is known, and netlink is available."""
 
     drop_ins: tuple[str, ...]
     knows_rank: bool
@@ -125,7 +125,7 @@ def test_what_each_drop_in_gives(tmp_path: Path, expected: Expected) -> None:
             shutil.copy(E2E / name, test / "tests/e2e")
         (root / "opt/asks.py").write_text(ASKS)
         (root / "opt/slow.py").write_text(SLOWS)
-        # The same sandbox as the agent's: the unit, but for what it starts.
+        # The agent's sandbox: the unit with another program.
         unit = (root / "etc/systemd/system/rankwatch.service").read_text()
         start = next(line for line in unit.splitlines() if line.startswith("ExecStart="))
         asks = unit.replace(start, "ExecStart=/opt/rankwatch/bin/python /opt/asks.py\nStandardOutput=file:/opt/asked")

@@ -1,4 +1,4 @@
-"""The rules on late ranks and slow links, put to recorded jobs."""
+"""The rules on late ranks and slow links, on recorded jobs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ SHIPPED: dict[str, str] = {}
 DP = "1fa4c2eba3da83"
 """The communicator of all ranks."""
 WAITING_SECONDS = 420
-"""The five minutes over which rates are taken, and some."""
+"""The rates' window of five minutes, and some more."""
 
 
 class Verdict(NamedTuple):
-    """The alert that fires and no other; the rank that it names; which communicators are slow."""
+    """The only alert that fires, the rank that it names, and the slow communicators."""
 
     alert: str | None = None
     late: str = ""
@@ -34,7 +34,7 @@ NOTHING = Verdict()
 
 
 class Case(NamedTuple):
-    """A job on one node (all operations matched) or two (the DP communicator is judged by counters)."""
+    """A job on one node (all operations are matched) or two (counters are used for the DP communicator)."""
 
     name: str
     phases: list[Phase]
@@ -44,18 +44,18 @@ class Case(NamedTuple):
 
 
 def straggler(folder: str, hosts: int, lossy_rank: int | None = None) -> Case:
-    """Rank 2 computes 2 ms longer, for which its TP group waits and so comes late to the communicator of all ranks."""
+    """Return a job in which rank 2 computes 2 ms longer, so that its TP group enters the world communicator late."""
     return Case(folder, [Phase(folder, WAITING_SECONDS, lossy_rank)], hosts, RANK_IS_LATE)
 
 
 def slow_link(hosts: int, lossy_rank: int | None = None) -> Case:
-    """The network of rank 6 falls to 30 % of what it was."""
+    """Return a job in which the network of rank 6 falls to 30 % of its speed."""
     phases = [Phase("late_nobody", 1080, lossy_rank), Phase("late_nic", 480, lossy_rank)]
     return Case("late_nic", phases, hosts, DP_IS_SLOW)
 
 
 def healthy(hosts: int, lossy_rank: int | None = None) -> Case:
-    """Nothing is wrong, for longer than it takes to compare a communicator with its past."""
+    """Return a healthy job that runs longer than the comparison of a communicator with its past."""
     return Case("late_nobody", [Phase("late_nobody", 1200, lossy_rank)], hosts, NOTHING)
 
 
@@ -80,7 +80,7 @@ REST = [
 
 
 def case_id(case: Case) -> str:
-    """Name the recording, the number of nodes and the rank with lost records."""
+    """Return the name of the recording, the number of nodes and the rank with lost records."""
     lossy = case.phases[0].lossy_rank
     return f"{case.name}-nodes{case.hosts}" + ("" if lossy is None else f"-lossy{lossy}")
 
@@ -89,7 +89,7 @@ def case_id(case: Case) -> str:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("case", QUICK + (REST if FULL else []), ids=case_id)
 def test_culprits(tmp_path: Path, case: Case) -> None:
-    """The rules name the straggler and the slow communicator, no other rank at any time, and no other alert fires."""
+    """The rules name only the straggler and the slow communicator at any time, and no other alert fires."""
     gigabyte = "comm_size:rankwatch_gigabyte:seconds"
     alerts = ['{alertname="Watchdog",severity="info"}']
     if case.verdict.alert:
@@ -100,7 +100,7 @@ def test_culprits(tmp_path: Path, case: Case) -> None:
         "group by (comm) (max_over_time(comm_size:rankwatch_slow:ratio[2h]))": (
             slow := [f'{{comm="{comm}"}}' for comm in case.verdict.slow]
         ),
-        # The alert does not look at what takes little time, as TP does here; nor has that become slower.
+        # The alert ignores operations that take little time, such as TP's, which have not become slower either.
         f"group by (comm) ({gigabyte} offset {case.phases[-1].seconds}s / {gigabyte} < 0.95)": slow,
     }
     test = {

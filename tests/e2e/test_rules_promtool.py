@@ -1,4 +1,4 @@
-"""The shipped Prometheus files, judged by every promtool there is; and the scrape jobs against a live agent."""
+"""The shipped Prometheus files, checked by every available promtool; and the scrape jobs with a live agent."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ def test_scrape_jobs_share_no_series(tmp_path: Path) -> None:
         pages = [families(agent.page(path)) for path in ("", f"?{liveness}", f"?{rest}", "")]
     before, *pages, after = pages
     assert pages[0] & pages[1] == set()
-    assert before & after <= pages[0] | pages[1] <= before | after  # those of helpers come and go
+    assert before & after <= pages[0] | pages[1] <= before | after  # series of helpers come and go
     assert {"rankwatch_job_ranks_live", "rankwatch_job_expected_ranks"} <= pages[0]
     assert {"rankwatch_exporter_up", "rankwatch_collective_operations_total"} <= pages[1]
 
 
 def query(job: dict[str, dict[str, list[str]]]) -> str:
-    """Return what a job adds to the address."""
+    """Return the query that a job adds to the address."""
     return "&".join(f"{name}={value}" for name, values in job["params"].items() for value in values)
 
 

@@ -1,4 +1,4 @@
-"""Beyond one Prometheus: what docs/scale.md says of VictoriaMetrics, vmagent and vmalert, with a live job."""
+"""Sites beyond one Prometheus: docs/scale.md's use of VictoriaMetrics, vmagent and vmalert, with a live job."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ pytestmark = [full, pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""
 CLUSTER = "c1"
 TOLD_SECONDS = 120.0
 SETTLED_SECONDS = 20.0
-"""So old is what both servers have."""
+"""Both servers have all data of this age."""
 EVALUATION_DELAY_SECONDS = 2
-"""Of vmalert: what vmagent scraped has arrived by then."""
+"""vmalert's delay, in which vmagent's samples arrive."""
 ROUNDING_SECONDS = 1e-5
-"""VictoriaMetrics keeps 15 digits or so: of a time since 1970, some microseconds are lost."""
+"""VictoriaMetrics keeps about 15 digits, so that a time since 1970 loses some microseconds."""
 NO_LABELS = ("__name__", "alertgroup", "cluster", "replica")
 """Labels that name the ruler."""
 FIRING = 'ALERTS{{alertstate="firing",alertname="RankDead",job_id="{}"}}'
@@ -37,19 +37,19 @@ Labels = tuple[tuple[str, str], ...]
 
 
 class Servers(NamedTuple):
-    """A Prometheus that scrapes and judges, the store that it writes to, and one in which vmalert judges."""
+    """A Prometheus that scrapes and evaluates, the store that it writes to, and a store in which vmalert evaluates."""
 
     scraping: Prometheus
     store: VictoriaMetrics
     judged_by_vmalert: VictoriaMetrics
     rules: list[dict[str, Any]]
     firing: str
-    """Asks for the alert of the job."""
+    """The query for the job's alert."""
 
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
-    """Provide the servers once the Prometheus has judged that a rank of a job is dead."""
+    """Provide the servers once the Prometheus has an alert for a job's dead rank."""
     directory = tmp_path_factory.mktemp("scale")
     (directory / "targets").mkdir()
     rules = build_rules(directory, {"page_lived": "long|short", "page_ranks": 2})
@@ -94,7 +94,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 
 def values(series: list[dict[str, Any]]) -> dict[Labels, float]:
-    """Return the value of each series of an answer, by its labels without those that name the ruler."""
+    """Return the value of each series, keyed by its labels without those that name the ruler."""
     return {
         tuple(sorted(item for item in one["metric"].items() if item[0] not in NO_LABELS)): float(one["value"][1])
         for one in series

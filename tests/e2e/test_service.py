@@ -1,4 +1,4 @@
-"""The agent as a service: reloads, its stop, systemd, its other commands, and exporters that misbehave."""
+"""The agent as a service: reloads, its stop, systemd, its other commands, and faulty exporters."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RELOAD_OK = "rankwatch_config_last_reload_successful"
 
 
 def operations(agent: Agent) -> dict[tuple[str, ...], float]:
-    """Return the counters of operations by their labels."""
+    """Return the counters of operations, keyed by their labels."""
     return {tuple(sorted(sample.labels.items())): sample.value for sample in agent.samples(OPERATIONS)}
 
 
@@ -63,7 +63,7 @@ def test_a_reload_changes_what_changed_and_loses_nothing(tmp_path: Path) -> None
 
 
 def test_a_refused_configuration_leaves_the_old_one_in_use(tmp_path: Path) -> None:
-    """The agent refuses broken text, a used address and another state path, shows it, and takes the next good file."""
+    """The agent refuses invalid text, a used address and another state path, and accepts the next valid file."""
     with socket.create_server(("127.0.0.1", 0)) as taken, Machine(tmp_path).agent() as agent:
         refusals = [
             {"exporters": {"inspector": {"pathz": []}}},
@@ -90,7 +90,7 @@ def test_a_stop_is_orderly(tmp_path: Path) -> None:
         with socket.create_connection(("127.0.0.1", agent.port)) as client:
             client.sendall(b"GET /metrics HTTP/1.1\r\n")
             began = time.time()
-            assert agent.stop() == 0  # raises when it takes 5 s
+            assert agent.stop() == 0  # raises after 5 s
         assert agent.state_path.stat().st_mtime >= began - 0.1
         assert agent.state_path.stat().st_mode & 0o777 == 0o600
         with pytest.raises(ConnectionRefusedError):
@@ -193,7 +193,7 @@ sys.exit(main())
 
 @pytest.fixture
 def hostile_command(tmp_path: Path) -> Iterator[tuple[str, ...]]:
-    """Provide a command that starts the agent with five exporters more, each broken in its own way."""
+    """Provide a command that starts the agent with five more exporters, each broken in a different way."""
     more = tmp_path / "more-exporters"
     more.mkdir()
     for name, text in MODULES.items():

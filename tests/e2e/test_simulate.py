@@ -1,4 +1,4 @@
-"""The simulated job, run for real: what it writes, how it dies, what it leaves."""
+"""Real runs of the simulated job: its files, its deaths, and what it leaves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def records_of(path: Path) -> list[dict[str, Any]]:
 
 
 def kinds_of(path: Path) -> Counter[tuple[str, str, int]]:
-    """Count the file's records by (communicator id, collective, size)."""
+    """Return the number of records by (communicator id, collective, size)."""
     return Counter(
         (record["header"]["id"], record["coll_perf"]["coll"], record["coll_perf"]["coll_msg_size_bytes"])
         for record in records_of(path)
@@ -97,7 +97,7 @@ def test_a_killed_rank_stalls_the_others_and_its_data_loader_stays(tmp_path: Pat
             held = [os.readlink(entry) for entry in Path(f"/proc/{loader}/fd").iterdir()]
             assert any(target.endswith(f"-pid{job.pid(1)}.log") for target in held)
             assert len(list(Path(f"/proc/{loader}/task").iterdir())) == 1
-        # The last operation that anybody wrote is one that all its members, the dead one too, arrived at.
+        # All members, even the dead one, arrived at the last operation that is in a file.
         assert all(size > 0 for size in sizes(job.dump_dir).values())
         job.signal_launcher(signal.SIGTERM)
         assert job.wait() == 1
@@ -150,7 +150,7 @@ def test_a_stuck_rank_lives_and_nobody_passes_its_step(tmp_path: Path) -> None:
         wait_for_silence(job.dump_dir, 0.4)
         assert alive(job.pid(3))
         assert kinds_of(next(job.dump_dir.glob(f"*-pid{job.pid(3)}.log"))).total() == 5 * 8
-        # Rank 0 is in another TP group: it goes on to the world's operation, through its TP (5) and DP (2) ones.
+        # Rank 0 is in another TP group: it reaches the world's operation after those of its TP (5) and DP (2) groups.
         assert kinds_of(next(job.dump_dir.glob(f"*-pid{job.pid(0)}.log"))).total() == 5 * 8 + 5 + 2
         assert job.wait() == 1
     assert job.wait_for("over_time")
@@ -213,7 +213,7 @@ def test_processes_look_like_ranks(tmp_path: Path) -> None:
 
 
 def test_nothing_is_left_when_the_launcher_is_killed(tmp_path: Path) -> None:
-    """Ranks, also stopped ones, and data loaders end with their launcher."""
+    """Ranks, even stopped ones, and data loaders end with their launcher."""
     with SimulatedJob(tmp_path, *FOUR) as job:
         loaders = [pid for group in job.wait_for("ready")["data_loaders"].values() for pid in group]
         pids = [job.pid(rank) for rank in range(4)]

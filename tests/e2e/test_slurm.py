@@ -1,4 +1,4 @@
-"""Ranks under a real Slurm, end to end: their owners, their ends, and processes that only claim to belong to a job."""
+"""Ranks under a real Slurm, end to end: their owners, their exits, and processes that falsely claim a job."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ NOBODY = ("setpriv", f"--reuid={NOBODY_UID}", f"--regid={NOBODY_UID}", "--clear-
 CRASHED = ("signaled", "SIGSEGV", "")
 TERMINATED = ("signaled", "SIGTERM", "")
 BINDING_SECONDS = 20.0
-"""Ten that are waited for whatever names a rank better, and what a busy machine takes."""
+"""The ten seconds in which better sources may name a rank, and the delays of a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def slurm(cluster: Slurm) -> Iterator[Slurm]:
 
 @pytest.fixture
 def agent(slurm: Slurm, tmp_path: Path) -> Iterator[Agent]:
-    """Provide an agent on Slurm's node that knows of no job yet."""
+    """Provide an agent on Slurm's node that knows no job yet."""
     with agent_on(slurm, tmp_path) as agent:
         yield agent
 
@@ -155,7 +155,7 @@ def agent_on(slurm: Slurm, directory: Path, **config: Any) -> Agent:
 
 @contextlib.contextmanager
 def stranger(slurm: Slurm, argv: Sequence[str], env: Mapping[str, str]) -> Iterator[None]:
-    """Run a program on the node that is no job's."""
+    """Run a program on the node, outside of any job."""
     before = running(slurm, argv[-1])
     process = slurm.popen(argv, env)
     [pid] = wait_until(lambda: set(running(slurm, argv[-1])) - set(before), what="the process")
@@ -168,12 +168,12 @@ def stranger(slurm: Slurm, argv: Sequence[str], env: Mapping[str, str]) -> Itera
 
 
 def running(slurm: Slurm, thread: str) -> list[int]:
-    """Return the node's processes that have a thread of this name, by pid."""
+    """Return the pids of the node's processes that have a thread of this name."""
     return sorted(int(path.parts[-4]) for path in slurm.node.proc.glob("[0-9]*/task/*/comm") if name_of(path) == thread)
 
 
 def name_of(path: Path) -> str:
-    """Return the name of a thread that may have ended."""
+    """Return the name of a thread; empty if it has ended."""
     try:
         return path.read_text().strip()
     except (FileNotFoundError, ProcessLookupError):
@@ -186,7 +186,7 @@ def words_of(slurm: Slurm, pid: int) -> list[str]:
 
 
 def wait_without_deaths(agent: Agent, wanted: Mapping[str, str], seconds: float = END_SECONDS) -> None:
-    """Wait until the ranks have these states; no look on the way may show a dead one."""
+    """Wait until the ranks have these states; no rank may be dead in the meantime."""
 
     def reached() -> bool:
         states = agent.states()
@@ -197,7 +197,7 @@ def wait_without_deaths(agent: Agent, wanted: Mapping[str, str], seconds: float 
 
 
 def identities(agent: Agent, job_id: str) -> dict[str, tuple[str, str]]:
-    """Return what named each rank of a job, and what proves its owner."""
+    """Return the source of each rank's label in a job, and the proof of its owner."""
     return {each["rank"]: (each["named_by"], each["proof"]) for each in agent.named(job_id)}
 
 
@@ -207,5 +207,5 @@ def pids(agent: Agent, **labels: str) -> dict[str, int]:
 
 
 def starts(agent: Agent, **labels: str) -> dict[str, float]:
-    """Return when each rank started."""
+    """Return the start time of each rank."""
     return {s.labels["rank"]: s.value for s in agent.samples("rankwatch_rank_start_timestamp_seconds", **labels)}

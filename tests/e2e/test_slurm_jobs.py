@@ -1,4 +1,4 @@
-"""How jobs of a real Slurm ended, by the word of the scripts of deploy/slurm: the agent's series, and its verdicts."""
+"""The ends of jobs under a real Slurm, by the scripts of deploy/slurm: the agent's series and verdicts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ pytestmark = [
 ]
 
 WORD_SECONDS = 20.0
-"""From a job's end until there is a word on it: the epilog's start, its wait, and a busy machine."""
+"""Time from a job's end to its record: the epilog's start, its wait, and a busy machine."""
 LIMIT_SECONDS = 150.0
-"""Slurm counts limits in minutes, and looks at them every half."""
+"""Slurm counts limits in minutes, and checks them every half minute."""
 SCRIPT_SECONDS = 2.5
-"""What a script may take on a busy machine: less than its later part waits. Its own work is bounded in tests/unit."""
+"""A script's limit on a busy machine, shorter than its later part waits; tests/unit limits its own work."""
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def running_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 @pytest.fixture
 def site(running_site: Site) -> Iterator[Site]:
-    """Provide it without jobs; at the end its scripts must all have ended with 0, in time."""
+    """Provide Slurm without jobs; at the end all its scripts must have exited with 0, in time."""
     yield running_site
     running_site.slurm.cancel_all()
     took = running_site.took()
@@ -48,7 +48,7 @@ def site(running_site: Site) -> Iterator[Site]:
 
 @pytest.fixture
 def agent(site: Site, tmp_path: Path) -> Iterator[Agent]:
-    """Provide an agent on Slurm's node, which reads the files of jobs."""
+    """Provide an agent on Slurm's node that reads the files of jobs."""
     sections: dict[str, Any] = {
         "inspector": {"paths": [str(tmp_path / "nothing")]},
         "jobs": {"directory": str(site.jobs)},
@@ -59,24 +59,24 @@ def agent(site: Site, tmp_path: Path) -> Iterator[Agent]:
 
 
 def begin(site: Site, agent: Agent, *options: str, end: Path | None = None, status: int | None = None) -> None:
-    """Submit a job of two ranks and wait until they live."""
+    """Submit a job of two ranks and wait until they run."""
     command = shlex.join(idle_rank(end=end, status=status))
     agent.job_id = site.slurm.submit(f"srun --kill-on-bad-exit {command}", "--ntasks=2", *options)
     agent.wait_for_states(alive(2), START_SECONDS)
 
 
 def shown_ends(agent: Agent) -> list[str]:
-    """Return the states that job_end_timestamp_seconds has of the job."""
+    """Return the job's states in job_end_timestamp_seconds."""
     return [sample.labels["state"] for sample in of_job(agent, "rankwatch_job_end_timestamp_seconds")]
 
 
 def of_job(agent: Agent, name: str) -> list[Series]:
-    """Return the series of the job: files of earlier ones are still there."""
+    """Return the series of the job, without those of earlier jobs, whose files still exist."""
     return agent.samples(name, job_id=agent.job_id or "")
 
 
 def wait_for_end(agent: Agent, state: str, seconds: float = WORD_SECONDS) -> None:
-    """Wait until the agent shows the job's end with this state."""
+    """Wait until the agent exports the job's end with this state."""
     wait_until(lambda: shown_ends(agent) == [state], seconds, f"the end {state}")
 
 
@@ -107,7 +107,7 @@ def test_a_preempted_job_is_requeued(site: Site, agent: Agent, tmp_path: Path) -
 
 @full
 def test_the_time_limit(site: Site, agent: Agent, tmp_path: Path) -> None:
-    """A job that reaches its time limit is finished, also if its ranks exit with status 1."""
+    """A job that reaches its time limit is finished, even if its ranks exit with status 1."""
     begin(site, agent, "--time=1", end=tmp_path / "never", status=1)
     wait_for_end(agent, "TIMEOUT", LIMIT_SECONDS)
     agent.wait_for_states({"0": "finished", "1": "finished"})
@@ -131,7 +131,7 @@ def test_tasks_of_an_array(site: Site, agent: Agent) -> None:
 
 @full
 def test_a_broken_directory_harms_no_job(site: Site, agent: Agent, tmp_path: Path) -> None:
-    """If the scripts cannot write their files, a job runs and ends as usual, and the node is idle after it."""
+    """If the scripts cannot write their files, a job runs and ends as usual, and the node is idle afterwards."""
     for path in [*site.jobs.glob("*"), site.jobs]:
         path.rmdir() if path.is_dir() else path.unlink()
     site.jobs.write_text("")

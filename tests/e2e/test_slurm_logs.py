@@ -1,4 +1,4 @@
-"""The log of a job of a real Slurm, found without any pattern."""
+"""The log of a job under a real Slurm is found without a pattern."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MISMATCH = (
     "collective: CollectiveFingerPrint(SequenceNumber=7, OpType=BROADCAST, TensorShape=[20], TensorDtypes=Float)."
 )
 LOOK_SECONDS = 30.0
-"""Logs of new ranks are looked for within 10 s."""
+"""Logs of new ranks are searched within 10 s."""
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""A node under a real Slurm from which the scripts are removed: jobs run on."""
+"""On a node under a real Slurm without the scripts, jobs still run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def test_a_removal_drains_no_node(tmp_path: Path) -> None:
-    """After `rankwatch-setup --remove` a job runs to its end, though slurm.conf still names the scripts."""
+    """After `rankwatch-setup --remove` a job runs to its end, although slurm.conf still names the scripts."""
     root, share = tmp_path / "root", tmp_path / "share"
     shutil.copytree(ROOT / "deploy/slurm", share / "slurm")
     (root / "etc/slurm").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Python stacks of real processes by the real py-spy, which names the rank elsewhere and does not disturb it."""
+"""Python stacks of real processes by the real py-spy: they name the rank elsewhere, and do not disturb it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PY_SPY = Path(sys.executable).with_name("py-spy")
 
 
 def sections(dump_dir: Path, evidence: Path) -> dict[str, Any]:
-    """An agent's configuration."""
+    """Return an agent's configuration."""
     return {
         "inspector": {"paths": [str(dump_dir)]},
         "stacks": {"enabled": True, "py_spy": str(PY_SPY), "silence_seconds": SILENCE_SECONDS},
@@ -37,7 +37,7 @@ def sections(dump_dir: Path, evidence: Path) -> dict[str, Any]:
 
 
 class StackSite:
-    """A job, and an agent that looks at stacks and takes evidence."""
+    """A job, and an agent that reads stacks and collects evidence."""
 
     def __init__(self, directory: Path) -> None:
         self.machine = Machine(directory)
@@ -48,13 +48,13 @@ class StackSite:
         self.agent.wait_for_states(alive(RANKS))
 
     def stacks(self) -> dict[str, str]:
-        """The ranks' stacks that are shown."""
+        """Return the shown stacks of the ranks."""
         return {
             sample.labels["rank"]: sample.labels["stack"] for sample in self.agent.samples("rankwatch_rank_stack_info")
         }
 
     def wait_for_stacks(self) -> dict[str, str]:
-        """Wait for those of all ranks."""
+        """Wait for the stacks of all ranks, and return them."""
         wait_until(lambda: len(self.stacks()) == RANKS, NAMED_SECONDS, "the stacks of all ranks")
         return self.stacks()
 

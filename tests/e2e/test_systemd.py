@@ -1,4 +1,4 @@
-"""The systemd files, judged by systemd."""
+"""The systemd files, checked by systemd."""
 
 from __future__ import annotations
 
@@ -22,10 +22,9 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 
 
 def staged(directory: Path, *drop_ins: str) -> Path:
-    """Return a copy of the unit that starts a program which exists, as the real one does where it is installed.
+    """Return a copy of the unit with an existing program instead of the installed one.
 
-    ``drop_ins`` are beside it as they would be there, examples too.
-    """
+    It has these ``drop_ins``, examples too."""
     unit = directory / "rankwatch.service"
     text = (DEPLOY / unit.name).read_text()
     program = "/opt/rankwatch/bin/rankwatch --config.file=/etc/rankwatch/rankwatch.yml"
@@ -48,14 +47,14 @@ def settings(path: Path) -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize("drop_ins", [(), (OTHER_USERS,), (HARDWARE,), (RECLAIM,), (OTHER_USERS, HARDWARE, RECLAIM)])
 def test_verify_has_nothing_to_say(tmp_path: Path, drop_ins: tuple[str, ...]) -> None:
-    """`systemd-analyze verify` prints nothing: it exits with 0 despite unknown keys."""
+    """`systemd-analyze verify` prints nothing, since it exits with 0 despite unknown keys."""
     done = run("systemd-analyze", "verify", staged(tmp_path, *drop_ins))
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 @pytest.mark.parametrize(("drop_ins", "most"), [((), 20), ((RECLAIM,), 20), ((OTHER_USERS,), 25), ((HARDWARE,), 25)])
 def test_exposure_is_bounded(tmp_path: Path, drop_ins: tuple[str, ...], most: int) -> None:
-    """The exposure is at most 2.0, and at most 0.5 more with each drop-in."""
+    """The exposure is at most 2.0, and at most 0.5 higher with each drop-in."""
     unit = staged(tmp_path, *drop_ins)
     done = run("systemd-analyze", "security", "--offline=true", f"--threshold={most}", unit)
     assert done.returncode == 0, done.stdout.splitlines()[-1:]
@@ -72,7 +71,7 @@ def test_the_service_for_lldpd_is_confined() -> None:
 
 
 def test_reclaim_may_write_to_the_directories_named_and_no_more() -> None:
-    """The example permits writes to its named directories, which need not exist, and to no other."""
+    """The example permits writes only to its named directories, which need not exist."""
     unit, example = settings(DEPLOY / "rankwatch.service"), settings(DEPLOY / "rankwatch.service.d" / RECLAIM)
     assert {("ProtectSystem", "strict"), ("StateDirectory", "rankwatch")} <= {*unit}
     assert example

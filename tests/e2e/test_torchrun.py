@@ -1,4 +1,4 @@
-"""Real torchrun (PyTorch 2.13, gloo): how its ranks end, what the agent says of each, and that clean ends are quiet."""
+"""Real torchrun (PyTorch 2.13, gloo): its ranks' exits, the agent's report of each, and no alert for clean ends."""
 
 from __future__ import annotations
 
@@ -30,10 +30,9 @@ ENDED_SECONDS = 60.0
 
 
 class Ends(NamedTuple):
-    """How rank 1 ends, what the page says of it, and the class and cause of its exit (empty: no cause).
+    """The end of rank 1, the page's words, and class and cause of the exit (empty: no cause).
 
-    ``launcher``: the signal that the launcher gets in place of the rank.
-    """
+    ``launcher``: the signal that the launcher gets instead of the rank."""
 
     how: str
     words: str
@@ -56,15 +55,15 @@ ENDS = (
     Ends("terminated", "killed (SIGTERM)", "exited", "left", launcher=signal.SIGTERM),
 )
 RESTARTED = "again"
-"""How rank 1 ends, by KeyError, in the job that torchrun may start again twice; in its second run it waits."""
+"""The job in which torchrun has two restarts left: rank 1 ends by KeyError, and waits in its second run."""
 STOPPED = "SIGSTOP"
 ALIVE_AGAIN_SECONDS = 30.0
-"""Less than the 60 s for which the rules wait for a restart."""
+"""Less than the rules' 60 s wait for a restart."""
 
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    """An agent that watches ranks without NCCL, and one job for each end; all ranks run before rank 1 ends."""
+    """Provide an agent for ranks without NCCL, and one job for each end; all ranks run before rank 1 ends."""
     directory = tmp_path_factory.mktemp("torchrun")
     go, jobs = directory / "go", []
     with Agent(directory, {"exporters": {"process": {"without_nccl": True}}}) as agent:
@@ -98,7 +97,7 @@ def up(agent: Agent) -> bool:
 
 
 def exits(agent: Agent, how: str) -> dict[str, tuple[str, str, bool]]:
-    """Return class, cause and whether it was retracted of each exit that the agent exports of a job, by rank."""
+    """Return class, cause and retraction of each exit that the agent exports of a job, by rank."""
     return {
         series.labels["rank"]: (series.labels["class"], series.labels["cause"], series.value < 0)
         for series in select(agent.page(), "rankwatch_exit_age_seconds", job_id=job_of(how))
@@ -106,7 +105,7 @@ def exits(agent: Agent, how: str) -> dict[str, tuple[str, str, bool]]:
 
 
 def test_a_restarted_rank_is_alive_in_time(agent: Agent) -> None:
-    """After a restart by torchrun both ranks are alive before the delay of the page, and their exits retracted."""
+    """After a restart by torchrun both ranks are alive before the page would be sent, and their exits are retracted."""
     wait_until(lambda: "1" in exits(agent, RESTARTED), ENDED_SECONDS)
     assert exits(agent, RESTARTED)["1"] == ("fail", "program_error", False)
     wait_until(lambda: exits(agent, RESTARTED).get("1") == ("fail", "program_error", True), ALIVE_AGAIN_SECONDS)
@@ -122,7 +121,7 @@ def test_a_stopped_rank_is_unresponsive(agent: Agent) -> None:
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.how)
 def test_an_end(agent: Agent, end: Ends) -> None:
-    """The page words the end of rank 1, its exit has class and cause, and no output has the user's words."""
+    """The page has words for the end of rank 1, its exit has class and cause, and no output has the user's words."""
 
     def shown() -> tuple[str, str] | None:
         ranks = read(agent.get("/api/v1/ranks").body.encode()).ranks

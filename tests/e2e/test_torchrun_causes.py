@@ -39,7 +39,7 @@ WITH_A_GPU = (
 
 @pytest.mark.parametrize(("evidence", "names"), [("thread", "1"), ("library", "0")])
 def test_libnccl_proves_the_ranks(tmp_path: Path, evidence: str, names: str) -> None:
-    """Ranks with libnccl are ranks at once, by its threads' names or its GPU, and RAS has their communicator."""
+    """Processes with libnccl are ranks at once, by its threads' names or its GPU, and RAS has their communicator."""
     job_id, port = f"nccl-{evidence}", free_port()
     device = tmp_path / "dev"
     device.mkdir()
@@ -72,7 +72,7 @@ def group() -> Iterator[Path]:
 
 @pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
 def test_the_oom_killer_takes_a_rank(tmp_path: Path, group: Path) -> None:
-    """The OOM killer's rank is dead with class oom; page and `explain` name the OOM killer, in a job of any size."""
+    """A rank killed by the OOM killer is dead with class oom; page and `explain` say so, for a job of any size."""
     targets = tmp_path / "targets"
     targets.mkdir()
     enter = ("sh", "-c", 'echo $$ >"$0"/cgroup.procs; exec "$@"', str(group))

@@ -1,4 +1,4 @@
-"""Real torchrun over two nodes, each with its agent, and the shipped rules: the named rank, and which ends page."""
+"""Real torchrun on two nodes, each with its agent, and the shipped rules: the named rank, and the paged exits."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ pytestmark = [*needs_torch, pytest.mark.root, pytest.mark.skipif(WHY_NOT is not 
 LARGE_AND_OLD = {"page_lived": "long|short", "page_ranks": 2}
 STARTED_SECONDS = 300.0
 SETTLED_SECONDS = 120.0
-"""From the start of a launcher until its ranks are seen; they use no NCCL."""
+"""Time from a launcher's start until its ranks, which use no NCCL, are known."""
 ENDED_SECONDS = 60.0
 PAGE_SECONDS = 120.0
 OVER_SECONDS = 180.0
 SEPARATE_STORES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""Without it torchrun 2.13 hangs when a node joins: that one waits for an address that is never written."""
+"""Without it torchrun 2.13 hangs when a node joins, because that node waits for an address that is never written."""
 HEAD, OTHER = "10.0.0.10", "10.0.0.11"
 
 
 def all_are(state: str, *ranks: int) -> dict[str, str]:
-    """Return this state for each rank."""
+    """Return this state for all these ranks."""
     return {str(rank): state for rank in ranks}
 
 
@@ -43,12 +43,12 @@ QUIET = {
 
 
 class Jobs(NamedTuple):
-    """All of it, running."""
+    """The running site with its jobs."""
 
     site: Site
     jobs: dict[str, TorchJob]
     folders: tuple[Path, Path]
-    """Of bundles."""
+    """The directories of bundles."""
 
     def states(self, job_id: str) -> list[dict[str, str]]:
         """Return the states of a job's ranks, by node."""
@@ -63,14 +63,14 @@ class Jobs(NamedTuple):
         return next(iter(wait_until(lambda: self.site.pages(job_id, receiver), PAGE_SECONDS, f"a page for {job_id}")))
 
     def alerts(self, job_id: str) -> list[str]:
-        """Return the alerts that fired about a job so far."""
+        """Return the alerts that have fired for a job."""
         fired = f'count by (alertname) (last_over_time(ALERTS{{alertstate="firing", job_id="{job_id}"}}[1h]))'
         return [series["metric"]["alertname"] for series in self.site.watches[0].prometheus.query(fired)]
 
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
-    """All jobs, with their ranks seen, and then what happens to them."""
+    """Provide all jobs after their events, which start once all ranks are known."""
     directory = tmp_path_factory.mktemp("torchrun")
     folders = directory / "evidence0", directory / "evidence1"
     peculiar = {
@@ -113,7 +113,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Jobs]:
 
 
 def test_a_killed_rank_of_eight_is_paged_on_its_node(jobs: Jobs) -> None:
-    """SIGKILL of rank 5: its node's agent says so, the other node's ranks are alive, one page has the rank and node."""
+    """If rank 5 is killed by SIGKILL, its node's agent reports it, and one page has the rank and the node."""
     jobs.wait_for("killed", all_are("alive", *range(4)), all_are("exited", 4, 6, 7) | {"5": "dead"})
     other = jobs.site.cluster.nodes[1].agent
     assert {words for words, _ in ends(other, "killed").values()} == {"killed (SIGKILL)", "killed (SIGTERM)"}
@@ -125,7 +125,7 @@ def test_a_killed_rank_of_eight_is_paged_on_its_node(jobs: Jobs) -> None:
 
 
 def test_an_exception_of_one_of_eight_is_paged_on_its_node(jobs: Jobs) -> None:
-    """KeyError of rank 5 is paged; of the ranks that miss it at most one, on the other node, is named beside it."""
+    """A KeyError of rank 5 is paged; the page names at most one of the ranks that fail because of it."""
     page = jobs.page("raised")
     assert page.says(f"rank 5 on {OTHER} failed", "CAUSE: program error", "no rank runs any more")
     named = {(alert["labels"]["rank"], alert["labels"]["node"]) for alert in page.alerts}
@@ -135,14 +135,14 @@ def test_an_exception_of_one_of_eight_is_paged_on_its_node(jobs: Jobs) -> None:
 
 
 def test_a_rank_that_leaves_early_is_information(jobs: Jobs) -> None:
-    """Status 0 of one rank while its peer waits is RankDead for people who look, not a page."""
+    """If one rank exits with status 0 while its peer waits, RankDead is information, not a page."""
     jobs.wait_for("early", {"0": "alive", "1": "dead"}, {}, seconds=PAGE_SECONDS)
     assert jobs.page("early", "info").says(f"rank 1 on {HEAD} exited before the others; 1 ranks still run")
     assert jobs.site.pages("early") == []
 
 
 def test_an_elastic_job_grows_and_shrinks(jobs: Jobs) -> None:
-    """A node joins and leaves: four ranks, then two; torchrun counts one restart, none for the node that joined."""
+    """A node joins and leaves: four ranks, then two; torchrun counts one restart, and none for the joining node."""
     elastic = jobs.jobs["elastic"]
     head = jobs.site.cluster.nodes[0].agent
     jobs.wait_for("elastic", all_are("alive", 0, 1), all_are("alive", 2, 3), seconds=SETTLED_SECONDS)
@@ -175,13 +175,13 @@ def test_a_second_run_has_the_id_of_the_first(jobs: Jobs, how: str) -> None:
 
 @pytest.mark.parametrize("job_id", ["ended", "elastic"])
 def test_no_alert_fires(jobs: Jobs, job_id: str) -> None:
-    """After all else no alert has fired about the job that ended, nor about the one that grew and shrank."""
+    """At the end no alert has fired for the job that ended, nor for the one that grew and shrank."""
     assert jobs.alerts(job_id) == []
     assert jobs.site.pages(job_id) == jobs.site.pages(job_id, "info") == []
 
 
 def test_a_clean_end_leaves_no_bundle(jobs: Jobs) -> None:
-    """There is a bundle of the job with a killed rank, and none of the job whose eight ranks ended with status 0."""
+    """The job with a killed rank has a bundle; the job whose eight ranks ended with status 0 has none."""
     owners = {read_summary(folder, name).job_id for folder in jobs.folders for name in bundles(folder)}
     assert "killed" in owners
     assert "ended" not in owners

@@ -1,4 +1,4 @@
-"""The table of truth: what happens to jobs, judged by the agents' real code, the rules and promtool."""
+"""The table of truth: events of jobs, evaluated by the agents' real code, the rules and promtool."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rulers import PROMTOOL, VMALERT_TOOL, built, firing, texts
 from truth_table import SITUATIONS
 
 REST_SECONDS = 240.0
-"""How long a site is watched after all has happened."""
+"""How long a site is observed after the last event."""
 SLOWER = {5: 0.0, 15: 60.0, 30: 150.0}
-"""How much later an alert may come: at 15 s and 30 s each of three levels sees the round before."""
+"""An alert may be later by this: at 15 s and 30 s each of three levels reads the previous round."""
 ALSO_AT_30 = {"crash_alone", "killed_alone", "power", "power_while_the_job_goes_on", "cancel"}
 PLAYS = [
     pytest.param(situation, interval, id=f"{situation.name}-{interval}")
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_p
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize(("situation", "interval"), PLAYS)
 def test_what_fires(situation: Situation, interval: int, seed: int, tmp_path: Path) -> None:
-    """Exactly the due alerts fire, in time and without a gap, also in the worst order of rules."""
+    """Exactly the expected alerts fire, in time and without a gap, even in the worst order of rules."""
     judge(situation, interval, seed, tmp_path, PROMTOOL)
 
 
@@ -45,7 +45,7 @@ def test_what_fires_by_vmalert(situation: Situation, tmp_path: Path) -> None:
 
 
 def judge(situation: Situation, interval: int, seed: int, scratch: Path, ruler: Path) -> None:
-    """Play a situation and check which alerts the rules raise, and when."""
+    """Play a situation and check which alerts fire, and when."""
     play = Play(seed, situation, interval)
     situation.happens(play)
     play.run(REST_SECONDS)
@@ -67,7 +67,7 @@ def judge(situation: Situation, interval: int, seed: int, scratch: Path, ruler: 
 
 
 def check(times: list[float], due: Due, interval: int, end: float, slower: float) -> None:
-    """Check when an alert fired: ``times`` after the event, ``end`` the last of all, up to ``slower`` too late."""
+    """Check the times of an alert: ``times`` after the event, ``end`` the last of all, up to ``slower`` late."""
     assert due.after <= times[0] <= due.by + slower
     assert all(later - earlier == interval for earlier, later in pairwise(times))
     assert times[-1] >= (end if due.until is None else due.until) - 3 * interval
@@ -91,7 +91,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_page_text(name: str, tmp_path: Path) -> None:
-    """The summary has job, rank, node and signal of a death, the description its likely cause."""
+    """The summary has job, rank, node and signal of a death, and the description its likely cause."""
     [situation] = [situation for situation in SITUATIONS if situation.name == name]
     play = Play(0, situation, 5)
     situation.happens(play)

@@ -1,4 +1,4 @@
-"""What really holds rank processes up, made on this machine: each shows in its series within two looks."""
+"""Real causes of waiting rank processes, made on this machine: each appears in its series within two looks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from slow_files import slow_file
 from exporters.process.standing import THREADS_SECONDS
 
 LOOKS_SECONDS = 2 * THREADS_SECONDS + 3.0
-"""Two looks, and what the machine's other work takes."""
+"""Two looks, and the delay of a busy machine."""
 GROUPS = Path("/sys/fs/cgroup")
 AGENT = 60701
 MIB = 1024 * 1024
@@ -43,7 +43,7 @@ pytestmark = [
 
 
 def group_in(stack: contextlib.ExitStack, controller: str) -> Path:
-    """A control group of a hierarchy of version 1, or of version 2 (`unified`), until the end of ``stack``."""
+    """Make a control group of a version 1 hierarchy, or of version 2 (`unified`), until the end of ``stack``."""
     mount = GROUPS / controller
     if not (mount / "cgroup.procs").exists():
         pytest.skip(f"no control groups can be made here ({controller})")
@@ -62,7 +62,7 @@ def _removed(group: Path) -> bool:
 
 
 class Held:
-    """A rank at work under an agent; ``agent`` is asked of its job alone."""
+    """A working rank and its agent; ``agent`` is only queried about the rank's job."""
 
     def __init__(self, agent: Agent, stack: contextlib.ExitStack, *work: str, groups: tuple[Path, ...] = ()) -> None:
         self.agent = agent
@@ -79,12 +79,12 @@ class Held:
 
     @property
     def loader(self) -> int:
-        """The pid of its child."""
+        """Return the pid of the rank's child."""
         pid = self.process.pid
         return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
     def value(self, name: str, **labels: str) -> float | None:
-        """The value of its series, None while it has none."""
+        """Return the value of the rank's series, or None."""
         return self.agent.value(name, job_id=self.job_id, **labels)
 
     def grows(self, name: str, share: float, **labels: str) -> None:
@@ -105,14 +105,14 @@ class Held:
 
 @pytest.fixture
 def stack() -> Iterator[contextlib.ExitStack]:
-    """What a test made and must not outlive it."""
+    """Provide a stack that cleans up after the test."""
     with contextlib.ExitStack() as made:
         yield made
 
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """A directory with the agent's packages that every user may enter, and one for records that all may write to."""
+    """Provide a directory with the agent's packages for every user, with a record directory that all may write."""
     with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path:
         Path(path).chmod(0o755)
         for package in ("agent", "exporters"):
@@ -124,7 +124,7 @@ def directory() -> Iterator[Path]:
 
 
 def agent_with(directory: Path, stack: contextlib.ExitStack, *start: str) -> Agent:
-    """An agent, started by these words."""
+    """Start an agent with these words before its command."""
     config = {"exporters": {"inspector": {"paths": [str(directory / "records")]}, "ras": {"enabled": False}}}
     command = (*start, sys.executable, "-B", "-m", "agent")
     return stack.enter_context(Agent(directory / "home", config, command=command, root=directory))
@@ -132,7 +132,7 @@ def agent_with(directory: Path, stack: contextlib.ExitStack, *start: str) -> Age
 
 @pytest.fixture
 def agent(directory: Path, stack: contextlib.ExitStack) -> Agent:
-    """An agent as root."""
+    """Provide an agent that runs as root."""
     return agent_with(directory, stack)
 
 
@@ -166,7 +166,7 @@ def test_too_little_memory(agent: Agent, stack: contextlib.ExitStack, tmp_path: 
     (as_user(AGENT), "other"),
 ], ids=["root", "other-users", "none"])  # fmt: skip
 def test_slow_storage(directory: Path, stack: contextlib.ExitStack, rights: Sequence[str], wait: str) -> None:
-    """A rank that reads from slow storage is blocked there; with the right to read it, the kind is known."""
+    """A rank that reads from slow storage is blocked; with the right to read its stack, the kind is known."""
     try:
         path = stack.enter_context(slow_file(directory / "mount"))
     except OSError as error:
@@ -179,7 +179,7 @@ def test_slow_storage(directory: Path, stack: contextlib.ExitStack, rights: Sequ
 
 
 def test_a_process_that_hangs_in_exec(agent: Agent, directory: Path, stack: contextlib.ExitStack) -> None:
-    """A process that hangs in exec hides no other: the agent finds a new rank meanwhile, and its death."""
+    """A process that hangs in exec hides no other: meanwhile the agent finds a new rank, and its death."""
     may_close = threading.Event()
     try:
         path = stack.enter_context(slow_file(directory / "mount", may_close))

@@ -1,4 +1,4 @@
-"""The web file, as promtool judges it."""
+"""The web file, checked by promtool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An agent behind TLS and a password: scraped by a real Prometheus, among clients that are silent or guess."""
+"""An agent with TLS and a password: scraped by a real Prometheus, among clients that are silent or guess."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ pytestmark = [
 
 
 class SecuredAgent(Agent):
-    """An agent that is asked over TLS with a certificate and a password."""
+    """An agent that the test queries over TLS with a certificate and a password."""
 
     def _is_ready(self) -> bool:
         return self._process is not None and self._process.poll() is None and self.ask("/-/ready") == 200
 
     def ask(self, path: str, password: str = PASSWORD, name: str = "scraper", times: int = 1) -> int:
-        """Return the status of the last of ``times`` answers; 0 for none."""
+        """Return the status of the last of ``times`` replies; 0 without a reply."""
         context = ssl.create_default_context(cafile=DATA / "ca.pem")
         if name:
             context.load_cert_chain(DATA / f"{name}.pem", DATA / f"{name}.key")
@@ -82,7 +82,7 @@ class SecuredAgent(Agent):
 
 @pytest.fixture
 def agent(tmp_path: Path) -> Iterator[SecuredAgent]:
-    """Provide an agent that wants a certificate of prometheus.example and a password."""
+    """Provide an agent that requires a certificate of prometheus.example and a password."""
     for path in DATA.glob("*.*"):
         shutil.copy(path, tmp_path)
     hashed = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(10)).decode()
@@ -140,7 +140,7 @@ def test_silent_clients_and_wrong_passwords(agent: SecuredAgent, tmp_path: Path)
     def guess() -> None:
         while not stop.is_set():
             guesses.append(agent.ask("/metrics", f"guess {len(guesses)}", times=GUESSES_PER_SECOND // 2))
-            stop.wait(max(0.0, begun + 0.5 * len(guesses) - time.monotonic()))  # the rate is what is tested
+            stop.wait(max(0.0, begun + 0.5 * len(guesses) - time.monotonic()))  # the test is about this rate
 
     with Prometheus(tmp_path / "prometheus", config) as prometheus, contextlib.ExitStack() as clients:
         wait_until(lambda: prometheus.value('up{job="rankwatch"}') == 1, 20, "a scrape")
@@ -187,7 +187,7 @@ def test_a_restart_refuses_nobody(tmp_path: Path) -> None:
 
         for _ in range(2):
             waiting = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-            waiting.request("GET", "/-/healthy")  # nobody takes it yet
+            waiting.request("GET", "/-/healthy")  # no process accepts it yet
             with subprocess.Popen(command, pass_fds=[held.fileno()], env={**os.environ}) as process:
                 assert ask(waiting) == 200
                 waiting.close()

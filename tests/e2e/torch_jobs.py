@@ -1,4 +1,4 @@
-"""Jobs of real torchrun (PyTorch 2.13, gloo on CPUs), here or with a launcher on each of several nodes."""
+"""Jobs of real torchrun (PyTorch 2.13, gloo on CPUs), on this machine or with a launcher on each of several nodes."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ WITHOUT_NCCL = {"process": {"without_nccl": True}}
 
 
 class TorchJob(Closing):
-    """Ranks of torchrun/reduce.py; a context manager. ``orders``: the folder of what ranks are to do.
+    """Ranks of torchrun/reduce.py; a context manager. ``orders``: the directory with the ranks' orders.
 
-    ``nodes``: those with a launcher from the start, none: this machine. ``nnodes``: as torchrun takes it. ``launch``:
-    words before its command line.
-    """
+    ``nodes``: nodes with a launcher from the start; none: this machine. ``nnodes``: torchrun's option. ``launch``:
+    words before its command line."""
 
     def __init__(
         self,
@@ -79,7 +78,7 @@ class TorchJob(Closing):
             self.join(node)
 
     def join(self, node: ClusterNode | None) -> None:
-        """Start a launcher, on a node or here."""
+        """Start a launcher, on a node or on this machine."""
         popen: Callable[..., subprocess.Popen[Any]] = subprocess.Popen if node is None else node.machine.popen
         address = HERE if node is None else node.name
         is_head = f"--rdzv-conf=is_host={int(address == self._head)},last_call_timeout=3"
@@ -87,25 +86,25 @@ class TorchJob(Closing):
         self.launchers.append(popen(command, env=self._env, cwd=self.orders))
 
     def order(self, rank: int, how: str) -> None:
-        """Have a rank end in this way."""
+        """Let a rank end in this way."""
         draft = self.orders / "draft"
         draft.write_text(how)
         draft.rename(self.orders / str(rank))
 
     def end(self) -> list[int]:
-        """Have all ranks return; return the launchers' exit statuses."""
+        """Let all ranks return; return the launchers' exit statuses."""
         (self.orders / "end").touch()
         return [launcher.wait(LEAVE_SECONDS) for launcher in self.launchers]
 
     def terminate(self, number: int) -> None:
         """Send SIGTERM to one of the launchers."""
         pid = self.launchers[number].pid
-        if self._head != HERE:  # that is nsenter, which forks the program into the pid namespace
+        if self._head != HERE:  # the pid is nsenter's, which forks the program into the pid namespace
             pid = int(Path(f"/proc/{pid}/task/{pid}/children").read_text())
         os.kill(pid, signal.SIGTERM)
 
     def close(self) -> None:
-        """End it."""
+        """Stop the job."""
         for number, launcher in enumerate(self.launchers):
             if launcher.poll() is None:
                 with contextlib.suppress(ProcessLookupError, FileNotFoundError, ValueError):
@@ -115,6 +114,6 @@ class TorchJob(Closing):
 
 
 def ends(agent: Agent, job_id: str) -> dict[str, tuple[str, str]]:
-    """Return how each rank ended, in the page's words, and its state; a rank that runs has no words."""
+    """Return each rank's end, in the page's words, and its state; a running rank has no words."""
     ranks = read(agent.get("/api/v1/ranks").body.encode()).ranks
     return {r.rank: ("" if r.ended is None else how_ended(r.ended), r.state) for r in ranks if r.job_id == job_id}

@@ -1,4 +1,4 @@
-"""Bare Debian trees, booted by systemd, in which packages are installed as on a node."""
+"""Minimal Debian trees, booted by systemd, for packages that are installed as on a node."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def why_no_trees() -> str | None:
 
 
 def tree(release: str, *packages: str) -> Path:
-    """Return a tree of a release of Debian with these packages besides a bare system's; made once, never written to."""
+    """Return a tree of a Debian release with these additional packages; it is made once and never changed."""
     name = "-".join((release, *packages))
     TREES.mkdir(parents=True, exist_ok=True)
     tree = TREES / name
@@ -56,14 +56,14 @@ def tree(release: str, *packages: str) -> Path:
 
 
 def mirror() -> str:
-    """Return where this machine has its packages from."""
+    """Return this machine's package mirror."""
     targets = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
     mirrors = subprocess.run(targets, check=True, capture_output=True, text=True).stdout.split()
     return next(mirror for mirror in mirrors if mirror.rstrip("/").endswith("/debian"))
 
 
 def accept(root: Path, script: str, files: Sequence[Path], seconds: float) -> str:
-    """Boot a tree, run a script in it with ``files`` in /opt, and return all that it said; it ends with its script."""
+    """Boot a tree, run a script in it with ``files`` in /opt, and return its output; the machine stops afterwards."""
     for path in files:
         (shutil.copytree if path.is_dir() else shutil.copy)(path, root / "opt" / path.name)  # type: ignore[operator]
     (root / "opt/acceptance.sh").write_text(f"set -eu\n{script}\necho ACCEPTED\n")

@@ -1,4 +1,4 @@
-"""VictoriaMetrics and what belongs to it, under test: its server, vmagent and vmalert."""
+"""VictoriaMetrics under test: its server, vmagent and vmalert."""
 
 from __future__ import annotations
 
@@ -20,22 +20,21 @@ STOP_SECONDS = 10.0
 
 
 def why_no_victoria() -> str | None:
-    """Return why there is no VictoriaMetrics here (the reason of a skipped test), or None."""
+    """Return the reason why there is no VictoriaMetrics (for a skipped test), or None."""
     return None if (BINARIES / "vmalert").exists() else "no VictoriaMetrics in .cache: scripts/test fetches it"
 
 
 def dry_run_of_vmalert(rules: list[Path]) -> str:
-    """Let vmalert look rules over; return what it said against them."""
+    """Check rules with vmalert; return its complaints."""
     command = [BINARIES / "vmalert", "-dryRun", "-loggerLevel=ERROR", *(f"-rule={path}" for path in rules)]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     return "" if done.returncode == 0 else done.stdout + done.stderr
 
 
 def unit_test(rules_test: Path, scratch: Path) -> str:
-    """Have vmalert's evaluation judge a file of promtool's tests; return what it said against it.
+    """Run a promtool test file with vmalert's evaluation; return its complaints.
 
-    Its format has another key for expressions, and takes no paths that are relative to the file.
-    """
+    Its format has another key for expressions, and accepts no paths relative to the file."""
     text = rules_test.read_text().replace("promql_expr_test", "metricsql_expr_test")
     file = scratch / rules_test.name
     file.write_text(text.replace("../rules", str(rules_test.parents[1] / "rules")))
@@ -54,7 +53,7 @@ class Service(Closing):
     """One of the programs, with its log in ``home``; a context manager."""
 
     def __init__(self, home: Path, program: str, *flags: str) -> None:
-        """Start it; raises AssertionError when it does not get ready."""
+        """Start the program; raises AssertionError if it does not get ready."""
         home.mkdir()
         self.port = free_port()
         self._log = (home / "log").open("w")
@@ -70,11 +69,11 @@ class Service(Closing):
 
     @property
     def url(self) -> str:
-        """Where it listens."""
+        """Return the program's address."""
         return f"http://127.0.0.1:{self.port}"
 
     def close(self) -> None:
-        """End it."""
+        """Stop the program."""
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)
@@ -84,7 +83,7 @@ class Service(Closing):
         self._log.close()
 
     def get(self, path: str, **parameters: str) -> str:
-        """Return what it answers; raises OSError."""
+        """Return a reply; raises OSError."""
         with urllib.request.urlopen(f"{self.url}{path}?{urllib.parse.urlencode(parameters)}", timeout=10) as answer:
             return str(answer.read().decode())
 
@@ -97,13 +96,13 @@ class Service(Closing):
 
 
 class VictoriaMetrics(Service):
-    """The server, that shows samples as soon as it can."""
+    """The server, which shows samples as soon as it can."""
 
     def __init__(self, home: Path) -> None:
         super().__init__(home, "victoria-metrics", "-storageDataPath=data", "-search.latencyOffset=0s")
 
     def query(self, expression: str, at_milliseconds: int | None = None) -> list[dict[str, Any]]:
-        """Return the result of an instant query, now or at a time, without its cache; it looks back as Prometheus."""
+        """Return the result of an instant query, now or at a time, without cache and with Prometheus's lookback."""
         parameters = {"query": expression, "step": "5m", "nocache": "1"}
         if at_milliseconds is not None:
             parameters["time"] = f"{at_milliseconds / 1000:.3f}"

@@ -23,15 +23,14 @@ LOST_SHARE = 0.01
 SEED = 4711
 LOST = "lost"
 SCRAPED_SECONDS = 30.0
-"""Prometheus asks new targets only after some seconds."""
+"""Prometheus scrapes new targets only after some seconds."""
 
 
 class Page(NamedTuple):
-    """One notification: when it came, at which receiver, the alerts that fire in it, and what it is about.
+    """One notification: its time, its receiver, its firing alerts, and its subject.
 
-    One without alerts says that all is over. ``about``: a job, a domain, a node or an alert's name, after its cluster
-    if it has one.
-    """
+    Without alerts it says that all are resolved. ``about``: a job, a domain, a node or an alert's name, after its
+    cluster if it has one."""
 
     time: float
     receiver: str
@@ -40,22 +39,22 @@ class Page(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """The alerts' names."""
+        """Return the alerts' names."""
         return [alert["labels"]["alertname"] for alert in self.alerts]
 
     @property
     def text(self) -> str:
-        """What a person reads."""
+        """Return the text that a person reads."""
         return "\n".join(f"{a['annotations']['summary']}: {a['annotations']['description']}" for a in self.alerts)
 
     def says(self, *words: str) -> bool:
-        """Check that all ``words`` are in it; raises AssertionError with what it says instead."""
+        """Check that the text contains all ``words``; raises AssertionError with the text."""
         assert [word for word in words if word not in self.text] == [], self.text
         return True
 
 
 class Watch:
-    """All of it, running; the first Prometheus is the one that is asked."""
+    """The running servers of a watch; queries go to the first Prometheus."""
 
     def __init__(
         self,
@@ -67,14 +66,14 @@ class Watch:
     ) -> None:
         self.name = name
         self.lost = lost
-        """Where the proxy writes which scrapes it lost."""
+        """The proxy's file of lost scrapes."""
         self.prometheuses = prometheuses
         self.prometheus = prometheuses[0]
         self.alertmanagers = alertmanagers
         self.inbox = inbox
 
     def wait_until_seen(self, job: ClusterJob) -> None:
-        """Wait until each Prometheus has seen all ranks of a job run."""
+        """Wait until each Prometheus has seen all ranks of a job running."""
         up = f'count(rankwatch_rank_up{{job_id="{job.job_id}"}} == 1)'
         for server in self.prometheuses:
             wait_until(
@@ -84,12 +83,12 @@ class Watch:
             )
 
     def notifications(self, about: str | None = None) -> list[Page]:
-        """Return the notifications so far (of one subject), also those of its end."""
+        """Return the notifications (of one subject), those of its end included."""
         pages = (_page(message) for receiver in RECEIVERS for message in self.inbox.at(f"/{receiver}"))
         return sorted((page for page in pages if about in (None, page.about)), key=lambda page: page.time)
 
     def pages(self, job_id: str, receiver: str = "page") -> list[Page]:
-        """Return the notifications of a job (or of none, "") so far, without those that only say that it is over."""
+        """Return the notifications of a job (or of none, ""), without those that only say that it is resolved."""
         return [
             page for page in self.notifications() if page.alerts and (page.receiver, _job(page)) == (receiver, job_id)
         ]
@@ -99,7 +98,7 @@ class Watch:
 def watch(
     name: str, directory: Path, cluster: Cluster, rules: Path, *, replicas: int, ticket_wait: str
 ) -> Iterator[Watch]:
-    """Provide a watch over a cluster; one called LOSSY asks through a proxy that loses some of the scrapes."""
+    """Provide a watch of a cluster; a watch called LOSSY scrapes through a proxy that loses some of the scrapes."""
     home = directory / name
     home.mkdir()
     with Inbox(cluster.monitor) as inbox, contextlib.ExitStack() as stack:

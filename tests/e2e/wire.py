@@ -1,4 +1,4 @@
-"""What passes over the loopback to and from one TCP port, seen from outside (packet(7)); needs root."""
+"""The packets to and from one TCP port of the loopback, recorded from outside (packet(7)); needs root."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ BUFFER_BYTES = 32 * 1024 * 1024
 
 
 def why_no_wire() -> str | None:
-    """Return why packets cannot be seen here (the reason of a skipped test), or None."""
+    """Return the reason why packets cannot be recorded (for a skipped test), or None."""
     return None if os.geteuid() == 0 else "packet sockets need root"
 
 
 class Connection(msgspec.Struct):
-    """One connection, by its client: what the client sent, and when (monotonic) which end closed or reset it."""
+    """One connection: the client's bytes, and the (monotonic) times at which each end closed or reset it."""
 
     sent: bytes = b""
     asked_at: float | None = None
-    """When STATUS was sent."""
+    """The time of STATUS."""
     server_ended_at: float | None = None
     client_ended_at: float | None = None
 
     @property
     def in_flight(self) -> bool:
-        """Whether a report was asked for and has not ended."""
+        """Return whether a report was requested and has not ended."""
         return self.asked_at is not None and self.server_ended_at is None
 
     @property
     def lines(self) -> list[str]:
-        """What the client sent, line by line."""
+        """Return the client's lines."""
         return self.sent.decode().splitlines()
 
 
 class Wire(Closing):
-    """Records the connections to ``port`` from the time it is made; a context manager."""
+    """Records the connections to ``port``; a context manager."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -61,25 +61,25 @@ class Wire(Closing):
         self._thread.start()
 
     def close(self) -> None:
-        """End it."""
+        """Stop recording."""
         self._closing = True
         self._thread.join()
         self._socket.close()
 
     def in_flight(self) -> int:
-        """Return how many reports are under way."""
+        """Return the number of reports in progress."""
         return sum(connection.in_flight for connection in list(self.connections))
 
     def asked(self) -> list[Connection]:
-        """Return the connections that asked for a report, in that order."""
+        """Return the connections with a report request, in the order of the requests."""
         return [connection for connection in list(self.connections) if connection.asked_at is not None]
 
     def _filter(self, port: int) -> None:
-        """Have the kernel pass on what has the port at either end: of an IP header without options, bytes 20 to 23."""
+        """Let the kernel select packets with the port at either end: bytes 20 to 23, as IP headers have no options."""
         program = [
             (0x28, 0, 0, 22),  # the destination's port
             (0x15, 2, 0, port),
-            (0x28, 0, 0, 20),  # the source's
+            (0x28, 0, 0, 20),  # the source's port
             (0x15, 0, 1, port),
             (0x06, 0, 0, 0x40000),
             (0x06, 0, 0, 0),
@@ -108,7 +108,7 @@ class Wire(Closing):
             self.connections.append(self._open[source])
         from_client = target == self._port
         connection = self._open.get(source if from_client else target)
-        if connection is None:  # from before we looked
+        if connection is None:  # from before the recording
             return
         if from_client:
             connection.sent += payload
@@ -121,7 +121,7 @@ class Wire(Closing):
 
 
 def ras_thread_seconds(pid: int) -> float:
-    """Return the CPU time that the process's RAS thread has used, to a hundredth."""
+    """Return the CPU time of the process's RAS thread, with a resolution of 10 ms."""
     for task in Path(f"/proc/{pid}/task").iterdir():
         if (task / "comm").read_text() == "NCCL RAS\n":
             fields = (task / "stat").read_text().rpartition(")")[2].split()

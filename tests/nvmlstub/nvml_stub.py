@@ -1,4 +1,4 @@
-"""Builds the stub of NVIDIA's library and writes the node that it shows; see nvmlstub.c. No GPU is tested with it."""
+"""Builds the stub of NVIDIA's library and writes the stub's node; see nvmlstub.c. It replaces no test on a GPU."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ import pytest
 SOURCE = Path(__file__).with_name("nvmlstub.c")
 LIBRARY = "libnvidia-ml.so.1"
 HEALTHY = (Path(__file__).parents[1] / "data/nvml/node").read_text().partition("\n# GPU 1 runs hot")[0].splitlines()
-"""Eight GPUs that are well."""
+"""Eight healthy GPUs."""
 XID = 8
-"""The kind of event in nvml.h."""
+"""The event type in nvml.h."""
 
 
 def build(directory: Path) -> Path:
-    """Put the stub into ``directory`` and return its path; skips the test where there is no compiler."""
+    """Build the stub in ``directory`` and return its path; skips the test without a compiler."""
     library = directory / LIBRARY
     compiled = _compiled()
     if not library.exists() or library.read_bytes() != compiled:
@@ -43,7 +43,7 @@ def _compiled() -> bytes:
 
 
 class Node:
-    """The node that the stub in ``directory`` shows: lines of nvmlstub.c, by their keys."""
+    """The node of the stub in ``directory``: lines of nvmlstub.c, by their keys."""
 
     def __init__(self, directory: Path, lines: Iterable[str] = HEALTHY) -> None:
         self.library = build(directory)
@@ -66,7 +66,7 @@ class Node:
         self.events([(gpu, kind, data)])
 
     def events(self, told: Iterable[tuple[int, int, int]]) -> None:
-        """Send events of GPUs at once: (gpu, kind, data)."""
+        """Send events of GPUs together: (gpu, kind, data)."""
         numbered = enumerate(told, self._told + 1)
         new: dict[str, object] = {f"event{number}": f"{gpu} {kind} {data}" for number, (gpu, kind, data) in numbered}
         self._told += len(new)
@@ -74,7 +74,7 @@ class Node:
 
     @property
     def keys(self) -> list[str]:
-        """The keys that have a value."""
+        """Return the keys that have a value."""
         return list(self._values)
 
     def _write(self) -> None:

@@ -1,4 +1,4 @@
-"""Jobs beside a user with processes on another node that claim to be ranks of the job."""
+"""Jobs next to a user with processes on another node that claim to be ranks of the job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ DEAD = "RankDead 5 n1"
 SITUATIONS = (
     # The user's processes crash; the job goes on.
     Situation("borrower_crashes", [borrows(), wait(700.0), borrower_exits(0, SIGSEGV)], idle=1),
-    # The user's processes say that the job has 4,096 ranks, and one of them is killed; the job goes on.
+    # The user's processes claim a job of 4,096 ranks, and one of them is killed; the job goes on.
     Situation("borrower_raises_the_number", [borrows(world=4096), wait(700.0), borrower_exits(0, SIGKILL)], idle=1),
     # The user's processes run while a rank of the job is killed, so that eight ranks seem to run.
     Situation(
@@ -20,31 +20,31 @@ SITUATIONS = (
         {f"{DEAD} killed": Due(45, 65)},
         idle=1,
     ),
-    # A rank crashes; the user's processes begin 40 s later, as if the job had begun anew.
+    # A rank crashes; the user's processes start 40 s later, as if the job had restarted.
     Situation(
         "borrower_begins_after_a_death",
         [exits(5, SIGSEGV), wait(40.0), borrows(ranks=8)],
         {f"{DEAD} crash": Due(0, 22)},
         idle=1,
     ),
-    # A process of the user's ends by SIGTERM; a rank of the job is killed a minute later.
+    # One of the user's processes ends by SIGTERM; a rank of the job is killed a minute later.
     Situation(
         "borrower_leaves_before_a_kill",
         [borrows(), wait(30.0), borrower_exits(1, SIGTERM), wait(60.0), exits(5, SIGKILL)],
         {f"{DEAD} killed": Due(105, 125)},
         idle=1,
     ),
-    # The job ends; the user's processes begin after that, and crash eleven minutes later.
+    # The job ends; the user's processes start afterwards, and crash eleven minutes later.
     Situation(
         "borrower_after_the_end", [exits(ALL), wait(60.0), borrows(), wait(700.0), borrower_exits(0, SIGSEGV)], idle=1
     ),
-    # The node of rank 0 loses power while the user's processes run, as many as the node had; the job waits.
+    # The node of rank 0 loses power while the user's processes run, as many as the node had ranks; the job waits.
     Situation(
         "power_beside_a_borrower",
         [borrows(ranks=4, world=8), wait(30.0), loses_power(0), HANG, wait(600.0)],
         {"NodeLost n0": Due(50, 90)},
         idle=1,
     ),
-    # The ranks of a job without a scheduler prove nothing; one is killed.
+    # A job without a scheduler has no proof; one of its ranks is killed.
     Situation("nothing_is_proven", [exits(5, SIGKILL)], {f"{DEAD} killed": Due(15, 35)}, proven=False),
 )

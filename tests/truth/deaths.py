@@ -1,4 +1,4 @@
-"""Ranks that die while the job runs, and which of them the alerts name."""
+"""Ranks that die while the job runs, and the ranks that the alerts name."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from agent.core.identity import RankLabel
 
 
 def xid_of_rank_5(play: Play) -> None:
-    """The driver reports an Xid of the GPU of rank 5."""
+    """Let the driver report an Xid of the GPU of rank 5."""
     play.nodes[1].table.liveness.facts.hardware = lambda: {RankLabel("7", "5"): "xid_79"}
 
 
 def jobs_of_an_array_fail(play: Play) -> None:
-    """Jobs of one rank each fail one after the other."""
+    """Let jobs of one rank each fail, one after the other."""
     for number in range(20):
         job = Job(play.site, f"9_{number}", [play.nodes[number % 2]], 1, user="bob")
         play.run(12.0)
@@ -26,7 +26,7 @@ def jobs_of_an_array_fail(play: Play) -> None:
 
 
 def two_torchruns_start(play: Play) -> None:
-    """Each node starts ranks of its own torchrun, numbered from 0."""
+    """Start ranks of two torchruns, one on each node, both numbered from 0."""
     play.job.world = 4
     for number, rank in enumerate(play.ranks):
         rank.number = number % 4
@@ -49,7 +49,7 @@ SITUATIONS = (
     Situation(
         "status_and_teardown", [exits(0, code=7), tears_down(stay={3, 6})], {"RankDead 0 n0 fail info": Due(0, 22)}
     ),
-    # Somebody kills a rank; the others wait.
+    # A rank is killed; the others wait.
     Situation("killed_alone", [exits(5, SIGKILL)], {f"{DEAD} killed": Due(15, 35)}),
     # A rank is killed and mpirun ends the others.
     Situation("killed_before_teardown", [exits(1, SIGKILL), tears_down()], {"RankDead 1 n0 torn": Due(0, 22)}),
@@ -61,9 +61,9 @@ SITUATIONS = (
         nodes=3,
         per_node=1,
     ),
-    # One rank leaves with status 0 in the middle; the others wait.
+    # One rank exits with status 0 before the others; the others wait.
     Situation("left_alone", [exits(5)], LEFT),
-    # One rank ends in an unknown way; the others wait.
+    # One rank exits with an unknown status; the others wait.
     Situation("unknown_end", [exits(5, known=False)], LEFT),
     # A rank crashes and is restarted on another node 40 s later.
     Situation(
@@ -75,7 +75,7 @@ SITUATIONS = (
     ),
     # A rank crashes and is restarted on its node 60 s later.
     Situation("returns_here", [exits(5, SIGSEGV), wait(60.0), starts(5)], {f"{DEAD} crash": Due(0, 22, 60)}),
-    # A rank crashes; eight seconds later those of another node raise, as their connections broke.
+    # A rank crashes; eight seconds later the ranks of another node raise, because their connections broke.
     Situation("crash_and_late_raise", [exits(1, SIGSEGV), HANG, wait(8.0), exits(N1, code=1)], CRASH_1),
     # A rank is killed; its launcher ends the others seven seconds later.
     Situation(
@@ -90,9 +90,9 @@ SITUATIONS = (
     ),
     # Two ranks of one node crash 20 s apart; the others wait.
     Situation("two_deaths", [exits(5, SIGSEGV), wait(20.0), exits(6, SIGSEGV)], CRASH),
-    # A rank crashes and one of another node is ended two seconds later; the others wait.
+    # A rank crashes and a rank of another node is ended two seconds later; the others wait.
     Situation("crash_and_one_ended", [exits(1, SIGSEGV), HANG, wait(2.0), exits(12, SIGTERM)], CRASH_1, per_node=8),
-    # A rank of a job of 32 leaves with status 1; srun -K ends the others.
+    # A rank of a job of 32 exits with status 1; srun -K ends the others.
     Situation(
         "large_job_fails",
         [exits(9, code=1), wait(1.0), tears_down()],
@@ -104,39 +104,39 @@ SITUATIONS = (
     Situation("hang_then_death", [HANG, wait(3600.0), exits(5, SIGKILL)], {f"{DEAD} killed": Due(3615, 3635)}),
     # A rank crashes and the others wait for an hour.
     Situation("dead_for_hours", [exits(5, SIGSEGV), HANG, wait(3600.0)], CRASH),
-    # A rank crashes; those of the other node abort one and two seconds later.
+    # A rank crashes; the ranks of the other node abort one and two seconds later.
     Situation(
         "crash_and_aborts",
         [exits(1, SIGSEGV), wait(1.2), exits(4, SIGABRT), wait(1.0), exits(slice(5, 8), SIGABRT)],
         CRASH_1,
     ),
-    # A rank leaves with status 1; eight seconds later one of another node crashes as its connection broke.
+    # A rank exits with status 1; eight seconds later a rank of another node crashes because its connection broke.
     Situation("abort_then_crash_elsewhere", [exits(1, code=1), wait(8.0), exits(5, SIGSEGV)], FAIL_1),
-    # A rank has a bus error and the others wait.
+    # A rank has a bus error; the others wait.
     Situation("bus_error", [exits(5, SIGBUS)], CRASH),
-    # All ranks crash within a second, as a bug makes them.
+    # All ranks crash within a second, because of a bug.
     Situation(
         "all_crash_alike",
         [exits(ALL, SIGSEGV)],
         {"RankDead 0 n0 crash info": Due(0, 22), "RankDead 4 n1 crash info": Due(0, 22)},
     ),
-    # One rank leaves by SIGINT; the others wait.
+    # One rank exits by SIGINT; the others wait.
     Situation("interrupted", [exits(5, SIGINT)], LEFT),
-    # One rank leaves with status 3 and the others wait.
+    # One rank exits with status 3; the others wait.
     Situation("status_alone", [exits(5, code=3)], {f"{DEAD} fail info": Due(0, 22)}),
-    # One rank exits with status 137, as a shell does whose child got SIGKILL; the others wait.
+    # One rank exits with status 137, like a shell whose child got SIGKILL; the others wait.
     Situation("status_of_a_shell", [exits(5, code=137)], LEFT),
     # One rank is ended by SIGTERM; the others wait.
     Situation("asked_to_leave", [exits(5, SIGTERM)], LEFT),
-    # Two of eight ranks leave with status 0; the others wait.
+    # Two of eight ranks exit with status 0; the others wait.
     Situation("two_leave", [exits(5), exits(6)], {f"{DEAD} left info": Due(180, 205)}),
-    # A rank is killed; five seconds later all others raise, as their connections broke.
+    # A rank is killed; five seconds later all others raise, because their connections broke.
     Situation(
         "killed_then_peers_raise",
         [exits(1, SIGKILL), wait(5.0), exits(RUNNING, code=1)],
         {"RankDead 1 n0 torn": Due(5, 25)},
     ),
-    # The same on one node, where no launcher ends the others: Ray's actors, tasks of srun without -K.
+    # The same on one node without a launcher that ends the others: Ray's actors, tasks of srun without -K.
     Situation(
         "killed_then_peers_raise_on_its_node",
         [exits(1, SIGKILL), wait(1.0), exits(RUNNING, code=1)],
@@ -153,11 +153,11 @@ SITUATIONS = (
     Situation(
         "oom_in_a_young_job", [exits(5, SIGKILL, oom=True), tears_down()], {f"{DEAD} oom": Due(0, 22)}, warm_up=300.0
     ),
-    # A rank leaves with status 1 after an Xid of its GPU; torchrun ends the others.
+    # A rank exits with status 1 after an Xid of its GPU; torchrun ends the others.
     Situation("failed_hardware", [xid_of_rank_5, exits(5, code=1), tears_down()], {f"{DEAD} fail": Due(0, 22)}),
-    # Ranks of two nodes crash half a second apart: scrapes cannot tell which was first.
+    # Ranks of two nodes crash half a second apart, so that scrapes cannot tell the order.
     Situation("two_deaths_on_two_nodes", [exits(1, SIGSEGV), wait(0.5), exits(5, SIGBUS)], CRASH_1 | CRASH),
-    # A rank crashes, 15 minutes later one of another node crashes too; the others wait.
+    # A rank crashes, and 15 minutes later a rank of another node; the others wait.
     Situation(
         "two_deaths_a_quarter_of_an_hour_apart",
         [exits(1, SIGSEGV), wait(900.0), exits(5, SIGSEGV)],
@@ -165,19 +165,19 @@ SITUATIONS = (
     ),
     # A rank crashes; ten minutes later its user cancels the job.
     Situation("death_then_cancel", [exits(5, SIGSEGV), wait(600.0), tears_down(stay={2}), ended("CANCELLED")], CRASH),
-    # A rank fails; two seconds later its launcher kills the others, the one of the highest number first.
+    # A rank fails; two seconds later its launcher kills the others, the highest number first.
     Situation(
         "killed_by_a_launcher_in_its_own_order",
         [*(exits(1, code=1), wait(2.3), exits(slice(7, 1, -1), SIGKILL, every=0.3)), *(wait(0.3), exits(0, SIGKILL))],
         FAIL_1,
     ),
-    # Jobs of an array, of one rank each, fail one after the other on the nodes of a job that goes on.
+    # Jobs of one rank each (an array) fail one after the other on the nodes of a job that goes on.
     Situation(
         "many_failing_jobs",
         [jobs_of_an_array_fail],
         {f"RankDead 0 n{n % 2} fail info 9_{n}": Due(12 + 15 * n, 34 + 15 * n) for n in range(20)},
     ),
-    # A rank is ended by SIGTERM, and one of another node by SIGKILL 40 s later: a cancel by hand; the others stay.
+    # A rank ends by SIGTERM, and a rank of another node by SIGKILL 40 s later (a manual cancel); the others stay.
     Situation("killed_at_the_sigterm_of_a_peer", [exits(1, SIGTERM), wait(40.0), exits(5, SIGKILL)]),
     # A job runs two torchruns of four ranks each, one per node; a rank of one is killed.
     Situation(
@@ -193,21 +193,21 @@ SITUATIONS = (
         nodes=8,
         per_node=32,
     ),
-    # A rank is ended by SIGTRAP and its launcher ends those of its node; the others raise eight seconds later.
+    # A rank ends by SIGTRAP and its launcher ends the others of its node; the other node's raise eight seconds later.
     Situation(
         "trap_and_late_raise",
         [exits(1, SIGTRAP), HANG, wait(8.0), exits(slice(8, 16), code=1), tears_down()],
         CRASH_1,
         per_node=8,
     ),
-    # A rank is gone, how is not known; those of the other node abort two seconds later.
+    # A rank has exited with an unknown status; the ranks of the other node abort two seconds later.
     Situation(
         "unknown_end_and_aborts",
         [exits(1, known=False), HANG, wait(2.0), exits(slice(8, 16), SIGABRT)],
         {"RankDead 8 n1 fail": Due(0, 22)},
         per_node=8,
     ),
-    # A rank aborts; its launcher ends the ranks of the other node half a second later, and then those of its own.
+    # A rank aborts; its launcher ends the other node's ranks half a second later, and then those of its own node.
     Situation(
         "abort_and_teardown_elsewhere",
         [exits(1, SIGABRT), wait(0.5), exits(N1, SIGTERM), wait(1.0), tears_down()],

@@ -1,4 +1,4 @@
-"""Jobs that users, launchers or the scheduler end or restart: no alert but of a death before."""
+"""Jobs that users, launchers or the scheduler end or restart: no alert except for an earlier death."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from agent.core.identity import RankLabel
 
 
 def plan_without_6_and_7(play: Play) -> None:
-    """A plan takes two ranks away."""
+    """Let a plan remove two ranks."""
     play.nodes[1].table.liveness.facts.of("nixl_ep").set_planned([RankLabel("7", "6"), RankLabel("7", "7")])
 
 
@@ -19,15 +19,15 @@ FINISH = (exits(ALL, every=0.7), wait(0.7))
 RESTART = (exits(1, code=1), tears_down(), wait(8.0), starts())
 REQUEUED = (exits(ALL, SIGTERM), ended("PREEMPTED"), wait(18.0), starts())
 ENDS = (
-    # All ranks leave with status 0, over some seconds.
+    # All ranks exit with status 0, over some seconds.
     Situation("finish", FINISH),
-    # All ranks leave with status 0, over 40 s.
+    # All ranks exit with status 0, over 40 s.
     Situation("slow_finish", [exits(ALL, every=5.0), wait(5.0)]),
     # SIGTERM to all; two stay and are killed after 30 s.
     Situation("cancel", [tears_down(stay={2, 6})]),
-    # SIGTERM to all; two stay and are killed after 200 s, with the scheduler's word.
+    # SIGTERM to all; two stay and are killed after 200 s; the scheduler records the end.
     Situation("cancel_long_kill_wait", [tears_down(stay={2, 6}, kill_wait=200.0), ended("CANCELLED")]),
-    # After SIGTERM ranks save, and leave with status 1 one after the other; the scheduler's word comes later.
+    # After SIGTERM ranks save, and exit with status 1 one after the other; the scheduler's record comes later.
     Situation(
         "cancel_save_and_leave",
         [
@@ -39,30 +39,30 @@ ENDS = (
     Situation("cancel_by_kill", [exits(ALL, SIGKILL)]),
     # The job ends, and its nodes are switched off a minute later.
     Situation("all_nodes_drained", [*FINISH, wait(60.0), loses_power(0, 1)]),
-    # 256 ranks leave with status 0 over two minutes.
+    # 256 ranks exit with status 0 over two minutes.
     Situation("ends_of_many", [exits(ALL, every=120 / 256), wait(120 / 256)], nodes=8, per_node=32),
-    # One rank leaves with status 0, all others do half a minute later.
+    # One rank exits with status 0, and all others half a minute later.
     Situation("one_finishes_early", [exits(5), wait(30.0), exits(RUNNING)]),
-    # SIGTERM to all; one rank of each node stays. After KillWait of 90 s one is killed, the other 25 s later.
+    # SIGTERM to all; one rank of each node stays. After KillWait of 90 s one is killed, and the other 25 s later.
     Situation("kill_wait_by_node", [tears_down(stay={1, 6}, kill_wait=90.0, kill=[1]), wait(25.0), exits(6, SIGKILL)]),
-    # Preempted ranks of three nodes save and leave with status 1; one node alone has the scheduler's word.
+    # Preempted ranks of three nodes save and exit with status 1; only one node has the scheduler's record.
     Situation("preempted_with_a_status", [exits(ALL, code=1), wait(2.0), ended("PREEMPTED", 1)], nodes=3),
     # SIGTERM to all; three ranks are stuck in the kernel and die after KillWait of 90 s.
     Situation("kill_wait_of_90_seconds", [tears_down(stay={1, 2, 6}, kill_wait=90.0)]),
-    # SIGTERM to all; ranks save and leave with status 0 over 100 s.
+    # SIGTERM to all; ranks save and exit with status 0 over 100 s.
     Situation("save_and_leave", [wait(12.5), exits(ALL, every=12.5)]),
-    # SIGTERM to all; ranks that hang in the kernel die after KillWait of 200 s, without the scheduler's word.
+    # SIGTERM to all; ranks that hang in the kernel die after KillWait of 200 s, without the scheduler's record.
     Situation("cancel_with_kill_wait_of_200_seconds", [tears_down(stay={2, 6}, kill_wait=200.0)]),
-    # After SIGTERM to the launchers ranks save; they leave with status 0 or 1 over 40 s; the word comes at the end.
+    # After SIGTERM to the launchers ranks save, and exit with status 0 or 1 over 40 s; the record comes at the end.
     Situation(
         "saved_and_failed",
         [*(step for rank in range(8) for step in (wait(5.0), exits(rank, code=rank % 2))), ended("TIMEOUT")],
     ),
-    # The time limit: SIGTERM to all, SIGKILL to all that stay after KillWait, the scheduler's word.
+    # The time limit: SIGTERM to all, SIGKILL to all that stay after KillWait, and the scheduler's record.
     Situation("time_limit", [tears_down(stay=range(8)), ended("TIMEOUT")]),
-    # A plan takes two ranks away; they leave with status 1 one after the other and the others go on.
+    # A plan removes two ranks; they exit with status 1 one after the other, and the others go on.
     Situation("planned_exits", [plan_without_6_and_7, exits(slice(6, 8), code=1, every=20.0), wait(20.0)]),
-    # An elastic job loses a node's ranks in order: its launcher starts the others anew as a smaller job.
+    # An elastic job loses a node's ranks in order: its launcher restarts the others as a smaller job.
     Situation(
         "shrinks",
         [
@@ -71,35 +71,35 @@ ENDS = (
         ],
         nodes=3,
     ),
-    # The only rank of a job leaves with status 0.
+    # The only rank of a job exits with status 0.
     Situation("job_of_one_rank_ends", [exits(0)], nodes=1, per_node=1),
     # The nodes of a job end one after the other, 50 s apart, with status 0.
     Situation("ends_node_by_node", [exits(N0), wait(50.0), exits(N1), wait(50.0), exits(slice(8, 12))], nodes=3),
     # A cloud switches the nodes off five seconds after the job has ended.
     Situation("switched_off_at_the_end", [exits(ALL), wait(11.0), loses_power(0, 1)]),
-    # Rank 0 leaves with status 0; those of the other node abort 3.5 s later, as their store is gone.
+    # Rank 0 exits with status 0; the other node's ranks abort 3.5 s later, because their store is gone.
     Situation("first_rank_leaves_and_others_abort", [exits(0), wait(3.5), exits(slice(1, 4)), exits(N1, SIGABRT)]),
-    # SIGTERM ends the ranks of one node; those of the other abort 3.5 s later, before the cancel comes there.
+    # SIGTERM ends the ranks of one node; those of the other abort 3.5 s later, before the cancel arrives there.
     Situation("cancel_that_comes_to_one_node_first", [exits(N0, SIGTERM), wait(3.5), exits(N1, SIGABRT)]),
 )
 RESTARTS = (
-    # A rank fails, torchrun ends the others and starts all anew within ten seconds.
+    # A rank fails, and torchrun ends the others and restarts all within ten seconds.
     Situation("restart_in_place", RESTART),
-    # The job is requeued under its id within 20 s, on one of its nodes and a new one; the old run's epilog is late.
+    # The job is requeued under its id within 20 s, on one old and one new node; the old run's epilog is late.
     Situation(
         "requeued_elsewhere",
         [*(exits(ALL, SIGTERM), wait(15.0), starts(N0, 2), starts(slice(4, 12), 1)), *(wait(10.0), ended("PREEMPTED"))],
         nodes=3,
     ),
-    # The job fails and is started anew by its launcher three times, and goes on.
+    # The job fails and its launcher restarts it three times; then it goes on.
     Situation("fails_again_and_again", [*RESTART, wait(120.0)] * 3),
-    # A rank fails and torchrun, which has restarts left, starts all anew after 28 s.
+    # A rank fails and torchrun, which has restarts left, restarts all ranks after 28 s.
     Situation("torchrun_starts_anew", [anew(0, 2), exits(1, code=1), tears_down(), wait(28.0), anew(1, 2)]),
-    # A rank fails and torchrun says that it has restarts left, but ends.
+    # A rank fails and torchrun, which says that it has restarts left, ends.
     Situation(
         "torchrun_gives_up", [anew(0, 2), exits(1, code=1), tears_down()], {"RankDead 1 n0 fail info": Due(715, 745)}
     ),
-    # A rank crashes; 80 s later the job begins anew on a node of its and another one, which takes minutes.
+    # A rank crashes; 80 s later the job starts again on one old and one new node, which takes minutes.
     Situation(
         "anew_and_slowly",
         [exits(1, SIGSEGV), tears_down(), wait(80.0), starts(N0, 1), wait(200.0), starts(N1, 2)],
@@ -114,13 +114,13 @@ RESTARTS = (
         [exits(1, SIGSEGV), tears_down(), wait(60.0), starts()],
         {"RankDead 1 n0 crash": Due(0, 22, 60)},
     ),
-    # A launcher starts all ranks anew; eleven minutes later a rank is killed.
+    # A launcher restarts all ranks; eleven minutes later a rank is killed.
     Situation(
         "death_after_a_restart", [*RESTART, wait(660.0), exits(5, SIGKILL)], {"RankDead 5 n1 killed": Due(680, 710)}
     ),
-    # A rank that left with status 1 is started anew in its place within five seconds, the others go on.
+    # A rank that exited with status 1 is restarted within five seconds, while the others go on.
     Situation("one_rank_begins_anew", [exits(5, code=1), wait(4.0), starts(5)]),
-    # Preempted with a status and requeued on its nodes, twice, 20 minutes apart; one node alone has the word.
+    # Preempted with a status and requeued on its nodes, twice, 20 minutes apart; only one node has the record.
     Situation(
         "preempted_twice",
         [exits(ALL, code=1), wait(2.0), ended("PREEMPTED", 1), wait(18.0), starts(), wait(1300.0)] * 2,
@@ -138,14 +138,14 @@ RESTARTS = (
         [*REQUEUED, wait(240.0), loses_power(1), HANG, wait(300.0)],
         {"NodeLost n1": Due(278, 318)},
     ),
-    # The only rank of a node is killed and its peers fail; torchrun, which has restarts left, starts all anew.
+    # The only rank of a node is killed and its peers fail; torchrun, which has restarts left, restarts all.
     Situation(
         "killed_with_restarts_left",
         [anew(0, 2), exits(1, SIGKILL), wait(5.0), exits(RUNNING, code=1), wait(20.0), anew(1, 2)],
         nodes=3,
         per_node=1,
     ),
-    # A rank crashes; a minute later torchrun starts all anew on two of three nodes, as a job of eight.
+    # A rank crashes; a minute later torchrun restarts all on two of three nodes, as a job of eight.
     Situation(
         "restarts_without_its_last_node",
         [exits(9, SIGSEGV), tears_down(), wait(60.0), job(world=8), starts(slice(8)), wait(300.0)],

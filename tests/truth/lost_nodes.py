@@ -1,4 +1,4 @@
-"""Nodes that lose power, are cut off, replaced or renamed while a job runs there."""
+"""Nodes that lose power, are cut off, replaced or renamed while a job runs on them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from steps import ALL, HANG, N0, N1, RUNNING, boots, ended, exits, job, loses_po
 
 
 def renamed(play: Play) -> None:
-    """Prometheus has another name for a node from now on."""
+    """Rename a node in Prometheus."""
     play.site.rename(play.nodes[1], "m1")
 
 
 def back_after(seconds: float, *, disk: bool = True) -> tuple[Step, ...]:
-    """A node loses power and is back later; its job waits and its user cancels it five minutes after that."""
+    """Return the steps: a node loses power and boots later; its job waits, and is cancelled five minutes later."""
     cancel = (exits(RUNNING, SIGTERM), ended("CANCELLED", 0), wait(120.0))
     return (*POWER, wait(seconds), boots(1, disk=disk), wait(300.0), *cancel)
 
 
 def ended_after(seconds: float) -> tuple[Step, ...]:
-    """A node loses power; the launcher notices that later and ends the other ranks by SIGTERM."""
+    """Return the steps: a node loses power; the launcher ends the other ranks by SIGTERM later."""
     return (*POWER, wait(seconds), exits(N0, SIGTERM), wait(300.0))
 
 
@@ -50,7 +50,7 @@ SITUATIONS = (
     ),
     # A node loses power and its job waits for 25 minutes.
     Situation("power_for_long", [*POWER, wait(1500.0)], LOST),
-    # A node without a disk loses power and is back after ten minutes without any record of the job, which waits.
+    # A node without a disk loses power and boots ten minutes later without any record of the job, which waits.
     Situation("power_and_diskless_boot", [*POWER, wait(600.0), boots(1, disk=False), wait(200.0)], LOST),
     # The only node of a job loses power and does not come back; another node idles.
     Situation(
@@ -60,14 +60,14 @@ SITUATIONS = (
         nodes=1,
         idle=1,
     ),
-    # A node loses power and is no target any more two minutes later; the job waits, and goes on with a new node.
+    # A node loses power and is no longer a target two minutes later; the job waits, and goes on with a new node.
     Situation(
         "node_replaced",
         [*(*POWER, wait(120.0), node(1, is_target=False), wait(200.0)), *(exits(N0, SIGTERM), wait(5.0), *ON_NEW_NODE)],
         {"NodeLost n1": Due(20, 60, 320, 260)},
         idle=1,
     ),
-    # A node is cut off for 40 s; later its ranks leave, the job goes on without them, and the node is switched off.
+    # A node is cut off for 40 s; later its ranks exit, the job goes on without them, and the node is switched off.
     Situation(
         "cut_off_then_ranks_leave",
         [*misses(1, seconds=40.0), wait(100.0), exits(N1), job(world=4), wait(1000.0), loses_power(1)],
@@ -93,7 +93,7 @@ SITUATIONS = (
         [*POWER, wait(12.0), exits(N0, SIGABRT), wait(300.0), boots(1), wait(900.0)],
         {"NodeLost n1": Due(20, 60, 200, 1000)},
     ),
-    # A node is cut off for three minutes; all ranks abort 20 s after that began. Then its agent shows its exits.
+    # A node is cut off for three minutes; all ranks abort 20 s after the cut. Then its agent exports its exits.
     Situation(
         "cut_off_and_abort",
         [node(1, answers=False), HANG, wait(20.0), exits(ALL, SIGABRT), wait(160.0), node(1, answers=True)],
@@ -141,7 +141,7 @@ SITUATIONS = (
     Situation("power_while_the_job_goes_on", [loses_power(1), wait(300.0)], LATE),
     # A node loses power while its job is being cancelled.
     Situation("power_in_an_end", [exits(N0, SIGTERM), loses_power(1), ended("CANCELLED", 0)]),
-    # Prometheus reaches one of two nodes no more; 30 s later a rank of that node crashes and peers raise.
+    # Prometheus can no longer reach one of two nodes; 30 s later a rank of that node crashes and peers raise.
     Situation(
         "death_in_an_outage",
         [
@@ -152,7 +152,7 @@ SITUATIONS = (
     ),
     Situation("ended_by_its_launcher_after_15_seconds", ended_after(15.0), LATE),
     Situation("ended_by_its_launcher_after_60_seconds", ended_after(60.0), {"NodeLost n1": Due(20, 195)}),
-    # An agent is away for good and its job goes on; an hour later a rank of another node is killed.
+    # An agent ends for good and its job goes on; an hour later a rank of another node is killed.
     Situation(
         "killed_long_after_an_agent_went",
         [node(1, refuses=True, answers=False), wait(4000.0), exits(1, SIGKILL), HANG],

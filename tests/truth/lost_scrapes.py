@@ -1,4 +1,4 @@
-"""Scrapes that fail, come twice or late, and agents that are away: no alert begins or ends by that."""
+"""Scrapes that fail, are late or doubled, and agents that are down: they start and end no alert."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ KILLED = {f"{DEAD} killed": Due(15, 35)}
 
 
 def upgraded(number: int) -> tuple[Step, ...]:
-    """An agent restarts with its checkpoint after 20 s."""
+    """Return the steps: an agent restarts with its checkpoint after 20 s."""
     back = (agent_restarts(number), node(number, refuses=False), wait(20.0))
     return (node(number, refuses=True), *misses(number, seconds=20.0), *back)
 
 
 SITUATIONS = (
-    # An agent is down for 100 s, its node and job go on.
+    # An agent is down for 100 s, while its node and job go on.
     Situation("agent_away", [AWAY, *misses(1, seconds=100.0)]),
-    # The agent of a dead rank's node is killed and comes back with its checkpoint.
+    # The agent of a dead rank's node is killed and restarts with its checkpoint.
     Situation(
         "agent_restarts_in_a_death",
         [exits(5, SIGSEGV), wait(40.0), AWAY, *misses(1, seconds=11.0), agent_restarts(1)],
         CRASH,
     ),
-    # Scrapes of every node fail now and then while a page is open.
+    # Scrapes of every node fail at intervals while a page is open.
     Situation(
         "scrapes_fail_in_a_death",
         [exits(5, SIGSEGV), *(step for number in (0, 1, 0, 1, 1, 0) for step in (wait(24.0), *misses(number)))],
@@ -44,7 +44,7 @@ SITUATIONS = (
     Situation("node_misses_a_scrape", misses(1)),
     # Prometheus reaches no node for two minutes while nothing happens.
     Situation("all_cut_off", misses(0, 1, seconds=120.0)),
-    # An agent is killed and starts without its checkpoint while a rank of another node is dead.
+    # An agent is killed and restarts without its checkpoint while a rank of another node is dead.
     Situation(
         "agent_without_checkpoint",
         [exits(1, SIGSEGV), wait(40.0), AWAY, *misses(1, seconds=11.0), agent_restarts(1, checkpoint=False)],
@@ -64,23 +64,23 @@ SITUATIONS = (
     ),
     # One scrape in twenty fails while all ranks leave with status 0, and after a cancel.
     Situation("end_with_scrapes_lost", [loses_scrapes(0.05), exits(ALL, every=1.0), wait(601.0)]),
-    # Prometheus is away for 100 s; a rank crashes in that time and torchrun ends the others.
+    # Prometheus is down for 100 s; a rank crashes in that time and torchrun ends the others.
     Situation(
         "away_at_the_death",
         [CUT_OFF, wait(30.0), exits(5, SIGSEGV), tears_down(), wait(70.0), REACHED],
         {f"{DEAD} crash": Due(100, 130)},
     ),
-    # Prometheus is away for 100 s; the job ends in that time.
+    # Prometheus is down for 100 s; the job ends in that time.
     Situation(
         "away_at_the_end", [node(0, 1, answers=False), wait(30.0), exits(ALL), wait(70.0), node(0, 1, answers=True)]
     ),
-    # Each agent is started anew with its checkpoint, 20 s away, while the job runs; then a rank is killed.
+    # Each agent restarts with its checkpoint after 20 s, while the job runs; then a rank is killed.
     Situation(
         "agents_upgraded_one_by_one",
         [*upgraded(0), *upgraded(1), wait(120.0), exits(5, SIGKILL)],
         {f"{DEAD} killed": Due(215, 240)},
     ),
-    # An agent is down for 30 s; in that time a rank of its node is killed, how is not known later. The others wait.
+    # An agent is down for 30 s; in that time a rank of its node is killed, with an unknown status. The others wait.
     Situation(
         "job_dies_while_its_agent_is_away",
         [

@@ -1,7 +1,6 @@
-"""What happens to a job on a simulated site, and which alerts must fire. No other alert may fire.
+"""Events of a job on a simulated site, and the alerts that must fire. No other alert may fire.
 
-Times are seconds after ``EVENT``.
-"""
+Times are seconds after ``EVENT``."""
 
 from __future__ import annotations
 
@@ -13,14 +12,13 @@ from typing import NamedTuple
 from site_of_agents import Job, Node, Rank, Site
 
 EVENT = 670.0
-"""When it happens, in seconds after the job's start: 10 s after a scrape every 15 s, at the time of one every 5 s."""
+"""The event's time, in seconds after the job's start: 10 s after a scrape every 15 s, and at a scrape every 5 s."""
 
 
 class Due(NamedTuple):
-    """An alert that must fire. It begins between ``after`` and ``by``, and fires without a gap until ``until``.
+    """An alert that must fire. It starts between ``after`` and ``by``, and fires without a gap until ``until``.
 
-    It ends at most ``gone`` seconds after ``until``. ``until`` None: it fires until the end of the test.
-    """
+    It ends at most ``gone`` seconds after ``until``. ``until`` None: it fires until the end of the test."""
 
     after: float
     by: float
@@ -46,7 +44,7 @@ class Play:
         self.borrowers: list[Rank] = []
 
     def add_cluster(self) -> Job:
-        """Add a second cluster, with nodes of the same names and a job of the same id, which runs well."""
+        """Add a second cluster, with nodes of the same names and a healthy job of the same id."""
         other = Site(self.site.interval, cluster="c2")
         self.sites.append(other)
         nodes = [other.node(name) for name in self.site.nodes]
@@ -61,7 +59,7 @@ class Play:
 
     @property
     def ranks(self) -> list[Rank]:
-        """The job's ranks by number."""
+        """Return the job's ranks by number."""
         return self.job.ranks
 
     def run(self, seconds: float) -> None:
@@ -71,15 +69,14 @@ class Play:
 
 
 Step = Callable[[Play], object]
-"""Something that happens, as steps.py makes it."""
+"""An event, as steps.py makes it."""
 
 
 class Situation(NamedTuple):
-    """What happens, on how many nodes with how many ranks each, and which alerts are due.
+    """The events, the numbers of nodes and of ranks on each, and the expected alerts.
 
     A key of ``due`` is alert, rank, node and class, and "info" if it is no page. ``idle``: further nodes, without ranks
-    of the job. ``warm_up``: how long the job has run. ``proven``: the scheduler proves that the ranks are the job's.
-    """
+    of the job. ``warm_up``: the job's age. ``proven``: the scheduler proves that the ranks are the job's."""
 
     name: str
     steps: Iterable[Step]
@@ -91,6 +88,6 @@ class Situation(NamedTuple):
     proven: bool = True
 
     def happens(self, play: Play) -> None:
-        """Let it happen."""
+        """Run the steps."""
         for step in self.steps:
             step(play)

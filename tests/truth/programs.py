@@ -1,4 +1,4 @@
-"""Programs of deploy/ as modules: they are in no package."""
+"""Programs of deploy/ as modules, because they are in no package."""
 
 from __future__ import annotations
 
@@ -18,4 +18,4 @@ def load_program(path: Path) -> ModuleType:
 
 
 build = load_program(DEPLOY / "build.py")
-"""What makes the rules."""
+"""The program that builds the rules."""

@@ -1,4 +1,4 @@
-"""What rules make of a site: its scrapes as promtool's input, its firing alerts as promtool's output."""
+"""Rules for a site: its scrapes as promtool's input, its firing alerts from promtool's output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from programs import DEPLOY, build
 from site_of_agents import Series, Site
 
 JUDGED = {"deaths.yml"}
-"""The rule files that the table of truth judges."""
+"""The rule files that the table of truth tests."""
 REFUSED_SECONDS, TIMEOUT_SECONDS = 0.001, 4.0
 READ = frozenset(
     {
@@ -28,16 +28,16 @@ READ = frozenset(
 """The families that rules on deaths read."""
 PROMTOOL = Path("promtool")
 VMALERT_TOOL = Path(__file__).parents[2] / ".cache/victoria-metrics/trixie/usr/bin/vmalert-tool"
-"""VictoriaMetrics' counterpart of promtool: rules by MetricsQL."""
+"""VictoriaMetrics's counterpart of promtool: rules by MetricsQL."""
 _TIME = re.compile(r"time: (\w+),")
 _LABEL = re.compile(r'(\w+)=\\?"((?:[^"\\]|\\.)*?)\\?"')
 
 Firing = dict[str, str]
-"""The labels of an alert that fires."""
+"""The labels of a firing alert."""
 
 
 def built(interval: int, *, worst_order: bool) -> dict[str, str]:
-    """Return rule files for an interval, by name. ``worst_order``: rules see what others gave a round ago."""
+    """Return rule files for an interval, by name. ``worst_order``: rules read what others recorded a round ago."""
     thresholds = {**build.read_thresholds(DEPLOY / "thresholds.yml", None), "interval": f"{interval}s"}
     files = build.build({path.name: path.read_text() for path in (DEPLOY / "sources").glob("*.yml")}, thresholds)
     return {name: _reversed(text) if worst_order else text for name, text in files.items() if name in JUDGED}
@@ -51,13 +51,13 @@ def _reversed(text: str) -> str:
 def firing(
     sites: Sequence[Site], rules: list[Path], scratch: Path, step: int = 5, ruler: Path = PROMTOOL
 ) -> dict[int, list[Firing]]:
-    """Return the alerts that fire at each time, every ``step`` seconds, as ``ruler`` evaluates ``rules``."""
+    """Return the firing alerts at each time, every ``step`` seconds, as ``ruler`` evaluates ``rules``."""
     end = int(max(max(pages) for site in sites for pages in site.scrapes.values()))
     questions = [
         {
             "expr": 'ALERTS{alertstate="firing"}',
             "eval_time": f"{time}s",
-            "exp_samples": [{"labels": '{is="none"}', "value": 0}],  # then it prints what there is
+            "exp_samples": [{"labels": '{is="none"}', "value": 0}],  # promtool then prints the real ones
         }
         for time in range(0, end, step)
     ]
@@ -70,7 +70,7 @@ def firing(
 
 
 def texts(sites: Sequence[Site], rules: list[Path], scratch: Path, alert: str, at: int, step: int = 5) -> str:
-    """Return what promtool says of an alert's labels and annotations at a time: it expects none, and prints all."""
+    """Return promtool's output about an alert's labels and annotations at a time: it expects none, and prints all."""
     end = int(max(max(pages) for site in sites for pages in site.scrapes.values()))
     test = {
         "interval": f"{step}s",
@@ -112,7 +112,7 @@ def _input(site: Site, end: int, step: int) -> Iterable[dict[str, str]]:
 
 
 def _values(values: dict[int, float], times: Iterable[int]) -> Iterable[str]:
-    """One word a time: the value, `stale` where the series has just gone, `_` while it is not there."""
+    """Yield one word a time: the value, `stale` at the end of the series, `_` without a sample."""
     was_there = False
     for time in times:
         if time in values:

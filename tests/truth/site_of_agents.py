@@ -1,9 +1,8 @@
-"""A made-up site of several nodes, played through the agents' real code, and what a Prometheus would scrape of it.
+"""A simulated site of several nodes, played through the agents' real code, and the scrapes of a Prometheus.
 
-What happens is processes, exit statuses, records, a scheduler's word, faults of scrapes, agents and machines; never a
+Its events are processes, exit statuses, records, a scheduler's record, faults of scrapes, agents and machines; never a
 verdict and never a series. Time moves by ``Site.run``: at each second every agent looks, at each scrape interval every
-page is rendered.
-"""
+page is rendered."""
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from agent.ranks.rank.facts import Owner, ProcessFacts
 
 EPOCH = 1_700_000_000.0
 UPTIME = 10_000.0
-"""How long each machine has run when a site begins."""
+"""The uptime of each machine at a site's start."""
 TICKS_PER_SECOND = 100
 
 Series = tuple[str, tuple[tuple[str, str], ...]]
@@ -39,16 +38,16 @@ class NodeClock:
         self.booted = -UPTIME
 
     def monotonic(self) -> float:
-        """Seconds since the boot."""
+        """Return the seconds since the boot."""
         return (self._site.now - self.booted) * (1.0 + self.drift)
 
     def time(self) -> float:
-        """Seconds since the epoch, as this node has them."""
+        """Return the seconds since the epoch by this node's clock."""
         return EPOCH + self._site.now * (1.0 + self.drift) + self.skew
 
 
 class Node:
-    """One machine: its processes, its agent, and what of it a Prometheus sees."""
+    """One machine: its processes, its agent, and its pages for Prometheus."""
 
     def __init__(self, site: Site, name: str, skew: float, drift: float) -> None:
         self.site = site
@@ -60,9 +59,9 @@ class Node:
         self.refuses = False
         self.is_target = True
         self.is_doubled = False
-        """Two targets are this node."""
+        """Whether the node is scraped as two targets."""
         self.is_old = False
-        """Its agent has no series by job."""
+        """Whether its agent has no series by job."""
         self.running: dict[ProcessKey, Rank] = {}
         self.agent_started = self.clock.monotonic()
         self._pid = 100
@@ -70,7 +69,7 @@ class Node:
         self._before: Mapping[str, RanBefore] = {}
 
     def start(self, rank: Rank) -> ProcessKey:
-        """Start a process of this rank now."""
+        """Start a process of this rank."""
         self._pid += 1
         key = ProcessKey(self._pid, int(self.clock.monotonic() * TICKS_PER_SECOND))
         owner = Owner("user", str(rank.job.uid))
@@ -86,12 +85,12 @@ class Node:
         return key
 
     def end(self, key: ProcessKey, status: ExitStatus | None) -> None:
-        """Let a process end now."""
+        """End a process."""
         del self.running[key]
         self.table.observe_exit(key, status)
 
     def look(self) -> None:
-        """Let the agent look: the ranks with records have just completed an operation."""
+        """Let the agent look, after the ranks with records have completed an operation."""
         if not self.runs:
             return
         for key, rank in self.running.items():
@@ -102,7 +101,7 @@ class Node:
         self._before = self.table.liveness.running(self.table.running().values())
 
     def restart_agent(self, *, checkpoint: bool = True) -> None:
-        """Kill the agent and start another one, with its checkpoint or without."""
+        """Kill the agent and start another one, with or without its checkpoint."""
         section = self.table.dump()
         self.table = RankTable(self.clock, self.name)
         self.agent_started = self.clock.monotonic()
@@ -121,7 +120,7 @@ class Node:
         self.running.clear()
 
     def boot(self, *, disk: bool = True) -> None:
-        """Start the machine again; with a disk its agent knows what the file of the boot before says."""
+        """Boot the machine; with a disk its agent reads the previous boot's file."""
         self.runs = self.answers = True
         self.clock.booted = self.site.now - 60.0
         self.table = RankTable(self.clock, self.name)
@@ -131,13 +130,13 @@ class Node:
         self.table.tick()
 
     def page(self) -> dict[Series, float] | None:
-        """What a scrape gets now; None when it fails."""
+        """Return the page of a scrape; None if the scrape fails."""
         if not self.answers:
             return None
         if self.is_old:
             return {}
         age = self.clock.monotonic() - self.agent_started
-        own: dict[Series, float] = {("rankwatch_start_age_seconds", ()): age}  # the daemon's, not the table's
+        own: dict[Series, float] = {("rankwatch_start_age_seconds", ()): age}  # the daemon's series, not the table's
         return own | {
             (metric.family.name, tuple(zip(metric.family.labels, labels, strict=True))): value
             for metric in families(self.table.timed_snapshot())
@@ -146,7 +145,7 @@ class Node:
 
 
 class Rank:
-    """One rank of a job and the process that it is now; ``key`` None while none runs."""
+    """One rank of a job and its current process; ``key`` is None while none runs."""
 
     def __init__(self, job: Job, number: int, node: Node) -> None:
         self.job = job
@@ -155,19 +154,19 @@ class Rank:
         self.key: ProcessKey | None = node.start(self)
 
     def exit(self, signal: int = 0, code: int = 0, *, oom: bool = False, known: bool = True) -> None:
-        """Let it end now."""
+        """End the rank."""
         if self.key is not None and self.key in self.node.running:
             self.node.end(self.key, ExitStatus(known, signal, code, oom) if known else None)
         self.key = None
 
     def start(self, node: Node | None = None) -> None:
-        """Start the job again, on another node if one is named."""
+        """Start the rank again, on ``node`` if given."""
         self.node = node or self.node
         self.key = self.node.start(self)
 
 
 class Job:
-    """A job over nodes, as many ranks on each. Not ``proven``: its user says that it is the job ``name``."""
+    """A job on nodes, with equally many ranks on each. Not ``proven``: its user claims to be the job ``name``."""
 
     def __init__(
         self,
@@ -188,11 +187,11 @@ class Job:
         self.is_proven = proven
         self.world = world or per_node * len(nodes)
         self.restarts: tuple[int, int] | None = None
-        """How often torchrun restarted the ranks, and how often it would."""
+        """How often torchrun has restarted the ranks, and its limit."""
         self.ranks = [Rank(self, number, nodes[number // per_node]) for number in range(per_node * len(nodes))]
 
     def environment(self, rank: int) -> dict[str, str]:
-        """What its launcher sets."""
+        """Return the variables that the rank's launcher sets."""
         variables = {"MASTER_ADDR": "head", "MASTER_PORT": "29500", "SLURM_JOB_ID": self.name}
         variables |= {"RANK": str(rank), "WORLD_SIZE": str(self.world)}
         if self.restarts is not None:
@@ -201,16 +200,15 @@ class Job:
         return variables
 
     def running(self) -> list[Rank]:
-        """The ranks that run."""
+        """Return the running ranks."""
         return [rank for rank in self.ranks if rank.key is not None and rank.key in rank.node.running]
 
     def tear_down(
         self, seconds: float = 0.5, kill_wait: float = 30.0, stay: Iterable[int] = (), kill: Iterable[int] | None = None
     ) -> None:
-        """What a launcher does after a death: SIGTERM to all others, SIGKILL to those that stay, after KillWait.
+        """End the other ranks as a launcher does: SIGTERM to all, SIGKILL after KillWait to those that stay.
 
-        ``kill``: those of them that it kills, if not all.
-        """
+        ``kill``: those that it kills, if not all."""
         stubborn = set(stay)
         for rank in self.running():
             self.site.run(seconds / self.world)
@@ -223,13 +221,13 @@ class Job:
                     rank.exit(SIGKILL)
 
     def ended(self, state: str, nodes: Iterable[Node] = ()) -> None:
-        """The scheduler's word on these nodes, or on each of the job's."""
+        """Record the job's end by the scheduler on these nodes, or on each node of the job."""
         for node in nodes or {rank.node for rank in self.ranks}:
             node.table.observe_job_ends([JobEnd(self.name, 0.0, node.clock.time(), state)])
 
 
 class Site:
-    """Nodes that a Prometheus scrapes every ``interval`` seconds; ``scrapes`` holds what it got, by node and time."""
+    """Nodes that a Prometheus scrapes every ``interval`` seconds; ``scrapes``: its pages by node and time."""
 
     def __init__(
         self,
@@ -253,7 +251,7 @@ class Site:
         return self.nodes[name]
 
     def rename(self, node: Node, name: str) -> None:
-        """Scrape a node under another name from now on."""
+        """Scrape a node under another name."""
         del self.nodes[node.name]
         node.name = name
         self.nodes[name] = node
@@ -269,7 +267,7 @@ class Site:
             node.table.judge_changed()
 
     def seen(self, name: str, time: float) -> dict[tuple[str, ...], float]:
-        """The samples of a family in the scrapes at this time: label values, the node's name first."""
+        """Return the samples of a family in the scrapes at this time, by label values with the node's name first."""
         series = {}
         for node, pages in self.scrapes.items():
             for (family, labels), value in (pages.get(time) or {}).items():
@@ -278,7 +276,7 @@ class Site:
         return series
 
     def _steps(self, until: float) -> Iterator[tuple[float, Callable[[], None]]]:
-        """The looks and scrapes due up to this time, in order."""
+        """Yield the looks and scrapes that are due up to this time, in order."""
         due: list[tuple[float, int, Callable[[], None]]] = []
         for second in range(int(self.now) + 1, int(until) + 1):
             due += [(float(second), 0, node.look) for node in self.nodes.values()]

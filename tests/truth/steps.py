@@ -1,4 +1,4 @@
-"""The steps that situations consist of. ``ranks``: a number, a slice of the job's ranks, or all that run."""
+"""The steps of situations. ``ranks``: a number, a slice of the job's ranks, or None for all that run."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ N1 = slice(4, 8)
 
 
 def of(play: Play, ranks: int | slice | None) -> list[Rank]:
-    """The ranks that a step names."""
+    """Return the ranks of a step."""
     if ranks is None:
         return play.job.running()
     return play.ranks[ranks] if isinstance(ranks, slice) else [play.ranks[ranks]]
 
 
 def in_steps(play: Play, ranks: int | slice | None, every: float) -> Iterator[Rank]:
-    """The ranks, one after the other, with a pause between two."""
+    """Yield the ranks one after the other, with a pause between two."""
     for number, rank in enumerate(of(play, ranks)):
         if every and number:
             play.run(every)
@@ -31,7 +31,7 @@ def in_steps(play: Play, ranks: int | slice | None, every: float) -> Iterator[Ra
 
 
 def wait(seconds: float) -> Step:
-    """Time passes."""
+    """Let time pass."""
     return lambda play: play.run(seconds)
 
 
@@ -44,7 +44,7 @@ def exits(
     known: bool = True,
     every: float = 0,
 ) -> Step:
-    """Ranks end, all at once or one after the other, ``every`` seconds apart."""
+    """End ranks, all at once or one after the other, ``every`` seconds apart."""
 
     def step(play: Play) -> None:
         for rank in in_steps(play, ranks, every):
@@ -54,7 +54,7 @@ def exits(
 
 
 def starts(ranks: int | slice = ALL, node: int | None = None) -> Step:
-    """Ranks start again, on another node if one is named."""
+    """Start ranks again, on ``node`` if given."""
 
     def step(play: Play) -> None:
         for rank in of(play, ranks):
@@ -66,17 +66,17 @@ def starts(ranks: int | slice = ALL, node: int | None = None) -> Step:
 def tears_down(
     seconds: float = 0.5, kill_wait: float = 30.0, stay: Iterable[int] = (), kill: Iterable[int] | None = None
 ) -> Step:
-    """The launcher ends the others (see ``Job.tear_down``)."""
+    """Let the launcher end the other ranks (see ``Job.tear_down``)."""
     return lambda play: play.job.tear_down(seconds, kill_wait, stay, kill)
 
 
 def ended(state: str, *nodes: int) -> Step:
-    """The scheduler says how the job ended, on these nodes or on all."""
+    """Record the scheduler's state of the job's end, on these nodes or on all."""
     return lambda play: play.job.ended(state, [play.nodes[number] for number in nodes])
 
 
 def anew(used: int, allowed: int) -> Step:
-    """Torchrun, which has restarted ``used`` times, restarts all ranks. After (0, n) the job runs for 11 minutes."""
+    """Let torchrun, after ``used`` restarts, restart all ranks. After (0, n) the job runs for 11 minutes."""
 
     def step(play: Play) -> None:
         for rank in play.job.running():
@@ -91,7 +91,7 @@ def anew(used: int, allowed: int) -> Step:
 
 
 def job(**state: object) -> Step:
-    """The job ``progresses`` or does not any more, or has another ``world``."""
+    """Change fields of the job: ``progresses`` or ``world``."""
     return lambda play: vars(play.job).update(state)
 
 
@@ -99,7 +99,7 @@ HANG = job(progresses=False)
 
 
 def node(*numbers: int, **state: bool) -> Step:
-    """Nodes answer or not, refuse, are targets, are doubled or have an old agent from now on."""
+    """Change fields of nodes: whether they reply, refuse, are targets, are doubled or have an old agent."""
 
     def step(play: Play) -> None:
         for number in numbers:
@@ -109,12 +109,12 @@ def node(*numbers: int, **state: bool) -> Step:
 
 
 def misses(*numbers: int, seconds: float = 6.0) -> tuple[Step, ...]:
-    """Scrapes of these nodes fail for a while; the agents go on."""
+    """Let scrapes of these nodes fail for some seconds; the agents go on."""
     return (node(*numbers, answers=False), wait(seconds), node(*numbers, answers=True))
 
 
 def loses_power(*numbers: int) -> Step:
-    """Machines stop at once."""
+    """Stop machines at once."""
 
     def step(play: Play) -> None:
         for number in numbers:
@@ -124,25 +124,25 @@ def loses_power(*numbers: int) -> Step:
 
 
 def boots(number: int, *, disk: bool = True) -> Step:
-    """A machine starts again, with the files of its disk or without."""
+    """Boot a machine, with or without the files of its disk."""
     return lambda play: play.nodes[number].boot(disk=disk)
 
 
 def agent_restarts(number: int, *, checkpoint: bool = True) -> Step:
-    """An agent is killed and another one starts, with its checkpoint or without."""
+    """Kill an agent and start another one, with or without its checkpoint."""
     return lambda play: play.nodes[number].restart_agent(checkpoint=checkpoint)
 
 
 def loses_scrapes(share: float) -> Step:
-    """This share of all scrapes fails from now on."""
+    """Let this share of all scrapes fail."""
     return lambda play: vars(play.site).update(lost_share=share)
 
 
 def borrows(ranks: int = 2, world: int | None = None) -> Step:
-    """Another user starts processes on the third node that claim to be ranks of the job."""
+    """Let another user start processes on the third node that claim to be ranks of the job."""
     return lambda play: play.borrow(2, ranks, world)
 
 
 def borrower_exits(rank: int, signal: int) -> Step:
-    """One of the other user's processes ends."""
+    """End one of the other user's processes."""
     return lambda play: play.borrowers[rank].exit(signal)

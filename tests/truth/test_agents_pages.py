@@ -1,4 +1,4 @@
-"""What agents say of exits and jobs, by the scraper's clock, whatever the nodes' clocks and faults are."""
+"""The agents' series of exits and jobs, by the scraper's clock, for any clock errors and faults of the nodes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ EXITS = "rankwatch_exit_age_seconds"
 
 
 def exits(site: Site, time: float) -> dict[tuple[str, str, str], float]:
-    """When each lead exit was, by the scraper's clock, by node, rank and class; -1 for a retracted one."""
+    """Return the time of each lead exit by the scraper's clock, by node, rank and class; -1 if retracted."""
     seen = site.seen(EXITS, time)
     return {(node, w[1], w[5]): age if age < 0 else time - age for (node, *w), age in seen.items()}
 
 
 def site_of(seed: int = 0, interval: float = 5.0) -> tuple[Site, Job]:
-    """A site, off by what the seed gives, and one job that has run for 100 s."""
+    """Return a site with the clock errors of a seed, and a job that has run for 100 s."""
     play = Play(seed, Situation("", (), warm_up=100.0), interval)
     return play.site, play.job
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_crash_and_its_teardown(seed: int) -> None:
-    """A crash leads on its node, the first SIGTERM on each; scraped times are right to 2.1 s."""
+    """A crash is its node's lead exit, the first SIGTERM the other's; scraped times are exact to 2.1 s."""
     site, job = site_of(seed=seed)
     at = site.now
     job.ranks[1].exit(SIGSEGV)
@@ -40,7 +40,7 @@ def test_a_crash_and_its_teardown(seed: int) -> None:
 
 @pytest.mark.parametrize("interval", [5.0, 10.0, 15.0, 30.0])
 def test_a_kill_while_peers_live(interval: float) -> None:
-    """A SIGKILL leads as `killed` while the others wait, and these still count as live."""
+    """While the others wait, a SIGKILL is a lead exit of class `killed`, and the others still count as live."""
     site, job = site_of(interval=interval)
     job.ranks[5].exit(SIGKILL)
     site.run(120.0)
@@ -49,7 +49,7 @@ def test_a_kill_while_peers_live(interval: float) -> None:
 
 
 def test_a_cancel_with_ranks_that_stay() -> None:
-    """In a cancel SIGTERM leads on each node, the later SIGKILLs on none; the scheduler's record makes it `ok`."""
+    """In a cancel SIGTERM leads on each node, later SIGKILLs on none; the scheduler's record makes the exits `ok`."""
     site, job = site_of()
     job.tear_down(stay={2, 6})
     site.run(10.0)
@@ -126,7 +126,7 @@ def test_a_hang_is_an_age_of_progress() -> None:
 
 
 def test_two_deaths_in_one_minute() -> None:
-    """The second death within a minute leads on its own node."""
+    """The second death within a minute is the lead exit of its own node."""
     site, job = site_of()
     job.ranks[0].exit(SIGSEGV)
     site.run(20.0)

@@ -1,4 +1,4 @@
-"""All situations, with the alerts that are due. docs/ends.md describes them."""
+"""All situations, with the expected alerts. docs/ends.md describes them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How ranks end under test."""
+"""The ways in which ranks end in tests."""
 
 from __future__ import annotations
 

@@ -10,11 +10,11 @@ import torch
 import torch.distributed as dist
 
 WORLD_HASH = 0x1234567890ABCDEF
-DESCRIPTION_BYTES = 4096  # More than a rank's description has
+DESCRIPTION_BYTES = 4096  # Longer than a rank's description
 
 
 def run_ras(program: str, library: str, layout: str) -> None:
-    """Load the library and meet all ranks; ``program``, rasrank.c as a library, takes standard input and output."""
+    """Load the library and join all ranks; ``program``, rasrank.c as a library, uses standard input and output."""
     pipes = os.pipe(), os.pipe()
     (commands, tell), (answers, says) = pipes
     os.dup2(commands, 0)

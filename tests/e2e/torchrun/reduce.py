@@ -1,9 +1,8 @@
-"""A rank under torchrun, in a group of gloo: `reduce.py ORDERS reduces|waits`.
+"""A rank under torchrun, in a gloo group: `reduce.py ORDERS reduces|waits`.
 
-The file ORDERS/RANK says how it ends; once there is ORDERS/end all ranks return. Until then it reduces, or waits, as
-in a collective of NCCL that a peer has left. With RASRANK in its environment it loads libnccl too,
-and it opens the device GPU.
-"""
+The file ORDERS/RANK says how it ends; once ORDERS/end exists all ranks return. Until then it reduces, or waits, as in
+an NCCL collective that a peer has left. With RASRANK in its environment it also loads libnccl, and it opens the device
+GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A rank under torchrun: waits for the file GO, then ends as the argument for its job says; only rank 1 misbehaves."""
+"""A rank under torchrun: waits for the file GO, then rank 1 ends as the argument says."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.distributed.elastic.multiprocessing.errors import record
 
 @record
 def main() -> None:
-    """Wait, then end; in a restarted run wait for good."""
+    """Wait, then end; in a restarted run wait without end."""
     go, how = Path(sys.argv[1]), sys.argv[2]
     while not go.exists() or os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
         time.sleep(0.1)
