@@ -252,7 +252,7 @@ class RankProcess(msgspec.Struct):
         return self.progress_seconds - self.exited_seconds
 
     def ras_silence(self) -> RasSilence | None:
-        """Return the RAS reports without it, marked as contradicted if newer records are a sign of life."""
+        """Return the RAS reports without this process, marked as contradicted if newer records are a sign of life."""
         silence = self.silence
         if silence is None or self.progress_seconds is None:
             return silence
