@@ -33,7 +33,7 @@ def test_the_whole_prometheus_has_the_scrape_jobs() -> None:
     assert agents == scrape["scrape_configs"]
     assert itself["job_name"] == "prometheus"
     [rules] = whole["rule_files"]
-    assert f"{Path(rules).parent} " in (ROOT / "docs/prometheus.md").read_text()
+    assert str(Path(rules).parent) in (ROOT / "docs/prometheus.md").read_text()
 
 
 def test_replicas_of_prometheus_send_equal_alerts() -> None:
