@@ -59,7 +59,7 @@ def test_the_containers_profile_is_the_units() -> None:
 
 @pytest.mark.parametrize("key", ["CapabilityBoundingSet", "AmbientCapabilities"])
 def test_capabilities_of_the_drop_ins(key: str) -> None:
-    """No drop-in has a capability for writes without permission of the file mode."""
+    """No drop-in has a capability that overrides file permissions for writing."""
     assert values(UNIT, key) == [""]
     given = {path.name: values(path, key) for path in DROP_INS if values(path, key)}
     assert given == {"50-other-users.conf": ["CAP_SYS_PTRACE CAP_DAC_READ_SEARCH"], "55-hardware.conf": ["CAP_SYSLOG"]}

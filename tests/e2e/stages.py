@@ -119,7 +119,7 @@ class Stage:
         self.wait(lambda: all(ended() for ended in said), seconds, f"the end of {name}")
 
     def arrived(self, name: str, watch: Watch) -> Arrivals:
-        """Return a watch's notifications of a situation, with their seconds."""
+        """Return a watch's notifications of a situation, with the seconds since its last event."""
         return arrivals(watch.notifications(self.about(name)), self.happened[name])
 
     def notifications_since(self, disturbance: str, watch: Watch) -> Arrivals:

@@ -17,7 +17,7 @@ SHIPPED: dict[str, str] = {}
 DP = "1fa4c2eba3da83"
 """The communicator of all ranks."""
 WAITING_SECONDS = 420
-"""The rates' window of five minutes, and some more."""
+"""Longer than the five-minute window of the rates."""
 
 
 class Verdict(NamedTuple):

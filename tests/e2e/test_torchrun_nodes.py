@@ -26,7 +26,7 @@ ENDED_SECONDS = 60.0
 PAGE_SECONDS = 120.0
 OVER_SECONDS = 180.0
 SEPARATE_STORES = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-"""Without it torchrun 2.13 hangs when a node joins, because that node waits for an address that is never written."""
+"""Without this setting torchrun 2.13 hangs when a node joins: the node waits for an address that is never written."""
 HEAD, OTHER = "10.0.0.10", "10.0.0.11"
 
 

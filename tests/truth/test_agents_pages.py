@@ -25,7 +25,7 @@ def site_of(seed: int = 0, interval: float = 5.0) -> tuple[Site, Job]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_crash_and_its_teardown(seed: int) -> None:
-    """A crash is its node's lead exit, the first SIGTERM the other's; scraped times are exact to 2.1 s."""
+    """A crash is its node's lead exit, and the first SIGTERM is the other node's; times are exact to 2.1 s."""
     site, job = site_of(seed=seed)
     at = site.now
     job.ranks[1].exit(SIGSEGV)
@@ -49,7 +49,7 @@ def test_a_kill_while_peers_live(interval: float) -> None:
 
 
 def test_a_cancel_with_ranks_that_stay() -> None:
-    """In a cancel SIGTERM leads on each node, later SIGKILLs on none; the scheduler's record makes the exits `ok`."""
+    """In a cancel only the first SIGTERM is a node's lead exit, and the scheduler's record makes all exits `ok`."""
     site, job = site_of()
     job.tear_down(stay={2, 6})
     site.run(10.0)

@@ -108,7 +108,7 @@ def test_after_a_boot_a_job_has_an_exit_until_it_runs_again() -> None:
 
 
 def test_the_exit_of_a_boot_has_the_user_of_other_exits() -> None:
-    """A reboot exit of a rank in a container names the user; the container is the owner whose limit counts."""
+    """A reboot exit of a rank in a container names the user, but counts against the container's limit."""
     job = Job(ranks=0)
     job.owner = Owner("container", "3f2a9c")
     job.start(0)

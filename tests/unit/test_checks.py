@@ -84,7 +84,7 @@ def test_a_subject_that_is_gone_is_forgotten(book: Book) -> None:
 
 
 def test_levels_told_no_more_are_dropped(book: Book) -> None:
-    """A full report removes the exporter's levels of that check that it lacks; latched faults stay."""
+    """A full report of a check removes the exporter's levels that the report lacks; latched faults stay."""
     book.ledger.of("kernel_log").report(NODE, "filesystem_read_only", CheckState.FAILED)
     book.checks.latch(NODE, "machine_check")
     book.checks.report_all(

@@ -88,7 +88,7 @@ def test_records_of_ended_ranks_are_bounded_by_user() -> None:
 
 
 def test_the_last_job_of_a_user_keeps_more_records() -> None:
-    """The last job of a user keeps MAX_ENDED_OF_JOB records, with those of dead ranks and of the first exit."""
+    """The last job of a user keeps MAX_ENDED_OF_JOB records, among them those of dead ranks and of the first exit."""
     job = [record("1", "ada", float(number)) for number in range(MAX_ENDED_OF_JOB)]
     assert evicted(*job) == []
     assert evicted(*job, record("0", "ada", 0.0)) == [("ada", "0")]

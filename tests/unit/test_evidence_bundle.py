@@ -69,7 +69,7 @@ def test_one_users_crash_loop_costs_no_other_a_bundle(tmp_path: Path) -> None:
 
 
 def test_without_a_place_nothing_is_removed_or_written(tmp_path: Path) -> None:
-    """A new bundle is refused and all files stay if every other bundle is its user's only one and has an open page."""
+    """A new bundle is refused, and all files stay, if every bundle is its user's only one and has an open page."""
     jobs = [str(number) for number in range(4)]
     for job in jobs:
         write(tmp_path, bundle_name(job, 1.7e9, "n1"), {}, summary(job, user=job), 1, jobs)

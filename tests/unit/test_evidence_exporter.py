@@ -197,7 +197,7 @@ async def test_the_bundle_of_a_job_in_trouble_outlives_a_flood(site: Site) -> No
 async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The limit of early looks at failed jobs keeps another user's look."""
+    """At the limit of early looks at failed jobs, another user's look stays."""
     monkeypatch.setattr(processes, "rank_files", lambda *_: {})
     await site.start()
     for number in range(module.MAX_FROZEN + 3):

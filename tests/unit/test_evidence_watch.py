@@ -50,14 +50,14 @@ def test_states_that_are_occasions(looks: list[list[RankView]], occasions: list[
 def test_deaths_that_an_earlier_bundle_covers(
     looks: list[list[RankView]], covered: float, occasions: list[tuple[Occasion, ...]]
 ) -> None:
-    """A rank that was dead at the first look is no occasion if a newer bundle exists; one that was alive always is."""
+    """A rank that was dead at the first look is no occasion if a newer bundle exists; one that dies later always is."""
     watch = TroubleWatch(SILENCE)
     watch.covered["7"] = covered
     assert [watch.look(views, float(at)).occasions for at, views in enumerate(looks)] == occasions
 
 
 def test_hardware_that_fails_under_a_rank_is_an_occasion_once() -> None:
-    """A rank whose hardware fails is an occasion once; a rank whose hardware had failed before is none."""
+    """A rank whose hardware fails is an occasion once, unless the hardware had failed before the first look."""
     watch, struck = TroubleWatch(SILENCE), {RankLabel("7", "1")}
     looks = (struck, struck | {RankLabel("7", "0")}, struck | {RankLabel("7", "0")})
     occasions = [watch.look([view(0), view(1)], float(at), ranks).occasions for at, ranks in enumerate(looks)]
@@ -65,7 +65,7 @@ def test_hardware_that_fails_under_a_rank_is_an_occasion_once() -> None:
 
 
 def test_a_first_abnormal_exit_is_told_at_once() -> None:
-    """A job is failing once a rank exits by a signal or with a code, before any verdict; a normal exit is none."""
+    """A job is failing once a rank ends by a signal or with an error code, before any verdict."""
     watch = TroubleWatch(SILENCE)
     watch.look([view(0), view(1, "8")], 1.0)
     leaver, well = gone(0, "exited"), gone(1, "exited", ExitStatus(known=True), "8")
@@ -74,7 +74,7 @@ def test_a_first_abnormal_exit_is_told_at_once() -> None:
 
 
 def test_silence_longer_than_ever_is_an_occasion_once() -> None:
-    """A rank is silent, once each time, if it completes nothing for longer than the limit and its longest pause."""
+    """A rank that completes nothing for longer than the limit and its longest pause is silent; this counts once."""
     watch, quiet = TroubleWatch(SILENCE), [view(0, progress_seconds=1000.0)]
     assert watch.look(quiet, 1000.0 + SILENCE).occasions == ()
     assert watch.look(quiet, 1001.0 + SILENCE).occasions == (Occasion("7", "silent", "0"),)

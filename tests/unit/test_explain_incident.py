@@ -75,7 +75,7 @@ def test_symptoms_far_apart_are_two_incidents() -> None:
 
 
 def test_gpu_hours_of_a_stop() -> None:
-    """64 GPUs for 305 s cost 5.42 GPU-hours; 900 s since the last checkpoint cost 16; 20 % late for 180 s, 0.64."""
+    """64 GPUs for 305 s cost 5.42 GPU-hours; 900 s since the checkpoint, 16; ranks 20 % late for 180 s, 0.64."""
     known = course(
         Span("late", 820.0, 1000.0),
         Span("died", 1000.0, 1280.0),

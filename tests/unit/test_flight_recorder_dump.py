@@ -121,7 +121,7 @@ def test_labels_are_bounded() -> None:
 
 
 def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit of groups, those in which the rank waits stay, and then the largest."""
+    """Above the limit of groups, groups in which the rank waits stay first, and then the largest groups."""
     monkeypatch.setattr(module, "MAX_GROUPS", 2)
     groups = config("0", "1", "2", "3")
     groups["0"]["ranks"], groups["2"]["ranks"] = "[0]", "[0, 1, 2]"

@@ -218,7 +218,7 @@ def test_a_rank_that_has_left(node: Node) -> None:
 
 
 def test_a_rank_that_no_source_can_see_for(helped: Callable[..., Node]) -> None:
-    """The dump of an exited rank without a known launcher is not searched, least of all below the agent's own root."""
+    """An exited rank's dump is not searched if its launcher is unknown: only the agent's own root is left."""
     helper = Helper()
     node = helped(helper)
     node.kill(node.add_rank(parent=0))

@@ -169,7 +169,7 @@ async def test_an_answer_that_cannot_be_read_fails(target: str, amount: int, sai
 
 
 async def test_memory_is_bounded(bench: Bench) -> None:
-    """Each call may use nearly MEMORY_BYTES; a call that needs more fails, and the body counts."""
+    """Each call may use nearly MEMORY_BYTES; a call that needs more fails, and the body counts as well."""
     margin = 1024 * 1024  # memory of the interpreter itself
     assert len({(await bench.do("take memory", MEMORY_BYTES - margin)).pid for _ in range(3)}) == 1
     assert await bench.fails("take memory", MEMORY_BYTES + margin) == "exited with status 1"

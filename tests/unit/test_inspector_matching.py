@@ -316,5 +316,5 @@ def latest(times: Sequence[int]) -> tuple[int, int] | None:
     ((10_101, 10_000, 10_500), (1, 101)),
 ])  # fmt: skip
 def test_the_last_to_arrive_has_the_shortest_time(times: tuple[int, ...], last: tuple[int, int] | None) -> None:
-    """The member with the shortest time came last, by its difference to the second shortest; a tie names none."""
+    """The member with the shortest time came last; it is late by the difference to the next; a tie has none."""
     assert latest(times) == last

@@ -118,7 +118,7 @@ def test_foreign_files_are_left(tmp_path: Path) -> None:
 
 
 def test_foreign_file_is_claimed_when_held(tmp_path: Path) -> None:
-    """A file is followed once a local process holds it open, and stays so."""
+    """A file is followed once a local process holds it open, and from then on."""
     path = tmp_path / "container-pid1.log"
     path.write_bytes(line(0, hostname="container", pid=1))
     clock = FakeClock()

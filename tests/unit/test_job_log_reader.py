@@ -114,7 +114,7 @@ def held(path: str = "/x", rank: str = "2") -> ClaimedLog:
 def test_what_proves_whose_a_log_is(
     uid: int, name_id: str | None, holds: ClaimedLog | None, path: str, claim: ClaimedLog | None
 ) -> None:
-    """A log is a job's by a writer, the id in its name or its pod's directory, if the job's user or root owns it."""
+    """A log's job comes from its writer, its name's id or its pod's directory, if the job's user or root owns it."""
     known = job(uids=frozenset({1000}), pods=frozenset({POD}))
     assert claimed(path, uid, name_id, holds, {"4711": known}, {"4711": [known]}) == claim
 

@@ -70,7 +70,7 @@ class Log:
     ("mpirun noticed that process rank 6 with PID 1 on node n6 exited on signal 9", {}, UNKNOWN_RANK, "6"),
 ])  # fmt: skip
 def test_whose_a_line_is(line: str, more: dict[str, Any], file_rank: str, rank: str) -> None:
-    """A line's rank comes from its blame, its prefix, the scheduler's task, its process or its file, in this order."""
+    """A line's rank comes from its text, its prefix, the scheduler's task, its process or its file, in this order."""
     log = Log(job(**more)).write(line, rank=file_rank)
     assert {kind[0] for kind in log.shown().events} == {rank}
 

@@ -72,7 +72,7 @@ class Job:
 
 
 def test_ranks_that_live() -> None:
-    """The number of live ranks leaves out a pending SIGKILL, and is 0 for 15 minutes after the last exit."""
+    """The number of live ranks leaves out ranks with a pending SIGKILL; it is 0 for 15 minutes after the last exit."""
     job = Job(ranks=3)
     job.tick(1.0)
     assert job.shown("job_ranks_live") == {(): 3}

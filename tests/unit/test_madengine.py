@@ -239,7 +239,7 @@ def test_results_of_a_table() -> None:
 
 
 def test_the_most_complete_table_counts() -> None:
-    """A job's table with the most results counts; of equal tables that of the first node."""
+    """A job's table with the most results counts, and among equal tables the first node's."""
     filled = (("7", 4, 5), ("7", 1, 2), ("7", 2, 5), ("7", 2, 3), ("8", 0, 0))
     result = most_complete(
         PlacedTable(job_id, node_rank, ResultTable({}, count)) for job_id, node_rank, count in filled

@@ -114,7 +114,7 @@ async def test_an_orphan_at_the_address_is_never_connected_to(node: Node) -> Non
 
 
 async def test_a_job_that_is_truly_missing_is_asked_three_times_and_shown(node: Node) -> None:
-    """If three replies agree, most of the job is missing."""
+    """If most of the job is missing, this is shown once three queries agree."""
     node.replies = [report(3)]
     async with node.exporter() as exporter:
         published = await node.first_query(exporter)

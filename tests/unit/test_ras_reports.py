@@ -206,7 +206,7 @@ def rank_line(number: int, host: str = "10.0.0.1") -> str:
     (rank_line(1).replace("GPU 1", "GPU 1 (NVML 5)"), [("10.0.0.1", 77, 5)]),
 ])  # fmt: skip
 def test_where_a_text_says_that_a_rank_is(line: str, named: list[tuple[str, int, int]]) -> None:
-    """A rank outside its communicator is refused, a host that is no address is empty, and NVML's index comes first."""
+    """A rank outside its communicator is refused, a host that is no address is empty, NVML's index is preferred."""
     assert [rank.place for entry in text(paragraph(0, 0xAB, line)).communicators for rank in entry.named] == named
 
 
