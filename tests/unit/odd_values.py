@@ -60,8 +60,8 @@ def damaged(*bodies: bytes) -> st.SearchStrategy[bytes]:
 def _damaged(draw: st.DrawFn, bodies: Sequence[bytes], spots: Sequence[_Spot]) -> bytes:
     if spots and draw(st.integers(0, 3)):
         body, begin, end = draw(st.sampled_from(spots))
-        kept = body[begin:end] if draw(st.integers(0, 5)) == 0 else b""
-        body = body[:begin] + kept + draw(_REPLACEMENTS) + body[end:]
+        original = body[begin:end] if draw(st.integers(0, 5)) == 0 else b""
+        body = body[:begin] + original + draw(_REPLACEMENTS) + body[end:]
     else:
         body = draw(st.sampled_from(bodies))
     for how in draw(st.lists(st.sampled_from(("cut", "line", "byte")), max_size=2)):

@@ -189,9 +189,9 @@ async def test_the_bundle_of_a_job_in_trouble_outlives_a_flood(site: Site) -> No
         bundle = (bundle_name(job_id, at, "here"), {}, summary(job_id, at, f"user-{user}"))
         limits = (site.config.keep_bundles, site.exporter._watch.troubled)
         await asyncio.to_thread(module.bundle.write, site.folder, *bundle, *limits)
-    kept = await site.summaries()
-    assert (len(kept), [entry.job_id for entry in kept if entry.user == "ann"]) == (users, ["7"])
-    assert "job-0" not in {entry.job_id for entry in kept}
+    summaries = await site.summaries()
+    assert (len(summaries), [entry.job_id for entry in summaries if entry.user == "ann"]) == (users, ["7"])
+    assert "job-0" not in {entry.job_id for entry in summaries}
 
 
 async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(

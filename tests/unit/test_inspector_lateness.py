@@ -34,8 +34,8 @@ def without(directory: Path, scratch: Path, rank: int, share: float) -> Path:
     for path in sorted(directory.glob("*.log")):
         lines = path.read_text().splitlines(keepends=True)
         is_rank = next(json.loads(text)["header"]["rank"] for text in lines if f'"0x{DP}' in text) == rank
-        kept = [text for text in lines if not is_rank or chance.random() >= share]
-        (scratch / path.name).write_text("".join(kept))
+        written = [text for text in lines if not is_rank or chance.random() >= share]
+        (scratch / path.name).write_text("".join(written))
     return scratch
 
 

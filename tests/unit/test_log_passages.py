@@ -96,9 +96,9 @@ def test_a_job_that_floods_leaves_room_to_others(monkeypatch: pytest.MonkeyPatch
     for job in range(2 * MAX_PASSAGES // MAX_PER_JOB):
         log.write(*[CUDA] * MAX_PER_JOB, job_id=f"many-{job}", file=(2, job))
     log.write(CUDA, job_id="last", file=(3, 0))
-    kept = log.passages.of()
-    assert (sum(map(len, kept.values())), len(kept["last"])) == (MAX_PASSAGES, 1)
-    assert min(len(passage) for job_id, passage in kept.items() if job_id != "last") >= MAX_PER_JOB // 2 - 1
+    passages = log.passages.of()
+    assert (sum(map(len, passages.values())), len(passages["last"])) == (MAX_PASSAGES, 1)
+    assert min(len(passage) for job_id, passage in passages.items() if job_id != "last") >= MAX_PER_JOB // 2 - 1
     log.passages.keep({FILE}, {"7"})
     assert log.passages.of().keys() == {"7"}
 

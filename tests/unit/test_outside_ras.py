@@ -41,17 +41,17 @@ TEXT_REPORTS = telling(body for body in REPORTS if b"CL version" in body[:12])
 ME = PublishedProcess(0.0, facts=ProcessFacts(ProcessKey(1, 1), 0.0, 1, "ann", "thread"))
 
 
-def keep(kept: Reports, body: bytes, at: float) -> ReportReading:
+def keep(reports: Reports, body: bytes, at: float) -> ReportReading:
     """Read a reply as in a helper process, keep its report, render it, and name the silent ranks."""
     reading = read(ReadRequest(body.startswith(b"{"), frozenset(range(1, 3000))), body)
     reading = msgspec.msgpack.decode(msgspec.msgpack.encode(reading), type=ReportReading)
     if reading.report is not None:
-        kept.keep(ME, reading.report, at, at)
+        reports.keep(ME, reading.report, at, at)
         hosts = dict(named_here(reading.report, {pid: [ProcessKey(pid, 1)] for pid in (1, 1234)}))
         silences({}, reading.report, [], hosts, (at, at))
         for host in hosts.values():
             memberships(reading.report, host)
-    shown(render_reports({job.job_id: job_report for job, job_report in kept.by_job.items()}))
+    shown(render_reports({job.job_id: job_report for job, job_report in reports.by_job.items()}))
     return reading
 
 
@@ -65,13 +65,13 @@ def test_any_reply_is_a_report_or_a_reason(
     bodies: list[bytes], odd: st.SearchStrategy[bytes], data: st.DataObject
 ) -> None:
     """A damaged report is read or refused; one that is read can be compared and shown."""
-    kept = Reports(Admission())
-    wanted, reading = keep(kept, bodies[0], 1.0), keep(kept, data.draw(odd), 2.0)
+    reports = Reports(Admission())
+    wanted, reading = keep(reports, bodies[0], 1.0), keep(reports, data.draw(odd), 2.0)
     assert (reading.report is None) == bool(reading.error)
     if reading.report is not None:
         names = [reading.report.version, *(communicator.hash for communicator in reading.report.communicators)]
         assert all(len(name) <= 64 and name.isprintable() for name in names)
-    assert keep(kept, bodies[0], 3.0) == wanted
+    assert keep(reports, bodies[0], 3.0) == wanted
 
 
 @pytest.mark.slow

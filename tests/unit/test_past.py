@@ -43,7 +43,7 @@ class Gpus:
         yield rows.metric
 
 
-class Kept:
+class PastBench:
     """A source and its past."""
 
     def __init__(self) -> None:
@@ -65,11 +65,11 @@ class Kept:
 
 async def test_a_column_for_each_time() -> None:
     """Each series has a row with its values, oldest first; a cell is empty if the series was absent."""
-    kept = Kept()
-    kept.step()
-    kept.gpus.heat = {"0": 41.5, "1": 50.0}
-    kept.step()
-    assert await kept.rows() == [
+    bench = PastBench()
+    bench.step()
+    bench.gpus.heat = {"0": 41.5, "1": 50.0}
+    bench.step()
+    assert await bench.rows() == [
         ["series", "22:13:20", "22:13:50"],
         ["rankwatch_heat_celsius{gpu=0}", "40", "41.5"],
         ["rankwatch_heat_celsius{gpu=1}", "", "50"],
@@ -78,30 +78,30 @@ async def test_a_column_for_each_time() -> None:
 
 async def test_five_minutes_are_kept() -> None:
     """The newest steps of five minutes are kept, one per half minute."""
-    kept = Kept()
+    bench = PastBench()
     for number in range(3 * (STEPS + 1)):
-        kept.gpus.heat["0"] = float(number // 3)
-        kept.step(STEP_SECONDS / 3)
-    [_, values] = await kept.rows()
+        bench.gpus.heat["0"] = float(number // 3)
+        bench.step(STEP_SECONDS / 3)
+    [_, values] = await bench.rows()
     assert values[1:] == [str(number) for number in range(1, STEPS + 1)]
 
 
 async def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A source with more series than the limit keeps the first ones."""
     monkeypatch.setattr(module, "MAX_ROWS", 3)
-    kept = Kept()
-    kept.gpus.heat = {str(number): 1.0 for number in range(4)}
-    kept.step()
-    assert len(await kept.rows()) == 1 + 3
+    bench = PastBench()
+    bench.gpus.heat = {str(number): 1.0 for number in range(4)}
+    bench.step()
+    assert len(await bench.rows()) == 1 + 3
 
 
 async def test_a_source_that_fails_costs_its_own_past() -> None:
     """A failed snapshot, or a source that shows nothing, leaves an empty cell; labels do not break lines."""
-    kept = Kept()
-    kept.gpus.heat = {"a\tb\n": 1.0}
-    kept.step()
-    kept.gpus.error = ValueError("broken")
-    kept.step()
-    kept.gpus.error, kept.gpus.is_there = None, False
-    kept.step()
-    assert (await kept.rows())[1] == ["rankwatch_heat_celsius{gpu=a?b?}", "1", "", ""]
+    bench = PastBench()
+    bench.gpus.heat = {"a\tb\n": 1.0}
+    bench.step()
+    bench.gpus.error = ValueError("broken")
+    bench.step()
+    bench.gpus.error, bench.gpus.is_there = None, False
+    bench.step()
+    assert (await bench.rows())[1] == ["rankwatch_heat_celsius{gpu=a?b?}", "1", "", ""]

@@ -141,10 +141,10 @@ def test_the_snapshot_is_one_object_until_something_changes(table: Table) -> Non
     for change in changes:
         before = table.ranks.snapshot()
         assert table.ranks.snapshot() is before
-        kept = (before.ranks[0].process.state, dict(before.running[key].members))
+        earlier = (before.ranks[0].process.state, dict(before.running[key].members))
         change()
         assert table.ranks.snapshot() is not before
-        assert (before.ranks[0].process.state, before.running[key].members) == kept
+        assert (before.ranks[0].process.state, before.running[key].members) == earlier
     after = table.ranks.snapshot()
     assert (after.ranks[0].process.state, list(after.running[key].members.values())) == ("D", [MEMBER])
     with pytest.raises(AttributeError):

@@ -265,10 +265,10 @@ def test_a_communicator_keeps_its_name() -> None:
     first, second, third = (reduced(WORLD, {0: count, 1: 4}) | {"secondary_hash": f"{count}:0"} for count in (5, 6, 7))
     known: Sequence[SavedJob] = ()
     for seconds, groups in enumerate(((first, second), (second,), (third, second), (second, first))):
-        kept = Reports(Admission(), known)
-        kept.keep(PROCESS, read(*groups, names=kept.names(job_of(PROCESS))), seconds, seconds)
-        watches = kept.watches[job_of(PROCESS)]
-        known = msgspec.msgpack.decode(msgspec.msgpack.encode(to_save(kept.watches)), type=list[SavedJob])
+        reports = Reports(Admission(), known)
+        reports.keep(PROCESS, read(*groups, names=reports.names(job_of(PROCESS))), seconds, seconds)
+        watches = reports.watches[job_of(PROCESS)]
+        known = msgspec.msgpack.decode(msgspec.msgpack.encode(to_save(reports.watches)), type=list[SavedJob])
     assert {name: (w.since_seconds, w.reports) for name, w in watches.items()} == {
         "0xa0": (0.0, 2), "0xa0-dcd7aee5": (0.0, 4), "0xa0-dd15c4d2": (2.0, 1)
     }  # fmt: skip

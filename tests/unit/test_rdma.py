@@ -243,8 +243,8 @@ async def test_a_device_that_vanished_is_told_of_over_a_restart(root: Path) -> N
     again = Node(root / "elsewhere", first.state.published)
     async with again.under_way():
         assert again.failed() == {(name, "rdma_device_missing") for name in ALL}
-        (kept,) = [nic for nic in again.hardware.nics() if nic.device == "mlx5_0"]
-        assert (kept.pci, kept.pci_path, kept.numa) == ("0000:18:00.0", tuple(MLX5_0.split("/")), 0)
+        (nic,) = [nic for nic in again.hardware.nics() if nic.device == "mlx5_0"]
+        assert (nic.pci, nic.pci_path, nic.numa) == ("0000:18:00.0", tuple(MLX5_0.split("/")), 0)
 
 
 async def test_ignored_devices(root: Path) -> None:

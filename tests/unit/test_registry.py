@@ -63,11 +63,11 @@ async def test_selection(thread: OwnThread) -> None:
     assert await lines(made, exclude=frozenset({"two"})) == ['a{n="0"} 0.0']
 
 
-@pytest.mark.parametrize(("where", "kept"), [("snapshot", []), ("families", ['bad{n="0"} 0.0'])])
-async def test_failure_costs_only_its_own(thread: OwnThread, where: str, kept: list[str]) -> None:
+@pytest.mark.parametrize(("fails", "shown"), [("snapshot", []), ("families", ['bad{n="0"} 0.0'])])
+async def test_failure_costs_only_its_own(thread: OwnThread, fails: str, shown: list[str]) -> None:
     """A source that raises loses at most its own series, and is counted."""
-    made = registry(thread, source("bad", gauge("bad"), fails=where), source("good", gauge("good")))
-    assert (await lines(made), made.counts["bad"].failures) == ([*kept, 'good{n="0"} 0.0'], 1)
+    made = registry(thread, source("bad", gauge("bad"), fails=fails), source("good", gauge("good")))
+    assert (await lines(made), made.counts["bad"].failures) == ([*shown, 'good{n="0"} 0.0'], 1)
     assert made.counts["good"].failures == 0
 
 

@@ -52,13 +52,13 @@ def log_of(records: int) -> CommunicatorLog:
     return log
 
 
-@pytest.mark.parametrize(("added", "kept"), [(1023, 1023), (1024, 1024), (1025, 1024), (3000, 1024)])
-def test_the_ring_drops_the_oldest(added: int, kept: int) -> None:
+@pytest.mark.parametrize(("added", "in_ring"), [(1023, 1023), (1024, 1024), (1025, 1024), (3000, 1024)])
+def test_the_ring_drops_the_oldest(added: int, in_ring: int) -> None:
     """Beyond 1,024 records the oldest are lost and counted; the sequence numbers then have a gap."""
     assert RING_RECORDS == 1024
     log = log_of(added)
-    assert [record.sequence for record in log.drain()] == list(range(added - kept, added))
-    assert (log.overflowed, log.written) == (added - kept, {("AllReduce", 16384): kept})
+    assert [record.sequence for record in log.drain()] == list(range(added - in_ring, added))
+    assert (log.overflowed, log.written) == (added - in_ring, {("AllReduce", 16384): in_ring})
     assert log.drain() == []
 
 

@@ -67,14 +67,14 @@ class Site:
 
     def run(self, script: Path, env: Mapping[str, str], **more: Any) -> subprocess.CompletedProcess[str]:
         """Run a script as Slurm does; it must exit with 0 and print nothing."""
-        ended, kept = os.pipe()
-        self._runs.append(ended)
-        weakref.finalize(self, forget, self._runs, ended)
+        read_end, write_end = os.pipe()
+        self._runs.append(read_end)
+        weakref.finalize(self, forget, self._runs, read_end)
         done = subprocess.run(
             [self.shell, str(script)], env={**self.settings, **env}, capture_output=True, text=True, timeout=30,
-            check=False, pass_fds=[kept], **more,
+            check=False, pass_fds=[write_end], **more,
         )  # fmt: skip
-        os.close(kept)
+        os.close(write_end)
         assert (done.returncode, done.stderr) == (0, "")
         return done
 
