@@ -219,7 +219,7 @@ def test_states_colour_no_rank_numbers() -> None:
 
 
 def test_a_rank_that_is_not_there_is_not_rank_0() -> None:
-    """Ranks become numbers only if every row has one."""
+    """Only tables in which every row has a rank show it as a number."""
     converted = {
         panel["title"]: [
             transformation["options"]["conversions"][0]["targetField"]

@@ -37,7 +37,7 @@ GROUPS = [
     "rankwatch-goodput-low", "rankwatch-lemons", "rankwatch-jobs", "rankwatch-jobs-slow", "rankwatch-agent",
     "rankwatch-agent-trouble",
 ]  # fmt: skip
-"""The order in which promtool evaluates the groups. Without it order and some results change from run to run."""
+"""The order in which promtool evaluates the groups. Without a fixed order some results change from run to run."""
 
 
 def run_promtool(promtool: str, *arguments: str | Path) -> str:

@@ -17,7 +17,7 @@ pytestmark = [full, pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""
 
 AWAY_SECONDS = 4.0
 WAITED_SECONDS = 32.0
-"""Longer than a page's group_wait, the wait of the second Alertmanager for the first (15 s), and settling."""
+"""Longer than a page's group_wait plus the second Alertmanager's wait for the first (15 s)."""
 
 
 @pytest.mark.timeout(120)

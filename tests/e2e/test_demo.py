@@ -24,7 +24,7 @@ START_SECONDS = 120.0
 """The first call makes the environment."""
 STOP_SECONDS = 15.0
 PAGE_SECONDS = 75.0
-"""Time from a rank's death to its page: 15 s in which the others live, the rules, two group waits."""
+"""Time from a rank's death to its page: 15 s in which the other ranks live, the rules' time, and two group waits."""
 NO_ALERTS = why_no_prometheus() or why_no_alertmanager()
 RANKS = {str(rank) for rank in range(8)}
 

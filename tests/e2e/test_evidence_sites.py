@@ -1,4 +1,4 @@
-"""Bundles of evidence if a witness other than the process knows the culprit: RAS, GPU, kernel, records, log."""
+"""Bundles of evidence in which RAS, the GPU, the kernel, records or the job's log name the culprit."""
 
 from __future__ import annotations
 

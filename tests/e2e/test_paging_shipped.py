@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(240), pytest.mark.skipif(WHY
 YOUNG = {"page_lived": "long|short"}
 """A death may page at once instead of after ten minutes; all other thresholds are the shipped ones."""
 SETTLE_SECONDS = 95.0
-"""The longest verdict (a lost node) takes this long, and so does the watchdog's first message: if Prometheus does not
+"""The longest wait for an alert (a lost node). The watchdog's first message may take as long: if Prometheus does not
 know its Alertmanager at the first evaluation, it sends the next one after a minute and a half."""
 LATE_SECONDS = 60.0
 """A page may be this much later on a busy machine."""

@@ -99,7 +99,7 @@ def test_what_was_inherited_before_a_restart_is_not_new(tmp_path: Path) -> None:
 
 
 def test_withheld_series(tmp_path: Path) -> None:
-    """A known series that was withheld has its value at once; a new one is 0 for its full time."""
+    """After its directory is read again, a known series has its value at once; a new one is 0 for BIRTH_SECONDS."""
     directories = two_directories(tmp_path)
     bench = Bench(*directories).following()
     write(directories, 0)

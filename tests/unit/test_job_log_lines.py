@@ -19,7 +19,7 @@ ELSEWHERE = {
     "nccl.warn": {"dev", "file", "host", "pid"},
     "hip.fault": {"node"},
 }
-"""Groups that depend on the line's beginning, have another name, or are not needed."""
+"""Groups that the test skips: they depend on the line's beginning, have another name, or are not needed."""
 
 
 def rows(name: str) -> list[list[str]]:
@@ -77,7 +77,7 @@ def test_what_is_searched_for_first_is_in_every_line() -> None:
 
 
 def test_advice_is_of_causes_that_are_certain() -> None:
-    """Only roots that outrank every other root have advice, and `rankwatch explain` has a sentence for each advice."""
+    """Only root causes that outrank all others have advice, and `rankwatch explain` has a sentence for each advice."""
     strong = {entry.category for entry in failures().entries if entry.role == "root" and not entry.weak}
     assert set(failures().advice) - strong == set()
     assert set(failures().advice.values()) == ADVICE.keys()
