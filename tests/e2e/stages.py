@@ -200,7 +200,7 @@ def _begin(this: Stage, pool: ThreadPoolExecutor) -> dict[str, Future[object]]:
 
 
 def _wait_for_the_soon(this: Stage) -> None:
-    """Wait for the immediate notifications. The tests report missing ones."""
+    """Wait for the immediate notifications. If some do not come, a test fails later, not this function."""
     wanted = {
         name: len(situation.expected)
         for name, situation in this.situations.items()

@@ -1,4 +1,4 @@
-"""Real torchrun on two nodes, each with its agent, and the shipped rules: the named rank, and the paged exits."""
+"""Real torchrun on two nodes, each with its agent, and the shipped rules: the ranks that pages name, and the exits."""
 
 from __future__ import annotations
 

@@ -177,7 +177,7 @@ def test_a_job_is_shown_for_an_hour_after_its_end() -> None:
 
 
 def test_an_end_that_is_to_come_is_never_told(jobs: Path) -> None:
-    """An end in the future (a wrong clock) never counts, even once its time has come; another end does."""
+    """An end in the future (a wrong clock) is never used, even when its time has come; a later report of the end is."""
     put(jobs, ended=int(NOW + sources.CLOCK_SLACK_SECONDS) + 1, state="CANCELLED")
     put(jobs, "5", ended=int(NOW + sources.CLOCK_SLACK_SECONDS), state="CANCELLED")
     source = JobSources(jobs, None, None, [os.geteuid()])

@@ -308,7 +308,7 @@ def test_tasks_go_on_after_a_restart(node: MadNode, tmp_path: Path) -> None:
 
 
 def test_tasks_are_bounded(node: MadNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks are followed up to the limit; a job with fewer tasks evicts one of the job with the most."""
+    """Tasks are followed up to the limit; a new task replaces one of the job with the most tasks."""
     monkeypatch.setattr(exporter, "MAX_TASKS", 2)
     for number in range(3):
         node.write(number, "ends")
