@@ -86,7 +86,7 @@ def test_root_in_a_container_cannot_be_slurms_daemon(path: str, node: Node) -> N
 
 
 def test_a_login_is_seen_from_a_control_group_namespace(node: Node) -> None:
-    """An agent in a cgroup namespace recognises a login session whose path leads upwards."""
+    """An agent in a cgroup namespace recognises a login session whose path begins with `..`."""
     login = "0::/../../user.slice/user-1000.slice/session-1.scope\n"
     node.proc.add(100, parent=1, uid=0, title="slurmstepd: [4711.0]", cgroup=login)
     node.proc.add(101, parent=100, uid=1000, title="python", cgroup=login)
