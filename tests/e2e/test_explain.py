@@ -114,7 +114,7 @@ def test_a_killed_rank(tmp_path: Path) -> None:
         _, short = made.explained(command="job")
         assert "first to go: rank 2 " in short
         assert f"2     127.0.0.1  dead   {pid}" in short
-        assert re.search(rf"\n  rank 2 \(127\.0\.0\.1,.* pid {pid}\), ", page), page
+        assert re.search(rf"\n  rank 2 \(127\.0\.0\.1,.*pid {pid}\): ", page), page
         assert "killed (SIGKILL)" in page
         assert re.search(r"\n  [0-9.]+ GPU-hours  no work done for ", page), page
         assert "#rankdead" in page
@@ -181,7 +181,7 @@ def test_a_stopped_rank(tmp_path: Path) -> None:
         page = made.wait_for("RankUnresponsive", 150)
         keep("stopped", page)
         assert "the job hung" in page
-        assert re.search(rf"\n  rank 1 \(127\.0\.0\.1,.* pid {pid}\), ", page), page
+        assert re.search(rf"\n  rank 1 \(127\.0\.0\.1,.*pid {pid}\): ", page), page
         assert "no work since" in page
         made.job.kill(pid, signal.SIGCONT)
         page = made.wait_for("; it works again since ")

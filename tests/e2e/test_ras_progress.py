@@ -112,20 +112,19 @@ def test_the_rank_that_stops_launching_is_named_and_its_victims_are_not(job: Ras
 @full
 def test_errors_are_shown_with_their_rank_while_they_last(job: RasJob, agent: Agent) -> None:
     """A rank with an error is named while the error lasts, and an abort for some time after it."""
-    shown = {name: [sample.labels for sample in agent.samples(f"rankwatch_communicator_{name}")] for name in FAILED}
+    errors, aborted = "rankwatch_communicator_async_error", "rankwatch_communicator_aborted"
     place = {"job_id": JOB, "comm_rank": "1", "rank": "4"}
-    assert shown == {
-        "async_error": [{**place, "comm": job.labels["async_error"], "error": "remote_error"}],
-        "init_error": [{**place, "comm": job.labels["init_error"], "error": "system_error"}],
-        "aborted": [{**place, "comm": job.labels["aborted"]}],
-    }
+    assert [sample.labels for sample in agent.samples(errors)] == [
+        {**place, "comm": job.labels["async_error"], "phase": "run", "error": "remote_error"},
+        {**place, "comm": job.labels["init_error"], "phase": "init", "error": "system_error"},
+    ]
+    assert [sample.labels for sample in agent.samples(aborted)] == [{**place, "comm": job.labels["aborted"]}]
     assert agent.samples("rankwatch_communicator_rank_missing", job_id=JOB) == []
     job.set(4, "async_error", "asyncResult", 0)
     job.set(4, "init_error", "initState", 0)
     job.leave(4, "aborted")
-    for name in ("async_error", "init_error"):
-        wait_until(lambda name=name: agent.samples(f"rankwatch_communicator_{name}") == [], POLL_SECONDS, "the end")
-    assert [sample.labels for sample in agent.samples("rankwatch_communicator_aborted")] == shown["aborted"]
+    wait_until(lambda: agent.samples(errors) == [], POLL_SECONDS, "the end")
+    assert [sample.labels for sample in agent.samples(aborted)] == [{**place, "comm": job.labels["aborted"]}]
     (missing,) = agent.samples("rankwatch_communicator_rank_missing", job_id=JOB)
     where = {"comm": job.labels["aborted"], "host": "127.0.79.4", "gpu": "0", "reason": "no_communicator"}
     assert missing.labels == place | where

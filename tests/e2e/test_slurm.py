@@ -57,7 +57,7 @@ def test_tasks_are_proven_ranks_and_the_first_to_crash_is_dead(slurm: Slurm, age
     """Two Slurm tasks are ranks with the job's facts; after a crash the crashed rank is dead, the other is not."""
     agent.job_id = slurm.submit(f"srun --kill-on-bad-exit {RANK}", "--ntasks=2", "--job-name=train")
     agent.wait_for_states(alive(2), START_SECONDS)
-    assert identities(agent, agent.job_id) == {"0": ("environment", "parent"), "1": ("environment", "parent")}
+    wait_for_identities(agent, agent.job_id, {"0": ("environment", "parent"), "1": ("environment", "parent")})
     agent.wait_for("rankwatch_job_info", 1, user="root")
     [info] = agent.samples("rankwatch_job_info")
     assert info.labels == {
@@ -94,7 +94,7 @@ def test_a_preempted_job_comes_back_under_its_labels(slurm: Slurm, agent: Agent)
     wait_without_deaths(agent, alive(2), 2 * START_SECONDS)
     after = starts(agent)
     assert all(after[rank] > before[rank] for rank in "01")
-    assert identities(agent, agent.job_id) == {"0": ("environment", "parent"), "1": ("environment", "parent")}
+    wait_for_identities(agent, agent.job_id, {"0": ("environment", "parent"), "1": ("environment", "parent")})
     assert [sample.labels["restarts"] for sample in agent.samples("rankwatch_job_info")] == ["1"]
 
 
@@ -110,7 +110,7 @@ def test_children_of_one_task_are_ranks_of_their_own(slurm: Slurm, agent: Agent,
     children = f'for each in {order}; do (exec -a "{title}" {RANK}) & sleep {pause}; done; wait'
     agent.job_id = slurm.submit(f"srun bash -c {shlex.quote(children)}", "--ntasks=1")
     agent.wait_for_states(alive(4), START_SECONDS + BINDING_SECONDS)
-    assert identities(agent, agent.job_id) == dict.fromkeys("0123", (source, "parent"))
+    wait_for_identities(agent, agent.job_id, dict.fromkeys("0123", (source, "parent")))
     shown = pids(agent)
     if source == "title":
         assert [words_of(slurm, shown[rank])[0] for rank in "0123"] == [f"VLLM::Worker_TP{rank}" for rank in "0123"]
@@ -131,11 +131,11 @@ def test_who_guesses_a_job_id_loses_it_to_the_job(slurm: Slurm, agent: Agent) ->
     guess = [*NOBODY, sys.executable, "-S", "-c", IDLE_RANK.read_text(), THREAD]  # our files may be root's alone
     with stranger(slurm, guess, {"SLURM_JOB_ID": job, "RANK": "0"}):
         agent.wait_for_states(alive(1), job_id=job)
-        assert identities(agent, job) == {"0": ("environment", "none")}
+        wait_for_identities(agent, job, {"0": ("environment", "none")})
         [squatter], [start] = pids(agent, job_id=job).values(), starts(agent, job_id=job).values()
         assert slurm.submit(f"srun {RANK}", "--ntasks=2") == job
         agent.wait_for_states(alive(2), START_SECONDS, job_id=job)
-        assert identities(agent, job) == {"0": ("environment", "parent"), "1": ("environment", "parent")}
+        wait_for_identities(agent, job, {"0": ("environment", "parent"), "1": ("environment", "parent")})
         assert squatter not in pids(agent, job_id=job).values()
         assert agent.states(job_id=taken) == alive(1)
         assert pids(agent, job_id=taken) == {"0": squatter}
@@ -196,9 +196,12 @@ def wait_without_deaths(agent: Agent, wanted: Mapping[str, str], seconds: float 
     wait_until(reached, seconds, f"states {wanted}")
 
 
-def identities(agent: Agent, job_id: str) -> dict[str, tuple[str, str]]:
-    """Return the source of each rank's label in a job, and the proof of its owner."""
-    return {each["rank"]: (each["named_by"], each["proof"]) for each in agent.named(job_id)}
+def wait_for_identities(agent: Agent, job_id: str, wanted: Mapping[str, tuple[str, str]]) -> None:
+    """Wait until the agent has logged these ranks of a job, with the source of the label and the proof of the owner."""
+    wait_until(
+        lambda: {line["rank"]: (line["named_by"], line["proof"]) for line in agent.named(job_id)} == wanted,
+        what=f"the ranks {wanted} in the log",
+    )
 
 
 def pids(agent: Agent, **labels: str) -> dict[str, int]:
