@@ -33,20 +33,20 @@ SILENCE_SECONDS = 5.0  # How often ranks without records are examined
 MAX_PATHS = 64
 INTERVAL_SECONDS = 0.25
 CHECKPOINT_BYTES = 32 * 1024 * 1024
-"""Of all directories together; the positions of 4,096 followed files alone may take 6 MB."""
-SERIES_CAP = 60_000  # A backstop, above what the admission of accumulators allows
+"""Limit of all directories together; the positions of 4,096 followed files alone may take 6 MB."""
+SERIES_CAP = 60_000  # A backstop: the admission of accumulators allows fewer
 POLL_SLACK_SECONDS = INTERVAL_SECONDS / 2
-"""An update this much before the poll is due already polls: the next one would be a whole interval late."""
+"""An update polls up to this long before the poll is due: the next update would come a whole interval late."""
 
 AbsolutePath = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)]
 
 
 class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where Inspector's files are: directories, searched one level deep, and how often they are read.
+    """Directories of Inspector's files, searched one level deep, and the interval between reads.
 
-    ``derived_series``: also series that PromQL can compute from others, such as message bytes and unmatched
-    operations: 8 more per rank with three communicators. ``operation_histogram``: durations of collectives, in buckets.
-    ``by_algorithm``: operations by NCCL's algorithm and protocol.
+    ``derived_series``: export also series that PromQL can compute from others, such as message bytes and unmatched
+    operations. They are 8 per rank with three communicators. ``operation_histogram``: durations of collectives, in
+    buckets. ``by_algorithm``: operations by NCCL's algorithm and protocol.
     """
 
     paths: Annotated[list[AbsolutePath], msgspec.Meta(min_length=1, max_length=MAX_PATHS)] = msgspec.field(
@@ -68,7 +68,7 @@ NOTHING_INHERITED = msgspec.Raw(msgspec.msgpack.encode(Inheritance()))
 class Checkpoint(msgspec.Struct):
     """The exporter's section of the checkpoint. A damaged part leaves the others readable.
 
-    ``sections``: by directory, its reader's encoding; ``inherited``: an Inheritance.
+    ``sections``: each reader's encoded section, by directory; ``inherited``: an encoded Inheritance.
     """
 
     sections: dict[str, bytes] = {}
@@ -98,7 +98,7 @@ class InspectorExporter:
         checkpoint = (None if ctx.once else ctx.state.restore(Checkpoint, ctx.log)) or Checkpoint()
         try:
             self._inherited = msgspec.msgpack.decode(checkpoint.inherited, type=Inheritance)
-        except Exception as error:  # noqa: BLE001  # whatever a damaged part leads to
+        except Exception as error:  # noqa: BLE001  # any error of a damaged part
             ctx.log.warning("inspector checkpoint not readable, starting without it", error=error)
         config = self._config
         bound = config.max_bus_bandwidth_gigabytes_per_second
@@ -112,9 +112,9 @@ class InspectorExporter:
         ctx.evidence.offer(self._last_operations)
 
     async def update(self) -> None:
-        """Take one turn with every directory; in a single pass, read everything.
+        """Run one turn of each directory's reader; in a single pass, read all files.
 
-        Raise NoData if no directory exists and no rank is configured to write elsewhere.
+        Raise NoData if no directory exists and no rank's settings keep its records from the agent.
         """
         now = self._ctx.clock.monotonic()
         if self._ctx.once:
@@ -132,7 +132,7 @@ class InspectorExporter:
             raise NoData
 
     def snapshot(self) -> InspectorSnapshot:
-        """Return what the readers published, with the current labels."""
+        """Return the readers' last published totals with the current labels."""
         self._fetch_labels()
         readers = self._look_at_births()
         return InspectorSnapshot(
@@ -151,21 +151,22 @@ class InspectorExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Take a last turn with each reader that is free, publish the checkpoint and end the threads."""
+        """Run a last turn of each idle reader, publish the checkpoint and end the threads."""
         try:
             await self._turns(last=True)
         finally:
             await asyncio.gather(*(slot.close() for slot in self._slots))
 
     async def _last_operations(self, wanted: Wanted) -> Offered:
-        """Return the ends of the files of a job's ranks, the last operation of each, and which ranks were late."""
+        """Return for each rank of a job the end of its file, its last operation, and how long the others waited for
+        it."""
         ranks = files_of(self._labels, wanted.job_id)
         ends, unread = await last_lines(self._slots, ranks)
         late = ((rank, self._ctx.ranks.late_share(RankLabel(wanted.job_id, rank))) for rank in ranks.values())
         return offered(ends, {rank: share for rank, share in late if share is not None}, unread)
 
     def _poll_seconds(self) -> float:
-        """Return the seconds between two reads of files or, without files, between two searches."""
+        """Return the seconds between two reads or, if there is no file, between two searches for files."""
         if all(slot.is_idle() for slot in self._slots):
             return max(self._config.poll_interval_seconds, DISCOVER_SECONDS)
         return self._config.poll_interval_seconds
@@ -177,7 +178,7 @@ class InspectorExporter:
         await self._turns(last=True)
 
     async def _turns(self, *, last: bool) -> None:
-        """Start one turn of every free reader, side by side; wait at most WAIT_SECONDS for them."""
+        """Start a turn of every idle reader at the same time; wait at most WAIT_SECONDS for them."""
         ranks = self._ctx.ranks.snapshot()
         ownership = Ownership(ranks.held_files, ranks.hostnames, self._ctx.once)
         started = [slot.begin(ownership, last=last) for slot in self._slots if slot.running is None]
@@ -190,7 +191,7 @@ class InspectorExporter:
             raise errors[0]
 
     def _collect(self, slot: Slot) -> Exception | None:
-        """Apply the finished turn of a reader; return the error that the turn, or applying it, raised."""
+        """Apply a reader's finished turn. Return the error of the turn or of its application; None without an error."""
         task = slot.running
         if task is None or not task.done():
             return None
@@ -223,7 +224,7 @@ class InspectorExporter:
         return [writer for slot in self._slots for writer in slot.writers()]
 
     def _forget(self) -> None:
-        """Forget the labels and inherited totals that no writer has any more."""
+        """Forget the labels that no living writer uses, and the inherited totals that none continues."""
         writers = self._writers()
         living = {(writer.writer_key, *place) for writer in writers for place in writer.places}
         self._labels = {place: label for place, label in self._labels.items() if place in living}
@@ -246,7 +247,7 @@ class InspectorExporter:
                     self._labels[place] = label
 
     def _look_at_births(self) -> tuple[Published, ...]:
-        """Note which series exist now, scraped or not, and return what is shown."""
+        """Record which series exist now, scraped or not; return the readers' published states."""
         readers = tuple(shown for slot in self._slots if (shown := slot.shown()) is not None)
         writers = [writer for reader in readers for writer in reader.writers]
         now, whole = self._ctx.clock.monotonic(), len(readers) == len(self._slots)
@@ -254,7 +255,7 @@ class InspectorExporter:
         return readers
 
     def _checkpoint(self) -> None:
-        """Publish the readers' sections, and the totals inherited from writers that are in no section any more."""
+        """Publish the readers' sections, and the totals of ended writers, which no section holds any more."""
         sections = {slot.path: slot.section for slot in self._slots if slot.section is not None}
         inherited = msgspec.Raw(msgspec.msgpack.encode(msgspec.structs.replace(self._inherited, since_start={})))
         self._ctx.state.publish(msgspec.msgpack.encode(Checkpoint(sections, inherited)))

@@ -16,19 +16,21 @@ _DERIVED = "; only with derived_series"
 # fmt: off
 OPERATIONS = Family(
     "rankwatch_collective_operations_total", "counter",
-    "Collective operations that a rank completed, counted from Inspector's records with the GPU's own time.",
+    "Collective operations that a rank completed. Counts only Inspector records that the GPU timed.",
     _SERIES, _SERIES_COST)
 BYTES = Family(
     "rankwatch_collective_bytes_total", "counter",
-    "Message bytes of these operations as NCCL counts them: what one rank sends (AllGather) or gets (ReduceScatter).",
+    "Message bytes of a rank's collective operations as NCCL counts them: the bytes that one rank sends (AllGather) "
+    "or receives (ReduceScatter).",
     _SERIES, _SERIES_COST + _DERIVED)
 SECONDS = Family(
     "rankwatch_collective_seconds_total", "counter",
-    "Time that these operations took on the rank's GPU, with the wait for late ranks: the latest rank has the least.",
+    "GPU time of a rank's collective operations, including its wait for late ranks: the latest rank has the least.",
     _SERIES, _SERIES_COST)
 BUS_BYTES = Family(
     "rankwatch_collective_bus_bytes_total", "counter",
-    "Bus bandwidth times time of these operations; its rate over the rate of seconds is the mean bus bandwidth.",
+    "Bus bandwidth times GPU time of a rank's collective operations. Its rate divided by the rate of "
+    "rankwatch_collective_seconds_total is the mean bus bandwidth.",
     _SERIES, _SERIES_COST)
 BUS_BANDWIDTH = Family(
     "rankwatch_collective_bus_bandwidth_bytes_per_second", "gauge",
@@ -36,7 +38,7 @@ BUS_BANDWIDTH = Family(
     ("job_id", "rank", "comm", "collective"), "1 per rank, communicator and collective seen")
 ALGORITHM = Family(
     "rankwatch_collective_algorithm_info", "gauge",
-    "The algorithm and protocol of the latest operation, where its record has them; always 1.",
+    "Algorithm and protocol of the latest operation whose record names them; always 1.",
     ("job_id", "comm", "collective", "size", "algorithm", "protocol"),
     "1 per communicator, collective and size class seen")
 _ARRIVALS = ("job_id", "comm", "collective", "size")
@@ -72,8 +74,8 @@ TRANSFER = Family(
     _ARRIVALS, "1 per collective that synchronises, and size class, of a communicator that is not wholly on this node")
 LOST = Family(
     "rankwatch_communicator_lost_operations_total", "counter",
-    "Collective operations without a record because the plugin's ring overflowed or its one slot was overwritten, "
-    "summed over the communicator's ranks here. Operations below the plugin's least size do not count.",
+    "Collective operations without a record because the plugin's ring overflowed or its only slot was overwritten, "
+    "summed over the communicator's ranks on this node. Operations below the plugin's least size do not count.",
     ("job_id", "comm"), "1 per communicator that has a series of collective operations", aggregate="sum")
 _P2P_SERIES = ("job_id", "rank", "comm", "direction", "size")
 _P2P_COST = "1 per rank, communicator, direction and size class seen; `other` beyond the budget"
@@ -81,17 +83,17 @@ DIRECTIONS = {P2P_SEND: "send", P2P_RECV: "recv"}
 
 P2P_OPERATIONS = Family(
     "rankwatch_p2p_operations_total", "counter",
-    "Sends and receives a rank completed, as far as Inspector recorded them with the GPU's own time.",
+    "Sends and receives that a rank completed. Counts only Inspector records that the GPU timed.",
     _P2P_SERIES, _P2P_COST)
 P2P_BYTES = Family(
     "rankwatch_p2p_bytes_total", "counter",
-    "Message bytes of these sends and receives, which are their bus bytes, too: the rate over that of seconds is the "
-    "mean bandwidth.",
+    "Message bytes of a rank's sends and receives, which equal their bus bytes. Its rate divided by the rate of "
+    "rankwatch_p2p_seconds_total is the mean bandwidth.",
     _P2P_SERIES, _P2P_COST)
 P2P_SECONDS = Family(
     "rankwatch_p2p_seconds_total", "counter",
-    "Time these ran on the rank's GPU, waiting for the peer included; a send and a receive fused in one kernel "
-    "each have the pair's time.",
+    "GPU time of a rank's sends and receives, including the wait for the peer. A send and a receive fused in one "
+    "kernel each count the pair's time.",
     _P2P_SERIES, _P2P_COST)
 RECORDS = Family(
     "rankwatch_inspector_records_total", "counter",
@@ -103,9 +105,9 @@ CAUSES = {
 }
 MISSING_RECORDS = Family(
     "rankwatch_inspector_missing_records_total", "counter",
-    "Operations of a rank without a record although later ones have one, by cause. overflow: the plugin's "
-    "ring was full. one_slot: its one slot was overwritten (2.28 and 2.29). filtered_or_lost: below its "
-    "least size by design, or unknown.",
+    "Operations of a rank that have no record although later operations have one, by cause. overflow: the plugin's "
+    "ring was full. one_slot: the plugin's only slot was overwritten (NCCL 2.28 and 2.29). filtered_or_lost: below "
+    "the plugin's least size, or of unknown cause.",
     ("job_id", "rank", "cause"), "2 per rank: its plugin has either one slot or a ring")
 SEEN_RECORDS = Family(
     "rankwatch_inspector_seen_records_total", "counter",
@@ -131,20 +133,20 @@ FILES = Family(
     ("state",), f"{len(FileState)} per node")
 SKIPPED = Family(
     "rankwatch_inspector_skipped_total", "counter",
-    "Directories and files not looked at or not read, counted once per look, by reason: a limit, the error's name, or "
-    "overwritten (a second live writer has written over lines that were read). At a limit the user and the "
-    "directory with the most entries lose theirs: delete old files, or give each job its own directory. Limits: entry, "
-    "directory, file, open, left (files out of sight), writer, place (ranks of communicators), match (ranks compared), "
-    "pair (pairs of ranks), binding (kinds of record).",
+    "Directories and files that a search or a read skipped, counted once per search, by reason: a limit, the error's "
+    "name, or overwritten (a second live writer wrote over lines that were read). At a limit, entries of the user and "
+    "directory with the most entries are skipped: delete old files, or give each job its own directory. Limits: "
+    "entry, directory, file, open, left (positions of files that disappeared), writer, place (ranks of "
+    "communicators), match (ranks compared), pair (pairs of ranks), binding (kinds of record).",
     ("reason",), "1 per reason seen")
 IMPLAUSIBLE_RECORDS = Family(
     "rankwatch_inspector_implausible_records_total", "counter",
-    "Records faster than max_bus_bandwidth_gigabytes_per_second. Their operations are exported too. Some RCCL versions "
-    "report a tenth of the time.",
+    "Records with a bus bandwidth above max_bus_bandwidth_gigabytes_per_second. They count in all other series, too. "
+    "Some RCCL versions report a tenth of the true time.",
     aggregate="sum")
 RECLAIM_ERRORS = Family(
     "rankwatch_inspector_reclaim_errors_total", "counter",
-    "Failed tries to free a file's disk space, by reason: the error's name; replaced (not the file that was read); "
+    "Failed attempts to free a file's disk space, by reason: the error's name; replaced (not the file that was read); "
     "linked (the file has another name too).",
     ("reason",), "1 per reason seen")
 SILENT_RANKS = Family(
@@ -155,23 +157,24 @@ SILENT_RANKS = Family(
     ("reason",), "1 per reason that holds", "sum")
 DURATIONS = Family(
     "rankwatch_collective_operation_duration_seconds", "histogram",
-    "Durations of collectives of a job's ranks on this node, waiting for late ranks included; since the agent's start.",
+    "Durations of collectives of a job's ranks on this node, including the wait for late ranks. Counted since the "
+    "agent's start.",
     ("job_id", "collective", "size", "le"),
     f"{len(BOUND_LABELS) + 2} per job, collective and size class seen, at most {MAX_HISTOGRAMS} times; only with "
     "operation_histogram",
     "sum")
 BY_ALGORITHM = Family(
     "rankwatch_collective_algorithm_operations_total", "counter",
-    "Collectives of a job's ranks on this node by NCCL's algorithm and protocol for them, where their records have "
-    "these (2.30), without those of size `other`; since the agent's start.",
+    "Collectives of a job's ranks on this node, by NCCL's algorithm and protocol. Counts only records that name them "
+    "(NCCL 2.30), without size `other`. Counted since the agent's start.",
     ("job_id", "collective", "size", "algorithm", "protocol"),
     f"1 per choice seen in a job, collective and size class, at most {MAX_CHOICES}; only with by_algorithm", "sum")
 SLOW_PAIRS = Family(
     "rankwatch_p2p_slow_pair_bandwidth_bytes_per_second", "gauge",
-    "Bandwidth that the fastest tenth of a pair's messages of a size class reached, over the last window of 10 seconds "
-    "and 20 messages or more. Shown are a rank's 4 slowest pairs and the 4 furthest below their own best. sender and "
-    "receiver are ranks in the communicator; direction says which of them rank is. A slow link is slow at both "
-    "ends; a late rank is not slow at its own end. Messages up to 512 KiB do not count.",
+    "Bandwidth that the fastest tenth of a pair's messages in one size class reached in the last window of at least "
+    "10 seconds and 20 messages. Only a rank's 4 slowest pairs and the 4 furthest below their own best have a series. "
+    "sender and receiver are ranks in the communicator; direction is the side that measured. A slow link is slow on "
+    "both sides; a late rank is not slow on its own side. Messages up to 512 KiB do not count.",
     ("job_id", "rank", "comm", "direction", "sender", "receiver", "size"),
     f"at most {MAX_PAIRS} per rank that sends or receives such messages, else none")
 PROXY_SECONDS = Family(

@@ -38,10 +38,11 @@ Series: TypeAlias = dict[tuple[str, ...], Accumulator]
 
 
 class InspectorSnapshot(msgspec.Struct, frozen=True):
-    """All that is rendered: what each reader published, and the label of each (writer, communicator, rank in it).
+    """The input of a rendering: each reader's published state, and the label of each (writer, communicator, rank in
+    it).
 
-    A place without a label is not shown yet. ``unpublished``: a reader has not published yet, so no sum over readers
-    is complete. ``derived_series``: render also what PromQL can compute. ``young``: series that begin at 0.
+    A place without a label is not shown yet. ``unpublished``: a reader has not published yet, so no sum over readers is
+    complete. ``derived_series``: render also series that PromQL can compute. ``young``: new series, which show 0.
     """
 
     readers: tuple[Published, ...]
@@ -73,7 +74,7 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
 
 
 def _series(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> tuple[Series, set[tuple[str, ...]]]:
-    """Sum the writers of each series, and return the withheld ones: those with a writer that is not caught up."""
+    """Return each series' sum over all writers, and the withheld series, which have a writer that is not caught up."""
     series: Series = {labels: sums for labels, sums in snapshot.inherited.sums.items()}  # noqa: C416  # wider keys
     withheld: set[tuple[str, ...]] = set(series) if snapshot.unpublished else set()
     for writer in writers:
@@ -112,7 +113,7 @@ def _totals(series: Series, operations: Family, seconds: Family, bus_bytes: Fami
 
 
 def _arrivals(series: Series, withheld: set[tuple[str, ...]], snapshot: InspectorSnapshot) -> Iterable[Metric]:
-    """Return the families of matched operations: of each rank over all sizes, and of each communicator."""
+    """Return the families of matched operations: by rank over all sizes, and by communicator."""
     by_rank: dict[tuple[str, ...], Arrivals] = {}
     by_communicator: dict[tuple[str, ...], Arrivals] = {}
     for labels, sums in series.items():
@@ -156,7 +157,7 @@ def _lost(
 
 
 def _gauges(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Iterable[Metric]:
-    """Return the gauges; of several writers with the same labels (a restarted rank) the newest counts.
+    """Return the gauges. If several writers have the same labels (a restarted rank), the newest counts.
 
     The algorithm is NCCL's latest choice, the transfer time (s) the shortest of this node's ranks.
     """
@@ -182,7 +183,7 @@ def _gauges(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Ite
 
 
 def _since_start(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterable[Metric]:
-    """Return the counts since the agent's start; those of collectives of a job when all its writers are caught up."""
+    """Return the counts since the agent's start; withhold a job's collectives until all its writers are caught up."""
     sums, withheld = dict(snapshot.inherited.since_start), _withheld_jobs(writers, snapshot)
     for writer in writers:
         add_since_start(sums, writer, snapshot.labels)
@@ -205,7 +206,7 @@ def _since_start(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> It
 def _in_turns(
     sums: dict[JobCount, tuple[int, ...]], counted: Counted, most: int
 ) -> list[tuple[JobCount, tuple[int, ...]]]:
-    """Return at most ``most`` sums of a kind by name, the jobs in turn."""
+    """Return at most ``most`` sums of one kind in the order of names, one of each job in turn."""
     return in_turns(sorted(item for item in sums.items() if item[0][1] is counted), lambda item: item[0][0], most)
 
 
@@ -254,7 +255,7 @@ def _reading(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     for reclaim_error in snapshot.reclaim_errors:
         errors.update(reclaim_error)
     if not snapshot.unpublished and all(reader.caught_up for reader in snapshot.readers):
-        # otherwise these may be below what was served already
+        # otherwise the counters may be lower than at the last scrape
         yield shown.RECORDS.by_label(results)
         yield shown.IMPLAUSIBLE_RECORDS.single(sum(reader.implausible for reader in snapshot.readers))
     yield shown.FILES.by_label(files)

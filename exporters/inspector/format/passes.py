@@ -1,8 +1,8 @@
 """Finds the plugin's passes in a file, and the header of lines that lack their own. Pure.
 
 In each pass the plugin empties its rings. It writes the lines of one ring together, within milliseconds of each other.
-A pass with as many lines as the ring holds found the ring full; this is known only at the end of the pass. For plugins
-that do not report dropped records it is the only sign of loss.
+A pass that wrote as many lines as the ring holds found the ring full, which is known only at the end of the pass. If
+the plugin does not report dropped records, a full ring is the only sign of loss.
 """
 
 from __future__ import annotations
@@ -65,7 +65,8 @@ def _ring_lines(text: str | None) -> int:
 
 
 MAX_STEP_US = 5000
-"""The longest time between two lines of one pass. After a longer pause it counts as two, its loss as unexplained."""
+"""Longest time between two lines of one pass. A longer pause splits the pass in two, and its loss has no known
+cause."""
 
 
 class Run(msgspec.Struct, rename={"id": "header_id"}):
@@ -86,8 +87,8 @@ def pieces(
 ) -> Iterator[tuple[list[InspectorRecord], Run | None]]:
     """Cut ``records`` into pieces at the ends of runs, and yield each piece with its run.
 
-    Only runs of at least ``ring_lines`` lines are cut out, and the run still open at the end; other pieces come with
-    None. ``run``: the open run of earlier records. A run's ``lines`` and ``last_us`` are those at the piece's end.
+    A run of at least ``ring_lines`` lines and the run that is open at the end become pieces; the others come with None.
+    ``run``: the open run of earlier records. A run's ``lines`` and ``last_us`` are its values at the piece's end.
     """
     done = 0
     if run is not None and records and _continues(run, records[0]):
@@ -105,7 +106,7 @@ def pieces(
 
 
 def _runs(records: list[InspectorRecord], start: int, ring_lines: int) -> list[tuple[int, int]]:
-    """Return first line and end of each run from ``start`` on with ``ring_lines`` lines, and of the one still open.
+    """Return the first line and the end of each run of ``ring_lines`` or more from ``start`` on, and of the open run.
 
     The search goes backwards: if the records cannot hold a whole ring, it looks at the open run alone.
     """
@@ -122,7 +123,7 @@ def _runs(records: list[InspectorRecord], start: int, ring_lines: int) -> list[t
 
 
 def _edge(records: list[InspectorRecord], position: int, beyond: int) -> int:
-    """Return the last line, before ``beyond``, of those that were written together with the one at ``position``."""
+    """Return the furthest position before ``beyond`` whose line was written together with the line at ``position``."""
     header, metadata = records[position].header, records[position].metadata
     if header is None or metadata is None:
         return position
@@ -164,7 +165,7 @@ def _written_us(record: InspectorRecord) -> int:
     return 0 if record.metadata is None else record.metadata.dump_timestamp_us
 
 
-MAX_BATCH_LINES = 1 << 20  # Of one kind; no batch announces more
+MAX_BATCH_LINES = 1 << 20  # Per kind of record; a batch that announces more is implausible
 
 
 class FileContext(msgspec.Struct):
@@ -188,7 +189,7 @@ class FileContext(msgspec.Struct):
         return True
 
     def next(self) -> tuple[Header, Metadata] | None:
-        """Return header and metadata for a line without its own; None when no batch announced it."""
+        """Return header and metadata for a line that has none; None when no batch announced the line."""
         if self.header is None or self.metadata is None:
             return None
         known = (self.header, self.metadata)
@@ -198,7 +199,7 @@ class FileContext(msgspec.Struct):
         return known
 
     def end(self) -> None:
-        """End the batch: lines were lost, maybe another batch's first, so the next lines have no known header."""
+        """End the batch: the next lines have no known header. After lost lines, they may be another batch's."""
         self.header = self.metadata = None
         self.lines = 0
 

@@ -22,15 +22,15 @@ MAX_BUS_BYTES_PER_US = 100_000_000  # 1e5 GB/s: beyond any wire, and beyond any 
 MAX_COMM_NAME_CHARACTERS = 255
 MAX_HOSTNAME_CHARACTERS = 255
 MAX_ID_CHARACTERS = 18
-MAX_WORD_CHARACTERS = 64  # Of the name of a collective and of a timing source
+MAX_WORD_CHARACTERS = 64  # In the name of a collective or of a timing source
 MAX_PID = (1 << 31) - 1
-MAX_PROXY_STEPS = 1 << 16  # Of one line: those of an operation since the last pass
+MAX_PROXY_STEPS = 1 << 16  # In one line: the steps of an operation since the last pass
 
 # A value outside of these bounds makes a line malformed, and nothing is taken from it.
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Unsigned = Annotated[int, msgspec.Meta(ge=-(1 << 63))]
-"""Real lines have values up to 2**64, which msgspec cannot bound: the code only compares such a value until it is known
-to be within its own bounds."""
+"""Real lines have values up to 2**64, which msgspec cannot bound: the code first compares such a value with bounds of
+its own."""
 Rank = Annotated[int, msgspec.Meta(ge=0, le=MAX_RANKS)]
 Pid = Annotated[int, msgspec.Meta(ge=1, le=MAX_PID)]
 TimestampUs = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -56,11 +56,11 @@ COLLECTIVES = frozenset(
 
 ALGORITHMS = frozenset({"TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"})
 PROTOCOLS = frozenset({"LL", "LL128", "SIMPLE"})
-"""The names in NCCL 2.32.3; any other name is `other`, since a job's user can write any."""
+"""The names in NCCL 2.32.3; any other name is `other`, since a job's user can write any name."""
 
 
 def choice(algorithm: str, protocol: str) -> tuple[str, str]:
-    """Return both names, as far as they are known."""
+    """Return both names; `other` for an unknown name."""
     return algorithm if algorithm in ALGORITHMS else OTHER, protocol if protocol in PROTOCOLS else OTHER
 
 
@@ -82,9 +82,10 @@ class Result(StrEnum):
 
 
 class Header(msgspec.Struct, gc=False):
-    """The communicator and the writer's place in it; ``nnodes`` counts NVLink domains.
+    """The communicator and the writer's rank in it; ``nnodes`` counts NVLink domains.
 
-    ``comm_name`` is None in formats without the key: 2.28 and 2.29, which keep one operation per communicator and pass.
+    ``comm_name`` is None in formats without the key: NCCL 2.28 and 2.29, whose plugin keeps one operation per
+    communicator and pass.
     """
 
     id: HeaderId
@@ -153,7 +154,7 @@ class DumpStats(msgspec.Struct, gc=False):
 
 
 class ProxyStep(msgspec.Struct, gc=False):
-    """Microseconds of a step of the network proxy by phase: the first three of a send, the last three of a receive."""
+    """Microseconds of a step of the network proxy by phase. A send has the first three, a receive the last three."""
 
     gpu_produce_us: Int64 = 0
     peer_credit_us: Int64 = 0
@@ -193,7 +194,7 @@ _DECODING_ERRORS = (ValueError, RecursionError, MemoryError)
 
 
 def decode_lines(data: bytes) -> list[InspectorRecord]:
-    """Decode whole lines; a line that is no record gives BROKEN, a blank one nothing."""
+    """Decode whole lines. A line that is no record gives BROKEN; blank lines give nothing."""
     try:
         return _DECODER.decode_lines(data)
     except _DECODING_ERRORS:  # one line in it is bad: find out which
@@ -240,7 +241,7 @@ def bus_bytes_per_operation(collective: str, size_bytes: int, n_ranks: int) -> i
     return size_bytes if collective in ("Broadcast", "Reduce", "SendRecv", P2P_SEND, P2P_RECV) else 0
 
 
-MAX_TOTAL = 1 << 62  # Of every total: a hostile job must not make integers that no checkpoint can hold
+MAX_TOTAL = 1 << 62  # Limit of every total: a hostile job must not make integers that no checkpoint can hold
 Total = Annotated[int, msgspec.Meta(ge=0, le=MAX_TOTAL)]
 
 SIZE_BOUNDS = tuple(8192 * 4**step for step in range(12))
@@ -251,8 +252,8 @@ SIZE_LABELS = (*(str(bound) for bound in SIZE_BOUNDS), "+Inf")
 class SeriesKey(NamedTuple):
     """The key of one accumulator of a writer; ``size``: a label of SIZE_LABELS, or `other` for a refused series.
 
-    ``comm`` is `other` only beyond MAX_COMMUNICATORS: a refused series keeps its communicator here, so that its rank
-    is known, and shows as `other`.
+    ``comm`` is `other` only beyond the limits of ``Places``. A refused series keeps its communicator in the key, which
+    gives its rank; the exported label is `other`.
     """
 
     comm: str

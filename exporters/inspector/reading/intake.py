@@ -42,11 +42,11 @@ def take(
     context: FileContext | None = None,
     ring_lines: int = DEFAULT_RING_LINES,
 ) -> None:
-    """Add whole lines to the aggregates of their writers; count in ``results`` what each line was.
+    """Add whole lines to the aggregates of their writers; count each line's result in ``results``.
 
-    ``context``: what the file's earlier lines left; these lines update it. ``ring_lines``: size of the smallest ring
-    of the file's writers. An error in adding records of one kind costs these alone (Result.FAILED) and is raised at
-    the end.
+    ``context``: the file's open batch and run, which the lines update. ``ring_lines``: size of the smallest ring of the
+    file's writers. If adding records of one kind fails, only these are lost (Result.FAILED); the error is raised at the
+    end.
     """
     intake = _Intake(aggregate_of, results, context or FileContext())
     for records, run in pieces(decode_lines(data), intake.context.run, ring_lines):
@@ -68,7 +68,7 @@ def finish_run(context: FileContext, aggregate_of: AggregateOf) -> None:
 
 
 def _release(run: Run, aggregate_of: AggregateOf, *, longer: bool = False) -> None:
-    """End a pass: its ring was full if the run is as long. ``longer``: only if the run is too long to be a pass."""
+    """End a pass. Its ring was full if the run is as long. ``longer``: end only a run that is too long for one pass."""
     aggregate = aggregate_of(WriterName(run.hostname, run.pid))
     if aggregate is None or (longer and run.lines <= aggregate.rings.of(p2p=run.p2p)):
         return
@@ -161,7 +161,7 @@ class _Intake:
         return None
 
     def _begin_batch(self, header: Header, metadata: Metadata, stats: DumpStats) -> Result:
-        """Begin a batch: note how many records its rings dropped, and which rank is in its communicator."""
+        """Begin a batch: store its rank's membership and the number of records that its rings dropped."""
         if not self.context.begin(header, metadata, stats):
             return Result.GARBAGE
         aggregate = self._aggregate_of(WriterName(metadata.hostname, metadata.pid))

@@ -1,6 +1,6 @@
 """The ends of a job's Inspector files, for a bundle of evidence: each rank's last operations, as the plugin wrote them.
 
-The files serve as the black box, so nothing is kept in memory. Blocking; in the thread of the directory's reader.
+The files serve as the black box, so nothing is kept in memory. Blocking; runs in the thread of the directory's reader.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from agent.sdk.ranks import RankLabel
 from exporters.inspector.format.records import P2PPerf, decode_lines
 from exporters.inspector.totals.accumulators import Member
 
-TAIL_BYTES = 64 * 1024  # Of a file: some two hundred operations
+TAIL_BYTES = 64 * 1024  # Read from a file's end: about 200 operations
 MAX_FILES = 64
 MAX_TRIED_LINES = 256
 """Last lines of a file that are searched for an operation: users can write other short lines."""
 MAX_WORD_CHARACTERS = 200
 SHOWN_SHARE, BLAMED_SHARE = 0.03, 0.1
-"""Shares of the last minute in which others waited for one rank alone. The rank is shown or blamed from these on."""
+"""Shares of the last minute in which the others waited for one rank alone: lower limits to show and to blame the
+rank."""
 
 
 UNNAMED = "unknown"  # The plugin's name of a communicator to which the program gave none
 
 
 def ends(files: Mapping[tuple[int, int], FollowedFile], ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
-    """Return by rank the last whole lines of its file; ``ranks``: by the file's device and inode."""
+    """Return the last whole lines of each rank's file. ``ranks``: the rank by its file's device and inode."""
     last_lines: dict[str, bytes] = {}
     for identity, rank in list(ranks.items())[:MAX_FILES]:
         file = files.get(identity)

@@ -1,4 +1,4 @@
-"""The files of one directory in the order of reading: each gets its turn, whatever the others do."""
+"""The files of one directory in reading order. No file can keep another from being read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ M = TypeVar("M", bound=Hashable)
 
 
 class _Ring(Generic[M]):
-    """A fair queue. Next is the member with the least time in this turn; among equals, the one that waited longest."""
+    """A fair queue. The next member has the least time in this turn or, among equals, has waited longest."""
 
     def __init__(self, members: Iterable[M], served: dict[Hashable, int]) -> None:
         self._served = served
@@ -31,7 +31,8 @@ class _Ring(Generic[M]):
         return self._heap[0][3]
 
     def served(self, seconds: float, number: int, *, stays: bool) -> None:
-        """Note that the next member was served, as piece ``number`` of all; it leaves the queue unless it ``stays``."""
+        """Add ``seconds`` to the next member's time. ``number`` counts all pieces. The member leaves unless it
+        ``stays``."""
         before, _, index, member = self._heap[0]
         self._served[member] = number
         if stays:
@@ -43,8 +44,8 @@ class _Ring(Generic[M]):
 class ReadQueue:
     """Reads files a piece at a time.
 
-    Each user gets an equal part of a turn's time, within a user each directory, within a directory each file. Time
-    that one does not need goes to the others. A file that fails is read again later from the same position.
+    Users share a turn's time equally, a user's directories share the user's time, and a directory's files take turns.
+    Unused time goes to the others. A file that fails is read again later from the same position.
 
     ``read_some`` reads the next piece of a file, and returns whether there was one.
     """
@@ -61,7 +62,7 @@ class ReadQueue:
         self._pieces = 0
 
     def __iter__(self) -> Iterator[RecordFile]:
-        """Iterate over all files, also those with nothing to read."""
+        """Iterate over all files, even those with nothing to read."""
         return chain.from_iterable(self._queues.values())
 
     def add(self, files: Iterable[RecordFile]) -> None:

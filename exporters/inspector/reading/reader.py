@@ -33,10 +33,10 @@ from exporters.inspector.totals.shared import Shared
 DISCOVER_SECONDS = 1.0
 MAX_DISCOVER_SECONDS = 30.0
 CATCH_UP_SECONDS = 30.0
-"""After a restart, counts of the whole node wait this long until files are read up to their old positions: an
-unreadable file must not withhold them for good."""
+"""After a restart, the node's counts are withheld until all files are read up to their old positions, at most this
+long: an unreadable file must not withhold them forever."""
 LOOKS_SHARE = 0.01
-"""Part of the time that looks may take: on a large shared directory or a slow server they become rarer."""
+"""Share of time for searches: on a large shared directory or a slow server they become rarer."""
 TURN_SECONDS = 0.15  # One turn reads at most this long; the rest waits for the next turn
 READ_BYTES = 128 * 1024
 PIECE_SECONDS = 0.02
@@ -48,14 +48,14 @@ SAVE_SECONDS = 2.5  # Half the interval at which the agent writes its checkpoint
 BATCH_IDLE_SECONDS = 2.0
 """After this long without a line the last pass counts as over; its writer may have stopped in the middle of it."""
 NOT_SAVED = "not_saved"
-"""The reason under which states that do not fit the checkpoint are counted: contexts, or those of a directory."""
+"""The skip reason that counts failed encodings of the section."""
 
 
 class DirectoryReader:
     """Reads one configured directory, one bounded turn at a time.
 
-    ``restored`` is the section of an earlier turn; ValueError when it is unreadable. Without it, existing files are
-    read from their end, unless ``from_beginning``.
+    ``restored``: an earlier turn's section; ValueError if it is unreadable. Without it, existing files are read from
+    their end, unless ``from_beginning``.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class DirectoryReader:
     ) -> Turn:
         """Read for at most TURN_SECONDS; ``retire``: writers to end; ``last``: publish and save even if not due.
 
-        ``rings``: known ring sizes of writers. After a turn that raises, the next one has its results.
+        ``rings``: known ring sizes of writers. If a turn raises, the next turn returns its results.
         """
         now = self._clock.monotonic()
         self._writers.learn_ring_sizes(rings or {})
@@ -230,7 +230,8 @@ class DirectoryReader:
         return published
 
     def _save(self, now: float, *, due: bool) -> bytes | None:
-        """Return the encoded section if it is due and changed; None also if encoding fails: the last one stays."""
+        """Return the encoded section if it is due and changed, else None. If encoding fails, the last section stays
+        valid."""
         if now - self._saved_at < SAVE_SECONDS and not due:
             return None
         self._saved_at = now

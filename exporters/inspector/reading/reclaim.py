@@ -1,7 +1,7 @@
 """Frees disk space: holes in files that were read, and deleted files of ended writers. Opt-in; owned by one thread.
 
-Inspector's files grow without end. NCCL opens them without O_APPEND, so a hole below its offset does not disturb it.
-Nor does it disturb the agent if its checkpoint on disk is already beyond: no byte of the hole is ever read again.
+Inspector's files grow without end. NCCL opens them without O_APPEND, so a hole below its write offset does not disturb
+NCCL. The agent never reads the hole if its checkpoint on disk has a higher offset.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from agent.sdk.ranks import is_record_file
 from agent.sdk.system import ProcFS
 from exporters.inspector.reading.record_files import FileKey
 
-RUN_SECONDS = 5.0  # How often files are looked over: as often as the agent writes its checkpoint
+RUN_SECONDS = 5.0  # Interval between checks of the files: that of the agent's checkpoint
 RUN_BUDGET_SECONDS = 0.1  # One run starts no further file after this; the others wait for the next run
 KEPT_BYTES = 4096  # Kept at a file's front: its first record identifies the file and its owner
 PUNCH_STEP_BYTES = 1 << 20  # A hole is made, or made longer, in steps of this size
@@ -43,8 +43,8 @@ _LIBC.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c
 
 
 class Reclaim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How disk space is freed: by holes in files up to where they were read, and by deleting ended writers' files that
-    were not written for ``delete_after_seconds`` (None: never). Needs the right to write to them."""
+    """How disk space is freed: holes replace the part of a file that was read; files of ended writers are deleted after
+    ``delete_after_seconds`` without a write (None: never). Needs write permission for the files."""
 
     enabled: bool = False
     punch_holes: bool = True
@@ -64,7 +64,7 @@ class _Sections(msgspec.Struct):
 
 
 class Reclaimer:
-    """Frees the disk space of one directory's files. ``errors``: failed tries, by reason."""
+    """Frees the disk space of one directory's files. ``errors``: failed attempts, by reason."""
 
     def __init__(self, path: str, config: Reclaim, clock: Clock, proc: ProcFS, log: Logger) -> None:
         self._path = path
@@ -83,7 +83,7 @@ class Reclaimer:
     def run(self, durable: bytes | None, owned: Mapping[tuple[int, int], FollowedFile]) -> None:
         """Check the files in ``owned``, which are certainly this node's. ``durable``: the section on disk.
 
-        An error is logged and counted, and not raised: it must not cost the turn before it.
+        An error is logged and counted, not raised: the result of the reader's turn must not be lost.
         """
         now = self._clock.monotonic()
         if not self._config.enabled or durable is None or now - self._run_at < RUN_SECONDS:
@@ -93,7 +93,7 @@ class Reclaimer:
             self._run(durable, owned, now)
         except Exception as error:  # noqa: BLE001  # whatever it is
             self.errors[type(error).__name__] += 1
-            self._log.error("inspector files not given back", path=self._path, error=error)
+            self._log.error("inspector disk space not freed", path=self._path, error=error)
 
     def _run(self, durable: bytes, owned: Mapping[tuple[int, int], FollowedFile], now: float) -> None:
         if durable is not self._durable:
@@ -116,7 +116,7 @@ class Reclaimer:
         self._punched = {file_key: end for file_key, end in self._punched.items() if file_key[:2] in owned}
 
     def _look(self, path: str, position: Position) -> None:
-        """Delete the file if that is allowed, else make a hole in it; neither if it is not the file that was read."""
+        """Delete the file if that is allowed, else punch a hole. Leave a file that is not the one that was read."""
         directory, name = os.path.split(path)
         with contextlib.ExitStack() as opened:
             parent = os.open(directory, _DIRECTORY_FLAGS | (0 if directory == self._root else os.O_NOFOLLOW))

@@ -38,8 +38,8 @@ class FileState(StrEnum):
 class Ownership(NamedTuple):
     """What identifies this node's files: files that local ranks hold open, and host names of local UTS namespaces.
 
-    ``held``: by device and inode, the path as the process names it. ``everyone``: every host's files are read (a
-    single pass over recorded data).
+    ``held``: each open file's path as its process names it, by device and inode. ``everyone``: read the files of every
+    host (a single pass over recorded data).
     """
 
     held: Mapping[tuple[int, int], str] = {}
@@ -65,7 +65,7 @@ def written_hostname(head: bytes) -> str | None:
 
 
 def is_local(hostname: str, hostnames: frozenset[str]) -> bool:
-    """Return True when ``hostname`` is in ``hostnames``, also if one of the two is short and the other full."""
+    """Return True when ``hostname`` is in ``hostnames``, even if one of the two is short and the other full."""
     if hostname in hostnames:
         return True
     short = hostname.partition(".")[0]
@@ -80,12 +80,13 @@ def is_foreign(ownership: Ownership, name: str, identity: tuple[int, int]) -> bo
     return hostname is not None and not is_local(hostname, ownership.hostnames)
 
 
-RETRY_SECONDS = 1.0  # After the first error; doubles with each further one in a row
+RETRY_SECONDS = 1.0  # After the first error; doubles with each further consecutive error
 MAX_RETRY_SECONDS = 60.0
 _MAX_DOUBLINGS = 6
-FIRST_PIECE_BYTES, LEAST_PIECE_BYTES = 16 * 1024, 4096  # Of a file
+FIRST_PIECE_BYTES, LEAST_PIECE_BYTES = 16 * 1024, 4096  # Of a file, per read
 MAX_HELD_TAKEN = 1024
-"""Files that one turn takes up because a rank holds them open; more of them wait for the next turn."""
+"""Limit of files that one turn begins to follow because a rank holds them open; further files wait for the next
+turn."""
 
 FileKey = tuple[int, int, int]  # Device, inode and generation: one generation of a file
 
@@ -117,13 +118,13 @@ class RecordFile:
         return self.file.device, self.file.inode, self.file.generation
 
     def note_piece(self, *, is_dear: bool, most_bytes: int) -> None:
-        """Set the size of the next piece: a quarter after a slow one, else double."""
+        """Set the size of the next piece: a quarter after a slow piece, else double."""
         factor = 0.25 if is_dear else 2
         self.piece_bytes = int(min(most_bytes, max(LEAST_PIECE_BYTES, self.piece_bytes * factor)))
 
 
 class FileFailures:
-    """Catches errors so that each costs its file alone. Counts them in ``counts`` by name."""
+    """Catches errors, so that an error affects only its own file. ``counts``: errors by name."""
 
     def __init__(self, counts: Counter[str], log: Logger) -> None:
         self._counts = counts
@@ -158,7 +159,7 @@ class FileFailures:
 
 
 class RecordFiles:
-    """The existing files. ``restored``: (device, inode) of those that were this node's before the agent's restart."""
+    """The existing files. ``restored``: (device, inode) of the files that this node read before the restart."""
 
     def __init__(self, follower: Follower, failures: FileFailures, restored: frozenset[tuple[int, int]]) -> None:
         self._restored = restored
@@ -179,9 +180,9 @@ class RecordFiles:
                     record_file.state = self._state(record_file, ownership)
 
     def follow_held_files(self, ownership: Ownership, now: float) -> bool:
-        """Take up files that ranks hold open, each once, by its path; return False without new ones.
+        """Follow new files that ranks hold open, by their paths; return False if there are none.
 
-        In a crowded directory the next look would come up to 30 s later, or not reach them.
+        In a crowded directory the next search may start up to 30 s later, or stop before these files.
         """
         self._held &= ownership.held.keys()
         held = [identity for identity in ownership.held if identity not in self._held][:MAX_HELD_TAKEN]
@@ -222,7 +223,7 @@ class RecordFiles:
         return FileState.FOLLOWED if is_local(hostname, ownership.hostnames) else FileState.FOREIGN
 
     def _hostname(self, record_file: RecordFile, ownership: Ownership) -> str | None:
-        """Return the writer's host name: another node's from the file's name, else that of its first record."""
+        """Return the writer's host name: from the file's name if it names another node, else from the first record."""
         file = record_file.file
         named = named_hostname(file.path)
         if named is not None and not is_local(named, ownership.hostnames):

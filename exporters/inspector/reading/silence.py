@@ -1,9 +1,9 @@
 """Rank processes that enable Inspector with settings that keep its records from the agent. Pure.
 
 The rules are those of plugins/profiler/inspector, NCCL 2.28-2.30. Without a dump interval there is no dump thread, and
-nothing is ever written, not even at the end (Inspector's README says otherwise). Prometheus mode writes no JSON, nor
-does the OTLP mode of newer versions, which takes precedence. Processes whose Prometheus files inspector_prom reads are
-left out.
+nothing is ever written, not even at the end (Inspector's README says otherwise). Prometheus mode and the OTLP mode of
+newer versions write no JSON; OTLP mode takes precedence. Processes whose Prometheus files inspector_prom reads do not
+count.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class SilenceCause(StrEnum):
 REMEDIES = {
     SilenceCause.NO_PLUGIN: "set NCCL_PROFILER_PLUGIN to the Inspector plugin",
     SilenceCause.NO_DUMP_THREAD: "unset NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
-    SilenceCause.OTLP_MODE: "records go to an OTLP endpoint; unset NCCL_INSPECTOR_OTEL_EXPORT to have them here",
-    SilenceCause.PROMETHEUS_MODE: "unset NCCL_INSPECTOR_PROM_DUMP, which replaces the JSON lines; or, for means alone, "
-    "have exporters.inspector_prom on and NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS set",
+    SilenceCause.OTLP_MODE: "records go to an OTLP endpoint; unset NCCL_INSPECTOR_OTEL_EXPORT to write files",
+    SilenceCause.PROMETHEUS_MODE: "unset NCCL_INSPECTOR_PROM_DUMP, which replaces the JSON lines; or, if means are "
+    "enough, enable exporters.inspector_prom and set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS",
     SilenceCause.NO_INTERVAL: "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS, to 100000 for instance",
     SilenceCause.OTHER_DIRECTORY: "add NCCL_INSPECTOR_DUMP_DIR to exporters.inspector.paths, or set it to one of them",
 }
@@ -65,7 +65,7 @@ def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> SilenceCause | None
         return SilenceCause.OTLP_MODE
     if atoi(settings.get("NCCL_INSPECTOR_PROM_DUMP", "0")):
         return SilenceCause.PROMETHEUS_MODE
-    # 0 means no thread before 2.30 and a busy one since: only the records can show which.
+    # 0 means no thread before 2.30 and a busy thread since: only records can show which.
     if strtoll(settings.get("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "-1")) < 0:
         return SilenceCause.NO_INTERVAL
     directory = _dump_directory(facts, settings)

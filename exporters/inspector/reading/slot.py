@@ -19,13 +19,14 @@ from exporters.inspector.reading.turn import Published, Turn
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.shared import Shared
 
-WAIT_SECONDS = 1.0  # How long an update waits for a turn; a slower reader goes on by itself until it returns
+WAIT_SECONDS = 1.0  # An update waits this long for a turn; a slower turn continues in its thread
 ENDS_SECONDS = 5.0  # How long a bundle waits for the ends of files; other parts have 20 s by default
 STALE_SECONDS = 10.0  # After this long without return a reader's series are withheld: they would be out of date
 
 
 class Slot:
-    """``section``: the reader's newest part of the checkpoint. ``failed``: the last turn, or applying it, raised."""
+    """A directory's reader. ``section``: its newest part of the checkpoint. ``failed``: the last turn, or applying it,
+    raised."""
 
     def __init__(self, ctx: Context, path: str, number: int, reclaim: Reclaim) -> None:
         self.path = path
@@ -75,7 +76,7 @@ class Slot:
         return () if self.published is None else self.published.writers
 
     def begin(self, ownership: Ownership, *, last: bool) -> asyncio.Task[Turn]:
-        """Start a turn; the reader must be free."""
+        """Start a turn; the reader must be idle."""
         ranks, durable = self._ctx.ranks, self._ctx.state.durable
         self._started_at = self._ctx.clock.monotonic()
         for writer_key in self._writer_keys - self._rings.keys():
@@ -93,11 +94,11 @@ class Slot:
         return self.running
 
     async def last_lines(self, ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
-        """Return by rank the ends of these ranks' files."""
+        """Return the end of each rank's file, by rank."""
         return await self.thread.call(lambda: ends(self.reader.owned(), ranks))
 
     def note(self, turn: Turn) -> None:
-        """Apply what a turn reports of the reader itself."""
+        """Store the reader's state after a turn."""
         self.available, self.waiting = turn.available, turn.waiting
         self._writer_keys.update(writer.writer_key for writer in turn.evidence)
         for writer in turn.retired:
@@ -110,7 +111,7 @@ class Slot:
         return self.published is not None and not self.published.files.get(FileState.FOLLOWED)
 
     def shown(self) -> Published | None:
-        """Return what is published; if the reader hangs or fails, its series are withheld."""
+        """Return the published state; withhold its series if the reader hangs or failed."""
         hangs = self.running is not None and self._ctx.clock.monotonic() - self._started_at > STALE_SECONDS
         return self.published.withheld() if self.published is not None and (self.failed or hangs) else self.published
 

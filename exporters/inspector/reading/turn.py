@@ -1,4 +1,4 @@
-"""The result of one turn of a reader: what another thread renders, and what goes into the checkpoint."""
+"""The result of one turn, a bounded read of a directory: the state to render, and a section of the checkpoint."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Published(msgspec.Struct, frozen=True):
     implausible: int = 0
 
     def withheld(self) -> Published:
-        """Return the state of a reader whose totals stand still: no series with a part in them is shown."""
+        """Return the state of a reader that stopped: no series that includes its totals is shown."""
         writers = tuple(
             msgspec.structs.replace(writer, caught_up=False, windows={}, transfers={}, pairs={})
             for writer in self.writers
@@ -37,7 +37,8 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class WriterEvidence(NamedTuple):
-    """What one writer's records show of its ranks since the last turn. ``uid``: the file's owner, None if unknown."""
+    """Memberships and progress in one writer's records since the last turn. ``uid``: the file's owner, None if
+    unknown."""
 
     writer_key: WriterKey
     memberships: tuple[Membership, ...]
@@ -49,8 +50,8 @@ class Turn(NamedTuple):
     """The result of one turn. ``published`` and ``section`` (the reader's part of the checkpoint) are None if not due;
     ``section`` is None also without changes.
 
-    ``retired``: the last totals of ended writers; ``ended``: those of idle communicators of other writers. Neither is
-    in ``section`` any more.
+    ``retired``: the last totals of ended writers; ``ended``: the last totals of idle communicators of other writers.
+    Neither is in ``section`` any more.
     """
 
     available: bool

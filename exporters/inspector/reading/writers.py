@@ -23,14 +23,14 @@ from exporters.inspector.totals.shared import Shared
 MAX_WRITERS_PER_FILE = 16
 MAX_WRITERS = 1024
 MAX_BINDINGS_IN_ALL = 65_536  # Kinds of record remembered after a turn, over all writers: about 50 MB
-UNKNOWN = Share(-1, "")  # Of writers from before the agent's restart whose file is unknown
+UNKNOWN = Share(-1, "")  # The share of restored writers whose file is unknown
 
 
 class Writers:
-    """The living writers, at most MAX_WRITERS: at the limit the largest share loses one.
+    """The living writers, at most MAX_WRITERS. At the limit, the user and directory with the most writers lose one.
 
-    ``retired``, ``ended``: the last totals of released writers, and of idle communicators of others, that no turn has
-    published yet. ``shares``: user and directory of the ``saved`` writers' files, by device and inode. Counts evicted
+    ``retired``: last totals of removed writers; ``ended``: of idle communicators of other writers. The next turn
+    returns both. ``shares``: user and directory of the ``saved`` writers' files, by device and inode. Counts evicted
     and refused writers in ``skipped``.
     """
 
@@ -91,7 +91,7 @@ class Writers:
     def _reserve_writer(self, share: Share) -> bool:
         """Return True if ``share`` may have one more writer; at the limit, evict a writer of the largest share.
 
-        The one whose last record is oldest is evicted. Its totals are published like those of an ended writer.
+        The writer with the oldest last record is evicted. Its totals are published like those of an ended writer.
         """
         if len(self._aggregates) < MAX_WRITERS:
             return True
@@ -147,7 +147,7 @@ class Writers:
             aggregate.series.serve_first(watch.first)
 
     def tidy(self, now: float, now_us: int) -> None:
-        """Bound what is remembered, end the gauges' windows, and cap progress times at the present."""
+        """Limit the remembered kinds of record, end the gauges' windows, and cap progress times at the present."""
         self._bound_bindings()
         if now - self._rolled_at >= WINDOW_SECONDS:
             self._rolled_at = now
@@ -157,7 +157,7 @@ class Writers:
             aggregate.last_progress_us = min(aggregate.last_progress_us, now_us)
 
     def _bound_bindings(self) -> None:
-        """Clear the remembered kinds of record, of the writers with the most first, until few enough are left."""
+        """Clear remembered kinds of record, starting with the writer that has most, until the limit holds."""
         remembered = sum(len(aggregate.bindings) for aggregate in self)
         for aggregate in (
             sorted(self, key=lambda aggregate: -len(aggregate.bindings)) if remembered > MAX_BINDINGS_IN_ALL else ()
@@ -169,7 +169,7 @@ class Writers:
                 break
 
     def evidence(self) -> tuple[WriterEvidence, ...]:
-        """Return the evidence in the records that no turn has published yet."""
+        """Return the writers' evidence that no turn has returned yet."""
         evidence = []
         for writer_key, aggregate in self._aggregates.items():
             memberships = aggregate.new_memberships()

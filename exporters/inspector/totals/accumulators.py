@@ -1,7 +1,7 @@
 """The accumulators for records: totals, windows, transfer times. Pure.
 
-An operation's time on a rank includes its wait for the latest rank. Means over minutes consist of these waits. In a few
-seconds, the shortest operation of one rank has almost no wait, and the shortest of all ranks is the fabric's own time.
+An operation's time on a rank includes its wait for the latest rank. Means over minutes consist of these waits. Within a
+few seconds, a rank's shortest operation has almost no wait; the shortest time of all ranks is the fabric's own time.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Window:
 
 
 QUANTILE = 0.1  # Low enough to leave out waits, high enough that one odd record among ten or more has no effect
-MAX_SAMPLES = 256  # Times kept of a window, 2 KiB; of more operations every second, fourth ... is taken
+MAX_SAMPLES = 256  # Times kept per window, 2 KiB; with more operations every second, then every fourth
 ROLLS = 2  # A transfer window lasts at least this number of the reader's windows (5 s) ...
 MIN_SAMPLES = 3  # ... and until it has this number of operations ...
 MAX_ROLLS = 12  # ... but no longer than this (60 s): with fewer operations it has no value

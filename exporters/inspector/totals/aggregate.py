@@ -45,7 +45,8 @@ class Saved(msgspec.Struct, array_like=True):
 class Aggregate:
     """The totals of one writer's records. ``from_start``: its records were read from the first one on.
 
-    ``shared``: what all living writers share (None: its own); ``group``: the user and directory whose share it uses.
+    ``shared``: limits that all living writers share (None: unshared); ``group``: the user and directory whose share it
+    uses.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Aggregate:
         perfs: list[records.CollectivePerf],
         results: Counter[records.Result],
     ) -> None:
-        """Add records that share ``key``, and count their results; ``header`` is that of one of them."""
+        """Add records that share ``key``, and count their results. ``header``: the header of one of them."""
         binding = self.bindings.get(key)
         if binding is None:
             self.note_member(header)
@@ -121,7 +122,8 @@ class Aggregate:
     def _plausible(
         self, binding: Binding, perfs: list[records.CollectivePerf], results: Counter[records.Result]
     ) -> list[records.CollectivePerf]:
-        """Return the plausible records, and count the others; note the numbers of all, in their order."""
+        """Return the plausible records, and count the others. Add all records' numbers to the sequence, in their
+        order."""
         plausible = []
         for perf in perfs:
             number, microseconds = perf.coll_sn, perf.coll_exec_time_us
@@ -140,7 +142,7 @@ class Aggregate:
         return plausible
 
     def _count(self, key: records.SeriesKey, times: list[int], perfs: list[records.CollectivePerf]) -> None:
-        """Count timed collectives by duration and, if their records have these, by algorithm and protocol."""
+        """Count timed collectives by duration and, if their records name them, by algorithm and protocol."""
         place, labels = key[:2], key[2:]
         if self._shared.histograms:
             add(self.since_start, (*place, Counted.DURATIONS, labels), durations(times))
@@ -178,14 +180,14 @@ class Aggregate:
         return comm, header.rank, P2P_RING if p2p else COLLECTIVE_RING
 
     def leave(self) -> None:
-        """Release its share of the limits; nothing is added afterwards."""
+        """Release the writer's share of the limits; nothing is added afterwards."""
         self._shared.matching.leave(self.writer_key)
         self.series.places.leave()
         self.pairs.leave()
 
     def end(self, comms: frozenset[str]) -> Aggregate:
         """End communicators and return their totals. A communicator that returns starts at zero."""
-        self._shared.matching.leave(self.writer_key, comms)  # waiting operations are still counted here
+        self._shared.matching.leave(self.writer_key, comms)  # operations that wait for a match still count
         ended = Aggregate(self.writer_key, self._admit, from_start=False)
         series, ended_series = self.series, ended.series
         _move(series.accumulators, ended_series.accumulators, comms)

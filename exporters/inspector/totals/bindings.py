@@ -1,6 +1,7 @@
 """Decides once per kind of record where its records are added: accumulator, gaps, windows and members. Pure.
 
-The writer's limit of places (communicator, rank) and the series budget admit a series. A refused one counts in `other`.
+The writer's limit of places (communicator, rank) and the series budget admit a series. A refused series counts in
+`other`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ RecordKey = tuple[str, int, int, str, int, str]
 
 @dataclass(slots=True, eq=False)
 class Binding:
-    """Where the records of one RecordKey are added, and what each of them counts: a part that is not shown, nowhere."""
+    """Where the records of one RecordKey are added, and each record's values. A part left at its default is in no
+    series."""
 
     result: Result
     sequence: Sequence = field(default_factory=lambda: Sequence(None))
@@ -69,10 +71,10 @@ class Binding:
 
 
 class WriterSeries:
-    """The series of one writer, made as its records come. ``from_start``: its sequences begin at their first number.
+    """The series of one writer, created with its records. ``from_start``: its sequences begin at their first number.
 
-    ``shared``: what all living writers share; ``group``: the user and directory whose share it uses; ``bindings``: the
-    decisions, by kind of record.
+    ``shared``: limits that all living writers share; ``group``: the user and directory whose share it uses;
+    ``bindings``: the decisions by kind of record.
     """
 
     def __init__(self, writer_key: WriterKey, admit: Admit, shared: Shared, group: Group, *, from_start: bool) -> None:
@@ -92,7 +94,7 @@ class WriterSeries:
         self._first: str | None = None
 
     def bind(self, key: RecordKey, header: records.Header) -> Binding:
-        """Decide where the records of ``key`` are added; ``header`` is that of one of them."""
+        """Decide where the records of ``key`` are added. ``header``: the header of one of them."""
         binding = self._make_binding(key, header)
         if binding.result is not Result.GARBAGE:
             if len(self.bindings) >= MAX_BINDINGS:
@@ -101,7 +103,7 @@ class WriterSeries:
         return binding
 
     def reserve(self, series: int) -> bool:
-        """Reserve this many more series; return False when the budget is spent."""
+        """Reserve this number of further series; return False when the budget is spent."""
         return self._admit(self._writer_key, series, self.places.ranks, self._group)
 
     def keep(self, key: SeriesKey, accumulator: Accumulator) -> None:
@@ -113,20 +115,20 @@ class WriterSeries:
             self.reserve(series_of(key, accumulator.arrivals))
 
     def serve_first(self, comm: str | None) -> None:
-        """Until ``comm`` has a series, admit none of other communicators: short-lived ones would use up the budget."""
+        """Admit no series of other communicators until ``comm`` has one: short-lived ones would use up the budget."""
         if comm is not None:
-            self.bindings.clear()  # refused series may ask again
+            self.bindings.clear()  # refused series may be requested again
         self._first = comm
 
     def forget(self, comms: frozenset[str]) -> None:
-        """Forget communicators; one that returns need not begin at its first number."""
+        """Forget communicators. A communicator that returns may begin at any sequence number."""
         self.places.leave(comms)
         self._arrivals_at = {key: arrived_at for key, arrived_at in self._arrivals_at.items() if key.comm not in comms}
         self.from_start = False
         self.bindings.clear()
 
     def credit(self, key: SeriesKey, arrivals: Arrivals) -> None:
-        """Add the matched operations of one size class, as far as the budget admits their series."""
+        """Add matched operations of one size class; to size `other` if the budget refuses their series."""
         accumulator = self._arrivals_at.get(key)
         if accumulator is None:
             accumulator = self.accumulators.get(key)
@@ -196,7 +198,8 @@ class WriterSeries:
         binding.transfer = self.transfers.get(key)
 
     def _reserve_accumulator(self, comm: str) -> bool:
-        """Reserve the series of an accumulator; after ``serve_first`` only that communicator's first one succeeds."""
+        """Reserve the series of an accumulator. After ``serve_first``, fail for others until that communicator has
+        one."""
         if self._first not in (None, comm) or not self.reserve(SERIES_PER_ACCUMULATOR):
             return False
         if self._first is not None:

@@ -26,11 +26,11 @@ V = TypeVar("V")
 class WriterTotals(msgspec.Struct, frozen=True):
     """One writer's totals; ``caught_up`` is False while they may be less than before the agent's restart.
 
-    ``places``: all (communicator, rank in it) that need a label; all keys begin with one. ``windows``: bus bytes and
-    microseconds by collective. ``lost``: collective operations that the plugin's ring or slot lost. ``transfers``:
-    microseconds of operations without waiting, of communicators that are not wholly here. ``gauges``: the number of
-    admitted series of windows. ``pairs``: bytes per second of the pairs that get a series. ``algorithms``: NCCL's
-    latest algorithm and protocol.
+    ``places``: all (communicator, rank in it) that need a label; each key begins with a place. ``windows``: bus bytes
+    and microseconds by collective. ``lost``: collective operations that the plugin's ring or slot lost. ``transfers``:
+    microseconds of operations without their wait, in communicators whose operations are not matched. ``gauges``: the
+    number of admitted series of windows. ``pairs``: bytes per second of the pairs that get a series. ``algorithms``:
+    NCCL's latest algorithm and protocol.
     """
 
     writer_key: WriterKey
@@ -94,7 +94,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
 def speeds(writers: Iterable[WriterTotals], labels: Mapping[Member, RankLabel]) -> dict[RankLabel, RankSpeed]:
     """Return by rank the time-weighted bus bandwidth of its collectives over the last windows, and its lateness.
 
-    Sends and receives have no windows: they wait for a peer's whole turn.
+    Sends and receives have no windows: their times include long waits for the peer.
     """
     windows: defaultdict[RankLabel, list[int]] = defaultdict(lambda: [0, 0])
     late: defaultdict[RankLabel, int] = defaultdict(int)

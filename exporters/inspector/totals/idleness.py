@@ -1,8 +1,8 @@
 """Ends the series of communicators that a living writer no longer uses, without lowering any sum. Pure.
 
 A process that runs for days makes and destroys communicators. No line says that one is gone. So a communicator counts
-as gone after IDLE_SECONDS without a record; sooner if another took its place, or if a limit leaves no room for one in
-use. Its share in the rank's `other` and missing records goes to the inheritance, like that of an ended writer.
+as gone after IDLE_SECONDS without a record; sooner if a newer one replaced it, or if a limit refuses a communicator in
+use. The inheritance keeps its part of the rank's `other` and missing records.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from exporters.inspector.totals.shared import MAX_COMMUNICATORS
 IDLE_SECONDS = 21_600.0
 """Six hours: longer than any checkpoint, evaluation or queue between two uses of a communicator should take."""
 SUCCEEDED_SECONDS = 600.0
-"""After this long without a record a communicator ends if a newer one has the same place, size and name. If another has
-no room, the one without a record for longest ends too; while that is not enough, two at the next look, then four, and
-so on."""
+"""After this long without a record a communicator ends if a newer one has the same rank, size and name. If a limit
+refuses another communicator, the one idle for longest ends too; if that is not enough, two end at the next check, then
+four, and so on."""
 LOOK_SECONDS = 300.0
 
 
 class IdleWatch:
     """Watches one writer's communicators; its times restart with the agent.
 
-    ``first``: the oldest communicator that was used without room since the last look; it gets the room that frees.
+    ``first``: the oldest communicator that a limit has refused since the last check; it gets the next free series.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,8 @@ class IdleWatch:
         return frozenset(over)
 
     def _succeeded(self, aggregate: Aggregate, still: dict[str, float], now: float) -> set[str]:
-        """Return the communicators without a record for SUCCEEDED_SECONDS that a newer one, in use, has replaced."""
+        """Return the communicators without a record for SUCCEEDED_SECONDS that a newer communicator in use has
+        replaced."""
         newest: dict[tuple[int, int, str], float] = {}
         members = [membership for membership in aggregate.memberships.values() if membership.comm in still]
         for membership in members:
@@ -78,9 +79,10 @@ class IdleWatch:
 
 
 def _counts(aggregate: Aggregate) -> tuple[Counter[str], Counter[str]]:
-    """Return by communicator a number that changes with each record, and the operations beyond the limit of places.
+    """Return two counts by communicator: a number that changes with each record, and the operations that a limit
+    refused.
 
-    Those of communicators without any place are under `other`.
+    Communicators without a place count under `other`.
     """
     records: Counter[str] = Counter()
     refused: Counter[str] = Counter()

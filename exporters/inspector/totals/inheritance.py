@@ -1,6 +1,6 @@
 """Keeps sums from falling when a writer ends, and lets new series begin at 0. Pure.
 
-Prometheus counts no increase at a series' first value: what a job did before its first scrape would be lost. So a new
+Prometheus counts no increase at a series' first value: the operations before the first scrape would be lost. So a new
 series is 0 for BIRTH_SECONDS, for every scraper. See docs/decisions/0017-series-begin-at-zero.md.
 """
 
@@ -57,7 +57,7 @@ V = TypeVar("V")
 
 
 class Inheritance(msgspec.Struct):
-    """The totals of ended writers, by their labels, which begin with the job. ``lost``: collective operations.
+    """The totals of ended writers by label set, so that no exported sum falls. ``lost``: lost collective operations.
 
     ``since_start`` is in no checkpoint.
     """
@@ -83,9 +83,9 @@ class Inheritance(msgspec.Struct):
     def prune(self, writers: Iterable[WriterTotals], labels: Mapping[Member, RankLabel]) -> None:
         """Drop the totals that none of the living ``writers`` continues.
 
-        The series under `other` and the tallies belong to a rank. They stay while the rank has a writer. A communicator
-        keeps its losses while one of its ranks has a collective series there. Counts since the start belong to a job,
-        except those of the proxy's connections.
+        Series under `other` and tallies stay while their rank has a writer. A communicator's losses stay while one of
+        its ranks has a collective series in it. Counts since the agent's start stay while their job has a rank; those
+        of the proxy stay while a living writer has the same connection.
         """
         ranks: set[tuple[str, str]] = set()
         series: set[SeriesLabels] = set()
@@ -154,14 +154,15 @@ class Kind(StrEnum):
 
 
 SeriesId = tuple[Kind, tuple[str, ...]]
-"""A kind and a label set. Arrivals have the totals' labels: an exported series sums several, each from its birth on."""
+"""A kind and a label set. Arrivals have the totals' labels: an exported series sums several label sets, each from its
+birth on."""
 Labels = Mapping[Member, RankLabel]
 
 
 class Births:
     """First-exported time of each current series; a series that disappears is forgotten, and is new if it returns.
 
-    ``restored`` and ``inherited`` are from before the agent's restart: series with a part in them were shown already.
+    ``restored`` and ``inherited`` are from before the agent's restart: their series are not new.
     """
 
     def __init__(self, restored: Iterable[WriterTotals] = (), inherited: Inheritance | None = None) -> None:
@@ -174,7 +175,7 @@ class Births:
     def look(
         self, writers: list[WriterTotals], labels: Labels, inherited: Inheritance, now: float, *, whole: bool
     ) -> None:
-        """Note which series of ``writers`` are new at monotonic time ``now``. ``whole``: each reader published.
+        """Note which series of ``writers`` are new at monotonic time ``now``. ``whole``: every reader has published.
 
         A withheld new series is still new when it is first shown.
         """
@@ -224,7 +225,7 @@ def _waits(restored: WriterTotals, writers: list[WriterTotals], labels: Labels) 
 
 
 def _shape(writers: list[WriterTotals]) -> list[object]:
-    """Return a value that changes when the set of series changes, or whether they are withheld."""
+    """Return a value that changes when a series appears, ends, becomes withheld or is shown again."""
     return [
         (
             writer.writer_key,

@@ -1,8 +1,8 @@
 """Why records of one writer are missing, and further counts for its ranks as a whole. Pure.
 
 Only a gap's size is known. The line that begins a batch (`dump_stats`) says how many records a ring dropped. Without
-such lines, a pass with as many lines as the ring holds shows an overflow (``passes``). Both give credit: the next gaps
-are attributed to overflow up to the credit, the others have no known cause.
+such lines, a pass with as many lines as the ring holds shows an overflow (``passes``). Both add to the ring's credit:
+its next gaps are attributed to overflow up to the credit; further gaps have no known cause.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ REORDER = 1024
 
 
 class Sequence(msgspec.Struct, gc=False, array_like=True):
-    """`coll_sn` of one (communicator, rank, collective): numbers that are missing although later ones exist.
+    """The `coll_sn` of one (communicator, rank, collective): which are missing although later numbers exist.
 
-    ``first`` is None before the first record, unless the numbers are known to begin at 0. ``missing`` never falls: a
-    late record lowers what the next gap adds.
+    ``first`` is None before the first record, unless the first number is known. ``missing`` never falls: a late record
+    lowers what the next gap adds.
     """
 
     first: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE_NUMBER)] | None
@@ -55,7 +55,7 @@ class Sequence(msgspec.Struct, gc=False, array_like=True):
         return min(MAX_TOTAL, self.seen_before + self.seen)
 
     def gaps(self) -> int:
-        """Return how many records are missing at present; one still to be written may fill a gap."""
+        """Return how many records are missing at present; a later record may fill a gap."""
         if self.first is None or self.highest < 0:
             return self.missing
         return min(MAX_TOTAL, max(self.missing, self.before + self.highest - self.first + 1 - self.seen))
@@ -79,7 +79,8 @@ UNTIMED = {"kernel_cpu": Tally.UNTIMED_KERNEL_CPU, "collective_cpu": Tally.UNTIM
 
 
 class Loss(msgspec.Struct, gc=False, array_like=True):
-    """Gaps of one ring by cause. ``is_reported``: by `dump_stats`. ``held_at``: gaps above this await their cause."""
+    """Gaps of one ring by cause. ``is_reported``: `dump_stats` reports drops. ``held_at``: gaps above it have no cause
+    yet."""
 
     credit: Total = 0
     overflow: Total = 0
@@ -126,7 +127,7 @@ class LossBook:
             self._one_slot = not named
 
     def note_dropped(self, ring: RingKey, dropped: int) -> None:
-        """Note how many records the plugin itself says it dropped before the next batch."""
+        """Add the number of records that the plugin reports as dropped before the next batch."""
         loss = self._losses.setdefault(ring, Loss())
         loss.is_reported = True
         if dropped and (gaps := self._gaps(ring)) is not None:
@@ -175,7 +176,7 @@ class LossBook:
     def lost(self) -> dict[tuple[str, int], int]:
         """Return the collective operations that the ring or the one slot lost, by communicator and rank in it.
 
-        Their causes are those of the last ``tallies``.
+        Uses the causes that the last call of ``tallies`` found.
         """
         return {
             ring[:2]: min(MAX_TOTAL, loss.overflow + (loss.otherwise if self._one_slot else 0))
@@ -184,7 +185,7 @@ class LossBook:
         }
 
     def end(self, comms: frozenset[str], ended: LossBook) -> None:
-        """Move the counts of ``comms`` to ``ended``; one that returns need not begin at its first number."""
+        """Move the counts of ``comms`` to ``ended``. A communicator that returns may begin at any sequence number."""
         ended._one_slot = self._one_slot
         for ring in [ring for ring in self._losses if ring[0] in comms]:
             ended._losses[ring] = self._losses.pop(ring)

@@ -1,9 +1,9 @@
-"""Matches the operations of communicators whose ranks are all read here, and finds which rank came last. Bounded.
+"""Matches the operations of communicators of which one reader reads all ranks; finds which rank came last. Bounded.
 
-All members' records of one operation have the same number. A member's times wait here for those of the others until the
-operation is complete, or cannot be completed because all are past it. If members are elsewhere, nothing is matched. A
-rank's kernel time runs from its own start until all are done. So the last to arrive has the shortest time, and all
-others waited for it at least the difference to the second shortest. See docs/decisions/0012-late-ranks.md.
+All ranks' records of one operation have the same number. A rank's time waits for the times of the other ranks until the
+operation is complete, or until all ranks are past it. If a rank is on another node, nothing is matched. A rank's kernel
+time runs from its own start until all ranks are done. So the last rank to arrive has the shortest time, and all others
+waited for it at least the difference to the second shortest time. See docs/decisions/0012-late-ranks.md.
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ def judge(times: Sequence[Sequence[int]]) -> list[Arrivals]:
     return members
 
 
-MAX_MEMBERS = 64  # Of a matched communicator: no node has more GPUs
+MAX_MEMBERS = 64  # In a matched communicator: no node has more GPUs
 MAX_MEMBERS_IN_ALL = 8192
 MAX_OPEN = 4096
-"""Operations of one kind that wait per member; a file may be read this far before the next one's turn."""
-MAX_OPEN_ALONE = 1024  # The same while some member was never seen: it may be on another node
+"""Limit of waiting operations of one kind per member: one file may be read this far ahead of another."""
+MAX_OPEN_ALONE = 1024  # The limit while some member was never seen: it may be on another node
 MAX_OPEN_IN_ALL = 65_536  # Times that wait after a turn, over all members: about 8 MB
 SLACK = 64  # How far operations of one kind may be written out of order
 
@@ -106,7 +106,7 @@ class SavedBoard(msgspec.Struct, array_like=True):
 
 @dataclass(slots=True, eq=False)
 class BoardMember:
-    """One rank of a communicator, with the times of its operations, by number, that wait for the other members'."""
+    """One rank of a communicator. ``times``: by operation number, its times that wait for the other members' times."""
 
     board: OperationBoard | None
     writer_key: WriterKey
@@ -133,7 +133,8 @@ class BoardMember:
 
 
 class OperationBoard:
-    """A communicator's members for one kind of operation. ``given_up``: some are elsewhere. ``counted``: see _leave."""
+    """A communicator's members for one kind of operation. ``given_up``: some are on other nodes. ``counted``: see
+    _leave."""
 
     def __init__(self, kind: OperationKind) -> None:
         self.kind = kind
@@ -166,12 +167,12 @@ class OperationBoard:
         return sum(len(member.times) for member in self.members.values())
 
     def relieve(self) -> None:
-        """Drop what waits, at a limit; if a member was never seen, stop collecting."""
+        """Drop the waiting times, at a limit; if a member was never seen, stop collecting."""
         self.given_up = not self._everyone()
         self.abandon()
 
     def abandon(self) -> None:
-        """Drop all that waits; count as unmatched what could have been completed."""
+        """Drop all waiting times; if all members are known, count their operations as unmatched."""
         if members := self._everyone():
             self._match(members)
             self._leave(members, {number for member in members for number in member.times})
@@ -262,7 +263,7 @@ class Matching:
         return sorted(self._boards.values(), key=order, reverse=True)
 
     def leave(self, writer_key: WriterKey, comms: frozenset[str] | None = None) -> None:
-        """Remove an ended writer, or (``comms``) only some communicators of it."""
+        """Remove an ended writer, or (``comms``) only some of its communicators."""
         for kind, board in list(self._boards.items()):
             if comms is not None and kind.comm not in comms:
                 continue

@@ -1,7 +1,7 @@
 """The bandwidth of each pair of ranks that send to each other, and the choice of pairs that get a series. Pure.
 
-An operation's time includes the wait for the peer, so a mean shows the schedule. At one of the two ends at least, the
-fastest tenth of the operations did not wait, whichever rank is late: docs/decisions/0026-slow-pairs.md.
+An operation's time includes the wait for the peer, so a mean shows the program's schedule. At least at one of the two
+ends, the fastest tenth of the operations did not wait, whichever rank is late: docs/decisions/0026-slow-pairs.md.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from agent.sdk.metrics import FairBudget, Group
 from exporters.inspector.format.records import CollectivePerf, P2PPerf, size_label
 
 MAX_PAIRS = 8
-"""Shown per rank of a writer: half of them the slowest, half those that fell furthest below their own best."""
-MAX_PEERS = 64  # Measured at a time, of one communicator, rank and direction; if there are more, they take turns
+"""Exported pairs per rank of a writer: half are the slowest, half fell furthest below their own best."""
+MAX_PEERS = 64  # Measured at a time per communicator, rank and direction; further peers take turns
 MAX_MEASURED_IN_ALL = 8192  # Pairs of all writers of one reader: about 8 MB
-MAX_SAMPLES = 64  # Operations kept of one window; of more, every second, every fourth ..
+MAX_SAMPLES = 64  # Operations kept per window; with more operations every second, then every fourth
 MIN_OPERATIONS = 20  # In a window: with fewer, the fastest tenth would be chance
 WINDOW_ROLLS = 2  # Minimum length of a window in rolls of the gauges' windows: ten seconds
 IDLE_ROLLS = 60  # A pair without an operation for this long (five minutes) loses its series
@@ -183,5 +183,5 @@ def _speed(pair: Pair) -> float:
 
 
 def _fall(pair: Pair) -> float:
-    """Return how far the bandwidth fell below its best, as a factor; a pair already shown counts as further."""
+    """Return how far the bandwidth fell below its best, as a factor; a pair already shown counts as a deeper fall."""
     return pair.best / (pair.bandwidth or 1.0) * (KEEP_FACTOR if pair.shown else 1.0)

@@ -20,8 +20,8 @@ SERIES_PER_ACCUMULATOR = 4
 SERIES_PER_GAUGE = 1
 SERIES_PER_RANKS_ARRIVALS = 2
 SERIES_PER_COMMUNICATORS_ARRIVALS = 4
-MAX_COMMUNICATORS = 64  # Per writer; records of further ones are added up under `other`
-MAX_PLACES = 256  # Per writer; further ones get no membership
+MAX_COMMUNICATORS = 64  # Per writer; records of further communicators count under `other`
+MAX_PLACES = 256  # Per writer; further places get no membership
 MAX_RANKS_PER_WRITER = 16  # No process drives more GPUs: a writer with more ranks gets no larger budget
 MAX_PLACES_IN_ALL = 4096
 """Places over all writers of one reader; each place may have an accumulator per collective."""
@@ -40,8 +40,8 @@ def series_of(key: SeriesKey, arrivals: Arrivals | None) -> int:
 class Places:
     """The places (communicator, rank in it) of one writer that get accumulators of their own.
 
-    A broken writer may make up millions of them. ``ranks``: its most ranks in one communicator; each has a budget.
-    ``group``: the writer's user and directory.
+    A broken writer may make up millions of them. ``ranks``: its largest number of ranks in one communicator; each has a
+    series budget. ``group``: the writer's user and directory.
     """
 
     def __init__(self, room: FairBudget, group: Group = ()) -> None:
@@ -75,7 +75,7 @@ class Places:
         self.ranks = min(MAX_RANKS_PER_WRITER, max(self.ranks, self._of_communicator[comm]))
 
     def leave(self, comms: frozenset[str] | None = None) -> None:
-        """Release the accumulators of the communicators ``comms``, or of all."""
+        """Release the places of the communicators ``comms``, or of all."""
         gone = {place for place in self._places if comms is None or place[0] in comms}
         self._places -= gone
         self._room.give_back(self._group, len(gone))

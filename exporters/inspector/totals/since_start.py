@@ -20,9 +20,9 @@ BOUNDS_US = tuple(digit * 10**power for power in range(1, 7) for digit in (1, 2,
 """Upper bounds of the buckets of durations in microseconds, inclusive: 10 us to 5 s in steps of 1, 2, 5."""
 BOUND_LABELS = (*(repr(bound / 1_000_000) for bound in BOUNDS_US), "+Inf")  # In seconds, for the label `le`
 MAX_CHOICES = 1024  # Series of one node by algorithm and protocol
-MAX_HISTOGRAMS = 256  # Of one node; all collectives in all size classes would give a job 126
+MAX_HISTOGRAMS = 256  # On one node; a job with all collectives in all size classes has 126
 MAX_PEERS = 16
-"""Of one rank in a communicator and direction; a ring has one, a tree three. Further peers count as `other`."""
+"""Peers per rank, communicator and direction; a ring has one, a tree three. Further peers count as `other`."""
 PHASES = {
     "send": ("gpu_produce", "peer_credit", "wire"),
     "recv": ("wire", "flush", "gpu_consume"),
@@ -32,7 +32,7 @@ _TIMES = {direction: attrgetter(*(f"{phase}_us" for phase in phases)) for direct
 
 
 class Counted(StrEnum):
-    """What is counted: operations by bucket and their microseconds; operations; microseconds by phase."""
+    """Kinds of counts: operations by bucket and their microseconds; operations; microseconds by phase."""
 
     DURATIONS = "durations"
     ALGORITHMS = "algorithms"
