@@ -99,7 +99,7 @@ def _size(event: LogEvent, name: str) -> int:
 
 
 def _minority(calls: dict[str, Call]) -> tuple[str, ...]:
-    """Return the ranks whose call differs from the most common call; of two equal halves the later one."""
+    """Return the ranks whose call differs from the most common call; of two equally common calls, the later one."""
     counts = Counter(calls.values())
     if len(counts) < 2:
         return ()

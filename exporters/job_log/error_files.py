@@ -1,9 +1,9 @@
-"""The file in which PyTorch saves the exception that ended a rank. Blocking, but for ``read_error``.
+"""Reads the file in which PyTorch saves the exception that ended a rank. Blocking, except ``read_error``.
 
 torchrun names a file for each rank in TORCHELASTIC_ERROR_FILE. A rank writes it only if its entry point is wrapped in
 ``torch.distributed.elastic.multiprocessing.errors.record`` (error_handler.py: message, extraInfo). A job's user
 controls path and content, so the file counts only for the rank that named it, and only if it belongs to that rank's
-user. Of its text the parser keeps a category and the name of a well-known exception.
+user. The parser keeps only a category and the name of a well-known exception.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from exporters.job_log.matcher import events
 MAX_BYTES = 256 * 1024  # A larger file is not read. PyTorch writes a message and a traceback, some kilobytes.
 MAX_READS = 64  # Limit of files per turn
 WAIT_SECONDS = 30.0  # A file that is missing or half written is tried again for this long after the exit was first seen
-GRACE_SECONDS = 0.2  # A turn waits this long for all files. One whose file system hangs costs its user alone.
+GRACE_SECONDS = 0.2  # A turn waits this long for all files. A file system that hangs affects only its user.
 EARLY_SECONDS = 2.0
 """A file that was last written this long before its rank started is of an earlier run. The start is known to 1 s."""
 INIT_PID = 1
 PROGRAM_ERROR, ROOT = "program_error", "root"
 OTHER = "exception"
-"""The name of an exception that is neither Python's nor PyTorch's. Its class name is the user's text."""
+"""The name of an exception that is not in KNOWN. Its class name is the user's text."""
 INTERRUPT = "KeyboardInterrupt"
 _TORCH = ("OutOfMemoryError", "AcceleratorError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError")
 KNOWN = {name: f"torch.{name}" for name in _TORCH} | {

@@ -78,7 +78,7 @@ class JobLogExporter(ShownExporter[PublishedLogs]):
         ctx.evidence.offer(self._part)
 
     async def update(self) -> None:
-        """Run one turn of the reader. Raise NoData while no job here has a log."""
+        """Run one turn of the reader. Raise NoData while no job on this node has a log."""
         self._learn_jobs()
         if not (self._jobs or self.shown.available or self._ctx.once):
             raise NoData  # a node without ranks needs no search

@@ -8,7 +8,7 @@ from agent.sdk.metrics import Family, Metric
 from exporters.job_log.catalogue import failures
 from exporters.job_log.reader import PublishedLogs
 
-_EACH = "1 per job whose log is read here"
+_EACH = "1 per job whose log is read on this node"
 
 # fmt: off
 EVENTS = Family(
@@ -47,7 +47,7 @@ CHECKPOINT_LAST = _training(
 )
 CHECKPOINT_SECONDS = _training(
     "rankwatch_train_checkpoint_seconds",
-    "Duration of the last checkpoint save: as its line says, else the time between its first and its last line.",
+    "Duration of the last checkpoint save: from its log line, else the time between its first and its last line.",
 )
 CHECKPOINT_BEGAN = _training(
     "rankwatch_train_checkpoint_began_timestamp_seconds",

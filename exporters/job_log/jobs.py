@@ -12,11 +12,11 @@ ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # torchrun's variable for the file of a 
 
 
 class LoggedJob(NamedTuple):
-    """One job with ranks here.
+    """One job with ranks on this node.
 
     ``uids``: users of its processes. ``ids``: its ids by scheduler and launcher. ``world_size``: 0 if unknown.
-    ``started_seconds``: start of its oldest running rank here, since the epoch; 0 without one. ``local_ranks``: its
-    ranks by host name (empty: any of this node) and local rank.
+    ``started_seconds``: start of its oldest running rank on this node, since the epoch; 0 without one. ``local_ranks``:
+    its ranks by host name (empty: any host name of this node) and local rank.
     """
 
     job_id: str
@@ -37,7 +37,7 @@ class LoggedJob(NamedTuple):
         return str(number)
 
     def has_rank_zero(self) -> bool:
-        """Return whether rank 0 is here. That rank's node reads shared files that no process holds open."""
+        """Return True if rank 0 is on this node. Its node reads shared files that no process holds open."""
         return any(rank_of(view) == "0" for view in self.ranks)
 
 
@@ -47,7 +47,7 @@ def rank_of(view: RankView) -> str:
 
 
 def jobs_of(snapshot: RankSnapshot) -> dict[str, LoggedJob]:
-    """Return the jobs of all ranks, also of exited ranks, by the label ``job_id``."""
+    """Return the jobs of all ranks, even exited ranks, by the label ``job_id``."""
     by_job: dict[str, list[RankView]] = {}
     for view in snapshot.ranks:
         by_job.setdefault(view.label.job_id, []).append(view)

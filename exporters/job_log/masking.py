@@ -24,10 +24,10 @@ STRONG = (
     r"(?:seed|recovery)[ _-](?:phrase|code)s?|"
     r"(?:[mt2]fa|otp|verification|security|auth|login|one-time|confirmation|backup|reset)[ _-]?codes?"
 )
-"""Names only of secrets: every separator counts, even a space, and the value may have several words."""
+"""Names that only secrets have: every separator counts, even a space, and the value may have several words."""
 WEAK = r"keys?|tokens?|auths?|session(?:[ _-]?id)?s?|signature|jwt|cookies?"
 SHORT = r"pass|sessid|pw|pin|sig|sid|otp|totp|psk|dsn|sas"
-"""Names also of other things: an equals sign or a colon must follow. A short name must be a separate word."""
+"""Names that other things have, too: an equals sign or a colon must follow. A short name must be a separate word."""
 _BOUNDARY = r"(?:(?<![^\W_])|(?-i:(?<=[a-z0-9])(?=[A-Z])))"
 _GLUED = r"(?<!com)(?<!by)(?<!sur)(?<!tres)(?<!over)pass(?=\s{0,4}[=:\"'])|sessid"
 """Match at the end of a longer name (SSHPASS)."""

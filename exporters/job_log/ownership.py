@@ -51,7 +51,8 @@ Identity = tuple[int, int]
 
 
 class BatchProcess(NamedTuple):
-    """A process that writes a job's log. ``scheduled_id``: Slurm's job id; ``forwards``: through any descriptor."""
+    """A process that writes a job's log. ``scheduled_id``: Slurm's job id; ``forwards``: any of its descriptors may be
+    the log."""
 
     pid: int
     uid: int
@@ -60,7 +61,8 @@ class BatchProcess(NamedTuple):
 
 
 def batch_processes(procfs: ProcFS) -> list[BatchProcess]:
-    """Return the batch scripts that run here and the sruns below them. Reads the stat line of every process once."""
+    """Return the batch scripts that run on this node and the sruns below them. Reads the stat line of every process
+    once."""
     children: dict[int, list[int]] = {}
     names: dict[int, str] = {}
     try:
@@ -101,7 +103,7 @@ def _below(
 class ClaimedLog(NamedTuple):
     """The job of a file. ``rank``: the only rank that writes there, else UNKNOWN_RANK.
 
-    ``path``: empty unless a process of the job writes its output there. ``has_ranks``: each line begins with its rank.
+    ``path``: empty for a file that is known only by its name. ``has_ranks``: each line begins with its rank.
     """
 
     job_id: str
@@ -209,7 +211,7 @@ MAX_CYCLE_BYTES = (
 )  # A larger cycle file is not read. One for 10,000 nodes whose names form no ranges has 150 KB.
 MAX_PATH = 1024
 MAX_CYCLE_FILES = 64  # Limit of cycle files per search
-GRACE_SECONDS = 0.2  # A search waits this long for all files. One whose file system hangs costs its user alone.
+GRACE_SECONDS = 0.2  # A search waits this long for all files. A file system that hangs affects only its user.
 
 
 class _CycleFile(msgspec.Struct):
@@ -225,7 +227,7 @@ class CycleLogs:
         self._readers: ByUser[RankView, tuple[Identity, ClaimedLog] | None] = ByUser(self._read)
 
     def of(self, jobs: Iterable[LoggedJob]) -> dict[Identity, ClaimedLog]:
-        """Return the log of each job's current cycle, at most MAX_CYCLE_FILES. One that two jobs name is left out."""
+        """Return the log of each job's current cycle, at most MAX_CYCLE_FILES. A log that two jobs name is left out."""
         first = {view.label.job_id: view for job in jobs for view in reversed(job.ranks) if _cycle_file(view)}
         views = in_turns(list(first.values()), lambda view: view.uid, MAX_CYCLE_FILES)
         logs = [log for log in self._readers.answers(views, GRACE_SECONDS) if log is not None]

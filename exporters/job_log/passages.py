@@ -48,7 +48,7 @@ class Passage(msgspec.Struct):
 
 @dataclass(slots=True)
 class _File:
-    """The last lines read from a file, and the passages that miss lines of it."""
+    """The last lines read from a file, and its passages that still miss lines."""
 
     last: deque[bytes] = field(default_factory=lambda: deque(maxlen=AROUND))
     open: list[Passage] = field(default_factory=list)
@@ -170,7 +170,7 @@ def _shown(line: bytes, before: str) -> str:
 
 
 def log_part(jobs: Iterable[ShownLog], passages: Mapping[str, Iterable[Passage]], wanted: Wanted) -> Offered:
-    """Return the part; empty if no log of the job is read here. ``passages``: the kept lines by job."""
+    """Return the part; empty if this node reads no log of the job. ``passages``: the kept lines by job."""
     shown = next((job for job in jobs if job.job_id == wanted.job_id), None)
     if shown is None:
         return Offered({})

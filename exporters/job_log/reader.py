@@ -1,4 +1,4 @@
-"""Reads the logs of jobs here, in its own thread and in bounded turns."""
+"""Reads the logs of jobs on this node, in its own thread and in bounded turns."""
 
 from __future__ import annotations
 
@@ -53,7 +53,8 @@ class LogSection(msgspec.Struct):
 
 
 class PublishedLogs(NamedTuple):
-    """The result of a turn. ``available``: a job here has a log; ``raised``: names of exceptions that ended ranks."""
+    """The result of a turn. ``available``: a job on this node has a log; ``raised``: names of exceptions that ended
+    ranks."""
 
     jobs: tuple[ShownLog, ...] = ()
     available: bool = False
@@ -63,7 +64,7 @@ class PublishedLogs(NamedTuple):
 
 
 class JobLogReader:
-    """Reads files that match ``patterns`` and files that ranks write to, each for the job that owns it by proof.
+    """Reads files that match ``patterns`` and files that ranks write to, each for the job that provably owns it.
 
     ``admit``: reserves one more series of a job. ``passages``: keeps lines around events.
     """
@@ -180,7 +181,7 @@ class JobLogReader:
         self._looked_for = pids
         held = {} if self._everyone else held_outputs(self._outputs, self._procfs, jobs.values(), self._batch)
         named = {} if self._everyone else self._cycle_logs.of(jobs.values())
-        # Keep files of exited ranks: their last lines may explain the exit.
+        # Keep all known files, even those of exited ranks: their last lines may explain the exit.
         exited_paths = [path for identity, path in self._paths.items() if self._claims[identity].job_id in jobs]
         files = self._texts.discover([*(file.path for file in [*held.values(), *named.values()]), *exited_paths])
         by_id = by_any_id(jobs.values())
@@ -219,7 +220,8 @@ class JobLogReader:
         held: Mapping[Identity, ClaimedLog],
         jobs: Mapping[str, LoggedJob],
     ) -> set[Identity]:
-        """Return the files on shared file systems that another node reads, because no process here holds them open.
+        """Return the files on shared file systems that another node reads, because no process on this node holds them
+        open.
 
         If no process on any node visibly holds a file open, the node of the job's rank 0 reads it.
         """
@@ -279,7 +281,7 @@ class JobLogReader:
 
 
 def _owner(job_id: str, jobs: Mapping[str, LoggedJob]) -> str:
-    """Return the key of a job's owner; the job's id if it has no ranks here."""
+    """Return the key of a job's owner; the job's id if it has no ranks on this node."""
     ranks = jobs[job_id].ranks if job_id in jobs else ()
     return ranks[0].process.facts.owner.key if ranks else job_id
 

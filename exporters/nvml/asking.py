@@ -1,6 +1,6 @@
 """Calls NVML for one value at a time: a failed call loses only its own value. Runs in the helper process.
 
-The activity of a GPU between two looks is from the driver's GPM counters (Hopper and later): at each look the driver
+The activity of a GPU between two polls is from the driver's GPM counters (Hopper and later): at each poll the driver
 fills a sample and compares it with the previous one, without extra work in between. A value is the mean since then."""
 
 from collections import Counter
@@ -124,7 +124,7 @@ METRICS: Mapping[str, int] = {
 class ActivitySampler:
     """At most two samples of one GPU, while its handle is valid.
 
-    After a failed call this GPU has no activity values until two looks in a row succeed. The calls stop for a GPU
+    After a failed call this GPU has no activity values until two polls in a row succeed. The calls stop for a GPU
     without such counters, and when the driver refuses permission.
     """
 
@@ -134,7 +134,7 @@ class ActivitySampler:
         self._spare: Any = None
 
     def look(self, asker: Asker, handle: Any) -> dict[str, float]:
-        """Return the means since the previous look, by the names of METRICS; the first look returns none.
+        """Return the means since the previous poll, by the names of METRICS; the first poll returns none.
 
         Raise GpuGone when the driver cannot reach the GPU.
         """
@@ -148,7 +148,7 @@ class ActivitySampler:
         return {} if before is None else _between(asker, before, self._before)
 
     def free(self) -> None:
-        """Free the samples in the driver, before NVML is shut down. The next look counts as a first one."""
+        """Free the samples in the driver, before NVML is shut down. The next poll counts as a first one."""
         for sample in (self._before, self._spare):
             if sample is None:
                 continue

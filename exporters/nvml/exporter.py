@@ -18,12 +18,12 @@ from exporters.nvml.reading import LookAnswer, LookRequest
 NAME = "nvml"
 INTERVAL_SECONDS = 10.0
 START_FACTOR = 3.0
-"""The first look may take this many times ``hang_seconds``: NVML initialises the GPUs, for seconds each.
+"""The first poll may take this many times ``hang_seconds``: NVML initialises the GPUs, for seconds each.
 
 An update must end before the series of the previous update go stale.
 """
 ABSENT_SECONDS = 300.0
-"""The time between two looks at a node without NVIDIA's driver. The helper ends in between, to free its memory."""
+"""The time between two polls of a node without NVIDIA's driver. The helper ends in between, to free its memory."""
 REOPEN_SECONDS = 60.0
 """How often the helper initialises NVML again while a GPU is lost: only that shows whether the GPU is back."""
 _ABSENT = frozenset({"library_not_found", "driver_not_loaded"})
@@ -40,8 +40,8 @@ The series must not go stale in that time.
 class NvmlConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``library``: the path of libnvidia-ml.so.1 if the loader does not find it, as with a driver in a container.
 
-    ``hang_seconds``: a look that takes longer means that the driver hangs. ``hot_celsius``: a GPU is hot when its core
-    has at least this temperature in most looks.
+    ``hang_seconds``: a poll that takes longer means that the driver hangs. ``hot_celsius``: a GPU is hot when its core
+    has at least this temperature in most polls.
     """
 
     library: Annotated[str, msgspec.Meta(max_length=4096)] = ""
@@ -75,7 +75,7 @@ class NvmlExporter:
         self._helper = ctx.helper(HELPER)
 
     async def update(self) -> None:
-        """Look once. Raise NoData without a driver if no GPU was seen since the boot."""
+        """Poll once. Raise NoData without a driver if no GPU was seen since the boot."""
         clock = self._ctx.clock
         if clock.monotonic() < self._absent_until:
             raise NoData(self._answer.error)
@@ -106,7 +106,7 @@ class NvmlExporter:
             await self._observe(answer)
 
     def snapshot(self) -> NvmlSnapshot:
-        """Return a copy of the state of the last look."""
+        """Return a copy of the state of the last poll."""
         if self._hung or self._answer.error:
             return NvmlSnapshot(errors=dict(self._gpus.errors))
         return NvmlSnapshot(self._gpus.views, dict(self._gpus.errors), (self._answer.driver, self._answer.cuda))

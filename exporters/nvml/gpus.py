@@ -21,7 +21,7 @@ MAX_XIDS = 32  # At most this many different Xids of one GPU have their own seri
 MAX_XID = 9999
 OTHER = "other"
 _RESET_ENDS = ("gpu_xid", "gpu_xid_warning", "gpu_lost")
-"""Faults that a GPU reset clears, also those that the kernel log exporter wrote. All other checks are levels."""
+"""Faults that a GPU reset clears, even those that the kernel log exporter wrote. All other checks are levels."""
 
 
 class Xid(msgspec.Struct, frozen=True):
@@ -32,7 +32,7 @@ class Xid(msgspec.Struct, frozen=True):
 
 
 class Remembered(msgspec.Struct):
-    """One GPU in the checkpoint. ``signs``: values that a reset changes; the look that gave them may be old."""
+    """One GPU in the checkpoint. ``signs``: values that a reset changes; the poll that gave them may be old."""
 
     index: int
     pci: str
@@ -87,9 +87,9 @@ class Gpus:
         self.views: tuple[GpuView, ...] = ()
 
     def observe(self, answer: LookAnswer, elapsed_seconds: float, now_seconds: float) -> list[GpuVerdict]:
-        """Take the answer of a look and return the verdicts.
+        """Take the answer of a poll and return the verdicts.
 
-        ``elapsed_seconds``: the time since the previous look, 0 for the first. ``now_seconds``: epoch seconds.
+        ``elapsed_seconds``: the time since the previous poll, 0 for the first. ``now_seconds``: epoch seconds.
         """
         self.errors.update(answer.errors)
         readings = self._readings(answer.gpus)
@@ -113,7 +113,7 @@ class Gpus:
         return [*verdicts, *(GpuVerdict(f"index {view.index}", {"gpu_lost": CheckState.FAILED}) for view in nameless)]
 
     def keep_signs(self) -> None:
-        """Save the last look's signs. After a restart they show whether a GPU was reset in between."""
+        """Save the last poll's signs. After a restart they show whether a GPU was reset in between."""
         for uuid, watched in self._watched.items():
             if watched.before is not None:
                 self.remembered[uuid].signs = _signs(watched.before)
@@ -199,7 +199,7 @@ class Gpus:
         watched.before = reading
         levels = {"gpu_lost": CheckState.OK, **judge.levels(reading), **watched.windows.states()}
         levels |= watched.links.checks(links)
-        if reset and CheckState.FAILED not in levels.values():  # the Xids since the last look came before the reset
+        if reset and CheckState.FAILED not in levels.values():  # the Xids since the last poll came before the reset
             faults = ()
         verdict = GpuVerdict(reading.uuid, levels, faults, _RESET_ENDS if reset else ())
         return _view(reading.uuid, known, reading, seconds, links), verdict

@@ -1,8 +1,8 @@
-"""The health of a GPU: checks of one reading (levels), and checks over the last looks (votes, windows). Pure.
+"""The health of a GPU: checks of one reading (levels), and checks over the last polls (votes, windows). Pure.
 
 A level is a fault that the driver itself reports. A vote is a condition that may be temporary: it fails a check when
-more than FLAGGED_LOOKS of the last LOOKS have it. The module also adds up why the driver lowers a GPU's clocks (nvml.h:
-clocks event reasons): the seconds of each reason.
+more than FLAGGED_LOOKS of the last LOOKS have it. The module also adds up for how long each reason lowers a GPU's
+clocks (nvml.h: clocks event reasons).
 """
 
 from collections import Counter
@@ -28,7 +28,7 @@ REASONS = {  # without 0x1, idleness
 }
 HARDWARE_SLOWDOWN = 0x8 | 0x40 | 0x80
 """The hardware itself lowers the clocks, by half or more: because of heat, or the power supply's brake signal."""
-MAX_ELAPSED_SECONDS = 60.0  # A longer time between two looks is not counted: the state between them is unknown
+MAX_ELAPSED_SECONDS = 60.0  # A longer time between two polls is not counted: the state between them is unknown
 NANOSECONDS_PER_SECOND = 10**9
 BUSY_PERCENT = 10  # Below this utilization a GPU may lower the generation of its PCIe link to save power
 MAX_REPLAYS_PER_MINUTE = 50.0
@@ -73,8 +73,8 @@ def is_shown(reason: str, seconds: float) -> bool:
 class ReasonSeconds:
     """How long each reason was active on one GPU, in seconds.
 
-    The driver's own count is used if it has one. Otherwise the time between two looks counts when the reason is active
-    at the second look. The first look decides between the two methods: a later switch would make the counter jump.
+    The driver's own count is used if it has one. Otherwise the time between two polls counts when the reason is active
+    at the second poll. The first poll decides between the two methods: a later switch would make the counter jump.
     """
 
     def __init__(self) -> None:
@@ -82,9 +82,9 @@ class ReasonSeconds:
         self._summed: dict[str, float] = {}
 
     def add(self, reading: GpuReading, elapsed_seconds: float) -> dict[str, float]:
-        """Add a look and return the known seconds by reason.
+        """Add a poll and return the known seconds by reason.
 
-        ``elapsed_seconds``: the time since the previous look, 0 for the first one.
+        ``elapsed_seconds``: the time since the previous poll, 0 for the first one.
         """
         now = active_reasons(reading)
         counted = reading.reason_nanoseconds
@@ -118,7 +118,7 @@ def levels(reading: GpuReading) -> dict[str, CheckState]:
 def votes(
     reading: GpuReading, before: GpuReading | None, elapsed_seconds: float, hot_celsius: float
 ) -> dict[str, bool]:
-    """Return, by check with known values, whether this look is flagged.
+    """Return, by check with known values, whether this poll is flagged.
 
     ``elapsed_seconds``: the time since ``before``, the previous reading. ``hot_celsius``: see ``NvmlConfig``.
     """
@@ -140,7 +140,7 @@ def votes(
 def was_reset(reading: GpuReading, before: Mapping[str, int]) -> bool:
     """Return True after a reset: a counter fell, or the driver no longer requests its recovery action.
 
-    Only a reset or a newly loaded driver lowers these counters. ``before``: the SIGNS of an earlier look.
+    Only a reset or a newly loaded driver lowers these counters. ``before``: the SIGNS of an earlier poll.
     """
     values = reading.values
     fell = any(values[name] < before[name] for name in _COUNTERS if name in values and name in before)
@@ -179,22 +179,22 @@ def is_fabric_healthy(fabric: Fabric) -> bool:
 
 
 class Windows(Generic[Key]):
-    """Which of the last LOOKS looks of each key were flagged."""
+    """For each key, which of the last LOOKS polls were flagged."""
 
     def __init__(self) -> None:
         self._bits: dict[Key, int] = {}
 
     def add(self, key: Key, flagged: bool) -> None:
-        """Add a look."""
+        """Add a poll."""
         self._bits[key] = (self._bits.get(key, 0) << 1 | flagged) & ((1 << LOOKS) - 1)
 
     def ratio(self, key: Key) -> float | None:
-        """Return flagged looks divided by LOOKS, also when there were fewer looks; None before the first look."""
+        """Return flagged polls divided by LOOKS, even when there were fewer polls; None before the first poll."""
         bits = self._bits.get(key)
         return None if bits is None else bits.bit_count() / LOOKS
 
     def states(self) -> dict[Key, CheckState]:
-        """Return the state by key: FAILED while more than FLAGGED_LOOKS looks are flagged."""
+        """Return the state by key: FAILED while more than FLAGGED_LOOKS polls are flagged."""
         return {key: CheckState.of(bits.bit_count() <= FLAGGED_LOOKS) for key, bits in self._bits.items()}
 
 
@@ -205,7 +205,7 @@ MAX_COUNT = 2**62  # A greater error count of one link is not plausible
 class LinksView(msgspec.Struct, frozen=True):
     """The links as rendered. ``up``: by link number, for links with a known state that were up before.
 
-    ``errors``: errors on all links, by kind. ``flagged``: by link number, the share of the last looks with new errors.
+    ``errors``: errors on all links, by kind. ``flagged``: by link number, the share of the last polls with new errors.
     """
 
     up: dict[int, bool] = {}
@@ -228,7 +228,7 @@ class NvLinks:
         self._before: Mapping[int, Mapping[str, int]] = {}
 
     def look(self, links: Collection[Link]) -> LinksView:
-        """Add a look and return the view of the links."""
+        """Add a poll and return the view of the links."""
         self.expected |= {link.number for link in links if link.up}
         errors = {link.number: _plausible(link.errors) for link in links}
         for number, now in errors.items():

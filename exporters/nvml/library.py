@@ -1,7 +1,7 @@
 """NVML in the helper process: initialised once, with handles of all GPUs and the events that the driver collects.
 
 Only this module loads NVIDIA's library, because it may hang. While NVML stays open, the GPUs stay initialised (as with
-persistence mode), and the driver collects events between looks.
+persistence mode), and the driver collects events between polls.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from exporters.nvml.asking import ActivitySampler, Asker, GpuGone, error_name
 from exporters.nvml.queries import Links
 from exporters.nvml.reading import MAX_EVENTS, MAX_GPUS, GpuReading, LookAnswer, LookRequest, XidEvent
 
-DRAIN_SECONDS = 1.0  # A look reads events for at most this time. The driver keeps the others for the next look.
+DRAIN_SECONDS = 1.0  # A poll reads events for at most this time. The driver keeps the others for the next poll.
 
 
 def look(request: LookRequest, body: bytes) -> LookAnswer:
-    """Look at all GPUs. The helper process calls this function (agent/helper/serve.py). ``body`` is not used."""
+    """Poll all GPUs. The helper process calls this function (agent/helper/serve.py). ``body`` is not used."""
     return _LIBRARY.look(request)
 
 
@@ -37,7 +37,7 @@ class NvmlLibrary:
         self._driver = self._cuda = ""
 
     def look(self, request: LookRequest) -> LookAnswer:
-        """Return the readings of all GPUs and the events since the last look."""
+        """Return the readings of all GPUs and the events since the last poll."""
         asker = Asker()
         events: list[XidEvent] = []
         if self._devices is not None and (request.reopen or not self._is_current()):

@@ -8,8 +8,8 @@ from typing import Annotated
 import msgspec
 
 MAX_GPUS = 64  # GPUs of one node, as many as NVML's own tools show
-MAX_EVENTS = 100_000  # Events read from the driver at one look. The driver keeps the rest for the next look.
-MAX_COUNT = 1 << 31  # Equal events at one look
+MAX_EVENTS = 100_000  # Events read from the driver at one poll. The driver keeps the rest for the next poll.
+MAX_COUNT = 1 << 31  # Equal events at one poll
 MAX_PROCESSES = 1024  # Processes of one GPU
 MAX_MIG_INSTANCES = 16  # MIG instances of one GPU; hardware has at most seven
 MAX_TEXT = 96  # Characters of a name or a version
@@ -51,7 +51,7 @@ class GpuReading(msgspec.Struct, frozen=True):
 
     ``values``: the driver's numbers by the names of exporters/nvml/fields.py, in the driver's units; an unknown one is
     absent. ``reasons``: the bits of the active clock event reasons. ``reason_nanoseconds``: by reason, the time since
-    the driver was loaded, if the driver counts it. ``activity``: means since the previous look, with the same names
+    the driver was loaded, if the driver counts it. ``activity``: means since the previous poll, with the same names
     and units. ``pids``: processes that compute on the GPU or on one of its MIG instances.
     """
 
@@ -71,7 +71,7 @@ class GpuReading(msgspec.Struct, frozen=True):
 
 
 class XidEvent(msgspec.Struct, frozen=True):
-    """An Xid of a GPU (UUID, empty if unknown) and how often it occurred since the last look."""
+    """An Xid of a GPU (UUID, empty if unknown) and how often it occurred since the last poll."""
 
     uuid: str
     xid: int
@@ -79,7 +79,7 @@ class XidEvent(msgspec.Struct, frozen=True):
 
 
 class LookAnswer(msgspec.Struct, frozen=True):
-    """One look. ``error``: NVML's name, in lower case, of the error that stopped the look; empty without an error.
+    """One poll. ``error``: NVML's name, in lower case, of the error that stopped the poll; empty without an error.
 
     With an error, only ``events`` and ``errors`` have data. ``errors``: values that could not be read, by reason.
     ``driver``: the driver's version. ``cuda``: the latest CUDA version that the driver runs. Both are empty if unknown.

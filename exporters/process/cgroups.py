@@ -1,8 +1,9 @@
 """Finds the processes that the OOM killer ended, from the kill counts of their control groups.
 
-A SIGKILL came from the OOM killer if the count of the process's group has grown since shortly before. If that group is
-gone, the count of the nearest existing group above it decides. One kill has one victim: it does not explain the SIGKILL
-of a sibling in the same group a moment later. A group killed as a whole takes all its processes with it."""
+A SIGKILL came from the OOM killer if the kill count of the process's group has just risen. If that group is gone, the
+count of the nearest existing group above it decides. One kill has one victim: it does not explain the SIGKILL of a
+sibling in the same group a moment later. If the kernel kills a group as a whole, all its processes are victims.
+"""
 
 import os
 import re
@@ -69,7 +70,7 @@ class OomLedger:
         return True
 
     def keep(self, counts: Iterable[OomCount]) -> None:
-        """Forget all other groups: a new group with an old name counts from zero."""
+        """Forget the groups without ``counts``: a new group with an old name counts from zero."""
         files = {file for count in counts for file, _ in count.counters}
         self._assigned = {file: kills for file, kills in self._assigned.items() if file in files}
 
@@ -79,16 +80,16 @@ class OomLedger:
 
 _OOM_KILL = re.compile(r"^(oom_kill|oom_group_kill) (\d{1,18})$", re.MULTILINE)
 _OOMD_ATTRIBUTES = ("user.oomd_ooms", "user.oomd_kill")
-"""systemd-oomd counts in the first before it kills a group, and in the second the processes that it has killed."""
+"""systemd-oomd raises the first before it kills a group; the second counts the processes that it has killed."""
 _COUNT = re.compile(rb"\d{1,18}")
 
 
 def memory_files(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
     """Return the files that count OOM kills for these cgroup paths, the process's own first; may be empty.
 
-    Version 2: memory.events of the unified hierarchy, also of the groups above, which count kills below them and
-    outlive them. Version 1: memory.oom_control, which counts only the group's own kills. Both have an `oom_kill` line,
-    the latter since Linux 4.13.
+    Version 2: memory.events of the group and of the groups above, which count kills below them and outlive the group.
+    Version 1: memory.oom_control, which counts only the group's own kills. Both have an `oom_kill` line, the latter
+    since Linux 4.13.
     """
     for controllers, path in paths.items():
         if "memory" in controllers.split(","):

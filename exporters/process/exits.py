@@ -1,10 +1,11 @@
-"""Waits for the exit of rank processes by pidfd on the event loop, and learns how each ended.
+"""Waits for the exit of rank processes by pidfd on the event loop, and reads their exit statuses.
 
-Many may exit at once. The rank table learns of each exit immediately. A thread reads the exit statuses together, and
-the table judges their jobs together: at once after a quiet time, else every JUDGE_PAUSE_SECONDS. The exit status
-of a process that is not our child is readable in two ways, both tried: PIDFD_GET_INFO with PIDFD_INFO_EXIT (Linux 6.15,
-include/uapi/linux/pidfd.h) once the parent has reaped it; before that, as long as it is a zombie, field 52 of
-/proc/PID/stat, with ptrace rights."""
+Many processes may exit at once. The rank table learns of each exit immediately. A thread reads the exit statuses
+together, and the table judges their jobs together: at once after a quiet time, else every JUDGE_PAUSE_SECONDS. The exit
+status of a process that is not the agent's child is readable in two ways, and both are tried: PIDFD_GET_INFO with
+PIDFD_INFO_EXIT (Linux 6.15, include/uapi/linux/pidfd.h) after the parent has reaped it; before that, while it is a
+zombie, field 52 of /proc/PID/stat, with ptrace rights.
+"""
 
 import asyncio
 import contextlib
@@ -43,7 +44,7 @@ def open_pidfd(proc: ProcFS, key: ProcessKey) -> int | OSError | None:
 def _is_there(proc: ProcFS, key: ProcessKey) -> bool:
     try:
         stat = proc.stat(key.pid)
-    except OSError:  # out of descriptors: the next look tries again
+    except OSError:  # out of descriptors: the next scan tries again
         return False
     return stat is not None and stat.key == key
 
@@ -66,7 +67,7 @@ def from_pidfd(pidfd: int) -> ExitStatus | None:
 def from_zombie(proc: ProcFS, key: ProcessKey, may_ptrace: bool) -> ExitStatus | None:
     """Return the exit status of a zombie; None when it is gone, or the agent may not read it.
 
-    ``may_ptrace`` must be False if its environment was unreadable: the kernel then shows 0 for every status.
+    ``may_ptrace`` must be False if the process's environment was unreadable: the kernel then shows 0 for every status.
     """
     if not may_ptrace:
         return None
@@ -87,8 +88,9 @@ JUDGE_PAUSE_SECONDS = 0.05  # Judging a job of 1,024 ranks takes milliseconds, a
 class _Exit(msgspec.Struct):
     """An ended process whose status is not known yet.
 
-    ``early``: the status read at its end. ``may_ptrace``: whether a zombie's status is reliable. ``oom``: the counts of
-    its groups before. ``tries``: number of tries so far; ``due_at``: the next try (loop time).
+    ``early``: the status read when the exit was noticed. ``may_ptrace``: whether a zombie's status is reliable.
+    ``oom``: its groups' OOM counts from before the exit. ``tries``: number of tries so far; ``due_at``: the next try
+    (loop time).
     """
 
     key: ProcessKey
@@ -101,7 +103,7 @@ class _Exit(msgspec.Struct):
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What could be read of an exit: its status, and the present counts of OOM kills in its control groups."""
+    """The result of a try: the exit's status, and the present counts of OOM kills in the process's control groups."""
 
     status: ExitStatus | None = None
     oom: OomNow | None = None
@@ -156,8 +158,8 @@ class ExitWatch:
     def note_exit(self, key: ProcessKey) -> None:
         """Report to the rank table that a process has ended; its status follows.
 
-        The zombie of a parent that reaps at once exists for microseconds, so its status is read here: for a zombie the
-        kernel answers without waiting.
+        If the parent reaps at once, the zombie exists for microseconds. So the first try to read its status is
+        immediate: for a zombie the kernel answers without waiting.
         """
         process = self._ranks.process(key)
         may_ptrace = process is not None and process.environment_readable
@@ -228,7 +230,7 @@ class ExitWatch:
                     await asyncio.wait_for(self._news.wait(), next_at - now)
 
     def _apply(self, exited: _Exit, answer: _Answer, now: float) -> None:
-        """Use the answer, or plan the next try if there is one: without a pidfd further tries are pointless."""
+        """Settle the exit, or plan the next try while there is one: without a pidfd further tries are pointless."""
         if answer.error is not None:
             fields = self._log_fields(exited.key)
             self._log.error("exit status of process {pid} could not be read", **fields, error=answer.error)
@@ -261,11 +263,11 @@ class ExitWatch:
             if status is None or status.signal != SIGKILL or exited.oom is None:
                 return _Answer(status)
             return _Answer(status, oom_now(exited.oom))
-        except Exception as error:  # noqa: BLE001  # costs one process's status, not those of others; logged
+        except Exception as error:  # noqa: BLE001  # only this process's status is lost; logged
             return _Answer(error=error)
 
     def _log_fields(self, key: ProcessKey) -> dict[str, object]:
-        """Return the fields of a log line about a process; with the user, so that users' lines are limited apart."""
+        """Return the fields of a log line about a process. Lines are limited separately for each ``user``."""
         process = self._ranks.process(key)
         labels, user = ((), "") if process is None else (process.labels, process.user)
         return {**label_fields(labels), "pid": key.pid, "user": user}
@@ -275,6 +277,6 @@ class ExitWatch:
         if process is not None and not process.labels and not process.is_surely_a_rank():
             return  # no rank: a launcher that maps the library, as torchrun does
         reason, signal, code = ending(status)
-        how = in_words(reason, signal, code)  # in the message: the limit of repeats is per kind of end
+        how = in_words(reason, signal, code)  # in the message: repeats are limited for each kind of end
         fields = {name: value for name, value in (("signal", signal), ("code", code)) if value}
         self._log.info(f"rank {{rank}} of job {{job_id}} {how}, pid {{pid}}", **fields, **self._log_fields(key))

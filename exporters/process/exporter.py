@@ -1,4 +1,4 @@
-"""Looks at /proc once a second in its own thread, and waits for exits with pidfds on the event loop."""
+"""Scans /proc once a second in its own thread, and waits for exits with pidfds on the event loop."""
 
 from collections.abc import Iterable
 
@@ -39,9 +39,9 @@ EXIT_STATUS_UNKNOWN = Family("rankwatch_process_exit_status_unknown_total", "cou
 class ProcessConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``exit_status_ioctl`` False: do not use PIDFD_GET_INFO, as on kernels before 6.15.
 
-    ``without_nccl``: after a minute, or at once if started again, processes whose environment names a rank are ranks
-    even without NCCL, unless other processes of their job have loaded it. ``all_values``: export the CPUs that each
-    rank may run on: 1 more per rank.
+    ``without_nccl``: a process whose environment names a rank is a rank even without NCCL, unless another process of
+    its job has loaded NCCL. It counts after a minute, or at once if its launcher has started it again. ``all_values``:
+    export the CPUs that each rank may run on: 1 more series per rank.
     """
 
     exit_status_ioctl: bool = True
@@ -73,7 +73,8 @@ class ProcessExporter:
         self._jobs = JobTotals()
 
     async def start(self, ctx: Context) -> None:
-        """Prepare the threads: for looks at /proc, for exit statuses (which must not wait for looks), for names."""
+        """Prepare the threads: for scans of /proc, for exit statuses (which must not wait for scans), for user
+        names."""
         self._ctx = ctx
         self._proc = ProcFS(ctx.roots.proc)
         self._thread: OwnThread = ctx.thread("process")
@@ -85,7 +86,7 @@ class ProcessExporter:
         self._gpu_users = GpuUsers(ctx, self._thread, self._users.name)
 
     async def update(self) -> None:
-        """Look at /proc once; NoData when it is not mounted (it would show at least this process)."""
+        """Scan /proc once; NoData when it is not mounted (otherwise it shows at least this process)."""
         if self._scanner is None:
             try:
                 self._scanner = await self._thread.call(lambda: Scanner(self._ctx.roots, self._ctx.guard))
@@ -139,12 +140,12 @@ class ProcessExporter:
     def _look(
         self, scanner: Scanner, request: ScanRequest, watched: frozenset[ProcessKey]
     ) -> tuple[ScanResult, dict[ProcessKey, int | OSError | None]]:
-        """Look once, and open pidfds of running processes not yet ``watched`` (blocking; on the scanner's thread)."""
+        """Scan once, and open pidfds of running processes not yet ``watched`` (blocking; on the scanner's thread)."""
         scanned = scanner.look(request)
         return scanned, {key: open_pidfd(self._proc, key) for key in scanned.standing if key not in watched}
 
     def _apply(self, scanned: ScanResult, pidfds: dict[ProcessKey, int | OSError | None]) -> None:
-        if self._drained:  # a look that hung until after the end: a successor has its own pidfds
+        if self._drained:  # the scan hung until after the drain: the next exporter has its own pidfds
             self._exits.watch(pidfds, running=())
             return
         ranks = self._ctx.ranks
@@ -179,7 +180,7 @@ class ProcessExporter:
         self._exits.note_counts({key: standing.oom for key, standing in scanned.standing.items()})
 
     def _note_usages(self, usages: Usages | None) -> None:
-        """Store the ranks' usage, if this look has it; a process's groups count once it has a label."""
+        """Store the ranks' usage, if this scan measured it; a process's groups count once it has a label."""
         if usages is None:
             return
         self._usages = usages.ranks

@@ -20,21 +20,21 @@ from exporters.process.ownership import OwnerSearch, ancestors
 MPS_SERVER = "nvidia-cuda-mps"
 """The kernel's name for nvidia-cuda-mps-server. The clients that it computes for are listed as well."""
 ROOT_UID = 0
-MAX_USERS = 8  # Named for one GPU; the processes of further users are one series
+MAX_USERS = 8  # Named per GPU; the processes of further users are one series
 
 # fmt: off
 FOREIGN = Family("rankwatch_gpu_foreign_processes", "gauge",
-    "Processes that compute on a GPU that a rank uses and are not of that rank's job, by user (the uid while the name "
-    "is unknown; empty: all users beyond eight); absent while there are none. On a GPU with ranks of two jobs the "
-    "processes of both jobs count. GPUs in parts (MIG) have none, since their users do not share.",
+    "Processes that compute on a rank's GPU and do not belong to that rank's job, by user (the uid while the name is "
+    "unknown; empty: all users beyond eight); absent while there are none. On a GPU with ranks of two jobs the "
+    "processes of both jobs count. GPUs with MIG have no series, since users do not share an instance.",
     (*gpu_families.GPU_LABELS, "user"), "1 per GPU and user of such processes, up to 9 per GPU")
 # fmt: on
 
 
 class GpuUser(msgspec.Struct, frozen=True):
-    """A process that uses a GPU. ``job_ids``: of the ranks in the process, empty if it is not a rank.
+    """A process that uses a GPU. ``job_ids``: jobs of the ranks in the process, empty if it is not a rank.
 
-    ``session``: id of its session, 0 when unknown. ``ancestors``: their pids.
+    ``session``: id of its session, 0 when unknown. ``ancestors``: pids of its ancestors.
     """
 
     name: str
@@ -51,8 +51,7 @@ Count = tuple[str, int | None, int]  # A GPU's UUID, a user's uid (None: all fur
 def foreign(users: Mapping[int, Iterable[str]], processes: Mapping[int, GpuUser]) -> tuple[Count, ...]:
     """Count foreign processes by GPU and user. ``users``: the GPUs (UUIDs) that each pid uses.
 
-    ``processes``: facts about these pids, and about those of their ancestors that are ranks. A pid without facts does
-    not count.
+    ``processes``: facts about these pids, and about their ancestors that are ranks. A pid without facts does not count.
     """
     by_gpu: dict[str, list[int]] = {}
     for pid, uuids in users.items():
@@ -109,7 +108,7 @@ Shown = tuple[tuple[str, str, str, int], ...]  # GPU, its UUID, user, processes
 class OtherProcesses:
     """Facts about processes that are not ranks; each is examined once. Blocking, used from one thread.
 
-    Ancestors are those of the first look: a child whose parent has ended since still descends from it.
+    A process's ancestors are read only once: a child whose parent has ended since still descends from it.
     """
 
     def __init__(self, proc: ProcFS, owners: OwnerSearch) -> None:
@@ -144,7 +143,7 @@ class OtherProcesses:
 
 
 class GpuUsers:
-    """Finds foreign processes on GPUs. Runs on the event loop, except the looks themselves."""
+    """Finds foreign processes on GPUs. Runs on the event loop, except the reads of /proc."""
 
     def __init__(self, ctx: Context, thread: OwnThread, name_of: Callable[[int], str]) -> None:
         self._ctx = ctx

@@ -20,10 +20,10 @@ OLD_SECONDS = 10.0
 """A process older than YOUNG_SECONDS is examined only every OLD_SECONDS: ranks initialise NCCL when they are young."""
 MAX_ANCESTORS = 64
 CLAIMS_SECONDS = 0.05
-"""CPU time per look to read environments of processes without NCCL: a user controls their number and size."""
+"""CPU time per scan to read environments of processes without NCCL: a user controls their number and size."""
 MAX_CLAIM_CHARACTERS = 128
 SETTLED_SECONDS = 60.0
-"""Without NCCL after this time, a process counts as a rank without it if configured; after a restart at once."""
+"""If configured, a process without NCCL counts as a rank after this time, or at once if started again."""
 INIT_PID = 1
 WRAPPERS = frozenset({"sh", "bash", "dash", "zsh", "numactl", "taskset", "env", "nice", "timeout", "nsys", "ncu"})
 """Programs between a launcher and a rank, which inherit the rank's environment."""
@@ -33,12 +33,12 @@ SIZES = {
     "PMIX_RANK": "SLURM_NTASKS",
     "PMI_RANK": "PMI_SIZE",
 }
-"""Launchers' variables for the rank, each with the one for the number of ranks: those of PyTorch and MPI."""
+"""Variables of PyTorch and MPI for the rank, each with the variable for the number of ranks."""
 _JOB_VARIABLES = ("SLURM_JOB_ID", "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT")
 _NUMBER = re.compile(r"[0-9]{1,7}", re.ASCII)
 
-# NCCL names its threads only with NCCL_SET_THREAD_NAME=1 (src/debug.cc, default 0); PyTorch always names those of a
-# process group that uses NCCL (ProcessGroupNCCL.cpp: pt_nccl_watchdg, pt_nccl_heartbt, pt_nccl_runonhk).
+# NCCL names its threads only with NCCL_SET_THREAD_NAME=1 (src/debug.cc, default 0). PyTorch always names the threads of
+# a process group that uses NCCL (ProcessGroupNCCL.cpp: pt_nccl_watchdg, pt_nccl_heartbt, pt_nccl_runonhk).
 # Threads do not survive a fork: a child with such a thread has made it itself.
 _RANK_THREAD = re.compile(r"^(NCCL |pt_nccl_)")
 _LIBRARY = re.compile(rb"/lib(nccl|rccl)[^/\n]*\.so")
@@ -67,13 +67,13 @@ def claim_of(environment: Mapping[str, str]) -> ClaimedRank | None:
 
 
 class _Seen(msgspec.Struct):
-    """The result of the last close look at a process: its number of threads, its evidence, and the next look's time.
+    """The last examination of a process: its number of threads, its evidence, and the time of the next examination.
 
-    ``inherited``: its GPU and library may be an ancestor's; this stays when the ancestor ends and init adopts it.
-    ``claims_for_others``: its environment names the rank above it or those that it launches; also after they end.
-    ``launched``: the programs of ranks without NCCL that it has launched. ``is_ready``: it counts as such a rank.
-    ``claim``: the rank in the environment of ``program``; None for a wrapper such as a shell. ``is_unread``: the
-    environment is still to be read, but not while the main thread is blocked, for which the read could wait.
+    ``inherited``: its GPU and library may be an ancestor's; this stays True when the ancestor ends.
+    ``claims_for_others``: its environment names a rank above or below it, even one that has ended. ``launched``: the
+    programs of ranks without NCCL that it has launched. ``is_ready``: it counts as a rank without NCCL. ``claim``: the
+    rank in the environment of ``program``; None for a wrapper such as a shell. ``is_unread``: the environment is still
+    to be read, but not while the main thread is blocked: the read could hang.
     """
 
     key: ProcessKey
@@ -96,7 +96,7 @@ class _Seen(msgspec.Struct):
 
 
 class RankSearch:
-    """Remembers the result for each process, and looks at one closely only when it may have changed."""
+    """Remembers the result for each process, and examines a process again only when it may have changed."""
 
     def __init__(self, proc: ProcFS, guard: Guard) -> None:
         self._proc = proc
@@ -146,7 +146,7 @@ class RankSearch:
     def descendants(self, ranks: Collection[ProcessKey]) -> dict[ProcessKey, list[ProcessKey]]:
         """Return the processes below each rank, except those below another of ``ranks``; ranks without any are missing.
 
-        The parent is the one at the first look: a process that init adopted before that is lost.
+        A process's parent is read at its first scan: a process that init adopted before that is lost.
         """
         above: dict[ProcessKey, ProcessKey | None] = {key: key for key in ranks}
         by_rank: dict[ProcessKey, list[ProcessKey]] = {}
@@ -154,7 +154,7 @@ class RankSearch:
             path: list[ProcessKey] = []
             here: _Seen | None = seen
             while here is not None and here.key not in above:
-                above[here.key] = None  # until the way up is known, or for good if it is a ring
+                above[here.key] = None  # until its rank is known, or finally if the parents form a ring
                 path.append(here.key)
                 parent = self._seen.get(here.parent_pid)
                 # If the parent is younger, its pid was reused: the real parent is gone.
@@ -206,8 +206,9 @@ class RankSearch:
     def without_nccl(self, ranks: Collection[ProcessKey], now: float) -> tuple[list[ProcessKey], list[ProcessKey]]:
         """Return the processes without NCCL whose environment names a rank, and the ready ones among them.
 
-        Children that inherit their parent's environment do not count, nor do launchers of such processes. A process is
-        ready when it was seen for SETTLED_SECONDS or launched again, and no process of its job has NCCL.
+        Children that inherit their parent's environment and launchers of such processes do not count. A process is
+        ready if no process of its job has NCCL, and if it was seen for SETTLED_SECONDS or its launcher started it
+        again.
         """
         self._read_claims()
         proven = {key.pid for key in ranks} | {s.key.pid for s in self._seen.values() if s.evidence or s.uses_gpu}
@@ -229,12 +230,12 @@ class RankSearch:
         return now - seen.first_at >= SETTLED_SECONDS or (launcher is not None and seen.program in launcher.launched)
 
     def _launcher(self, seen: _Seen) -> _Seen | None:
-        """Return the nearest ancestor that is no wrapper; None where that is init or unknown."""
+        """Return the nearest ancestor that is no wrapper; None if that is init or unknown."""
         above = (self._seen.get(pid) for pid in self._ancestors(seen.key.pid) if pid != INIT_PID)
         return next((ancestor for ancestor in above if ancestor and ancestor.program not in WRAPPERS), None)
 
     def _read_claims(self) -> None:
-        """Read environments for at most CLAIMS_SECONDS of CPU time. The next looks read the others."""
+        """Read environments for at most CLAIMS_SECONDS of CPU time. The next scans read the others."""
         deadline = time.thread_time() + CLAIMS_SECONDS
         for pid, seen in self._seen.items():
             if seen.is_unread and not seen.is_blocked and time.thread_time() < deadline:

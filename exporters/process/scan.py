@@ -1,4 +1,4 @@
-"""One look at /proc: new rank processes, the state of the known ones, and the record files they hold. Blocking."""
+"""One scan of /proc: new rank processes, the state of known rank processes, and their open record files. Blocking."""
 
 import os
 from collections import Counter
@@ -18,16 +18,16 @@ from exporters.process.rank_search import RankSearch
 from exporters.process.standing import THREADS_SECONDS, KnownRank, ProcessStanding, standing
 from exporters.process.usage.look import SeenRank, UsageLook, Usages
 
-MAX_NEW = 256  # New rank processes of one look, users in turn; the others follow in the next look
+MAX_NEW = 256  # New rank processes of one scan, users in turn; the others follow in the next scan
 
 
 class ScanRequest(msgspec.Struct, frozen=True):
-    """The rank table's input to a look.
+    """The rank table's input to a scan.
 
-    ``now``: monotonic; ``known``: the rank processes that run as far as the table knows; ``refused``: those that the
-    full table refused; ``writer_keys``: writers whose process is to be found, each with the uid of its file;
-    ``variables``: the environment variables to read of new ranks. ``without_nccl``: processes whose environment names
-    a rank are ranks even without NCCL.
+    ``now``: monotonic; ``known``: the rank processes that run according to the table; ``refused``: processes that the
+    full table refused; ``writer_keys``: writers whose process is unknown, each with the uid of its file; ``variables``:
+    the environment variables to read from new ranks. ``without_nccl``: processes whose environment names a rank are
+    ranks even without NCCL.
     """
 
     now: float
@@ -39,10 +39,10 @@ class ScanRequest(msgspec.Struct, frozen=True):
 
 
 class ScanResult(msgspec.Struct, frozen=True):
-    """The result of one look. ``gone``: known processes that no longer exist, or only as zombies.
+    """The result of one scan. ``gone``: known processes that no longer exist, or only as zombies.
 
     ``held``: the record files that ranks hold open, see ``held_files``. ``restored``: known processes that this scanner
-    sees for the first time. ``usages``: once in THREADS_SECONDS.
+    sees for the first time. ``usages``: set once in THREADS_SECONDS.
     """
 
     new: tuple[ProcessFacts, ...]
@@ -58,7 +58,7 @@ class ScanResult(msgspec.Struct, frozen=True):
 
 
 class Scanner:
-    """Keeps between looks the data that makes the next one cheap; used from one thread.
+    """Keeps data between scans that makes the next scan cheap; used from one thread.
 
     Cost on a quiet node: one directory listing, one stat line per young process, and a handful of files per rank.
     """
@@ -79,10 +79,10 @@ class Scanner:
         self._restored: list[ProcessFacts] = []
 
     def look(self, request: ScanRequest) -> ScanResult:
-        """Look once."""
+        """Scan once."""
         now, writer_keys, known = request.now, request.writer_keys, set(request.known)
         self._restored = []
-        self._boot_seconds = None  # it moves when the clock is set
+        self._boot_seconds = None  # the boot time changes when the clock is set
         pids = self._proc.pids()
         stats, unread = self._search.stats(pids, {key.pid for key in known}, now, everyone=bool(writer_keys))
         gone = {key for key in known if key.pid not in unread and not _runs(stats.get(key.pid), key)}
@@ -113,7 +113,7 @@ class Scanner:
     ) -> tuple[list[ProcessFacts], int]:
         """Return the facts of at most MAX_NEW new ranks, and the number of processes without NCCL that are no ranks."""
         proven = self._search.proven(others, request.now, request.writer_keys, known)
-        without, ready = self._search.without_nccl(known, request.now)  # needs what the search for proof has seen
+        without, ready = self._search.without_nccl(known, request.now)  # uses results of the search for proof
         if request.without_nccl:
             proven = [*proven, *((key, "environment") for key in ready)]
         proven = [candidate for candidate in proven if candidate[0] not in request.refused]
@@ -126,13 +126,13 @@ class Scanner:
         return [rank for rank in facts if rank is not None], 0 if request.without_nccl else len(without)
 
     def _look_at_usage(self, now: float, running: list[ProcessKey]) -> Usages:
-        """Measure the usage of the ranks whose threads this look read."""
+        """Measure the usage of the ranks whose threads this scan read."""
         self._threads_at = now
         ranks, self._threads = self._threads, {}
         return self._usage.look(ranks, self._search.descendants(running))
 
     def _make_listing_due(self, writer_keys: Collection[WriterKey], running: list[ProcessKey]) -> None:
-        """Make this look list the record files of ranks that may be one of these writers, instead of a later look."""
+        """Let this scan, not a later one, list the record files of ranks that may be one of these writers."""
         pids = {writer_key.pid for writer_key in writer_keys}
         for key in running:
             rank = self._ranks.get(key)
@@ -190,7 +190,7 @@ class Scanner:
     def _standing(
         self, stat: Stat, now: float, kills: dict[str, OomKills | None], *, threads_are_due: bool
     ) -> ProcessStanding:
-        """Return the state of one rank process; ``kills``: counts of OOM kills read in this look, by file."""
+        """Return the state of one rank process; ``kills``: counts of OOM kills read in this scan, by file."""
         if stat.key not in self._ranks:  # known from before a restart of the agent
             self._restored.append(self._read_facts(stat.key, ""))
         rank = self._ranks[stat.key]
@@ -207,10 +207,10 @@ class Scanner:
     def _links(
         self, writer_keys: Mapping[WriterKey, int | None], running: list[ProcessKey]
     ) -> tuple[tuple[WriterKey, ProcessKey], ...]:
-        """Match writers with processes: by the pid that they write, and the file held open for writing.
+        """Match writers with processes: by the pid in the records, and by the file held open for writing.
 
-        Of several such processes (namespaces repeat pids) one of the file's user comes first. If descriptors are
-        unreadable, the pid suffices, and the file must be the process's user's.
+        If several processes match (namespaces repeat pids), a process of the file's user is preferred. If descriptors
+        are unreadable, the pid suffices, but the file must belong to the process's user.
         """
         if not writer_keys:
             return ()
@@ -245,9 +245,11 @@ def _runs(stat: Stat | None, key: ProcessKey) -> bool:
 
 
 def held_files(proc: ProcFS, files: Mapping[ProcessKey, Iterable[OpenFile]]) -> dict[tuple[int, int], str]:
-    """Return the path of each record file that a rank holds, by device and inode: one of each rank, then a second.
+    """Return the path of each record file that a rank holds, by device and inode: the first file of each rank, then the
+    second.
 
-    If ranks have several paths to a file, the path of one that may write it counts: any user may read another's.
+    If ranks have several paths to a file, the path of a rank that may write the file counts: any user may read another
+    user's file.
     """
     held: dict[tuple[int, int], str] = {}
     for key, file in in_turns(((key, file) for key, of_rank in files.items() for file in of_rank), itemgetter(0)):

@@ -11,13 +11,12 @@ from agent.sdk.system import OpenFile, ProcFS, Stat
 from exporters.process.cgroups import OomCount, OomKills
 
 THREADS_SECONDS = 5.0
-"""Time between two looks at the threads and the usage of ranks, and between two searches for record files of a rank
-that holds none."""
-NEW_RANK_SECONDS = 60.0  # For this long after a rank's discovery each look searches for its first record file
-MAX_NEW_PER_USER = 64  # Ranks of one user for which each look searches; further ones wait THREADS_SECONDS
+"""Interval for reading the threads and the usage of ranks, and for searching record files of a rank that holds none."""
+NEW_RANK_SECONDS = 60.0  # For this long after a rank's discovery each scan searches its first record file
+MAX_NEW_PER_USER = 64  # New ranks of one user in each scan's search; further ones wait THREADS_SECONDS
 LOGS_SECONDS = 30.0  # Between two searches for further record files of a rank that holds one
 
-# Threads without which no collective moves: NCCL's, CUDA's ("cuda-EvtHandlr", "cuda00001400006").
+# Threads that a collective needs to make progress: NCCL's, CUDA's ("cuda-EvtHandlr", "cuda00001400006").
 _VITAL_THREAD = re.compile(r"^(NCCL |pt_nccl_|cuda)")
 
 
@@ -32,11 +31,11 @@ class ProcessStanding(msgspec.Struct, frozen=True):
 
 
 class KnownRank(msgspec.Struct):
-    """The scanner's memory of a rank process between looks.
+    """The scanner's data about a rank process between scans.
 
-    ``oom_kills``: the OOM kills that its groups (``oom_files``) counted at the last look, ``oom_kills_before``: at the
-    one before; neither changes once the process is dying. ``oomd``: see ``OomCount``. ``blocked``: by vital thread in
-    state D, its context switches and since when it has that number.
+    ``oom_kills``: the OOM kills that its groups (``oom_files``) counted at the last scan, ``oom_kills_before``: at the
+    scan before; neither changes once the process is dying. ``oomd``: see ``OomCount``. ``blocked``: for each vital
+    thread in state D, its number of context switches, and since when that is unchanged.
     """
 
     namespace_pid: int
@@ -64,11 +63,11 @@ def standing(
     threads: Sequence[Stat] | None,
     searched: Counter[int | None],
 ) -> ProcessStanding:
-    """Examine a running rank process; ``rank`` keeps the data for the next look.
+    """Examine a running rank process; ``rank`` keeps the data for the next scan.
 
-    ``stat``: its stat line of this look; ``oom_kills``: present counts of its control groups, None when unknown;
-    ``threads``: their stat lines, None when not due. ``searched``: by user, the new ranks whose descriptors this look
-    searched.
+    ``stat``: its stat line of this scan; ``oom_kills``: present counts of its control groups, None when unknown;
+    ``threads``: stat lines of its threads, None when not due. ``searched``: number of new ranks whose descriptors this
+    scan searched, by user.
     """
     key = stat.key
     status = proc.status(key.pid)
@@ -100,7 +99,8 @@ def _note_threads(proc: ProcFS, key: ProcessKey, rank: KnownRank, threads: Seque
 
 
 def _look_at_logs(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float, searched: Counter[int | None]) -> None:
-    """Note the record files that the process holds open. If it runs and has closed all, its communicators are gone."""
+    """Note the record files that the process holds open. If it runs and has closed them all, its communicators are
+    gone."""
     for fd, file in list(rank.logs.items()):
         if proc.holds(key.pid, file) is False:
             stat = proc.stat(key.pid)

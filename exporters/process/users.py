@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from agent.sdk.exporter import Logger, OwnThread
 
-MAX_USERS = 1024  # Of remembered names (the oldest is dropped), and of pending look-ups
+MAX_USERS = 1024  # Limit of remembered names (the oldest is dropped), and of pending look-ups
 SINGLE_PASS_SECONDS = 2.0  # How long a single pass waits for names
 
 
@@ -21,7 +21,7 @@ class UserNames:
         self._waiting: dict[int, asyncio.Task[None]] = {}
 
     def name(self, uid: int) -> str:
-        """Return the user's name if known, else the uid as text; then ``learnt`` is called if there is a name."""
+        """Return the user's name if known, else the uid as text, and call ``learnt`` later if there is a name."""
         if uid in self._names:
             return self._names[uid]
         if uid not in self._waiting and len(self._waiting) < MAX_USERS:
@@ -42,7 +42,7 @@ class UserNames:
     async def _look_up(self, uid: int) -> None:
         try:
             name = await self._thread.call(lambda: _name_of(uid))
-        except OSError as error:  # the directory service fails; it does not deny the user
+        except OSError as error:  # the directory service failed, and did not say that the user is unknown
             self._log.warning("name of user {uid} could not be looked up, the uid is shown", uid=uid, error=error)
             name = None
         finally:

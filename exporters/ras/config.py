@@ -14,11 +14,11 @@ MAX_ADDRESSES = 16
 
 
 class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``addresses``: where RAS listens (the jobs' NCCL_RAS_ADDR); ``role``: whether this node queries.
+    """``addresses``: addresses of RAS (the jobs' NCCL_RAS_ADDR); ``role``: whether this node sends queries.
 
-    The node reads events with every role but off. With the role monitor it never queries. ``oldest_version``: the
-    first that the exporter queries or monitors; one before 2.29.2 can crash on a query, and sends no events.
-    ``min_interval_seconds``: between queries of a job; ``max_ranks``: a job with more ranks gets no query.
+    Every role but `off` reads events; `monitor` sends no query. ``oldest_version``: first library version that is
+    queried or monitored; versions before 2.29.2 can crash on a query, and send no events. ``min_interval_seconds``:
+    shortest interval between queries of a job; ``max_ranks``: a job with more ranks gets no query.
     """
 
     addresses: Annotated[list[str], msgspec.Meta(min_length=1, max_length=MAX_ADDRESSES)] = msgspec.field(
@@ -41,7 +41,7 @@ class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only
         return "off" if isinstance(self.role, bool) else self.role
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Return the addresses, both loopbacks for localhost; ValueError names an invalid one."""
+        """Return the addresses, both loopbacks for localhost. A ValueError names an invalid address."""
         addresses = dict.fromkeys(at for text in self.addresses for at in parse_address(text))
         return tuple(addresses)
 

@@ -1,6 +1,7 @@
-"""Looks at /proc, makes the queries that the policy allows, one at a time, and keeps the reports.
+"""Scans /proc, sends the queries that the policy allows, one at a time, and keeps the reports.
 
-A query can take minutes when processes are stopped. Looks go on meanwhile: they notice new and ended processes.
+A query can take minutes when processes are stopped. Scans of /proc continue during a query, to notice new and ended
+processes.
 """
 
 import asyncio
@@ -38,18 +39,18 @@ from exporters.ras.report.model import Report
 from exporters.ras.show.evidence import bundle_part, stalls
 from exporters.ras.show.families import FAMILIES, RasSnapshot, render
 
-INTERVAL_SECONDS = 2.0  # How often /proc is looked at; queries are rarer
+INTERVAL_SECONDS = 2.0  # Interval between scans of /proc; queries are rarer
 COLLECTIVE_SECONDS = 5
 LARGE_JOB_RANKS = 1024
 LARGE_JOB_COLLECTIVE_SECONDS = 30
-"""The soft timeout in which the library gathers a report: its own default, and more for large jobs."""
+"""The library's soft timeout for gathering a report: its default, and a longer one for large jobs."""
 DRAIN_SECONDS = 45.0
-"""How long a running query may take to end: the longest of a large job, with the library's default timeouts."""
+"""Limit for a running query to end: the longest query of a large job with the library's default timeouts."""
 FILE_ROUNDS = 2
 STALE_INTERVALS = 2.0  # A report is shown until this number of intervals after the next one was due
-KEPT_FAILURES = 2  # A report is kept through this number of failed queries in a row
+KEPT_FAILURES = 2  # A report is kept through this number of consecutive failed queries
 SINGLE_PASS_LOOKS = 50  # How many times a single pass looks for the ranks
-SINGLE_PASS_LOOK_SECONDS = 0.1  # Between two looks
+SINGLE_PASS_LOOK_SECONDS = 0.1  # Between two searches
 
 _ROUNDS: WeakSet[asyncio.Task[None]] = WeakSet()
 """All rounds that have not ended: after a reload the previous exporter may still read a query to its end."""
@@ -144,14 +145,14 @@ class RasExporter:
         return bundle_part(self._kept.named(self._processes()).get(wanted.job_id))
 
     async def _end_of_round(self) -> None:
-        """Forget the last round of queries if it has ended; raise the error it ended with, if any."""
+        """Forget the last round of queries if it has ended; raise its error, if any."""
         if self._round is not None and self._round.done():
             ended, self._round = self._round, None
             await ended
 
     async def _query_all(self) -> None:
-        """Query one job after the other, each after a new look at /proc, until none is due."""
-        while (due := self._due()) is not None:  # at once, while the processes that it names still run
+        """Query the due jobs one after the other, with a new scan of /proc after each query."""
+        while (due := self._due()) is not None:  # at once, while the processes in the plan still run
             await self._query(*due)
             await self._look()
 
@@ -161,7 +162,8 @@ class RasExporter:
         return self._schedules.due(self._query_plans(), self._ctx.clock.monotonic())
 
     async def _is_unchanged(self, endpoint: Endpoint, site: Site) -> bool:
-        """Look again: True when exactly the same processes listen there; False once this exporter was stopped."""
+        """Scan again; return True when exactly the same processes listen at the address. False once this exporter
+        drains."""
         await self._look()
         now = self._sites.get(endpoint)
         return not self._drained and now is not None and not now.unowned and now.servers.keys() == site.servers.keys()
@@ -172,7 +174,7 @@ class RasExporter:
         self._sites = await self._search_all(keys) if keys or self._ctx.once else {}
 
     async def _search_all(self, keys: tuple[ProcessKey, ...]) -> dict[Endpoint, Site]:
-        """Look, read the files that the look needs (settings, then the library), and look again."""
+        """Scan, read the files that the scan needs (settings, then libraries), and scan again."""
         sites = await self._thread.call(lambda: self._search.look(keys))
         for _ in range(FILE_ROUNDS):
             if not await self._files.read_for(self._search):
@@ -230,7 +232,7 @@ class RasExporter:
     async def _keep(self, answers: list[QueryAnswer], until: float, queried_seconds: float, greet: Greet) -> None:
         """Replace the last report of each job by the best of ``answers``; for the times see _keep_one.
 
-        A report counts for the job of the process that gave it, whatever it holds, and for that job's processes alone.
+        A report belongs to the job of the process that answered, and applies only to that job's processes.
         """
         processes = self._processes()
         of_job: dict[OwnedJob, list[tuple[PublishedProcess, Report]]] = {}

@@ -82,7 +82,7 @@ def test_what_is_not_told(node: Node) -> None:
     assert (rank_usage.run_queue_wait_seconds, rank_usage.io_wait_seconds) == (None, None)
     said = unavailable(ProcFS(node.proc.root), node.roots)
     assert [text.partition(" unavailable")[0] for text in said] == [
-        "CPU wait time", "disk wait time", "control group pressure", "what blocked threads wait for",
+        "CPU wait time", "disk wait time", "control group pressure", "wait channels",
     ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Matches the operations of communicators of which one reader reads all ranks; finds which rank came last. Bounded.
+"""Matches the operations of communicators whose ranks one reader reads; finds the rank that came last. Bounded.
 
 All ranks' records of one operation have the same number. A rank's time waits for the times of the other ranks until the
 operation is complete, or until all ranks are past it. If a rank is on another node, nothing is matched. A rank's kernel

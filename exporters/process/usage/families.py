@@ -11,15 +11,16 @@ _ONCE = "Absent while 0."
 
 # fmt: off
 CPU = Family("rankwatch_rank_cpu_seconds_total", "counter",
-    "CPU time, user and system. part: rank, all threads of the rank's process (if it has several ranks, each has all); "
-    "children, its descendants that are not ranks (data loaders), since the agent first saw it: of the 128 oldest at a "
-    "time, and of those that ended and were waited for. Absent before it has children.",
+    "CPU time, user and system. part rank: all threads of the rank's process (several ranks of a process each show "
+    "the whole process). part children: its descendants that are not ranks (data loaders), since the agent first saw "
+    "it: the 128 oldest at a time, and ended descendants that were waited for. children is absent before the first "
+    "child.",
     (*_RANK, "part"), "1 per live rank, 2 with children", "max")
 WAIT = Family("rankwatch_rank_wait_seconds_total", "counter",
-    "Time that threads of the rank's process waited, since the agent first saw the process. resource: cpu, they were "
-    "ready to run (schedstat; a thread's time is read when it has run since the last look); io, for disks or pages of "
-    "any file system (delay accounting: kernel.task_delayacct). io is absent while 0, both where the kernel does not "
-    "count.",
+    "Time that threads of the rank's process waited, since the agent first saw the process. resource cpu: ready to "
+    "run (schedstat; a thread's time is read when it has run since the last scan). resource io: for disks or pages of "
+    "any file system (delay accounting: kernel.task_delayacct). io is absent while 0. Both are absent if the kernel "
+    "does not count them.",
     (*_RANK, "resource"), "1 to 2 per live rank", "max")
 MEMORY = Family("rankwatch_rank_memory_bytes", "gauge",
     "Memory of the rank's process: resident, or swapped (absent while 0).",
@@ -29,11 +30,12 @@ MAJOR_FAULTS = Family("rankwatch_rank_major_page_faults_total", "counter",
     _RANK, "1 per live rank with such faults", "max")
 BLOCKED_THREADS = Family("rankwatch_rank_blocked_threads", "gauge",
     "Threads of the rank's process and main threads of its descendants that were in uninterruptible sleep at the last "
-    "look, by wait: nfs, lustre, fuse, gpu (its driver), disk (or a file system of another or unknown kind) or other "
-    "(also if unreadable). Absent while none.",
+    "scan, by wait: nfs, lustre, fuse, gpu (its driver), disk (or a file system of another or unknown kind) or other "
+    "(even if unreadable). Absent while no thread is blocked.",
     (*_RANK, "wait"), "up to 6 per live rank, 0 while none is blocked", "max")
 CHILDREN_STOPPED = Family("rankwatch_rank_children_stopped", "gauge",
-    "Descendants of the rank's process, other than ranks, that are stopped by a signal (SIGSTOP). Absent while none.",
+    "Descendants of the rank's process, other than ranks, that are stopped by a signal (SIGSTOP). Absent while none "
+    "is stopped.",
     _RANK, "1 per live rank with stopped children", "max")
 PRESSURE_WAITING = Family("rankwatch_job_pressure_waiting_seconds_total", "counter",
     "Time in which some task in a control group of the job's ranks on this node waited for the resource: cpu, memory "

@@ -1,4 +1,4 @@
-"""Waits of the control groups of rank processes (PSI and throttling, of both versions), and each job's sum."""
+"""Waits of the control groups of rank processes (PSI, and throttling in both cgroup versions), and each job's sum."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping
@@ -10,13 +10,14 @@ from agent.sdk.system import sysfs
 from exporters.process.usage.totals import GroupTotals
 
 MAX_LEVELS = 8  # The nearest groups, from a process's own upwards: a Slurm task has six, a container of a pod five
-MAX_GROUPS = 512  # Groups read in one look; the next look reads the next ones
+MAX_GROUPS = 512  # Groups read in one scan; the next scan reads the next groups
 _PRESSURE = re.compile(r"^some [^\n]*\btotal=(\d{1,18})$", re.MULTILINE)
 _THROTTLED = re.compile(r"^throttled_(usec|time) (\d{1,18})$", re.MULTILINE)
 
 
 class GroupPaths(msgspec.Struct, frozen=True):
-    """A process's groups: its own of version 2 (empty: none), which has PSI, and all that may have a quota."""
+    """A process's groups. ``own``: its group of version 2, which has PSI (empty: none). ``throttling``: all that may
+    have a quota."""
 
     own: str = ""
     throttling: tuple[str, ...] = ()
@@ -25,7 +26,7 @@ class GroupPaths(msgspec.Struct, frozen=True):
 def group_paths(paths: Mapping[str, str], sys_root: Path) -> GroupPaths:
     """Return the directories of a process's cgroup paths (by controllers; '' is version 2).
 
-    A root is not a job's group, and a path out of our cgroup namespace names nothing here.
+    The root group belongs to no job, and a path out of the agent's cgroup namespace has no directory.
     """
     base = sys_root / "fs" / "cgroup"
     unified = base if (base / "cgroup.controllers").exists() else base / "unified"
@@ -44,14 +45,14 @@ def levels(path: str, mount: Path) -> tuple[str, ...]:
 
 
 class GroupReader:
-    """Reads the groups of all ranks, MAX_GROUPS at each look; used from one thread."""
+    """Reads the groups of all ranks, MAX_GROUPS at each scan; used from one thread."""
 
     def __init__(self) -> None:
         self._known: dict[str, GroupTotals] = {}
         self._next = 0
 
     def read(self, wanted: Iterable[GroupPaths]) -> dict[str, GroupTotals]:
-        """Return the waits of these groups at their last reading, by directory; the others are forgotten."""
+        """Return the last read waits of these groups, by directory; forget other groups."""
         with_pressure: dict[str, bool] = {}
         for paths in wanted:
             for directory in paths.throttling:
@@ -85,14 +86,14 @@ def _throttled(text: str) -> int:
 
 
 class JobTotals:
-    """The waits of each job with live ranks on the node. Totals begin at 0 with the first look at a group."""
+    """The waits of each job with live ranks on the node. Totals begin at 0 with the first reading of a group."""
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[str, GroupTotals]] = {}
         self.waited: dict[str, GroupTotals] = {}
 
     def note(self, directories: Mapping[str, Collection[str]], totals: Mapping[str, GroupTotals]) -> None:
-        """Add a look: the groups of each job's live ranks, and the groups' totals; other jobs are forgotten."""
+        """Add a reading: the groups of each job's live ranks, and the groups' totals. Forget other jobs."""
         groups = {
             job_id: {directory: totals[directory] for directory in of_job if directory in totals}
             for job_id, of_job in directories.items()
@@ -108,7 +109,7 @@ class JobTotals:
 
 
 def _added(total: GroupTotals, before: GroupTotals, now: GroupTotals) -> GroupTotals:
-    """Return the total plus the increase; a smaller number is a new group with the old name.
+    """Return the total plus the increase; a smaller number means a new group with the old name.
 
     After a 0, which also stands for a missing value, nothing is added: a group's whole past would count as new.
     """

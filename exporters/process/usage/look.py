@@ -1,4 +1,4 @@
-"""One look at the usage and waits of the rank processes. Blocking; a failure costs one rank."""
+"""One measurement of the usage and waits of the rank processes. Blocking; a failure affects one rank."""
 
 import os
 from collections import Counter
@@ -16,27 +16,27 @@ from exporters.process.usage.totals import ChildrenCpu, GroupTotals, RankUsage, 
 from exporters.process.usage.waits import nodes_of, parse_cpus, read_nodes, wait_of, wait_on
 
 MAX_WAITS_READ = 64  # Blocked threads of one rank whose wait channel is read; the others count as other
-UNINTERRUPTIBLE = "DI"  # States of such sleeps: I does not count as load, for example Lustre's waits for its servers
+UNINTERRUPTIBLE = "DI"  # States of such sleeps; I, for example Lustre's waits for its servers, does not count as load
 
 WHAT = "what a process uses"  # In the log of an error
 
 
 class SeenRank(msgspec.Struct, frozen=True):
-    """A rank process of this look: its stat line and those of its threads."""
+    """A rank process in this scan: its stat line and those of its threads."""
 
     stat: Stat
     threads: Sequence[Stat]
 
 
 class Usages(msgspec.Struct, frozen=True):
-    """The result of one look: usage by rank process, and the waits of control groups by directory."""
+    """The result of one measurement: usage by rank process, and the waits of control groups by directory."""
 
     ranks: dict[ProcessKey, RankUsage]
     groups: dict[str, GroupTotals]
 
 
 class _Kept(msgspec.Struct):
-    """The memory of a rank process between two looks."""
+    """The data about a rank process between two measurements."""
 
     threads: ThreadTotals
     children: ChildrenCpu
@@ -50,15 +50,13 @@ def unavailable(proc: ProcFS, roots: Roots) -> list[str]:
         "CPU wait time unavailable: the kernel has no schedstat (CONFIG_SCHED_INFO)": proc.run_queue_wait(pid, pid),
         "disk wait time unavailable: set sysctl kernel.task_delayacct=1": proc.counts_io_wait() or None,
         "control group pressure unavailable: cgroup v2 or psi=1 missing": has_pressure or None,
-        "what blocked threads wait for unavailable: run rankwatch-setup --with-other-users as root": proc.environment(
-            1
-        ),
+        "wait channels unavailable: run rankwatch-setup --with-other-users as root": proc.environment(1),
     }
     return [text for text, value in counted.items() if value is None]
 
 
 class UsageLook:
-    """Looks at all ranks once every few seconds; used from one thread.
+    """Measures all ranks once every few seconds; used from one thread.
 
     Cost at 8 ranks: a schedstat line for each thread that runs, a stat line for each child, six files for each rank.
     """
@@ -74,7 +72,7 @@ class UsageLook:
         self._numa_nodes = read_nodes(sys_root)
 
     def look(self, ranks: Mapping[ProcessKey, SeenRank], children: Mapping[ProcessKey, Iterable[ProcessKey]]) -> Usages:
-        """Look at all running ranks; ``children``: their descendants."""
+        """Measure all running ranks; ``children``: their descendants."""
         self._kept = {key: self._kept.get(key) or _Kept(ThreadTotals(), ChildrenCpu()) for key in ranks}
         chosen = shares(children)
         paths = {}

@@ -1,4 +1,4 @@
-"""Sums of usage and waits of a rank process and its descendants since the first look. Pure."""
+"""Sums of usage and waits of a rank process and its descendants since the first scan. Pure."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import nsmallest
@@ -42,7 +42,7 @@ class GroupTotals(NamedTuple):
 
 
 class _Seen(NamedTuple):
-    """A thread at the last look: CPU time and disk wait in ticks, wait for a CPU in nanoseconds if known."""
+    """A thread at the last scan: CPU time and disk wait in ticks, wait for a CPU in nanoseconds if known."""
 
     cpu_ticks: int
     io_wait_ticks: int
@@ -50,9 +50,9 @@ class _Seen(NamedTuple):
 
 
 class ThreadTotals:
-    """Adds up the waits of each thread between two looks, so that no thread's end lowers the sum.
+    """Adds up the waits of each thread between two scans, so that no thread's end lowers the sum.
 
-    ``run_queue_ns`` and ``io_wait_ticks`` begin at 0 with the first look: the kernel has no sum over a process's
+    ``run_queue_ns`` and ``io_wait_ticks`` begin at 0 with the first scan: the kernel has no sum over a process's
     threads that would outlive a restart of the agent. ``counts_run_queue``: the kernel has the main thread's wait.
     """
 
@@ -63,10 +63,10 @@ class ThreadTotals:
         self.counts_run_queue = False
 
     def note(self, threads: Sequence[Stat], main_tid: int, run_queue_wait: Callable[[int], int | None]) -> None:
-        """Add a look at all threads; ``run_queue_wait`` reads one thread's wait for a CPU.
+        """Add a scan of all threads; ``run_queue_wait`` reads one thread's wait for a CPU.
 
-        It is read for the main thread, for new threads, and for those that are ready or ran since the last look. Any
-        other thread did not wait for a CPU; the next look after it runs counts any rest.
+        It is called for the main thread, for new threads, and for threads that are ready or ran since the last scan.
+        Any other thread did not wait for a CPU; the next scan after it runs counts any rest.
         """
         is_first, before = self._seen is None, self._seen or {}
         seen = {}
@@ -76,7 +76,7 @@ class ThreadTotals:
             if known is None or stat.state == "R" or stat.cpu_ticks != known.cpu_ticks or stat.pid == main_tid:
                 wait = run_queue_wait(stat.pid)
             if known is None:
-                known = _Seen(0, stat.io_wait_ticks, wait) if is_first else _Seen(0, 0, 0)  # later ones are new
+                known = _Seen(0, stat.io_wait_ticks, wait) if is_first else _Seen(0, 0, 0)  # else new
             if wait is not None and known.run_queue_ns is not None:
                 self.run_queue_ns += max(wait - known.run_queue_ns, 0)
             self.io_wait_ticks += max(stat.io_wait_ticks - known.io_wait_ticks, 0)
@@ -86,8 +86,8 @@ class ThreadTotals:
         self._seen = seen
 
 
-MAX_PER_RANK = 128  # Descendants of one rank to look at, the oldest: there are some 4 to 32 data loaders
-MAX_IN_ALL = 2048  # Descendants of all ranks to look at, in equal shares
+MAX_PER_RANK = 128  # Measured descendants of one rank, the oldest: a rank has some 4 to 32 data loaders
+MAX_IN_ALL = 2048  # Measured descendants of all ranks, in equal shares
 
 
 def shares(children: Mapping[ProcessKey, Iterable[ProcessKey]]) -> dict[ProcessKey, list[ProcessKey]]:
@@ -99,10 +99,10 @@ def shares(children: Mapping[ProcessKey, Iterable[ProcessKey]]) -> dict[ProcessK
 
 
 class ChildrenCpu:
-    """The CPU time of one rank's descendants since the first look; ``ticks`` is None before the first child.
+    """The CPU time of one rank's descendants since the first scan; ``ticks`` is None before the first child.
 
-    The sum has what live descendants used and what the kernel added for those waited for, so no child's end changes it.
-    Only a child without a wait() (or an adopted one) takes its time out of the sum: that is no increase.
+    The sum is the time of live descendants plus the time that the kernel adds for waited-for children, so no child's
+    end changes it. Only a child without a wait() (or an adopted one) lowers the sum, which counts as no increase.
     """
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class ChildrenCpu:
         self.ticks: int | None = None
 
     def note(self, rank: Stat, children: Sequence[Stat]) -> None:
-        """Add a look at the rank and its descendants."""
+        """Add a scan of the rank and its descendants."""
         now = rank.waited_cpu_ticks + sum(child.cpu_ticks + child.waited_cpu_ticks for child in children)
         if children and self.ticks is None:
             self.ticks = 0

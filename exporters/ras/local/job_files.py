@@ -18,7 +18,7 @@ from agent.system.inside import open_inside, open_named
 
 MAX_FILE_BYTES = 64 * 1024
 MAX_LINE = 4096
-MAX_VERSIONS = 256  # Remembered versions; when a user makes more files, all are forgotten and read again
+MAX_VERSIONS = 256  # Remembered versions; if users make more files, all versions are forgotten and read again
 GRACE_SECONDS = 1.0  # A call waits this long in all for its threads; a healthy file system answers in milliseconds
 Version = tuple[int, int, int]
 WANTED = ("NCCL_RAS_ADDR", "NCCL_RAS_TIMEOUT_FACTOR")
@@ -42,7 +42,7 @@ def read_conf(root: str, paths: tuple[str, ...]) -> dict[str, str]:
 
 
 def parse(text: str) -> dict[str, str]:
-    """Return RAS's settings in the text of such a file: lines NAME=VALUE; comments begin with #."""
+    """Return RAS's settings in the text of a settings file: lines NAME=VALUE; comments begin with #."""
     settings: dict[str, str] = {}
     for line in text.split("\n"):
         name, is_set, value = line[:MAX_LINE].rstrip("\r").partition("=")
@@ -52,7 +52,8 @@ def parse(text: str) -> dict[str, str]:
 
 
 def _read(root: str, path: str) -> str:
-    """Return the text of a file; "" if its size is 0, as of files in /proc: reading those can have effects."""
+    """Return the text of a file; "" if its size is 0, like that of files in /proc: reading such a file can have
+    effects."""
     try:
         with open_inside(root, path) as fd:
             return os.read(fd, MAX_FILE_BYTES).decode("utf-8", "replace") if os.fstat(fd).st_size else ""
@@ -74,14 +75,15 @@ class FileRequest(msgspec.Struct, frozen=True):
 
 
 class FileFacts(msgspec.Struct, frozen=True):
-    """RAS's settings in the files, and the oldest version of the libraries; None if one of them shows none."""
+    """``settings``: RAS's settings in the files; ``version``: the oldest library's, None if any library's is
+    unknown."""
 
     settings: dict[str, str]
     version: Version | None
 
 
 def read_files(requests: list[FileRequest], _body: bytes) -> list[FileFacts | None]:
-    """Return an answer per request; None if its file system does not answer: the request may be repeated."""
+    """Return the facts for each request; None if its file system does not answer: the request may be repeated."""
     return _readers.answers(requests, GRACE_SECONDS)
 
 
@@ -109,7 +111,7 @@ def _version(folder: str, name: str) -> Version | None:
                     _versions.clear()
                 _versions[version] = version_in(fd)
             return _versions.get(version)
-    except (OSError, ValueError, struct.error):  # the job owns path and file: it may hold anything, and change
+    except (OSError, ValueError, struct.error):  # the job owns path and file: both may be anything, and change
         return None
 
 
@@ -123,16 +125,17 @@ MAX_MAPS_BYTES = 8 * 1024 * 1024
 _MAPPED = re.compile(
     rb"^([0-9a-f]+-[0-9a-f]+) [^/\n]*(/[^\n]*/lib(?:nccl|rccl)\.so[.0-9]{0,32})( \(deleted\))?$", re.MULTILINE
 )
-"""The library's own name, not that of its plugins, which begin alike."""
-_NAME = re.compile(r"/libnccl\.so\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$")  # RCCL's carries the version of ROCm
+"""Matches the library's name, not its plugins' names, which begin alike."""
+_NAME = re.compile(r"/libnccl\.so\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$")  # RCCL's file name has the version of ROCm
 
 
 class NcclLibrary(NamedTuple):
-    """The library that a process maps: nccl, rccl or "" (neither seen); its version, None if the name has none.
+    """The library that a process maps. ``flavor``: nccl, rccl or "" (neither). ``version``: in the file name, None
+    without one.
 
-    Without a version in its name the file holds it. ``files``: its path, or its mapping (as in /proc/PID/map_files) if
-    the file was replaced. A process may map several: a preloaded one and the one of its framework. Only the first that
-    was loaded serves RAS, and maps do not show the order, so the oldest counts.
+    ``files``: libraries without a version in the name: the path or, if the file was replaced, the mapping (as in
+    /proc/PID/map_files). A process may map several libraries: a preloaded one and its framework's. Only the first
+    loaded library serves RAS, and maps do not show the order, so the oldest version counts.
     """
 
     flavor: str

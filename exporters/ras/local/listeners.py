@@ -1,10 +1,11 @@
-"""Which processes listen where RAS threads do, from /proc alone: it costs a job nothing. Blocking; for one thread.
+"""The processes that listen at RAS addresses, from /proc alone, at no cost to a job. Blocking; for one thread.
 
 All processes of a node share one address (SO_REUSEPORT), and a connection reaches any of them. A forked child inherits
-its parent's listener but not the thread that serves it. It keeps the listener when the parent ends: no thread answers.
+its parent's listener but not the thread that serves it. The child keeps the listener when the parent ends, and then no
+thread answers.
 
-Jobs name addresses, and the agent can reach more than jobs can. So an address is a site only if an interface of this
-network namespace has it and a rank's process holds a listener of its own user there.
+Jobs name addresses, and the agent can reach more addresses than a job. So an address counts as a site only if an
+interface of this network namespace has it, and a rank's process holds a listener there that its own user opened.
 """
 
 import math
@@ -23,7 +24,7 @@ from exporters.ras.local.job_files import WANTED, FileFacts, FileRequest, Versio
 from exporters.ras.local.sockets import LISTEN, Socket, addresses_in, connection, may_be_named, sockets
 from exporters.ras.protocol.client import Endpoint
 
-MAX_FACTOR = 60.0  # Timeouts of five minutes: a query may delay the next one by no more
+MAX_FACTOR = 60.0  # Makes timeouts of five minutes: a query delays the next one by no more
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([0-9.]{7,15}|localhost)):([0-9]{1,5})")
 _LOOPBACKS = ("127.0.0.1", "::1")
@@ -39,7 +40,7 @@ class Settings(msgspec.Struct, frozen=True):
 def read_settings(environment: Mapping[str, str]) -> Settings:
     """Return the settings of a process from its environment and settings files.
 
-    An address with a host name, which RAS allows, counts as none.
+    RAS also allows an address with a host name, which counts as no address.
     """
     try:
         endpoints = parse_address(environment.get("NCCL_RAS_ADDR", "")[:64])
@@ -111,7 +112,8 @@ class _Held(NamedTuple):
 class ListenerSearch:
     """Finds listeners at ``endpoints`` and at the addresses that ranks' environments name; remembers their processes.
 
-    It does not touch files that jobs name, as their file systems may hang: ``wanted`` lists them, ``note`` takes them.
+    It opens no file that a job names, as its file system may hang: ``wanted`` lists these files, ``note`` takes their
+    contents.
     """
 
     def __init__(self, proc_root: Path, endpoints: tuple[Endpoint, ...]) -> None:
@@ -146,9 +148,9 @@ class ListenerSearch:
         return {endpoint: site for endpoint, site in sites.items() if site.servers or endpoint in self._endpoints}
 
     def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
-        """Return the process at the address ``site`` that accepted ``client``'s connection; None while none has.
+        """Return the process of ``site`` that accepted ``client``'s connection; None before that.
 
-        A redirected connection has no such end in this network namespace.
+        A redirected connection has no server socket in this network namespace, so the result is None.
         """
         remote_end = connection(self._root / _TABLES, server, client)
         if remote_end is None or not remote_end.inode:
@@ -159,11 +161,11 @@ class ListenerSearch:
         return None
 
     def wanted(self) -> dict[ProcessKey, FileRequest]:
-        """Return the files that the last look lacks. Look again after ``note``."""
+        """Return the files that the last ``look`` needs. Call ``look`` again after ``note``."""
         return dict(self._wanted)
 
     def note(self, requests: Mapping[ProcessKey, FileRequest], answers: Mapping[ProcessKey, FileFacts]) -> None:
-        """Store what the helper read."""
+        """Store the helper's answers."""
         for key, facts in answers.items():
             if requests[key].libraries:
                 self._versions[key] = facts.version
@@ -207,7 +209,7 @@ class ListenerSearch:
                 yield from (at for named in process.settings.endpoints if may_be_named((at := _reachable(named)).host))
 
     def _assign(self, listeners: dict[int, int], processes: set[ProcessKey]) -> None:
-        """Find the processes that hold ``listeners`` (inode: uid) of their own user."""
+        """Find the processes that hold ``listeners`` (uid by inode) of their own user."""
         self._owners = {
             inode: held
             for inode, held in self._owners.items()
@@ -246,7 +248,7 @@ class ListenerSearch:
     def _may_serve(self, key: ProcessKey) -> bool:
         """Return True unless the process surely has no RAS thread.
 
-        If NCCL names its threads, one must have that name. Otherwise any second thread counts.
+        If NCCL names its threads, one must be the RAS thread. Otherwise any second thread counts.
         """
         names = [self._proc.thread_name(key.pid, tid) for tid in self._proc.thread_ids(key.pid)]
         if any(name.startswith(_NAMED_BY_NCCL) for name in names):
@@ -274,8 +276,9 @@ class ListenerSearch:
 def reachable(listeners: Iterable[Socket], host: str) -> list[Socket]:
     """Return the ``listeners`` (all on one port) that a connection to ``host`` can reach: the most specific ones.
 
-    The kernel prefers a socket bound to the address itself, then one on all of IPv4's, then one on all of both
-    (inet_lookup_listener). So a user's wildcard listener takes no connections from one bound to the address.
+    The kernel prefers a socket bound to the address itself, then one bound to all IPv4 addresses, then one bound to all
+    addresses of both families (inet_lookup_listener). So a user's wildcard listener takes no connections from a
+    listener bound to the address.
     """
     by_width: dict[int, list[Socket]] = {}
     for listener in listeners:

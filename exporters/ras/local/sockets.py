@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from exporters.ras.protocol.client import Endpoint
 
-MAX_ADDRESSES = 1024  # Of a namespace; a node of a cluster has a few
+MAX_ADDRESSES = 1024  # Per namespace; a cluster node has a few
 
 _BROADCAST = "255.255.255.255"
 _LOCAL = re.compile(r"\|-- ([0-9.]{7,15})\n\s+/(\d{1,2}) host LOCAL$", re.MULTILINE)
@@ -66,7 +66,7 @@ def _read(path: Path) -> str:
 
 MAX_TABLE_BYTES = 8 * 1024 * 1024  # Listening sockets come first in a table (tcp_seq_start of the kernel)
 MAX_SEARCHED_BYTES = 64 * 1024 * 1024
-"""Of a table that is searched for one connection: 400,000 sockets. A connection beyond it has no known server."""
+"""Read of a table to find one connection: 400,000 sockets. A connection beyond it has no known server."""
 MAX_PORT = 65535
 LISTEN = "0A"
 ESTABLISHED = "01"
@@ -74,7 +74,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 
 class Socket(NamedTuple):
-    """A row of /proc/net/tcp: ``uid`` made the socket; a connection that is not accepted yet has inode 0."""
+    """A row of /proc/net/tcp: ``uid``: the user who opened it; ``inode``: 0 before a connection is accepted."""
 
     local: Endpoint
     remote: Endpoint

@@ -1,8 +1,8 @@
-"""One conversation with a RAS thread: handshake, format, one STATUS, read to its end.
+"""One conversation with a RAS thread: handshake, format, one STATUS, and the reply to its end.
 
-A collective over the whole job runs from STATUS to the end of the reply. If its client leaves early, the library spins
-for as long. So the deadline lies beyond the library's own. Only a reply beyond the size cap ends a query earlier; no
-library sends one, and after that many bytes the collective is over.
+A collective over the whole job runs from STATUS to the end of the reply. If the client disconnects before, the library
+spins until then. So the deadline is later than the library's own. Only a reply above the size limit ends a query
+earlier; no library sends one, and after that many bytes the collective is over.
 
 The stream of a MONITOR connection is split into events: a line of text each.
 """
@@ -28,9 +28,9 @@ _ANSWER = re.compile(rb"SERVER PROTOCOL \d{1,9}")  # To CLIENT PROTOCOL, which t
 
 
 def split_events(stream: bytes) -> tuple[list[str], bytes]:
-    """Return the events in whole lines, each one of EVENTS or OTHER, and the beginning of the next line.
+    """Return the event of each whole line (one of EVENTS, or OTHER), and the unfinished last line.
 
-    A line that is no event is "". The beginning is dropped if it is too long for an event.
+    A line that is no event gives "". An unfinished line that is too long for an event is dropped.
     """
     *lines, rest = stream.split(b"\n")
     matches = [_TEXT.match(line) for line in lines if not _ANSWER.fullmatch(line)]
@@ -40,12 +40,13 @@ def split_events(stream: bytes) -> tuple[list[str], bytes]:
 
 
 Stage = Literal["connect", "handshake", "command", "deadline", "size", "cut", "parse"]
-"""Where a query failed: nothing listens; no RAS thread (of the job) answers; RAS refuses a command; the report does not
-end in time; a line or report exceeds its cap; the connection breaks within the report; the report is unreadable."""
+"""The stage at which a query failed, in this order: nothing listens; no RAS thread (of the job) answers; RAS refuses a
+command; the report does not end in time; a line or report exceeds its cap; the connection breaks within the report; the
+report is unreadable."""
 STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "deadline", "size", "cut", "parse")
 
 MAX_LINE_BYTES = 64 * 1024
-"""Of a reply to a command; the library's are below 1050 bytes. asyncio reads this much ahead."""
+"""Limit of a reply to a command; the library's replies are shorter than 1050 bytes. asyncio reads this much ahead."""
 MAX_REPORT_BYTES = 40 * 1024 * 1024  # About 75,000 ranks over all communicators
 _PIECE_BYTES = 256 * 1024
 
@@ -53,7 +54,7 @@ T = TypeVar("T")
 ConnectionCheck: TypeAlias = Callable[["Endpoint"], Awaitable[bool]]
 """Decides, from the agent's end of a connection, whether to send anything: the connection may reach any process."""
 Take: TypeAlias = Callable[[bool, AsyncIterator[bytes]], Awaitable[T]]
-"""Takes a report: whether it is JSON, and its pieces; the client skips the pieces that remain."""
+"""Takes whether a report is JSON, and its pieces. The client skips pieces that are not taken."""
 
 
 class Endpoint(NamedTuple):
@@ -79,8 +80,8 @@ class QueryError(Exception):
 class QueryLimits(msgspec.Struct, frozen=True):
     """``timeout_factor``: the job's NCCL_RAS_TIMEOUT_FACTOR; ``collective_seconds``: the library's soft timeout.
 
-    ``attempts``: connections to make until one completes its handshake; each reaches any process of the node, and a
-    stopped one never answers. ``step_seconds``: for each answer before the report.
+    ``attempts``: limit of connections until one completes its handshake; each reaches any process of the node, and a
+    stopped process never answers. ``step_seconds``: timeout of each reply before the report.
     """
 
     timeout_factor: float = 1.0
@@ -91,7 +92,8 @@ class QueryLimits(msgspec.Struct, frozen=True):
     report_bytes: int = MAX_REPORT_BYTES
 
     def report_seconds(self) -> float:
-        """Return the deadline (s): the library stops 5 s (times the factor) after its soft timeout, and then sends."""
+        """Return the deadline (s): the library sends its report at most 5 s (times the factor) after its soft
+        timeout."""
         return self.collective_seconds + 5.0 * self.timeout_factor + self.slack_seconds
 
 
@@ -122,9 +124,9 @@ async def query(endpoint: Endpoint, limits: QueryLimits, take: Take[T], accept: 
 async def greet(
     endpoint: Endpoint, limits: QueryLimits, accept: ConnectionCheck
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect until an accepted RAS thread answers; QueryError when none does.
+    """Connect until an accepted process's RAS thread answers; QueryError when none does.
 
-    Other processes are sent nothing. No collective runs yet, so disconnecting costs no rank anything.
+    Other processes get no data. No collective runs yet, so a disconnect disturbs no rank.
     """
     silent = QueryError("handshake", "no attempt")
     for _ in range(limits.attempts):
@@ -154,7 +156,7 @@ async def greet(
 
 
 async def command(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: str, limits: QueryLimits) -> str:
-    """Send one line and return the line that answers it; QueryError without an answer."""
+    """Send one line and return the reply line; QueryError without a reply."""
     writer.write(line.encode() + b"\n")
     try:
         async with asyncio.timeout(limits.step_seconds):
@@ -181,7 +183,8 @@ class _Incoming:
         self.seconds = 0.0
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the whole report; the receiver's time extends the deadline, which is for the library alone."""
+        """Yield the whole report. The receiver's processing time extends the deadline, which limits only the
+        library."""
         while piece := await self._piece():
             gave_at = self._now()
             yield piece

@@ -1,1 +1,1 @@
-"""Which job is queried, by which node and when, and what is kept of the reports."""
+"""The queries of jobs, their schedules, and the stored reports."""

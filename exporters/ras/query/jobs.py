@@ -22,7 +22,7 @@ class OwnedJob(NamedTuple):
 
 
 Processes = Mapping[ProcessKey, PublishedProcess]
-"""The rank processes that run here."""
+"""The rank processes that run on this node."""
 
 
 def job_of(process: PublishedProcess) -> OwnedJob:
@@ -132,7 +132,7 @@ class Schedules:
         self._known = {at: schedule for at, schedule in self._known.items() if at[0] in sites and at[1] in jobs}
 
     def reschedule_after_events(self, wakes: Collection[Endpoint], now: float) -> None:
-        """Put the next query forward at the addresses in ``wakes``; ``now`` is monotonic."""
+        """Move the next query forward at the addresses in ``wakes``; ``now`` is monotonic."""
         for (endpoint, _), schedule in self._known.items():
             if endpoint in wakes:
                 schedule.hasten(now, self._random.random())

@@ -18,7 +18,7 @@ from exporters.ras.query.policy import ALARMS, LAST_RETRY_SECONDS, retry_seconds
 
 PIECE_BYTES = 8 * 1024
 PAUSE_SECONDS = 0.05
-"""Pause between two pieces: bounds the work at about 500 events/s, more than RAS ever sends for long."""
+"""Pause between two reads: limits the work to about 500 events/s, more than RAS ever sends for long."""
 SILENCE_SECONDS = 10.0
 """A RAS thread that sends nothing for this long is pinged. If it stays silent as long again, it counts as stopped."""
 
@@ -48,7 +48,7 @@ class _Stream(msgspec.Struct):
 
 
 class Monitors:
-    """The streams of all addresses. Only ``follow`` starts one, right after a look at the listening processes."""
+    """The streams of all addresses. Only ``follow`` starts one, right after a search for listening processes."""
 
     def __init__(self, clock: Clock, log: Logger, accept: ServerCheck) -> None:
         self._clock = clock
@@ -110,7 +110,7 @@ class Monitors:
                 stream.refused = True
                 raise QueryError("command", f"MONITOR was refused: {answer[:64]}")
             if stream.was_up:
-                self._wakes.add(endpoint)  # events may have been missed meanwhile
+                self._wakes.add(endpoint)  # events may have been missed since
             else:
                 self._log.info("reading the events of RAS at {endpoint}", endpoint=endpoint.label)
             stream.up = stream.was_up = True

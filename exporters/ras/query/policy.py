@@ -1,7 +1,8 @@
 """Which node queries a job, whether it may, and how often: a query must never hurt the job. Pure.
 
 A query is a collective over the whole job; its cost grows with the square of the ranks. So one node queries a job: the
-reporter. A second one, the standby, queries a large job a quarter as often. All nodes read events, which is free.
+reporter. A second node, the standby, queries a large job a quarter as often. All nodes read events, at no cost to the
+job.
 """
 
 import math
@@ -23,8 +24,9 @@ Refusal = Literal[
 ]  # fmt: skip
 
 SOUND_VERSION: Version = (2, 29, 2)
-"""Older libraries can crash on a query while communicators are made, or if several miss ranks (NVIDIA/nccl 1669, 1718,
-1762). Up to 2.32.3 a text report can still crash them (2346), a JSON report cannot: sound libraries give JSON."""
+"""Older libraries can crash on a query while communicators are created, or if several communicators miss ranks
+(NVIDIA/nccl 1669, 1718, 1762). Up to 2.32.3 a text report can still crash a library (2346), a JSON report cannot:
+libraries from this version on give JSON."""
 MONITOR_VERSION: Version = (2, 29, 2)  # The first with MONITOR
 YOUNG_SECONDS = 120.0  # An older library, where configured, is queried once its youngest process is this old
 MIN_INTERVAL_SECONDS = 7.0
@@ -42,20 +44,21 @@ ISOLATED_SHARE = 0.5  # If more of a communicator is missing, the process that a
 
 ALARMS = frozenset({"PEER_DEAD", "PEER_UNRESPONSIVE"})
 """The events that are alarms. The end of a stream is an alarm too, since its process ended."""
-WAKE_SECONDS = 2.0  # From a wake to the query, plus or minus half: all querying nodes are woken in the same second
+WAKE_SECONDS = 2.0  # From an alarm to the query, plus or minus half: all nodes get the alarm in the same second
 ALERT_SECONDS = 300.0  # How long after an alarm a standby queries as often as the reporter
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
-"""The pause before a stream is tried again doubles from FIRST to LAST. A stream that lasted LAST resets it."""
+"""The pause before a stream's retry doubles from FIRST to LAST. A stream that lasted LAST seconds resets the pause."""
 
 
 class Schedule(msgspec.Struct):
-    """When to query a job at an address, computed from its last queries. Times are monotonic.
+    """The time of the next query of a job at an address, computed from its last queries. Times are monotonic.
 
-    ``least_seconds``: the shortest interval that the site allows. ``hastened_at``: the last query put forward. Until
-    ``alert_until``, after an alarm, a standby queries as often as the reporter. ``ranks`` and ``cost_seconds`` are of
-    the last query without timeouts, ``delays`` counts queries since then. ``missing``: the last report missed ranks.
-    ``up``: the last query gave a report. ``failures``: queries without a report since the last one.
+    ``least_seconds``: the shortest interval that the site allows. ``hastened_at``: the last query that was moved
+    forward. Until ``alert_until``, after an alarm, a standby queries as often as the reporter. ``ranks``: the job's.
+    ``cost_seconds``: duration of the last query without timeouts; ``delays`` counts queries since then. ``missing``:
+    the last report missed ranks. ``up``: the last query gave a report. ``failures``: consecutive queries without a
+    report.
     """
 
     due_at: float = 0.0
@@ -78,9 +81,9 @@ class Schedule(msgspec.Struct):
     def note(self, role: Role, answer: tuple[Report, float] | None, world_size: int, now: float, jitter: float) -> None:
         """Record a query that ended at ``now``: its report and duration in seconds, or None when it failed.
 
-        A query with timeouts is no measure of cost: it would slow the queries when they matter most. ``world_size``:
-        the job's ranks, also those that the report lacks (a text names few); 0 when unknown. ``jitter``, here and
-        below, is a random number in [0, 1).
+        The duration of a query with timeouts is no measure of cost: queries would be rarer when they matter most.
+        ``world_size``: the number of the job's ranks, even those that the report lacks (a text names few); 0 when
+        unknown. ``jitter`` is a random number in [0, 1), as in the other methods.
         """
         self.up = answer is not None
         if answer is None:
@@ -96,10 +99,10 @@ class Schedule(msgspec.Struct):
         self.queried_at = now
 
     def hasten(self, now: float, jitter: float) -> None:
-        """Move the next query forward after a wake, but not to before the job can afford it.
+        """Move the next query forward after an alarm, but no earlier than the job can afford.
 
-        However many wakes there are, they move one query per interval. So they double the cost at most, and add nothing
-        at the shortest interval.
+        Any number of alarms moves one query per interval. So alarms at most double the cost, and add nothing at the
+        shortest interval.
         """
         self.alert_until = now + ALERT_SECONDS
         earliest = max(
@@ -114,8 +117,8 @@ class Schedule(msgspec.Struct):
         """Return the seconds until the next query. ``alert``: an alarm was recent.
 
         A standby queries a large job a quarter as often as the job can afford. It queries a small job as often as the
-        reporter, which can fail unnoticed. While ranks are missing it does so for every job: the reporter's node may
-        be among them.
+        reporter, whose failure goes unnoticed. While ranks are missing, it queries every job as often: the reporter's
+        node may be missing.
         """
         base = MAX_INTERVAL_SECONDS if role == "labels" else self._affordable_seconds()
         if role == "standby" and not (self.missing or alert):
@@ -135,8 +138,8 @@ class Schedule(msgspec.Struct):
 def role_of(configured: Configured, ranks: Collection[int] | None, world_size: int | None) -> Role:
     """Return this node's role: reporter with global rank 0, standby with the last rank; a configured role wins.
 
-    ``ranks``: the job's ranks on this node, None while no source has named them; ``world_size``: its ranks in all,
-    None when unknown.
+    ``ranks``: the job's ranks on this node, None while no source has named them; ``world_size``: number of all its
+    ranks, None when unknown.
     """
     if configured in ("monitor", "off"):
         return "none"
@@ -165,7 +168,7 @@ def refusal(site: Site, oldest: Version, youngest_seconds: float) -> Refusal | N
 
 
 def may_monitor(site: Site, oldest: Version) -> bool:
-    """Return True when any process that a connection to ``site`` can reach knows MONITOR and serves it."""
+    """Return True when every process that a connection to ``site`` can reach supports MONITOR."""
     return refusal(site, max(oldest, MONITOR_VERSION), math.inf) is None
 
 
@@ -180,6 +183,6 @@ def first_wait_seconds(role: Role, jitter: float) -> float:
 
 
 def retry_seconds(failures: int, jitter: float) -> float:
-    """Return the seconds until a stream is tried again after ``failures`` in a row; ``jitter`` is in [0, 1)."""
+    """Return the seconds until a stream is tried again after ``failures`` consecutive ones; ``jitter`` is in [0, 1)."""
     longest = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, MAX_DOUBLINGS), LAST_RETRY_SECONDS)
     return longest * (0.5 + 0.5 * jitter)

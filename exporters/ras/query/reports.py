@@ -71,8 +71,8 @@ _ALWAYS = 10  # Series of every communicator: its states, last launch, stalled
 class Reports:
     """The last report of each job. The agent's budget of series admits a report or refuses it.
 
-    Watches live as long as the job has processes here: a hang goes on without new reports. ``saved``: the watches of
-    the checkpoint.
+    Watches live as long as the job has processes on this node: a hang continues without new reports. ``saved``: the
+    watches of the checkpoint.
     """
 
     def __init__(self, admit: Admission, saved: Collection[SavedJob] = ()) -> None:
@@ -96,11 +96,11 @@ class Reports:
         return True
 
     def names(self, job: OwnedJob) -> dict[str, str]:
-        """Return the names of a job's watched communicators, each with its secondary."""
+        """Return the secondary checksum of each watched communicator of a job, by the communicator's name."""
         return {name: known.secondary for name, known in self.watches.get(job, {}).items()}
 
     def named(self, processes: Processes) -> dict[str, JobReport]:
-        """Return the reports by job id, without unnamed jobs; in a single pass a job's name comes after its report."""
+        """Return the reports of named jobs by job id. In a single pass, a job's name may come after its report."""
         reports: dict[str, JobReport] = {}
         for job, kept in self.by_job.items():
             name = job.job_id or (job_of(processes[kept.owner]).job_id if kept.owner in processes else "")

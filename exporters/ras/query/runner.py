@@ -24,12 +24,12 @@ MAX_REPEATS = 2  # Further queries when most of a job looks missing: each probab
 READER = HelperSpec("ras", "exporters.ras.report.json_report:read", ReportReading, memory_bytes=64 * 1024 * 1024)
 """The helper process that parses large reports. Its memory is bounded: a hostile report takes none of the agent's."""
 MAX_HELD_BYTES = 256 * 1024  # The thread reads a report up to this size; a longer one goes to the helper in pieces
-READER_SECONDS = 10.0  # For each step of the helper, which reads a report of 40 MiB in half a second
+READER_SECONDS = 10.0  # Limit of each step of the helper, which reads a report of 40 MiB in half a second
 
 
 MAX_ATTEMPTS = 32
 ATTEMPTS_PER_CHANCE = 4
-"""Connections made to reach a process of the job: MAX_ATTEMPTS at most, and this number per expected connection."""
+"""Connections made to reach a process of the job: this number times the expected number, at most MAX_ATTEMPTS."""
 
 
 class QueryAnswer(NamedTuple):
@@ -41,10 +41,10 @@ class QueryAnswer(NamedTuple):
 
 
 class QueryTarget(NamedTuple):
-    """Where to send a query, and what to look for in the report.
+    """The address of a query, and the parts of the report to read.
 
-    ``wanted``: the processes of ``site`` that may answer. ``pids``: those of the job's owner; what the report says of
-    other processes is not used. ``names``: of the job's communicators, as ReadRequest has them.
+    ``wanted``: the processes of ``site`` that may answer. ``pids``: of the job owner's processes; statements about
+    other processes are not used. ``names``: see ReadRequest.
     """
 
     endpoint: Endpoint
@@ -61,7 +61,7 @@ class QueryTarget(NamedTuple):
 
 
 ListenerCheck = Callable[[Endpoint, Site], Awaitable[bool]]
-"""Looks again: True when the same processes listen at the address and it may still be queried."""
+"""Scans /proc again: True when the same processes listen at the address and it may still be queried."""
 
 
 class QueryRunner:
@@ -98,7 +98,8 @@ class QueryRunner:
             pause *= 2
 
     async def reports(self, target: QueryTarget, limits: QueryLimits) -> list[QueryAnswer]:
-        """Return the answers to a query, which is repeated up to MAX_REPEATS times if its process may be cut off."""
+        """Return the answers to a query, which is repeated up to MAX_REPEATS times while the answering process may be
+        cut off."""
         received: list[QueryAnswer] = []
         for _ in range(1 + MAX_REPEATS):
             answered = {answer.server for answer in received}
@@ -117,7 +118,7 @@ class QueryRunner:
     async def present(self, target: QueryTarget, limits: QueryLimits) -> frozenset[ProcessKey]:
         """Return the wanted processes that answer a greeting, which starts no collective.
 
-        Stop at the first that does not answer: it may be stopped, and the others can be greeted another time.
+        Stop at the first process that does not answer: it may be stopped, and the next query greets the others.
         """
         heard: set[ProcessKey] = set()
         candidate: set[ProcessKey] = set()
@@ -188,7 +189,7 @@ async def _joined(head: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[by
         yield piece
 
 
-MAX_REQUESTS = 256  # In one call; the others wait for the next look. Requests that got no answer go last
+MAX_REQUESTS = 256  # In one call; the others wait for the next scan. Requests without an answer go last
 CALL_SECONDS = 3.0  # The helper answers within 1 s, whichever file system hangs
 FILE_READER = HelperSpec(
     "ras_files", "exporters.ras.local.job_files:read_files", list[FileFacts | None], memory_bytes=192 * 1024 * 1024
@@ -205,7 +206,7 @@ class JobFiles:
         self._unanswered: frozenset[ProcessKey] = frozenset()
 
     async def read_for(self, search: ListenerSearch) -> bool:
-        """Read the files that the last look needs; return True when any was read."""
+        """Read the files that the last search needs; return True when any was read."""
         wanted = await self._thread.call(search.wanted)
         if not wanted:
             self._helper.rest()  # the next process may start much later

@@ -1,9 +1,9 @@
 """What RAS reports of the ranks on this node: their communicators, and the processes that do not answer.
 
 A report names processes by address and pid. A running process that does not answer may hang, or its RAS thread may be
-cut off: a process that was stopped for a minute is dead to all others for ever, answers for itself, and reports all
-others as dead (tried, NCCL 2.24 to 2.32). If any report has the process's answer, or the process answers a greeting,
-the reports that miss it are contradicted. A greeting costs the job nothing.
+cut off. After a stop of a minute, all other processes report a process as dead forever; the process itself answers, and
+reports all others as dead (tested, NCCL 2.24 to 2.32). Reports that miss a process are contradicted if another report
+has its answer, or if it answers a greeting. A greeting costs the job nothing.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -18,7 +18,7 @@ from exporters.ras.local.sockets import Addresses, addresses_in
 from exporters.ras.query.jobs import OwnedJob
 from exporters.ras.report.model import Report
 
-Host = tuple[str, int]  # Address and pid by the job's pid namespace
+Host = tuple[str, int]  # Address, and pid in the job's pid namespace
 Greet = Callable[[frozenset[ProcessKey]], Awaitable[frozenset[ProcessKey]]]
 """Greets processes of this node; returns those that answer."""
 
@@ -117,7 +117,8 @@ def silences(
 
 
 def unambiguous(named: Iterable[tuple[ProcessKey, Host]]) -> dict[ProcessKey, Host]:
-    """Return the processes with one name that no other process has: pods may share an address and count pids alike."""
+    """Return the processes with exactly one (address, pid) that no other process has: pods may share an address and use
+    equal pids."""
     by_host: dict[Host, set[ProcessKey]] = {}
     by_key: dict[ProcessKey, set[Host]] = {}
     for key, host in named:

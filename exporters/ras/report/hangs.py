@@ -3,9 +3,9 @@
 A running job changes its launch counts between two reports. A communicator with unchanged counts is stalled if the
 counts of its ranks differ or some ranks do not answer. A communicator that a few ranks have left is stalled, too, if
 nothing is launched for minutes. Suspects are the ranks that have launched less, unless they wait for another rank in
-another stalled communicator. RAS declares a rank dead after a stop of a minute, and never takes it back, even if the
-rank goes on. So a rank without an answer is no suspect if launches went on without it, unless there is no other
-suspect. Counts that are equal and unchanged may be a hang on the GPUs or a pause: the start is exported, and no rank is
+another stalled communicator. RAS declares a rank dead after a stop of a minute, and never revokes that, even if the
+rank continues. So a rank without an answer is no suspect if launches went on without it, unless there is no other
+suspect. Equal and unchanged counts may be a hang on the GPUs or a pause: their start is exported, and no rank is
 blamed.
 """
 
@@ -19,7 +19,7 @@ from agent.sdk.exporter import SavedCount, SavedSeconds
 from agent.sdk.ranks import ProcessKey
 from exporters.ras.report import model
 
-STALLED_REPORTS = 2  # Reports in a row with the same counts
+STALLED_REPORTS = 2  # Consecutive reports with the same counts
 LEFT_SECONDS = 300.0
 """After this long without a launch a communicator counts as waiting for the ranks that left it. In a job that runs or
 ends, the ranks leave a communicator within seconds of each other."""
@@ -29,9 +29,9 @@ far ahead of its GPU."""
 MAX_SUSPECTS = 32  # In one communicator
 WATCH_BYTES = 512
 UNHEARD_BYTES = 16  # A watch takes WATCH_BYTES, its marks, and this for each rank that does not answer
-MAX_SAVED_BYTES = 1024 * 1024  # In the checkpoint, of all jobs' watches in turn: no job keeps out another
+MAX_SAVED_BYTES = 1024 * 1024  # In the checkpoint, shared by all jobs in turn: no job keeps out another
 MAX_ABSENT_BYTES = 1024 * 1024
-"""Of the watches of communicators that the last report lacks: 2,000 small ones. Those seen last are kept."""
+"""Limit for watches of communicators that the last report lacks: 2,000 small ones. The last seen are kept."""
 
 SuspectReason = Literal["behind", "missing", "left"]
 
@@ -41,7 +41,7 @@ class Watch(msgspec.Struct, frozen=True):
 
     ``marks``: the last mark of each rank that answered in any of these reports. ``seen_seconds``: time of the last
     report. ``unheard``: ranks of the communicator that do not answer, with the time of the first report without their
-    answer. ``launched_after_seconds``: the last launch was later than this. ``secondary``: the communicator's.
+    answer. ``launched_after_seconds``: the last launch was later than this. ``secondary``: the communicator's checksum.
     """
 
     marks: Annotated[model.Marks, msgspec.Meta(max_length=MAX_SAVED_BYTES)]
@@ -64,7 +64,7 @@ class Watch(msgspec.Struct, frozen=True):
 
     @property
     def still_seconds(self) -> float:
-        """Return for how long nothing had been launched at the last report."""
+        """Return the seconds without a launch, up to the last report."""
         return self.seen_seconds - self.since_seconds
 
     def goes_on_without(self, comm_rank: int) -> bool:
@@ -85,8 +85,8 @@ def watch(
 ) -> dict[str, Watch]:
     """Return the watches after a report; a communicator is watched from its first launch on.
 
-    A communicator that the report lacks, or without an answering rank, stays watched: it stands still all the same.
-    If the clock was set back, it stands still since this report at the latest.
+    A communicator that the report lacks, or without an answering rank, stays watched: it has no launches either. If the
+    clock was set back, the standstill begins at this report at the latest.
     """
     after = {}
     for communicator in communicators:
@@ -165,7 +165,7 @@ def suspects(
 def _waits(rank: model.BehindRank, frozen: Set[str], silent: Set[str], needed: Set[str]) -> bool:
     """Return True when the rank itself waits in another communicator: it is ahead there, or ranks there are silent.
 
-    Where a rank goes on here beside silent ranks that it has overtaken, these do not count, unless others need them.
+    A communicator in ``overtaken_in`` counts only if its other ranks still need the silent ones.
     """
     if not frozen.isdisjoint(rank.waits_in) or not needed.isdisjoint(rank.beside_silent):
         return True
@@ -192,7 +192,7 @@ def _missing(communicator: model.Communicator, *reasons: model.MissingReason) ->
 
 ABORT_SHOWN_SECONDS = 60.0
 """How long an abort is shown: its flag is set for a second or two, and Prometheus scrapes every fifteen."""
-MAX_ABORTED = 1024  # Of one job; those seen first are shown
+MAX_ABORTED = 1024  # Per job; the first ones seen are shown
 
 
 class AbortedRank(NamedTuple):
@@ -203,7 +203,7 @@ class AbortedRank(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """The last report (epoch seconds) with the abort; ``rank``: its rank in the largest communicator, if known."""
+    """``seconds``: time of the last report with the abort (epoch); ``rank``: in the largest communicator, if known."""
 
     seconds: float
     rank: int | None
@@ -236,9 +236,9 @@ class JobReport(msgspec.Struct, frozen=True):
     suspects: dict[str, tuple[Suspect, ...]] = {}
 
     def stalled_seconds(self) -> float | None:
-        """Return how long (s) a communicator had waited for blamed ranks at the report's time; None without any.
+        """Return the longest wait (s) of a communicator for blamed ranks, up to the report; None without blamed ranks.
 
-        It is not how long until now: the job may have gone on since.
+        It does not extend to the present: the job may have continued.
         """
         return max((self.watches[comm].still_seconds for comm in self.suspects), default=None)
 

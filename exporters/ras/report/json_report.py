@@ -1,4 +1,4 @@
-"""Reads the JSON report of NCCL 2.28.7 and later, and a reply of either format, also in a helper process. Pure."""
+"""Reads JSON reports of NCCL 2.28.7 and later; ``read`` takes either format, and may run in a helper process. Pure."""
 
 import re
 import zlib
@@ -16,7 +16,8 @@ from exporters.ras.report.text_report import read_text
 _LACKS_COMMA = re.compile(rb'("nvml_dev": -?\d{1,10})(\s{1,64}"status": \{)')
 """2.28.7 to 2.28.9 leave out the comma between these two keys of a missing rank."""
 _IN_PROGRESS = 7
-"""ncclInProgress (nccl.h): the communicator is being made or, without blocking, worked on. No error."""
+"""ncclInProgress (nccl.h): the communicator is being created or, if it is non-blocking, has work under way. It is no
+error."""
 
 _Text = Annotated[str, msgspec.Meta(max_length=64)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=model.MAX_COMMUNICATOR_RANKS)]
@@ -88,7 +89,8 @@ class _Missing(_Rank, gc=False):
 
 
 class _Communicator(msgspec.Struct):
-    """Without ``missing_ranks`` no rank counts as missing. ``secondary_hash``: of rank 0's host and process."""
+    """Without ``missing_ranks`` no rank counts as missing. ``secondary_hash``: NCCL's hash of rank 0's host and
+    process."""
 
     hash: Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{1,16}\Z")]
     size: _Count
@@ -102,7 +104,7 @@ class _Ras(msgspec.Struct):
 
 
 class _Report(msgspec.Struct):
-    """``communicators`` stay raw: a bad one is skipped alone, and other threads run between two of them."""
+    """``communicators`` stay raw: an unreadable one costs no other, and other threads run between two decodings."""
 
     nccl_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.+_-]{1,64}\Z")]
     communicators: list[msgspec.Raw]
@@ -112,14 +114,14 @@ class _Report(msgspec.Struct):
 def read_json(body: bytes, pids: Collection[int] = (), names: Mapping[str, str] = {}) -> model.Report:
     """Decode a report and the memberships of ``pids``; ReportError when ``body`` is not a report.
 
-    ``names``: those of the communicators of earlier reports, each with its secondary.
+    ``names``: the secondary checksum of each communicator in earlier reports, by its name.
     """
     try:
         report = _decode(body)
     except msgspec.ValidationError as error:
         raise model.ReportError(str(error)) from None
-    except (ValueError, RecursionError) as error:  # msgspec's are ValueErrors, and so are those of bad UTF-8
-        raise model.ReportError(f"not JSON: {error}", cut="truncated" in str(error)) from None  # msgspec's word
+    except (ValueError, RecursionError) as error:  # errors of msgspec and of bad UTF-8 are ValueErrors
+        raise model.ReportError(f"not JSON: {error}", cut="truncated" in str(error)) from None  # from msgspec's message
     reading = _Reading(pids, names)
     communicators = model.accept(reading.communicators(report.communicators), reading.skipped)
     note_waits(communicators, reading.spreads)
@@ -152,14 +154,14 @@ class _Reading:
         self.skipped: Counter[model.Skipped] = Counter()
         self.processes: set[tuple[str, int]] = set()
         self.spreads: dict[str, Spread] = {}
-        """Of communicators in which some ranks wait."""
+        """Spreads of communicators in which some ranks wait."""
         self.world = World()
         self._hashes: set[str] = set()
         self._hosts: dict[str, str | None] = {}
         self._names = dict(names)
 
     def communicators(self, raws: list[msgspec.Raw]) -> Iterator[model.Communicator]:
-        """Decode the communicators one by one; count those that cannot be true."""
+        """Decode the communicators one by one; count the unreadable and implausible ones."""
         for raw in raws:
             try:
                 communicator = msgspec.json.decode(raw, type=_Communicator)
@@ -172,7 +174,7 @@ class _Reading:
             yield self._communicator(communicator, self._tell_apart(communicator))
 
     def _tell_apart(self, communicator: _Communicator) -> str:
-        """Return the secondary of a communicator, and add it to a hash that is the name of another communicator."""
+        """Return a communicator's secondary checksum. If its hash names another communicator, append the checksum."""
         if not communicator.size or not communicator.secondary_hash:
             return ""
         secondary = f"{zlib.crc32(communicator.secondary_hash.encode()):08x}"

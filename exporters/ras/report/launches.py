@@ -1,7 +1,7 @@
 """Which ranks have launched less than the others, from the launch counts of a communicator's ranks. Pure.
 
-The counts are of launches by the host, not of completions, and each rank is read at its own instant. In a job that
-runs they differ by a few and change all the time. Only counts that differ and do not change mean something.
+The counts are of launches by the host, not of completions, and each rank is read at its own instant. In a running job
+the counts differ by a few and change all the time. Only counts that differ and do not change mean something.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from exporters.ras.report import model
 
-MAX_WAITS = 8  # Communicators recorded in which one rank waits for others: one would suffice
+MAX_WAITS = 8  # Recorded communicators in which a rank waits for others: one would suffice
 
 Counts = tuple[int, ...]  # Launches by collective, in the order of COLLECTIVES
 
@@ -24,7 +24,8 @@ class RankLaunches(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How the launches of a communicator compare. ``ahead``: places of the ranks that wait for ranks behind them.
+    """A comparison of a communicator's launches. ``ahead``: places of the ranks that have launched the most; empty if
+    all ranks have launched the same.
 
     ``abreast``: launches of the ranks that answer, by place; empty if all ranks answer.
     """
@@ -63,7 +64,7 @@ def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spre
 
 
 def note_waits(communicators: Iterable[model.Communicator], spreads: Mapping[str, Spread]) -> None:
-    """Note for every rank that is behind: the other communicators in which it is ahead, or has silent ranks beside it.
+    """Set, for every rank that is behind, the other communicators in which it is ahead, or in which ranks are silent.
 
     ``spreads``: by communicator hash.
     """
@@ -98,8 +99,8 @@ def _names_by_place(named: Iterable[tuple[str, Iterable[model.Place]]]) -> dict[
 def _sides(ranks: Sequence[RankLaunches]) -> tuple[list[RankLaunches], list[RankLaunches]]:
     """Return the ranks behind and those ahead.
 
-    If all have launched equally many operations, but of different collectives, the majority is right.
-    No rank is behind if more than half would be: then the others may as well be too far ahead.
+    If all ranks have launched the same number of operations, but of different collectives, the majority is ahead. If
+    more than half of the ranks would be behind, none is: the others may be too far ahead.
     """
     totals = [sum(rank.counts) for rank in ranks]
     most = max(totals)
@@ -121,7 +122,7 @@ class World:
         self._ranks: dict[model.Place, int] = {}
 
     def add(self, size: int, members: Iterable[tuple[model.Place, int]]) -> None:
-        """Add a communicator. A place with different ranks in two of the largest gets none."""
+        """Add a communicator. If two of the largest give a place different ranks, it gets none."""
         if size < self._size:
             return
         ranks = {place: number for place, number in members if place.host and place.pid > 0}
@@ -133,6 +134,6 @@ class World:
         }
 
     def name(self, communicators: Iterable[model.Communicator]) -> None:
-        """Set the rank in the largest communicator of every named rank."""
+        """Set every named rank's rank in the largest communicator."""
         for rank in (rank for communicator in communicators for rank in communicator.ranks()):
             rank.rank = self._ranks.get(rank.place)

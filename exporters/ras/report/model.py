@@ -14,7 +14,7 @@ MARK_BYTES = 8  # Of one rank
 
 
 def marks_of(counts: Iterable[tuple[int, Sequence[int]]]) -> Marks:
-    """Return the marks of ranks with their launches by collective: a checksum of the launches."""
+    """Return each rank's mark: a checksum of its launches by collective."""
     packed = array("I")
     for rank, launched in counts:
         packed.extend((rank, zlib.crc32(array("Q", launched).tobytes())))
@@ -51,7 +51,7 @@ MAX_NAMED = 4_096
 """Missing ranks named in one report, over all its communicators; further ones appear only in the counts."""
 MAX_TROUBLED = 32
 MAX_BEHIND = 32
-"""Named in one communicator: ranks with an error; of the ranks that have launched less, the furthest behind."""
+"""Ranks named in one communicator: with an error (MAX_TROUBLED), and the furthest behind (MAX_BEHIND)."""
 
 MAX_BEHIND_NAMED = 4_096  # Ranks that have launched less, over all communicators of a report
 MAX_MEMBERS = 4_096  # Memberships of this node's processes in one report
@@ -64,9 +64,9 @@ MissingReason = Literal["dead", "unresponsive", "no_communicator", "unknown"]
 answered, and has destroyed the communicator or makes another. unknown: the report has no reason (2.24, 2.25)."""
 
 Skipped = Literal["phantom", "implausible", "duplicate", "surplus", "unnamed", "unreadable", "rank_surplus"]
-"""Why a communicator is left out: it has no ranks (made by a race in the library); its numbers contradict each other;
-another one has its hash; there are too many; the report gives no hash; it cannot be decoded. ``rank_surplus``: missing
-ranks that are not named, since there are too many."""
+"""Why a communicator is skipped, in this order: it has no ranks (made by a race in the library); its numbers contradict
+each other; another communicator has its hash; there are too many; the report gives no hash; it cannot be decoded.
+``rank_surplus``: missing ranks that are not named, since there are too many."""
 
 ERRORS = {
     1: "unhandled_cuda_error",
@@ -118,11 +118,12 @@ class TroubledRank(NamedRank, gc=False, kw_only=True):
 
 
 class BehindRank(NamedRank, gc=False, kw_only=True):
-    """A rank that has launched less than others; ``lags``: by how much, by collective.
+    """A rank that has launched less than others; ``lags``: operations behind, by collective.
 
-    The other fields are hashes of other communicators. ``waits_in``: the rank is ahead there, and waits for others.
-    ``beside_silent``: ranks there do not answer, so it may wait there too. ``overtaken_in``: those of
-    ``beside_silent`` where a rank has launched as much and yet is ahead of it here.
+    The other fields are hashes of other communicators. ``waits_in``: the rank is ahead in them, and waits for others.
+    ``beside_silent``: other ranks do not answer in them, so this rank may wait for those. ``overtaken_in``: the part of
+    ``beside_silent`` in which another rank has the same launches, but is ahead of this rank in the current
+    communicator.
     """
 
     lags: dict[str, int]
@@ -147,9 +148,9 @@ class Launches(msgspec.Struct):
 class Communicator(msgspec.Struct):
     """One communicator: its hash (hex), the number of its ranks, and how many of them gave data.
 
-    ``missing`` counts those without data; of them ``unresponsive`` did not answer, ``dead`` are of processes declared
-    dead, and ``named`` are listed. ``initializing``, ``finalizing`` and ``aborted`` count ranks that answered. None:
-    the report lacks it. ``secondary``: a checksum of NCCL's secondary hash, if the report has it.
+    ``missing`` counts the ranks without data: ``unresponsive`` of these did not answer, ``dead`` belong to processes
+    declared dead, and ``named`` are listed. ``initializing``, ``finalizing`` and ``aborted`` count ranks that answered.
+    None: the report lacks the number. ``secondary``: a checksum of NCCL's secondary hash, if the report has it.
     """
 
     hash: str

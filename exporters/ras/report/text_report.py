@@ -1,8 +1,8 @@
 """Reads the text report of NCCL 2.24 and later and of RCCL. Pure.
 
-It is a table of groups of like communicators, then paragraphs about communicators in trouble. It names ranks only while
-they are few, and communicators only in trouble. If one communicator is the largest, its ranks are the job's. A
-statement is a line with a count, followed by the counted ranks while they are few, or a line about one rank.
+A report is a table of groups of like communicators, then paragraphs about communicators in trouble. It names ranks only
+if they are few, and communicators only in trouble. If exactly one communicator is the largest, its ranks are the job's.
+A statement is a line about one rank, or a line with a count, followed by the counted ranks if they are few.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ _ERROR_NAMES = {name.replace("_", " "): name for name in model.ERRORS.values()} 
     "unexpected error": "unknown",
 }
 _LEFT = ("NOCOMM", "UNKNOWN")
-"""Statuses of a rank that answers and is not in the communicator; UNKNOWN is that of 2.24 and 2.25."""
+"""Statuses of a rank that answers and is not in the communicator; NCCL 2.24 and 2.25 write UNKNOWN."""
 _ANY = "any"  # Instead of a collective: 2.24 and 2.25 count all collectives together
 
 
@@ -156,7 +156,7 @@ class TroubleText:
 
 
 def _digest(statements: list[_Statement]) -> int:
-    """Return one mark for all ranks together: a text does not list the ranks that are as far as most."""
+    """Return one mark for all ranks: a text does not list the ranks that have launched as much as most."""
     text = repr(
         [
             (statement.about, statement.value, statement.counted, [rank["rank"] for rank in statement.ranks])

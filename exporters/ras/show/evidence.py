@@ -18,7 +18,7 @@ _SAYS = {
 
 
 def stalls(reports: Mapping[str, JobReport]) -> dict[str, float]:
-    """Return by job id the seconds for which the job stood still at its last report; other jobs are missing."""
+    """Return for how many seconds each stalled job stood still at its last report, by job id."""
     seconds = {job_id: report.stalled_seconds() for job_id, report in reports.items()}
     return {job_id: stalled for job_id, stalled in seconds.items() if stalled is not None}
 

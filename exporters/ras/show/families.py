@@ -1,7 +1,8 @@
 """The metric families of RAS's reports and events, and their rendering. Pure.
 
-A report names ranks of other nodes by their number in the communicator: series by rank alone come from the rank's own
-node. The label ``rank`` is the global rank if the report holds the whole job, else empty."""
+A report names ranks of other nodes by their number in the communicator, so series by rank alone come from the rank's
+own node. The label ``rank`` is the global rank if the report holds the whole job, else empty.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -37,8 +38,8 @@ LAUNCHED_MAX = Family(
     (*_COMM, "collective"), "1 per communicator and collective used", "max")
 LAST_LAUNCH = Family(
     "rankwatch_communicator_last_launch_timestamp_seconds", "gauge",
-    "When a report first showed the launch counts as they are now; absent before the first launch. A pause looks like "
-    "a hang of all GPUs.",
+    "Time of the first report with the present launch counts; absent before the first launch. A pause of the job "
+    "looks like a hang of all GPUs.",
     _COMM, "1 per communicator", "max")
 STALLED = Family(
     "rankwatch_communicator_stalled", "gauge",
@@ -53,18 +54,18 @@ SUSPECT = Family(
     (*_PLACE, "reason"), "1 per suspect, at most 32 per stalled communicator", "max")
 RANK_LAG = Family(
     "rankwatch_communicator_rank_lag", "gauge",
-    "Launches by which the rank is behind the one that has launched the most, in a stalled communicator: the 32 "
-    "furthest behind, if they are not the majority.",
+    "Launches by which the rank is behind the rank that has launched the most, in a stalled communicator. Only the 32 "
+    "ranks furthest behind have a series, and none if they are the majority.",
     (*_COMM, "comm_rank", "rank", "collective"), "at most 32 per stalled communicator and collective", "max")
 ASYNC_ERROR = Family(
     "rankwatch_communicator_async_error", "gauge",
-    "1 while the rank's communicator or its proxy thread has failed with the error (ncclResult_t), in its use (phase "
-    "run) or while the rank made it (phase init). An operation in progress is no error.",
+    "1 while the rank's communicator or its proxy thread has failed with the error (ncclResult_t), in use (phase run) "
+    "or during initialisation (phase init). An operation in progress is no error.",
     (*_COMM, "comm_rank", "rank", "phase", "error"), "1 per rank with an error, at most 32 per communicator", "max")
 ABORTED = Family(
     "rankwatch_communicator_aborted", "gauge",
-    "1 for a minute after the rank aborted the communicator, which it then leaves (missing with reason "
-    "no_communicator). An abort takes a second or two. Between two reports only the missing rank shows it.",
+    "1 for a minute after a report shows that the rank aborts the communicator. The rank then leaves it (missing with "
+    "reason no_communicator). An abort takes a second or two: between two reports only the missing rank shows it.",
     (*_COMM, "comm_rank", "rank"), "1 per such rank, at most 32 per communicator", "max")
 # fmt: on
 _OF_REPORTS = tuple(family for family in globals().values() if isinstance(family, Family))
@@ -121,17 +122,19 @@ def _named(labels: tuple[str, str], rank: NamedRank, job: JobReport) -> tuple[st
 # fmt: off
 MONITOR_UP = Family(
     "rankwatch_ras_monitor_up", "gauge",
-    "1 while a RAS thread at the address reports its events, 0 while none does; absent if the agent monitors none.",
+    "1 while a RAS thread at the address reports its events, 0 while none does; absent if the agent does not monitor "
+    "the address.",
     ("endpoint",), "1 per address that is listened to")
 MONITOR_ERRORS = Family(
     "rankwatch_ras_monitor_errors_total", "counter",
-    "Streams of events that failed to start: connect, handshake, command (the library has no MONITOR) or size; or that "
-    "ended: cut (the process that sent the events ended) or deadline (it does not answer any more).",
+    "Streams of events that failed to start: connect, handshake, command (the library has no MONITOR) or size; or "
+    "that ended: cut (the process that sent the events ended) or deadline (the process no longer answers).",
     ("stage",), "1 per stage seen, at most 6", "sum")
 EVENTS_HEARD = Family(
     "rankwatch_ras_events_total", "counter",
-    "Events that one RAS thread of the node reports of its peers, by the library's own names, and other. Every process "
-    "of a job learns PEER_NEW and PEER_DEAD; the other events reach only a process's neighbours in the RAS network.",
+    "Events that one RAS thread of the node reports about its peers, by the library's name of the event, or other. "
+    "Every process of a job learns PEER_NEW and PEER_DEAD; the other events reach only a process's neighbours in the "
+    "RAS network.",
     ("event",), "13 per node", "sum")
 UP = Family(
     "rankwatch_ras_up", "gauge",
@@ -139,7 +142,7 @@ UP = Family(
     ("endpoint",), "1 per queried address")
 QUERIES = Family(
     "rankwatch_ras_queries_total", "counter",
-    "Queries made: each is a collective over the RAS threads of a whole job.",
+    "Queries sent: each is a collective over the RAS threads of a whole job.",
     aggregate="sum")
 QUERY_ERRORS = Family(
     "rankwatch_ras_query_errors_total", "counter",
@@ -148,26 +151,26 @@ QUERY_ERRORS = Family(
 LISTENERS = Family(
     "rankwatch_ras_listeners", "gauge",
     "Processes that listen at the configured addresses: rank, a rank's process; unowned, a process that may not "
-    "answer, such as a child that outlived its rank. An address with an unowned one gets no queries.",
+    "answer, such as a child that outlived its rank. An address with an unowned listener gets no queries.",
     ("endpoint", "owner"), "2 per address with listeners")
 REPORTER = Family(
     "rankwatch_ras_reporter", "gauge",
-    "Always 1: the node's role in querying the job: reporter, standby or none. The job's ranks or the configuration "
+    "The node's role in queries of the job: reporter, standby or none; always 1. The job's ranks or the configuration "
     "decide it.",
     ("job_id", "role"), "1 per job")
 NOT_QUERIED = Family(
     "rankwatch_ras_not_asked", "gauge",
-    "Always 1: why this node does not query a job: not_elected, single_pass, network_namespace (the job has its own), "
-    "no_listener, unowned_listener, version_unknown, version_old, process_young or too_large (the configuration's "
-    "max_ranks). Absent if it does.",
-    ("job_id", "reason"), "1 per job that is not asked")
+    "Reason why this node does not query the job; always 1, absent if it does. not_elected, single_pass, "
+    "network_namespace (the job has its own), no_listener, unowned_listener, version_unknown, version_old, "
+    "process_young or too_large (the configuration's max_ranks).",
+    ("job_id", "reason"), "1 per job that is not queried")
 LIBRARY_INFO = Family(
     "rankwatch_library_info", "gauge",
     "Always 1: the library that processes of the job on this node have mapped, nccl or rccl, and its version.",
     ("job_id", "flavor", "version"), "1 per job and version", "max")
 REPORT_TIMESTAMP = Family(
     "rankwatch_ras_report_timestamp_seconds", "gauge",
-    "Time of the query for the job's last report; absent without a fresh one.",
+    "Time of the query for the job's last report; absent without a fresh report.",
     ("job_id",), "1 per queried job", "max")
 FAILURES = Family(
     "rankwatch_ras_failures", "gauge",
@@ -175,7 +178,8 @@ FAILURES = Family(
     ("job_id",), "1 per queried job")
 INTERVAL = Family(
     "rankwatch_ras_interval_seconds", "gauge",
-    "From the job's last query to the next: it grows with the job's size, with what a query costs, and with failures.",
+    "Time from the job's last query to the next. It grows with the job's size, with the duration of a query, and with "
+    "failures.",
     ("job_id",), "1 per queried job")
 # fmt: on
 FAMILIES = declared(globals())
@@ -183,7 +187,7 @@ STREAM_STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "size", "
 
 
 class RasSnapshot(msgspec.Struct, frozen=True):
-    """The state to render. ``libraries``: job, flavor, version; ``reports``: the last ones, by job.
+    """The state to render. ``libraries``: job, flavor, version; ``reports``: the last reports, by job.
 
     ``schedules``: for each queried job the seconds between its queries, and its failures.
     """
