@@ -74,14 +74,14 @@ def verdicts(view: View) -> dict[str, CheckState]:
 
 
 class RasErrors:
-    """Uncorrectable errors by block. ``faults``: by PCI address, the blocks whose count rose after the first look."""
+    """Uncorrectable errors by block. ``faults``: by PCI address, the blocks whose count rose after the first poll."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
         self.faults: dict[str, list[FaultSeen]] = {}
 
     def look(self, gpus: Iterable[RawGpu], now_seconds: float) -> None:
-        """Add a look at ``now_seconds`` (epoch). Errors in the first look are no fault: their time is unknown."""
+        """Add a poll ``now_seconds`` (epoch). Errors in the first poll are no fault: their time is unknown."""
         for gpu in gpus:
             for block, counts in gpu.errors.items():
                 count = counts.get("ue", 0)

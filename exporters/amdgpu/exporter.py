@@ -40,7 +40,7 @@ class AmdgpuExporter(SysfsExporter[AmdgpuConfig, AmdgpuSnapshot]):
         self._known = ctx.state.restore(dict[str, Known], ctx.log) or {}
 
     def read(self, roots: Roots) -> AmdgpuSnapshot:
-        """Read every GPU and its processes, and compare with the previous look."""
+        """Read every GPU and its processes, and compare with the previous poll."""
         gpus, clock = read_gpus(roots.sys), self.ctx.clock
         learn(self._known, gpus)
         self._ras_errors.look(gpus, clock.time())
@@ -58,7 +58,7 @@ class AmdgpuExporter(SysfsExporter[AmdgpuConfig, AmdgpuSnapshot]):
         )
 
     async def update(self) -> None:
-        """Look at every GPU. Raise NoData when no GPU was seen since the boot."""
+        """Poll every GPU. Raise NoData when no GPU was seen since the boot."""
         self.shown = await self.look()
         self.ctx.hardware.observe_faults(self._ras_errors.faults)
         self._report(self.shown)

@@ -45,7 +45,7 @@ FAMILIES = (
 class AmdgpuSnapshot(msgspec.Struct, frozen=True):
     """``users``: PCI addresses by pid. ``lowered_seconds``: seconds of lowered clocks, by PCI address and reason.
 
-    ``memory_active``: by PCI address, the used share (0 to 1) of the memory bandwidth between the last two looks.
+    ``memory_active``: by PCI address, the used share (0 to 1) of the memory bandwidth between the last two polls.
     ``versions``: the versions of the driver and of ROCm.
     """
 

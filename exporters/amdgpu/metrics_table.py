@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 MAX_CYCLES = 2**31
-"""The greatest plausible number of cycles between two looks. A greater one means that the counter restarted."""
+"""The greatest plausible number of cycles between two polls. A greater one means that the counter restarted."""
 _HEADER = struct.Struct("<HBB")
 _NONE_U32 = 2**32 - 1  # The driver's mark for a value that the firmware does not have
 _REASONS = ("hw_slowdown", "sw_power_cap", "hw_thermal_slowdown", "hw_thermal_slowdown_vr", "hw_thermal_slowdown_hbm")
@@ -72,7 +72,7 @@ def read_table(raw: bytes) -> Table | None:
 
 
 def memory_active(before: Table | None, now: Table | None) -> float | None:
-    """Return the used share (0 to 1) of the memory bandwidth between two looks; None if unknown."""
+    """Return the used share (0 to 1) of the memory bandwidth between two polls; None if unknown."""
     if before is None or now is None or before.memory_percents is None or now.memory_percents is None:
         return None
     cycles = _cycles_between(before, now)
@@ -81,7 +81,7 @@ def memory_active(before: Table | None, now: Table | None) -> float | None:
 
 
 def _cycles_between(before: Table, now: Table) -> int:
-    """Return the firmware's cycles between two looks; 0 if its counter is missing, stands still, or restarted."""
+    """Return the firmware's cycles between two polls; 0 if its counter is missing, stands still, or restarted."""
     if before.cycles is None or now.cycles is None:
         return 0
     cycles = (now.cycles - before.cycles) % 2**32
@@ -91,7 +91,7 @@ def _cycles_between(before: Table, now: Table) -> int:
 class LoweredSeconds:
     """How long each reason lowered the clocks of one GPU, in seconds.
 
-    Each look adds the reason's share of the firmware's cycles, times the time since the previous look.
+    Each poll adds the reason's share of the firmware's cycles, times the time since the previous poll.
     """
 
     def __init__(self) -> None:
@@ -99,7 +99,7 @@ class LoweredSeconds:
         self.seconds: dict[str, float] = {}
 
     def add(self, table: Table, now_seconds: float) -> dict[str, float]:
-        """Add a look at monotonic ``now_seconds``. Return the seconds by reason since the first look."""
+        """Add a poll monotonic ``now_seconds``. Return the seconds by reason since the first poll."""
         before, self._before = self._before, (table, now_seconds)
         if table.cycles is None:
             return self.seconds

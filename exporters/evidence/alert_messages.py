@@ -2,13 +2,13 @@
 
 import msgspec
 
-MAX_JOBS = 64  # In one query: a node has a few
+MAX_JOBS = 64  # Jobs in one query: a node has a few
 MAX_ALERTS = 256
 MAX_LABEL = 200
 
 
 class AlertsRequest(msgspec.Struct, frozen=True):
-    """``url``: Prometheus' address; ``cluster``: the alerts' label, empty for any; ``job_ids``: the jobs here."""
+    """``url``: Prometheus' address; ``cluster``: the alerts' label, empty for any; ``job_ids``: this node's jobs."""
 
     url: str
     cluster: str

@@ -1,4 +1,4 @@
-"""Queries Prometheus for open pages on jobs, in the helper. Plain HTTP or TLS, as the address says."""
+"""Queries Prometheus for open pages on jobs, in the helper. The URL decides between HTTP and HTTPS."""
 
 import json
 import re

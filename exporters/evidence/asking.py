@@ -1,4 +1,4 @@
-"""Queries open pages on this node's jobs from time to time, through a helper, without waiting for the answer."""
+"""Queries Prometheus for open pages on this node's jobs, through a helper, without waiting for the answer."""
 
 import asyncio
 import random
@@ -13,7 +13,7 @@ from exporters.evidence.config import EvidenceConfig
 from exporters.evidence.story import user_of
 from exporters.evidence.watch import Occasion
 
-ASK_SECONDS = 60.0  # Between two queries of one node: 1,250 nodes with jobs query 21 times a second
+ASK_SECONDS = 60.0  # Interval of one node's queries: 1,250 nodes with jobs query 21 times a second
 PATIENCE_SECONDS = 15.0  # Longer than the helper waits for Prometheus
 ASKER = HelperSpec(
     "evidence_alerts", "exporters.evidence.alerts:open_alerts", AlertsAnswer, memory_bytes=64 * 1024 * 1024
@@ -21,10 +21,11 @@ ASKER = HelperSpec(
 
 
 class AlertWatch:
-    """Remembers which jobs had their bundle: a job's alerts make one due, and again only after all have ended.
+    """Remembers which jobs had a bundle: a job's alerts trigger one bundle, and the next only after all alerts have
+    ended.
 
-    If this node has no rank to take a bundle for, it looks again: a rank can be blamed minutes after a job's first
-    alert. ``open_jobs``: all jobs with alerts at the last look.
+    If this node has no suitable rank, the next answer counts again: an alert can blame a rank minutes after a job's
+    first alert. ``open_jobs``: all jobs with alerts in the last answer.
     """
 
     def __init__(self) -> None:
@@ -46,10 +47,11 @@ class AlertWatch:
 
 
 def chosen_rank(views: Iterable[RankView], blamed: Collection[str]) -> str:
-    """Return the rank for which this node, with ``views`` of one job, takes a bundle; empty if it takes none.
+    """Return the rank for which this node takes a bundle; empty if it takes none. ``views``: one job's ranks on this
+    node.
 
-    It is a blamed rank; else the job's lowest or highest rank that is not blamed. Two nodes with waiting ranks show the
-    call in which all ranks wait. So the agent does not read a job on each of its thousand nodes.
+    The rank is a blamed rank, else the job's lowest or highest rank that is not blamed. Two nodes with waiting ranks
+    suffice to show the call in which all ranks wait. So most of a large job's nodes take no bundle.
     """
     here, size = [], 0
     for view in views:
@@ -63,7 +65,7 @@ def chosen_rank(views: Iterable[RankView], blamed: Collection[str]) -> str:
 
 
 class AlertAsker:
-    """Sends the queries. ``watch``: what the answers say. ``failures``: the number of queries without an answer."""
+    """Sends the queries. ``watch``: the state of the alerts. ``failures``: the number of queries without an answer."""
 
     def __init__(self, config: EvidenceConfig, ctx: Context) -> None:
         self._config = config
@@ -77,7 +79,8 @@ class AlertAsker:
         self.failures = 0
 
     def look(self, views: Sequence[RankView]) -> list[Occasion]:
-        """Return the bundles to take by the last answer; start a query when it is due. ``views``: all ranks here."""
+        """Return the bundles that the last answer triggers; start a query when it is due. ``views``: this node's
+        ranks."""
         occasions = self._taken_in(views)
         jobs = asked_about(views)
         if jobs and self._task is None and self._ctx.clock.monotonic() >= self._due_at:
@@ -108,6 +111,6 @@ class AlertAsker:
 
 
 def asked_about(views: Sequence[RankView]) -> list[str]:
-    """Return the running jobs to query alerts for, in order: at most MAX_JOBS, some of each user."""
+    """Return the running jobs to query alerts for, sorted: at most MAX_JOBS, users in turn."""
     users = {view.label.job_id: user_of([view]) for view in views if view.process.exited_at is None}
     return sorted(in_turns(sorted(users), users.__getitem__, MAX_JOBS))

@@ -1,4 +1,4 @@
-"""Writes a bundle and its summary, and removes old ones by fair shares of users. Blocking; from one thread."""
+"""Writes a bundle and its summary, and evicts old bundles, with fair shares for users. Blocking; from one thread."""
 
 import contextlib
 import gzip
@@ -16,20 +16,21 @@ import msgspec
 from agent.sdk.evidence import folder as bundle_files, summary as summaries
 from agent.sdk.exporter import write_own_file
 
-MAX_PART_BYTES = 4 * 1024 * 1024  # Of one file; only the end of a longer one is kept
+MAX_PART_BYTES = 4 * 1024 * 1024  # Per file; only the end of a longer file is kept
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _DRAFT = re.compile(rf".+({re.escape(bundle_files.SUFFIX)}|{re.escape(bundle_files.SUMMARY_SUFFIX)})\.(new|part)")
 """The name of a file that is not complete (``write_own_file``)."""
 
 
 MOST_TIMES = 4
-"""The node's limit in multiples of ``keep_bundles``: users' only bundles and those of open pages stay up to it."""
+"""The node's limit in multiples of ``keep_bundles``: a user's only bundle and bundles of open pages stay up to it."""
 
 
 def oldest_of_largest(users: Sequence[str]) -> int:
-    """Return the index of the entry to drop, the oldest of the user with the most; ``users``: oldest entry first.
+    """Return the index of the entry to drop: the oldest of the user with most entries. ``users``: by entry, oldest
+    first.
 
-    The last entry is new and is never dropped: its user has an older one, or another user has as many.
+    The last entry is new and is never dropped: its user has an older entry, or another user has as many.
     """
     counts = Counter(users)
     most = max(counts.values())
@@ -51,9 +52,10 @@ def most_kept(keep: int) -> int:
 def evicted(held: Sequence[Held], keep: int) -> int | None:
     """Return the index of the bundle to evict, or None; ``held``: the oldest first, the new one last.
 
-    Up to ``keep`` all stay. Beyond it the oldest of the user with the most is evicted, but no user's only one, and none
-    of an open page. Beyond the node's limit bundles of open pages are evicted too. If each user has one bundle, the
-    oldest without an open page is evicted; if there is none, the new bundle is discarded.
+    Up to ``keep`` bundles, all stay. Above that, the oldest bundle of the user with most bundles is evicted, except a
+    user's only bundle and bundles of open pages. Above the node's limit, even bundles of open pages are evicted. If
+    each user has one bundle, the oldest without an open page is evicted; if all have open pages, the new bundle is
+    discarded.
     """
     if len(held) <= keep:
         return None
@@ -75,7 +77,8 @@ def bundle_name(job_id: str, taken_at: float, node: str) -> str:
 
 
 def fitted(files: Mapping[str, bytes], most_bytes: int) -> tuple[dict[str, bytes], list[str]]:
-    """Return the files that fit, the shortest first and long ones cut to their end; and the names of the others."""
+    """Return the files that fit, the shortest first and long files cut to their end; and the names of the other
+    files."""
     kept: dict[str, bytes] = {}
     left_out = []
     room = most_bytes
@@ -90,7 +93,7 @@ def fitted(files: Mapping[str, bytes], most_bytes: int) -> tuple[dict[str, bytes
 
 
 class NoPlaceError(Exception):
-    """Every place has the only bundle of a user with an open page."""
+    """All kept bundles are their users' only bundles and have open pages."""
 
 
 def write(

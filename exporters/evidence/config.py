@@ -9,14 +9,14 @@ from agent.sdk.exporter import ExporterConfig
 
 
 class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``path``: the directory of bundles, made if missing. ``keep_bundles``: how many of the newest stay.
-    Users' only bundles and those of open pages stay too, up to four times as many.
+    """``path``: the directory of bundles, created if missing. ``keep_bundles``: number of the newest bundles that stay.
+    A user's only bundle and bundles of open pages stay too, up to four times this number.
 
     ``seconds_per_bundle``: time limit of collecting; later parts are left out. ``megabytes_per_bundle``: limit of its
     unpacked files. ``minutes_between``: least time between two bundles of a job. ``silence_seconds``: a rank that had
-    completed operations is silent if it completes none for this long and for longer than ever before. ``alerts_url``:
-    a Prometheus, queried once a minute for open pages on jobs here, so that nodes of waiting ranks take a bundle too;
-    empty: no queries. ``alerts_cluster``: this cluster's name in the alerts' label ``cluster``, if that Prometheus
+    completed operations is silent if it completes none for this long and for longer than ever before. ``alerts_url``: a
+    Prometheus, queried once a minute for open pages on this node's jobs, so that nodes of waiting ranks take a bundle
+    too; empty: no queries. ``alerts_cluster``: this cluster's name in the alerts' label ``cluster``, if that Prometheus
     has several clusters. ``serve``: serve files of bundles at /evidence/FILE, only over TLS and with a password.
     """
 

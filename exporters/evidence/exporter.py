@@ -19,7 +19,7 @@ from exporters.evidence.story import NAMES, because, live_pids, ranks_file, user
 from exporters.evidence.watch import Occasion, TroubleWatch
 
 LOOK_SECONDS = 1.0
-FREEZE_SECONDS = 2.0  # Time limit of reading at a first exit: the rank table is not watched meanwhile
+FREEZE_SECONDS = 2.0  # Time limit of reading at a first exit, during which the rank table is not watched
 FROZEN_SECONDS = 120.0
 """Files that were read at a first abnormal exit wait this long for a verdict. The slowest verdict takes 45 s."""
 MAX_FROZEN = 8  # Jobs with waiting files; at the limit the user with the most loses the oldest
@@ -28,8 +28,8 @@ MAX_WAITING, MAX_WAITING_PER_USER = 16, 4
 PROCESSES, WRITING, ALERTS, PLACES = "processes", "bundle", "alerts", "places"
 # fmt: off
 FAILURES = Family("rankwatch_evidence_failures_total", "counter",
-    "Parts that are missing in bundles, by part: an exporter's name, or processes; bundle: it could not be written; "
-    "places: there was no place for it among bundles of other users.",
+    "Parts that are missing in bundles, by part: an exporter's name, or processes. bundle: the bundle could not be "
+    "written. places: other users' bundles left no place for it. alerts: a query for open pages failed.",
     ("part",), "1 per part that failed", "sum")
 # fmt: on
 
@@ -130,7 +130,7 @@ class EvidenceExporter:
             except bundle.NoPlaceError as error:
                 self._failures[PLACES] += 1
                 self._ctx.log.warning("a bundle of evidence has no place", job_id=occasion.job_id, error=error)
-            except Exception as error:  # noqa: BLE001  # whatever it is, it costs this bundle
+            except Exception as error:  # noqa: BLE001  # only this bundle is lost
                 self._failures[WRITING] += 1
                 self._ctx.log.error(
                     "no bundle of evidence could be made", job_id=occasion.job_id, user=user, error=error
@@ -207,7 +207,7 @@ class EvidenceExporter:
             offered = await asyncio.wait_for(work, seconds)
         except TimeoutError:
             failed = f"not there within {seconds:g} s"
-        except Exception as error:  # noqa: BLE001  # whatever it is, it costs this part
+        except Exception as error:  # noqa: BLE001  # only this part is lost
             failed = f"{type(error).__name__}: {error}"[: summaries.MAX_TEXT]
             self._ctx.log.warning("a part of the evidence failed", part=name, error=error)
         return offered, failed, self._ctx.clock.monotonic() - began

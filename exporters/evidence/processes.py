@@ -1,8 +1,8 @@
 """Reads the kernel's files on ranks' processes for a bundle. The reads block, so they have threads of their own.
 
-They avoid files that need the lock of the process's memory (environment, command line, maps): those can hang with the
-process. A process that waits in exec for a file system holds a lock that most of its files need: then its rank has no
-files, and the thread stays blocked.
+The reads avoid files that need the lock of the process's memory (environment, command line, maps): such a read can hang
+with the process. A process that waits in exec for a file system holds a lock that most of its files need: then its rank
+has no files, and the thread stays blocked.
 """
 
 import asyncio
@@ -20,10 +20,11 @@ GROUP_FILES = (
 PRESSURE = ("cpu", "memory", "io")
 MAX_FILE_BYTES = 64 * 1024
 MAX_RANK_THREADS = 512  # Threads of a rank, the first ones: NCCL and PyTorch make theirs early
-MAX_THREADS = 4  # Simultaneous looks, including those that hang; none starts beyond these
-MAX_RANKS = 64  # Ranks of a job on a node whose processes are looked at
+MAX_THREADS = 4  # Simultaneous reads, including those that hang; no further read starts
+MAX_RANKS = 64  # Ranks of a job on a node whose processes are read
 RANK_SECONDS = 1.0
-"""For one rank's process: its files take milliseconds, and with 512 threads a tenth of a second on a busy node."""
+"""Limit for one rank's process: its files take milliseconds, and with 512 threads a tenth of a second on a busy
+node."""
 UNREAD = "ranks/unread.txt"
 _Files = dict[str, bytes]
 
@@ -96,7 +97,7 @@ def _read(path: Path) -> bytes:
 
 
 class ProcessLooks:
-    """Reads files on processes in threads. ``thread`` makes one by its name. Used on the event loop."""
+    """Reads files on processes in threads. ``thread`` creates a thread with a name. Used on the event loop."""
 
     def __init__(self, thread: Callable[[str], OwnThread]) -> None:
         self._thread = thread
@@ -107,7 +108,7 @@ class ProcessLooks:
         """Return the files on the node and on these ranks' processes, by name in the bundle.
 
         ``pids``: by rank. Ranks for which the kernel does not answer are named in UNREAD. RuntimeError if too many
-        looks hang.
+        reads hang.
         """
         files = await self._on_a_thread(partial(node_files, proc))
         unread = []
@@ -126,14 +127,14 @@ class ProcessLooks:
     async def _on_a_thread(self, look: Callable[[], _Files]) -> _Files:
         if not self._free:
             if self._made >= MAX_THREADS:
-                raise RuntimeError(f"{MAX_THREADS} looks at processes have not come back")
+                raise RuntimeError(f"{MAX_THREADS} reads of processes have not returned")
             self._made += 1
             self._free.append(self._thread(f"evidence-{self._made}"))
         thread = self._free.pop()
         return await thread.call(partial(self._look, thread, look))
 
     def _look(self, thread: OwnThread, look: Callable[[], _Files]) -> _Files:
-        """Run ``look`` in ``thread``, and free the thread afterwards, also if the caller has stopped waiting."""
+        """Run ``look`` in ``thread``, and free the thread afterwards, even if the caller has stopped waiting."""
         try:
             return look()
         finally:

@@ -89,7 +89,7 @@ def suspects(words: Sequence[summary.Word], left_at: Mapping[str, float]) -> lis
 def time_line(
     views: Iterable[RankView], changes: Iterable[Change], events: Iterable[summary.Event]
 ) -> list[summary.Event]:
-    """Return the events in order: exits, changes of state, and those of the parts."""
+    """Return the events in order: exits, changes of state, and the parts' events."""
     line = [
         summary.Event(view.process.exited_seconds, view.label.rank, how_ended(view), "process")
         for view in views

@@ -1,4 +1,4 @@
-"""Decides for which jobs a bundle is due, by comparing two looks at the rank table. Pure."""
+"""Decides for which jobs a bundle is due, by comparing the rank table with its previous state. Pure."""
 
 from collections import deque
 from collections.abc import Collection, Container, Iterable, Mapping
@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 from agent.sdk.ranks import Pauses, ProcessKey, RankLabel, RankView
 
-MAX_CHANGES_PER_JOB = 512  # Remembered changes of state for the time line, the newest
+MAX_CHANGES_PER_JOB = 512  # Newest changes of state, remembered for the time line
 MAX_JOBS = 256  # Jobs whose changes are remembered; a node of 1,024 processes has fewer
 
 Reason = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "alert", "asked"]
@@ -31,7 +31,7 @@ class Change(NamedTuple):
 
 
 class WatchedTrouble(NamedTuple):
-    """The result of a look: due bundles, and jobs with a rank that has just ended abnormally."""
+    """The result of a comparison: due bundles, and jobs with a rank that has just ended abnormally."""
 
     occasions: tuple[Occasion, ...]
     failing: frozenset[str]
@@ -39,7 +39,7 @@ class WatchedTrouble(NamedTuple):
 
 @dataclass(slots=True)
 class _Seen:
-    """One process of a rank, from look to look."""
+    """The remembered state of one process of a rank."""
 
     state: str = ""
     has_left: bool = False
@@ -51,9 +51,9 @@ class _Seen:
 class TroubleWatch:
     """Finds occasions for bundles. ``silence_seconds``: see the configuration; the caller gives all times.
 
-    ``troubled``: jobs that may have an open page after the last look: a rank is or was dead, does not respond, is
-    silent, or is on failed hardware. ``covered``: by job, when its newest bundle of an earlier agent was taken (seconds
-    since the epoch): a rank that is first seen dead, and died before that, is no occasion.
+    ``troubled``: jobs that may have an open page: a rank is or was dead, does not respond, is silent, or is on failed
+    hardware. ``covered``: by job, the time of its newest bundle from before the agent's restart (seconds since the
+    epoch). A rank that is dead when first seen, and died before that time, is no occasion.
     """
 
     def __init__(self, silence_seconds: float) -> None:
@@ -72,12 +72,12 @@ class TroubleWatch:
     def look(
         self, views: Collection[RankView], now_seconds: float, struck: Container[RankLabel] = ()
     ) -> WatchedTrouble:
-        """Compare the ranks with those of the last look; ``now_seconds`` since the epoch.
+        """Compare the ranks with the previous call's; ``now_seconds``: since the epoch.
 
         ``struck``: ranks on failed hardware; a rank never seen on healthy hardware is no occasion.
 
-        Each state and each silence is an occasion once. A rank in trouble at the first look counts too, unless a bundle
-        of an earlier agent covers it.
+        Each state and each silence is an occasion once. A rank in trouble at the first call counts too, unless
+        ``covered`` excludes it.
         """
         here = {view.label.job_id for view in views}
         self._changes = {job_id: changes for job_id, changes in self._changes.items() if job_id in here}
@@ -107,11 +107,11 @@ class TroubleWatch:
         return WatchedTrouble(tuple(occasions), frozenset(failing))
 
     def changes(self, job_id: str) -> Iterable[Change]:
-        """Return the changes of the states of a job's ranks here, in order."""
+        """Return the changes of the states of a job's ranks on this node, in order."""
         return tuple(self._changes.get(job_id, ()))
 
     def stalled(self, stalls: Mapping[str, float]) -> list[Occasion]:
-        """Return, each once, the jobs that stand still for longer than ``silence_seconds``; ``stalls``: s by job id."""
+        """Return the jobs that newly stand still for longer than ``silence_seconds``. ``stalls``: seconds by job id."""
         due = frozenset(job for job, seconds in stalls.items() if seconds > self._silence_seconds)
         new, self._stalled = due - self._stalled, due
         return [Occasion(job, "stalled", "") for job in sorted(new)]

@@ -120,7 +120,7 @@ def _key(label: RankLabel) -> tuple[str, RankLabel]:
 
 
 def newest_starts(views: Iterable[RankView]) -> dict[str, float]:
-    """Return by job the latest start of its processes here, in seconds since the epoch."""
+    """Return by job the latest start of its processes on this node, in seconds since the epoch."""
     starts: dict[str, float] = {}
     for view in views:
         if (facts := view.process.facts) is not None:
@@ -133,8 +133,8 @@ _PER_GROUP = "after a timeout 1 per rank and process group of several ranks, at 
 # fmt: off
 ENQUEUED = Family(
     "rankwatch_flight_recorder_enqueued_sequence", "gauge",
-    "Number of the last collective in the process group that the rank had begun when it wrote its dump. A rank with a "
-    "lower number than the one in which others wait blocks them.",
+    "Number of the last collective in the process group that the rank had begun when it wrote its dump. A rank blocks "
+    "others if its number is lower than that of the collective in which they wait.",
     ("job_id", "rank", "process_group"), _PER_GROUP, "max")
 UNFINISHED = Family(
     "rankwatch_flight_recorder_unfinished_sequence", "gauge",
@@ -193,7 +193,7 @@ _VARIANT = re.compile(r"^_|_base$")
 
 
 def part(dumps: Iterable[ShownDump], job_id: str) -> Offered:
-    """Return the part of a job's bundle; empty without a dump of its ranks here."""
+    """Return the part of a job's bundle; empty without a dump of its ranks on this node."""
     of_job = [dump for dump in dumps if dump.label.job_id == job_id]
     newest = max((dump.written for dump in of_job), default=0.0)
     of_hang = [dump for dump in of_job if dump.written >= newest - APART_SECONDS]
@@ -206,7 +206,8 @@ def part(dumps: Iterable[ShownDump], job_id: str) -> Offered:
 
 
 class _Hang:
-    """Per process group name: the highest collective that a rank here waits in, and the lowest last begun one."""
+    """Per process group: the highest collective in which a rank on this node waits, and the lowest of the ranks' last
+    ones."""
 
     def __init__(self, dumps: Collection[ShownDump]) -> None:
         self._awaited: dict[str, GroupProgress] = {}
@@ -218,16 +219,16 @@ class _Hang:
                 self._least[group.name] = min(group.enqueued, self._least.get(group.name, group.enqueued))
 
     def words(self, dump: ShownDump) -> Iterable[summary.Word]:
-        """Yield what the rank of a dump had not begun or not finished, and what it waited in."""
+        """Yield which collective the rank of a dump had not begun or not finished, or waited in."""
         groups = dump.summary.groups
         waits = next((group for group in groups if group.waits is not None), None)
         behind = next((group for group in groups if self._has_not_begun(group)), None)
         stuck = next((group for group in groups if self._has_not_finished(group)), None)
         if behind is not None:
-            says = f"had not begun {_operation(self._awaited[behind.name])}, which others here had"
+            says = f"had not begun {_operation(self._awaited[behind.name])}, unlike other ranks of the node"
             yield _word(dump, says, blames=waits is None)
         if stuck is not None and not any(map(self._waits_for_a_rank_here, groups)):
-            yield _word(dump, f"had not finished {_operation(stuck)}, which others here had", blames=True)
+            yield _word(dump, f"had not finished {_operation(stuck)}, unlike other ranks of the node", blames=True)
         elif waits is not None:
             yield _word(dump, f"waited in {_operation(waits)}", blames=False)
 

@@ -234,7 +234,7 @@ def _by_status(dump: _Dump) -> Mapping[str, int]:
 
 
 def _members(text: str, rank: int) -> int | None:
-    """Return the number of ranks in a text as "[0, 2]"; 0 if unknown; None if the list lacks ``rank``."""
+    """Return the number of ranks in a text such as "[0, 2]"; 0 if unknown; None if the list lacks ``rank``."""
     if not _RANKS.fullmatch(text):
         return 0
     numbers = text[1:-1].replace(",", " ").split()

@@ -28,12 +28,12 @@ from exporters.flight_recorder.reading import DumpAnswer, DumpRequest
 
 INTERVAL_SECONDS = 1.0
 LOOK_SECONDS = 5.0
-"""Interval between searches for dumps. While new dumps are unread, each interval of the exporter has a search."""
+"""Interval between searches for dumps. While new dumps are unread, each update searches."""
 HELPER_SECONDS = 30.0
 """Timeout of a helper call. The helper does not wait for slow file systems; the largest file takes 6 s."""
 ALONE_SECONDS = 600.0
 """For this long after a helper failure, each call has one file, so that a bad file cannot block other files."""
-MAX_RANKS = 512  # Limit of dumps per look. The next looks take the others
+MAX_RANKS = 512  # Limit of dumps per search. The next searches take the others
 DECODED = frozenset({"read", "incomplete", "malformed", "too_large", "other_rank"})
 """Results after which the helper has decoded the file."""
 RECORDED = "recorded"
@@ -91,13 +91,13 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
         ctx.evidence.offer(self._part)
 
     async def update(self) -> None:
-        """Search for dumps if it is time. Raise NoData while no dump of a rank here exists."""
+        """Search for dumps if it is time. Raise NoData while no dump of this node's ranks exists."""
         now = self._ctx.clock.monotonic()
         if self._ctx.once or now >= self._look_at:
             self._look_at = now + LOOK_SECONDS
             try:
                 await self._look()
-            finally:  # the book is correct also if the helper failed
+            finally:  # the book is correct even if the helper failed
                 self.shown = FlightSnapshot(self._book.shown(), dict(self._book.counts))
         if not self._book.counts:
             raise NoData
@@ -137,7 +137,7 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
             self._helper.rest()  # frees the memory of the decoded files
 
     async def _ask(self, views: Iterable[RankView], now: float) -> None:
-        """Trigger dumps of silent ranks. A later look finds the dumps."""
+        """Trigger dumps of silent ranks. A later search finds the dumps."""
         requests = self._asker.due(views, str(self._ctx.roots.proc), now, self._ctx.clock.monotonic())
         if requests:
             results: list[AskResult] = await self._pipes.call(requests, ASK_SECONDS)
@@ -145,7 +145,7 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
             self._pipes.rest()
 
     def _wanted(self, views: Mapping[RankLabel, RankView], now: float) -> dict[RankLabel, _Asked]:
-        """Return the requests of this look: least recently served ranks first, and among these the users in turn."""
+        """Return the requests of this search: least recently served ranks first, and among these the users in turn."""
         pids = reached_by(views.values())
         requests: dict[RankLabel, _Asked] = {}
         sort_keys: dict[RankLabel, tuple[int, int]] = {}

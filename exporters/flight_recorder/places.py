@@ -1,4 +1,4 @@
-"""Which ranks shall write a dump, paths of possible dumps, and the processes through which they are visible. Pure."""
+"""Which ranks are to write a dump, paths of possible dumps, and the processes that make the paths visible. Pure."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def reached_by(views: Iterable[RankView]) -> dict[RankLabel, int]:
 
 PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 AGAIN_SECONDS = 600.0
-MAX_ASKED = 64  # Limit of ranks per look. The next looks take the others
+MAX_ASKED = 64  # Limit of ranks per search. The next searches take the others
 
 
 class DumpAsker:

@@ -154,7 +154,7 @@ def _believed(request: DumpRequest, summary: DumpSummary | None, identity: FileV
 def _content(request: DumpRequest) -> bytes:
     """Return at most MAX_DUMP_BYTES + 1 bytes of the request's one file; b"" if another file replaced it.
 
-    The next look finds the new file.
+    The next search finds the new file.
     """
     try:
         with _open(request, request.paths[0]) as fd:

@@ -24,7 +24,8 @@ MOST_INTERVAL_SECONDS = 3600.0  # A longer setting counts as this: values that a
 
 
 def asks_for_means(environment: Mapping[str, str] | None) -> bool:
-    """Return True when the environment makes the plugin write such files; nccl.conf may do so too, unseen here."""
+    """Return True when the environment makes the plugin write such files; nccl.conf, which is not read, may do so
+    too."""
     settings = environment or {}
     return bool(atoi(settings.get(ENABLE, "0"))) and bool(atoi(settings.get(PROM_DUMP, "0")))
 
@@ -42,7 +43,7 @@ def interval_seconds(environment: Mapping[str, str] | None) -> float:
     return min(max(seconds, LEAST_INTERVAL_SECONDS), MOST_INTERVAL_SECONDS)
 
 
-MAX_PROCESSES = 256  # Rank processes examined in one look
+MAX_PROCESSES = 256  # Rank processes examined in one poll
 MAX_FILES = 256  # Of a node
 
 _NAME = re.compile(r"/nccl_inspector_metrics_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.prom")
@@ -89,9 +90,10 @@ MeansHolder = tuple[ProcessKey, int]  # A process that holds a file, and its use
 def writers(
     holders: Mapping[tuple[int, int], Iterable[MeansHolder]], owners: Mapping[tuple[int, int], int]
 ) -> dict[tuple[int, int], ProcessKey]:
-    """Return the process that writes each file (device and inode): the only holder, if possible of the file's owner.
+    """Return the process that writes each file (device and inode): its only holder or, of several, the only one of the
+    file's owner.
 
-    A file with several holders has none: two processes on one GPU write over each other. ``owners``: uids.
+    Other files have no writer: two processes on one GPU overwrite each other's file. ``owners``: uids.
     """
     by_file = {}
     for identity, holding in holders.items():

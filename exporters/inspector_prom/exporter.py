@@ -19,9 +19,9 @@ from exporters.inspector_prom.text import MeansText, parse
 
 INTERVAL_SECONDS = 5.0
 OTHERS_SECONDS = 30.0
-"""How often descriptors of ranks are examined that are not known to be in this mode: nccl.conf may enable it, too."""
+"""Interval for examining ranks that are not known to be in this mode: nccl.conf may enable it, too."""
 HELPER_SECONDS = 5.0  # The helper waits for no file system and answers within its grace
-MAX_READ = 16  # Files read in one look: with these, full, the helper's answer stays below its bound
+MAX_READ = 16  # Files read in one poll: even if all are full, the helper's answer is within its limit
 READER = HelperSpec(
     "inspector_prom", "exporters.inspector_prom.reading:look", list[FileMeans | None], memory_bytes=64 * 1024 * 1024
 )
@@ -55,7 +55,7 @@ class InspectorPromExporter(ShownExporter[Mapping[RankLabel, Means]]):
         ctx.ranks.keep_variables(descriptors.VARIABLES)
 
     async def update(self) -> None:
-        """Look once; NoData if no rank is in this mode."""
+        """Poll once; NoData if no rank is in this mode."""
         here = ranks_here(self._ctx.ranks.snapshot().ranks)
         now = self._ctx.clock.monotonic()
         await self._look_for_files(here, now)
@@ -65,7 +65,7 @@ class InspectorPromExporter(ShownExporter[Mapping[RankLabel, Means]]):
             raise NoData
 
     async def _look_for_files(self, here: Ranks, now: float) -> None:
-        """Find the files that ranks hold: of ranks in this mode at each look, of others every OTHERS_SECONDS."""
+        """Find the files that ranks hold: of ranks in this mode at each poll, of others every OTHERS_SECONDS."""
         self._held = {key: files for key, files in self._held.items() if key in here}
         self._looked_at = {key: at for key, at in self._looked_at.items() if key in here}
         looked_at = {key: self._looked_at.get(key, float("-inf")) for key in here}
@@ -79,7 +79,7 @@ class InspectorPromExporter(ShownExporter[Mapping[RankLabel, Means]]):
         self._held.update(await self._thread.call(partial(descriptors.look, self._proc, keys)))
 
     async def _look_at_files(self, here: Ranks, now: float) -> None:
-        """Check the files, and read those that have not changed since the last look."""
+        """Check the files, and read those that have not changed since the last poll."""
 
         def user(held: HeldMeans) -> int:
             return _uid(here[held.key])

@@ -1,4 +1,4 @@
-"""The state of the files over several looks, and the metric families of their contents. Pure."""
+"""The state of the files over several polls, and the metric families of their contents. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Means(msgspec.Struct, frozen=True):
 
 
 class MeansFile(msgspec.Struct):
-    """A file at the last look (``seen``, written at ``seen_at``: see Means), and what was read from it."""
+    """A file at the last poll (``seen``, written at ``seen_at``: see Means), and what was read from it."""
 
     seen: FileVersion | None = None
     seen_at: tuple[float, float] = (float("-inf"), 0.0)
@@ -43,14 +43,14 @@ class MeansFile(msgspec.Struct):
     def note(self, identity: FileVersion, now: float, now_seconds: float) -> None:
         """Store the file's identity at the monotonic time ``now``.
 
-        The age of a new file comes from its modification time, later ones from the agent's clock.
+        The age of a new file comes from its modification time, later ages from the agent's clock.
         """
         if identity != self.seen:
             age = max(now_seconds - identity[3] / 1e9, 0.0) if self.seen is None else 0.0
             self.seen, self.seen_at = identity, (now - age, now_seconds - age)
 
     def take(self, text: MeansText, admit: Admit) -> Counter[str]:
-        """Store the contents as of the last look; return the number of skipped parts by reason."""
+        """Store the contents as of the last poll; return the number of skipped parts by reason."""
         rows = {key: row for key, row in text.rows.items() if admit(SERIES_PER_ROW)}
         counters = text.counters if admit(len(text.counters)) else {}
         self.means = Means(self.seen, self.seen_at, rows, counters)
@@ -79,18 +79,20 @@ class MeansState(StrEnum):
 # fmt: off
 BANDWIDTH = Family(
     "rankwatch_inspector_mean_bus_bandwidth_bytes_per_second", "gauge",
-    "Only for ranks whose Inspector is in Prometheus mode: geometric mean of the bus bandwidth of a rank's operations "
-    "between the plugin's last two writes (30 s or more; the last 1024 of a communicator), waiting included; with 2.29 "
-    "that of the last operation. 2.29 gives comm, 2.30 comm_name: communicators of one name and size are one series.",
+    "Geometric mean of the bus bandwidth of a rank's operations between the plugin's last two writes (30 s or more "
+    "apart; at most the last 1024 operations of a communicator), including waits. With NCCL 2.29: the last "
+    "operation's bandwidth. Only for ranks whose Inspector is in Prometheus mode. 2.29 sets comm, 2.30 sets "
+    "comm_name: communicators with one name and size are one series.",
     ("job_id", "rank", *_KIND), _COST)
 SECONDS = Family(
     "rankwatch_inspector_mean_operation_seconds", "gauge",
-    "Arithmetic mean of the time that the same operations took, as the plugin measured it.",
+    "Arithmetic mean of the time of the operations in rankwatch_inspector_mean_bus_bandwidth_bytes_per_second, as the "
+    "plugin measured it.",
     ("job_id", "rank", *_KIND), _COST)
 WRITTEN = Family(
     "rankwatch_inspector_means_timestamp_seconds", "gauge",
-    "When the plugin last wrote these means; the rank completed an operation in the interval before. Like the means, "
-    "it is absent when the plugin has written none for three intervals.",
+    "Time when the plugin last wrote the rank's means; the rank completed an operation in the interval before. Like "
+    "the means, it is absent when the plugin has written none for three intervals.",
     ("job_id", "rank"), "1 per rank in Prometheus mode", "max")
 OPERATIONS = Family(
     "rankwatch_inspector_plugin_operations_total", "counter",

@@ -1,7 +1,7 @@
-"""Checks files that ranks hold open, and reads those at rest since the last look. Runs in the helper.
+"""Checks files that ranks hold open, and reads the files that have not changed since the last poll. Runs in the helper.
 
 The plugin empties a file and writes it again in several pieces, in place. So its contents count only if it has not
-changed between two looks. A file is opened through the rank's descriptor, whatever its directory.
+changed between two polls. A file is opened through the rank's descriptor, whatever its directory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FileVersion = tuple[int, int, int, int]
 class MeansRequest(msgspec.Struct, frozen=True):
     """Descriptor ``fd`` of process ``pid`` (of user ``uid``) under ``proc_root``; its link must still be ``target``.
 
-    ``at_rest``: read the file if this is still its identity; None: do not. ``at_once``: read it in any case.
+    ``at_rest``: read the file if this is still its identity; None: do not read it. ``at_once``: read it in any case.
     """
 
     proc_root: str

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 MAX_TEXT_BYTES = 128 * 1024
-"""Of a file, about 280 rows; the plugin writes one per kind of operation and mebibyte of message size."""
+"""Read of a file, about 280 rows; the plugin writes one per kind of operation and mebibyte of message size."""
 MAX_LINE_BYTES = 2048  # The plugin's own limit
 MAX_NAME_CHARACTERS = 255  # Of a communicator's name; the plugin's own limit
 MAX_GIGABYTES_PER_SECOND = 1e5  # Beyond any wire, and beyond any memory
@@ -100,7 +100,7 @@ def parse(raw: bytes) -> MeansText:
                 pass
             case place, value:
                 reason = "twice" if place in values else "value" if value is None else ""
-                values[place] = None if reason else value  # of two values either may be the true one
+                values[place] = None if reason else value  # either of two values may be the true one
         if reason:
             skipped[reason] += 1
     rows: dict[MeansKind, MeansRow] = {}

@@ -1,4 +1,4 @@
-"""Jobs of this node by their scheduler: which run here, on which GPUs, and how they ended.
+"""This node's jobs from their scheduler: running jobs, their GPUs, and how jobs ended.
 
 The sources are files that the scheduler's scripts write and only root may change: /run/rankwatch/jobs (deploy/slurm),
 the mapping of GPUs to jobs that sites make for dcgm-exporter, and that of AMD's device-metrics-exporter.

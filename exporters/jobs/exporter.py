@@ -16,8 +16,8 @@ from exporters.jobs.mapping import GpuMapping, jobs_of_gpus
 from exporters.jobs.records import DIRECTORY_TROUBLES, ScheduledJob
 from exporters.jobs.sources import JobSources
 
-_RUNNING = "1 per job that the scheduler runs here"
-_ENDED = "1 per job that ended here in the last hour"
+_RUNNING = "1 per job that the scheduler runs on this node"
+_ENDED = "1 per job that ended on this node in the last hour"
 
 # fmt: off
 ALLOCATION = Family("rankwatch_job_allocation_info", "gauge",
@@ -29,9 +29,9 @@ GPU = Family("rankwatch_job_gpu_info", "gauge",
     "A GPU of this node, by its number (0.1: a part of it), that the scheduler gave to a running job; always 1.",
     ("job_id", "gpu"), "1 per GPU given to a job")
 DIRECTORY_TROUBLE = Family("rankwatch_job_directory_trouble", "gauge",
-    "1 for a job if Slurm's prolog could not properly make the directory for its Inspector records. taken: another "
-    "user's file had its name, and was moved away. none: the prolog made none; then the TaskProlog tries, and the "
-    "job's output says if that fails too.",
+    "1 for a job if Slurm's prolog could not properly create the directory for its Inspector records. taken: another "
+    "user's file had the directory's name, and was moved away. none: the prolog created no directory; then the "
+    "TaskProlog tries, and the job's output says if that fails, too.",
     ("job_id", "trouble"), "1 per job in trouble", "max")
 END = Family("rankwatch_job_end_timestamp_seconds", "gauge",
     "Time at which the scheduler ended a job on this node (node's clock; jobs of the last hour), with the state. "
@@ -71,10 +71,10 @@ _Uid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 2)]
 
 
 class JobsConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``directory``: files of jobs; ``dcgm_mapping``, ``amd_mapping``: files of GPUs. Empty: the default place.
+    """``directory``: files of jobs; ``dcgm_mapping``, ``amd_mapping``: files of GPUs. Empty: the default directory.
 
-    dcgm-exporter's files have no default place. ``write_dcgm_mapping``: a directory for such files, which the exporter
-    then writes from the rank table; empty: it writes none. ``owner_uids``: users whose files are trusted, besides root
+    dcgm-exporter's files have no default directory. ``write_dcgm_mapping``: a directory in which the exporter writes
+    such files from the rank table; empty: it writes none. ``owner_uids``: users whose files are trusted, besides root
     and the agent's own user.
     """
 
@@ -107,7 +107,7 @@ class JobsExporter(ShownExporter[tuple[ScheduledJob, ...]]):
         )
 
     async def update(self) -> None:
-        """Look once; NoData if none of the directories exists."""
+        """Read the directories once; NoData if none of them exists."""
         now = self._ctx.clock.time()
         self.shown = ()
         if self._mapping is not None:
@@ -120,7 +120,7 @@ class JobsExporter(ShownExporter[tuple[ScheduledJob, ...]]):
         if refused != self._refused:
             self._refused = refused
             if refused:
-                self._ctx.log.warning("files about jobs are not believed, by reason: {refused}", refused=dict(refused))
+                self._ctx.log.warning("files about jobs are ignored, by reason: {refused}", refused=dict(refused))
         self._ctx.ranks.observe_job_ends(ends(self.shown))
 
 

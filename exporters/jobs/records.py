@@ -8,13 +8,13 @@ from typing import Annotated
 import msgspec
 
 MAX_TEXT = 256
-MAX_GPUS = 64  # Of one job on a node
+MAX_GPUS = 64  # GPUs of one job on a node
 MAX_GPU_TEXT = 512
 MAX_NUMBER = 1 << 40
 KEPT_SECONDS = 3600.0  # How long a job is shown after its end
 MAX_RUNNING = 512
 MAX_ENDED = 128
-"""The jobs that ended last. If more end in an hour they are short, and the earlier ones were scraped."""
+"""Shown ended jobs, the last ones. If more jobs end in an hour they are short, and earlier jobs were scraped."""
 
 STATES = frozenset(
     {
@@ -106,7 +106,7 @@ def is_over(file: JobFile, now: float) -> bool:
 
 
 def bounded(jobs: Iterable[ScheduledJob]) -> tuple[tuple[ScheduledJob, ...], int]:
-    """Return MAX_RUNNING running jobs and the MAX_ENDED that ended last, and the number of running ones left out."""
+    """Return MAX_RUNNING running jobs and the last MAX_ENDED ended jobs, and the number of running jobs left out."""
     all_jobs = list(jobs)
     running = [job for job in all_jobs if job.file.ended is None]
     ended = [job for job in all_jobs if job.file.ended is not None]
@@ -117,8 +117,8 @@ def bounded(jobs: Iterable[ScheduledJob]) -> tuple[tuple[ScheduledJob, ...], int
 def ending(file: JobFile) -> Ending:
     """Return how the job of this file ended.
 
-    Without the scheduler's word a nonzero exit status means that it failed; a status of 0 means nothing, since a
-    cancelled job has it too.
+    Without the scheduler's state, a nonzero exit status means failure; a status of 0 means nothing, since a cancelled
+    job has it too.
     """
     state = file.state
     if not state:
@@ -160,7 +160,7 @@ def is_gpu(name: str) -> bool:
 def with_mappings(jobs: Iterable[ScheduledJob], mapped: Iterable[tuple[str, AmdFile]]) -> tuple[ScheduledJob, ...]:
     """Add the facts in the mappings (GPU, content of its file): the GPUs of jobs, and jobs without a file of their own.
 
-    If a job's own file names its GPUs, those count.
+    If a job's own file names its GPUs, the mapping's GPUs do not count.
     """
     known = {job.file.job_id: job for job in jobs}
     gpus: dict[str, dict[str, None]] = {}

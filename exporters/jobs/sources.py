@@ -14,7 +14,7 @@ import msgspec
 from exporters.jobs.records import AmdFile, JobFile, ScheduledJob, bounded, is_gpu, is_over, job_of, with_mappings
 
 MAX_FILES = 4096
-MAX_ENTRIES = 8192  # Names read in one look
+MAX_ENTRIES = 8192  # Names read in one update
 MAX_FILE_BYTES = 16 * 1024
 
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -29,14 +29,14 @@ class NotTrusted(Exception):  # noqa: N818  # an answer, not an error
 
 
 REASONS = ("directory", "owner", "kind", "size", "content", "count")
-"""directory: others may write to it. owner: it is another user's, or others may write to it. kind: it is no regular
-file. count: it is beyond MAX_FILES or MAX_ENTRIES."""
+"""directory: others may write to it. owner: the file is another user's, or others may write to it. kind: it is no
+regular file. count: it is beyond MAX_FILES or MAX_ENTRIES."""
 
 
 class TrustedDirectory(Generic[T]):
-    """Files in ``path`` whose names ``is_wanted`` accepts. ``parse`` reads one when it changes; ValueError: no record.
+    """Files in ``path`` whose names ``is_wanted`` accepts. ``parse`` reads a changed file; ValueError: no record.
 
-    ``owners``: the users whose files are trusted. ``refused``: files ignored at the last look, by reason.
+    ``owners``: the users whose files are trusted. ``refused``: files ignored at the last ``look``, by reason.
     """
 
     def __init__(
@@ -119,7 +119,8 @@ class TrustedDirectory(Generic[T]):
             return NotTrusted("content")
 
     def _is_theirs(self, status: os.stat_result) -> bool:
-        """Return True if an owner has it, and only that user, root's group and the agent's group may write to it."""
+        """Return True if one of the owners has it, and only that user, root's group and the agent's group may write to
+        it."""
         by_group = status.st_mode & stat.S_IWGRP and status.st_gid not in (0, os.getegid())
         return status.st_uid in self._owners and not by_group and not status.st_mode & stat.S_IWOTH
 

@@ -1,4 +1,4 @@
-"""Finds the meaning of a line of the kernel's log, by categories.yml, and words it for the agent's own log."""
+"""Finds the meaning of a line of the kernel's log, by categories.yml, and describes it in the agent's own log."""
 
 import re
 from collections import Counter
@@ -21,7 +21,7 @@ SEVERITIES = ("failed", "fatal")  # Severities of AMD's errors, each with a patt
 _AMD_CODES = ("ring_timeout", "eviction")
 """Pattern groups of AMD's categories: a group that matches replaces the category's error code by its name."""
 _WORD = re.compile(r"%([a-z0-9]{1,16})%")
-MAX_LOGGED = 10  # Log lines of one look
+MAX_LOGGED = 10  # Log lines of one poll
 
 
 class Category(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -156,7 +156,7 @@ def _address(text: str) -> str:
 
 
 def log_events(log: Logger, events: Iterable[tuple[KernelEvent, Mapping[str, str], int]]) -> None:
-    """Log each kind of event of a look once, at most MAX_LOGGED kinds: recoveries as INFO, all others as WARNING.
+    """Log each kind of event of a poll once, at most MAX_LOGGED kinds: recoveries as INFO, all others as WARNING.
 
     ``events``: each event, the log fields of its process's rank (empty without a rank), and its number of lines.
     """

@@ -42,8 +42,8 @@ EVENTS = Family("rankwatch_kernel_events_total", "counter",
     "without a check, use rankwatch_kernel_event_last_timestamp_seconds.",
     ("category", "code"), "1 per category and code seen")
 LAST = Family("rankwatch_kernel_event_last_timestamp_seconds", "gauge",
-    "When the agent read the last such line. For a line from before the agent's start: when the kernel wrote it. "
-    "Absent until the first line since the boot.",
+    "Time when the agent read the last line of the category and code or, for a line from before the agent's start, "
+    "when the kernel wrote it. Absent until the first line since the boot.",
     ("category", "code"), "1 per category and code seen")
 LOST = Family("rankwatch_kernel_log_lost_total", "counter",
     "Records that the kernel overwrote before the agent read them.")
@@ -146,7 +146,7 @@ class KernelLogExporter(ShownExporter[bytes]):
         return await self._thread.call(partial(self._log.look, read_only, is_backlog=self._is_backlog))
 
     def _note(self, look: Look) -> None:
-        """Count what a look read."""
+        """Count the events of a poll."""
         self._past.lost = saved_sum(self._past.lost, look.lost)
         if look.mounted is not None:
             self._past.parts[READ_ONLY] = still_failed(self._past.parts[READ_ONLY], look.mounted)

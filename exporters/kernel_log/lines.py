@@ -2,10 +2,10 @@
 
 Documentation/ABI/testing/dev-kmsg of the kernel describes the records.
 
-NVIDIA's driver marks each of its lines as a continuation, also whole ones (KERN_CONT, in nv_printf of
+NVIDIA's driver marks each of its lines as a continuation, even whole lines (KERN_CONT, in nv_printf of
 kernel-open/nvidia/os-interface.c): an Xid has the same flag as the rest of a line that another line interrupted. Such a
-rest can begin with a user's text: the name of a cpuset, in the report of an OOM kill. The kernel always goes on after
-that name (cpuset_print_current_mems_allowed of kernel/cgroup/cpuset.c), so what it goes on with shows the forgery.
+rest can begin with a user's text: the name of a cpuset, in the report of an OOM kill. The kernel always writes the same
+text after that name (cpuset_print_current_mems_allowed of kernel/cgroup/cpuset.c), and this text shows the forgery.
 """
 
 import re
@@ -22,7 +22,7 @@ DRIVER = "NVRM: "  # Lines of NVIDIA's driver begin with this
 AFTER_A_NAME = ",mems_allowed="
 """The kernel's text after the name of a cpuset: at the end of the record or, after an interruption, in another one."""
 REST_SECONDS = 1.0  # The kernel writes the rest of an interrupted line sooner
-MAX_WAITING = 1024  # Lines that wait for the next look. Beyond this limit the oldest count at once.
+MAX_WAITING = 1024  # Lines that wait for the next poll. Beyond this limit the oldest count at once.
 
 
 class KernelRecord(NamedTuple):
@@ -53,9 +53,9 @@ def parse_records(read: bytes) -> list[KernelRecord]:
 
 
 class KernelLines:
-    """Selects the kernel's lines. A line of NVIDIA's driver waits for one look, in which a rest of it would appear.
+    """Selects the kernel's lines. A line of NVIDIA's driver waits for one poll, in which a rest of it would appear.
 
-    The lines after it wait, too. ``settled``: the number of the last record that no look needs again; -1 before the
+    The lines after it wait, too. ``settled``: the number of the last record that no poll needs again; -1 before the
     first.
     """
 
@@ -66,9 +66,9 @@ class KernelLines:
     def select(
         self, records: Iterable[KernelRecord], last: int, *, wait: bool = True
     ) -> tuple[list[KernelRecord], int]:
-        """Return the kernel's lines of a look and those that waited for it, in order, and the number of doubtful ones.
+        """Return the lines that waited, the kernel's lines of a poll, in order, and the number of doubtful lines.
 
-        ``last``: the number of the look's last record. Without ``wait`` no line waits.
+        ``last``: the number of the poll's last record. Without ``wait`` no line waits.
         """
         lines = self._waiting
         waiting: list[KernelRecord] = []

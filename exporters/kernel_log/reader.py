@@ -1,4 +1,4 @@
-"""Reads the log, each record once, also across restarts of the agent: its events, equal ones grouped. For one thread.
+"""Reads the log, each record once, even across restarts of the agent, and groups equal events. For one thread.
 
 It blocks, but never waits for records.
 """
@@ -21,7 +21,7 @@ from exporters.kernel_log.mounts import read_mounted
 MAX_RECORD_BYTES = 16 * 1024
 """One read returns one record, and fails if the record is larger. The kernel's limit is 9 KiB (PRINTK_MESSAGE_MAX)."""
 MAX_RECORDS = 20_000
-"""Records of one look. A flood of records takes several looks, or is overwritten and counted as lost."""
+"""Records of one poll. A flood of records takes several polls, or is overwritten and counted as lost."""
 MAX_AGE_SECONDS = 600.0
 """At a first start, lines that are older than the newest line by more than this are only counted.
 
@@ -29,13 +29,14 @@ The problem may be repaired since. Only the log's own timestamps are compared: p
 apart.
 """
 MAX_BACKLOG_READS = 50
-"""Reads at the first look: a million records, more than any log has. Later records count as new."""
-MAX_AHEAD = 4  # Reads between two looks. A bundle beyond this limit has the lines of the last read.
+"""Reads at the first poll: a million records, more than any log has. Later records count as new."""
+MAX_AHEAD = 4  # Reads between two polls. A bundle beyond this limit has the lines of the last read.
 MAX_ALIKE = 512  # Texts of lines whose meaning is cached: a storm of lines has few different texts
 
 LAST_RECORDS = 200  # Records of the kernel that are kept for an evidence bundle. Records that users wrote are not kept.
 AUDIT = "audit: "
-"""The beginning of audit records, which appear here without auditd. They have command lines (EXECVE, PROCTITLE)."""
+"""The beginning of audit records, which appear in this log without auditd. They have command lines (EXECVE,
+PROCTITLE)."""
 
 remembered = lru_cache(MAX_ALIKE)(classify)  # Returns the event of a line, by its text
 
@@ -56,7 +57,7 @@ class EventGroup(NamedTuple):
 
 
 class Look(NamedTuple):
-    """The result of one look.
+    """The result of one poll.
 
     ``mounted``: by block device, whether it is mounted read-only; None without such a device or without mountinfo.
     """
@@ -67,9 +68,9 @@ class Look(NamedTuple):
 
 
 class KernelLog:
-    """The log at ``path``, which may also be a recorded file. ``lost``: records lost since the last look.
+    """The log at ``path``, which may also be a recorded file. ``lost``: records lost since the last poll.
 
-    ``last``: the number of the last record that was read, also by an earlier agent; -1 if there is none. ``kept``: the
+    ``last``: the number of the last record that was read, even by an earlier agent; -1 if there is none. ``kept``: the
     last records that the kernel wrote.
     """
 
@@ -88,14 +89,14 @@ class KernelLog:
     def look(self, read_only: Iterable[str], *, is_backlog: bool) -> Look:
         """Return new events, lost records and the state of mounts. Only records that the kernel wrote are events.
 
-        ``read_only``: file systems that were read-only; their mounts are checked. ``is_backlog``: the first look.
+        ``read_only``: file systems that were read-only; their mounts are checked. ``is_backlog``: the first poll.
         """
         is_first_start = is_backlog and self.last < 0
         events: list[tuple[KernelEvent, float]] = []
         processes: dict[int, tuple[int, int]] = {}
         newest = 0.0
         for _ in range(MAX_BACKLOG_READS if is_backlog else 1):
-            self._ahead.append(self.read())  # an error leaves what was read ahead for the next look
+            self._ahead.append(self.read())  # an error leaves what was read ahead for the next poll
             batches, self._ahead = self._ahead, []
             records = [record for batch, _ in batches for record in batch]
             newest = max(newest, *(record.seconds for record in records), 0.0)
@@ -113,7 +114,7 @@ class KernelLog:
         return Look(grouped(groups), lost, read_mounted(self._roots, asked) if asked else None)
 
     def catch_up(self) -> None:
-        """Read new records, for bundles; the next look has their events."""
+        """Read new records, for bundles; the next poll has their events."""
         if len(self._ahead) < MAX_AHEAD:
             self._ahead.append(self.read())
 
@@ -144,7 +145,7 @@ class KernelLog:
             self._fd = None
 
     def _is_new(self, record: KernelRecord) -> bool:
-        """Keep a record for bundles; return False for one that was read before: the log was opened again."""
+        """Keep a record for bundles; return False if it was read before: the log was opened again."""
         if record.sequence > self._newest:
             self._newest = record.sequence
             if _is_kept(record):
@@ -167,7 +168,7 @@ class KernelLog:
 
 
 def _is_kept(record: KernelRecord) -> bool:
-    """Return True for a record of a bundle: the kernel's, and no text of a user's at its beginning."""
+    """Return True for a record to keep: the kernel wrote it, and it does not begin with a user's text."""
     is_own = record.writer == "kernel" or (record.writer == "fragment" and record.text.startswith(DRIVER))
     return is_own and not record.text.startswith(AUDIT)
 

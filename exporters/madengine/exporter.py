@@ -18,7 +18,7 @@ from exporters.madengine.task import NodeTask, read_name
 INTERVAL_SECONDS = 2.0
 SITE_SECONDS = 30.0  # Interval between reads of perf.csv, tables and manifests
 MAX_JOBS = 64  # Limit of followed jobs per node
-MAX_TASKS = 256  # Limit of tasks of all jobs; a job with fewer tasks evicts one of the job with the most
+MAX_TASKS = 256  # Limit of tasks of all jobs; a job with fewer tasks evicts a task of the job with most tasks
 
 _File = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 _JobPaths = Annotated[
@@ -85,7 +85,7 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
         return self._site.look(job_of)
 
     def turn(self, texts: JobTexts, ranks: RankSnapshot) -> None:
-        """Read new lines and compute the state of each task from them and from the job's ranks, which must be here."""
+        """Read new lines and compute the state of each task from them and from the job's ranks on this node."""
         super().turn(texts, ranks)
         live = {view.label.job_id for view in ranks.ranks if view.process.exited_at is None}
         verdicts = [(view.label.job_id, view.process.verdict) for view in ranks.ranks]
@@ -113,7 +113,7 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
                 task.take(line, lines.seconds, is_output=name.is_output)
 
     def _make_room(self, job_id: str) -> bool:
-        """Return True if there is room for one more task of a job, evicting one of the job with the most if need be."""
+        """Return True if a job may have one more task; at the limit, evict a task of the job with most tasks."""
         if len(self.saved.tasks) < MAX_TASKS:
             return True
         counts = Counter(key[0] for key in self.saved.tasks)

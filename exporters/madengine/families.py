@@ -40,7 +40,7 @@ MISSING = Family(
 RUN = Family(
     "rankwatch_madengine_run_info", "gauge",
     "Always 1: a model in a job's manifest (metric, status and gpus are empty), or the newest row of each model and "
-    "metric in perf.csv (job_id is empty). nodes, processes_per_node, gpus: their numbers; target: slurm, docker or "
+    "metric in perf.csv (job_id is empty). nodes, processes_per_node, gpus: counts; target: slurm, docker or "
     "k8s. A label is empty if the file lacks it.",
     ("job_id", *ManifestModel._fields, "metric", "status", "gpus"),
     "1 per model of a job's manifest, at most 16; 1 per model and metric in perf.csv, at most 256", "max")

@@ -24,7 +24,7 @@ from exporters.madengine.results import (
     read_table,
 )
 
-MAX_TABLES = 128  # Limit of tables per look: the newest files, with equal shares of all users
+MAX_TABLES = 128  # Limit of tables per read: the newest files, with equal shares of all users
 MAX_TABLE_BYTES = 1024 * 1024  # About 10,000 results
 MAX_MANIFEST_BYTES = 1024 * 1024
 MAX_MANIFESTS = 64

@@ -11,10 +11,10 @@ from agent.sdk.metrics import Family, Metric
 from agent.sdk.ranks import MarkRequest
 
 MAX_MARKS = 256
-"""Of all users of a node; at the limit the user with the most loses the oldest."""
+"""Limit of all users' marks on a node; at the limit the user with most marks loses the oldest."""
 MAX_MARKS_PER_JOB = 8
 MARKS_PER_MINUTE = 6
-"""Of one user."""
+"""Limit for one user."""
 MINUTE_SECONDS = 60.0
 SHOWN_SECONDS = 3600.0
 """A mark is a point in time: it is shown for this long, enough for every scrape."""
@@ -23,7 +23,7 @@ ROOT = 0
 MARK = Family(
     "rankwatch_job_mark_timestamp_seconds",
     "gauge",
-    "When the job's owner (or root) set a mark in its time line by `rankwatch mark`, with its text; shown for an hour.",
+    "Time when the job's owner or root set a mark by `rankwatch mark`; text is the mark's text. Shown for an hour.",
     ("job_id", "text"),
     "8 per job at most, 256 per node",
 )
@@ -51,7 +51,7 @@ class MarkBook:
     def add(self, request: MarkRequest, uid: int, owners: Mapping[str, frozenset[int]], now: float, at: float) -> str:
         """Set a mark at epoch time ``at``; return why it was refused, or "".
 
-        ``owners``: the users of each job with ranks here. ``now``: monotonic.
+        ``owners``: the users of each job with ranks on this node. ``now``: monotonic.
         """
         if not request.text.isprintable() or not request.text.strip():
             return "the text is not printable"

@@ -16,13 +16,13 @@ from agent.sdk.ranks import MarkAnswer, MarkRequest, mark as mark_socket
 from exporters.marks.book import MARK, Mark, MarkBook, render
 
 MAX_CONNECTIONS = 8
-"""At once; at the limit the user with the most loses the oldest."""
+"""Limit of open connections; at the limit the user with most connections loses the oldest."""
 ANSWER_SECONDS = 2.0
 """How long a user may take to send a line."""
 MAX_ASKS = 120
-"""Of one user between two looks; further requests are closed unread, since each costs a log line."""
+"""Requests of one user between two updates; further ones are closed unread, since each costs a log line."""
 MAX_ASKING = 1024
-"""Users between two looks: one person may have 65,536 uids (subuid(5))."""
+"""Users between two updates: one person may have 65,536 uids (subuid(5))."""
 _CREDENTIALS = struct.Struct("3i")
 """Pid, uid and gid of the process that opened the socket (SO_PEERCRED, unix(7))."""
 
@@ -41,7 +41,7 @@ class MarksExporter:
         self._asks: Counter[int] = Counter()
 
     async def start(self, ctx: Context) -> None:
-        """Prepare the thread; the first look opens the socket."""
+        """Prepare the thread; the first update opens the socket."""
         self._ctx = ctx
         self._path = ctx.roots.run / mark_socket.SOCKET
         self._thread = ctx.thread("marks")
@@ -91,7 +91,7 @@ class MarksExporter:
             writer.close()
 
     def _close_one(self, uid: int) -> None:
-        """Close the oldest connection of the user with the most, where ``uid`` counts as having one more."""
+        """Close the oldest connection of the user with most connections; ``uid`` counts as having one more."""
         counts = Counter((uid, *self._open.values()))
         most = max(counts.values())
         oldest = next(writer for writer, owner in self._open.items() if counts[owner] == most)
@@ -116,7 +116,7 @@ class MarksExporter:
         return refused
 
     def _owners(self) -> dict[str, frozenset[int]]:
-        """Return the users of each job with ranks here."""
+        """Return the users of each job with ranks on this node."""
         owners: dict[str, frozenset[int]] = {}
         for view in self._ctx.ranks.snapshot().ranks:
             uid, job_id = view.uid, view.label.job_id

@@ -17,7 +17,7 @@ UNSUPPORTED_SECONDS = 3600.0
 FAILED_SECONDS = 60.0  # Time until the next query to a device whose query failed
 REFRESH_SECONDS = 60.0  # The time between two refreshes of the statistics of a driver in CACHING_DRIVERS
 CACHING_DRIVERS = frozenset({"mlx5_core"})
-"""Drivers whose counts by priority are only as new as the last read of all statistics, if there was one."""
+"""Drivers that update their counts by priority only when all statistics are read."""
 MAX_COUNT = 2**63
 PRIORITIES = 8
 

@@ -1,4 +1,4 @@
-"""Counts of what one job's launchers and monitors log, GPU scores, and the time of its last recovery. Pure.
+"""One job's counts of events that its launchers and monitors log, GPU scores, and the time of its last recovery. Pure.
 
 A job writes the text, so each part is bounded. Event times are UTC. The time at the beginning of a line is local time,
 so it is ignored.
@@ -32,7 +32,7 @@ EVENTS = (
 OTHER = "other"  # An event or interruption of a newer NVRx version
 INTERRUPTIONS = ("exception", "base_exception", "soft_timeout", "hard_timeout", "terminated", "unresponsive")
 LocalRanks = Mapping[tuple[str, str], str]
-"""Ranks by host and local rank: since NVRx 0.5 a monitor logs no rank, or that of the launcher's first cycle."""
+"""Ranks by host and local rank: since NVRx 0.5 a monitor logs no rank, or the rank in the launcher's first cycle."""
 
 _EVENT = re.compile(
     r"Cycle: ([0-9]{1,10}) Event: ([a-z_]{1,64}) Node: [\w.:-]{1,255}_[0-9]{1,10}_[0-9]{1,10} "
@@ -114,7 +114,8 @@ class Recovery(msgspec.Struct):
 
 
 class JobEvents(msgspec.Struct):
-    """Counts of one job since the exporter first read its lines. ``recovery``: None if there was no failure."""
+    """Counts of one job since the exporter first read its lines. ``recovery``: None without a failure. ``heading``: the
+    kind of the report that is being read; ``scored``: its lines so far."""
 
     events: dict[_Text, SavedCount] = {}
     timeouts: _ByRank = {}
@@ -127,7 +128,7 @@ class JobEvents(msgspec.Struct):
     def take(self, line: str, ranks: LocalRanks, admit: Admit) -> None:
         """Count one line; most lines count nothing. Lines must come in the order of their file.
 
-        ``admit`` reserves one more series of a rank. A rank without one counts under UNKNOWN_RANK.
+        ``admit`` reserves one more series of a rank. A rank without a series counts under UNKNOWN_RANK.
         """
         text = line[:MAX_LINE_CHARACTERS]
         known = next((reader for reader in _READERS if reader[0] in text), None)
@@ -144,7 +145,7 @@ class JobEvents(msgspec.Struct):
                 break
 
     def rows(self) -> int:
-        """Return the number of its series of ranks."""
+        """Return the number of series of ranks in timeouts and interruptions."""
         return len(self.timeouts) + len(self.interruptions)
 
     def progress(self, at: float) -> None:
@@ -188,14 +189,14 @@ class JobEvents(msgspec.Struct):
                 self.recovery = None
 
     def take_timeout(self, match: re.Match[str], ranks: LocalRanks, admit: Admit) -> None:
-        """Count a rank that its monitor kills; UNKNOWN_RANK if the rank never reported its number or is not here."""
+        """Count a rank that its monitor kills; UNKNOWN_RANK if it never reported its number or is not on this node."""
         number = match["rank"] or ranks.get((match["node"], match["local"]), "")
         rank = str(int(number)) if number.isdigit() and int(number) < MAX_RANK else UNKNOWN_RANK
         kind = match["heartbeat"] or ("section" if match["section"] else "out_of_section")
         _count(self.timeouts, (rank, kind), admit)
 
     def take_heading(self, match: re.Match[str]) -> None:
-        """Begin a report: forget the last one of its kind."""
+        """Begin a report: forget the last report of its kind."""
         self.heading, self.scored = match[1], 0
         self.scores = {key: score for key, score in self.scores.items() if key[1] != match[1]}
 
@@ -221,7 +222,8 @@ _READERS: tuple[tuple[str, re.Pattern[str], Callable[[JobEvents, re.Match[str]],
 
 
 def _interrupted(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each interrupted rank with the kind. NVRx shortens a long list to ``3...12``: such ranks are missing."""
+    """Yield each interrupted rank with the kind. NVRx shortens a long list to ``3...12``: the ranks between are
+    lost."""
     for name, ranks in _INTERRUPTION.findall(text):
         kind = name.lower() if name.lower() in INTERRUPTIONS else OTHER
         for first, last in _RANKS.findall(ranks):

@@ -24,7 +24,7 @@ CYCLES_SECONDS = 5.0  # Interval between reads of cycle files and launchers
 HELPER_SECONDS = 5.0
 """Timeout of a helper call. The helper does not wait for slow file systems and answers earlier than this."""
 MAX_JOBS = 64  # Limit of followed jobs per node
-MAX_ROWS = 5_000  # Limit of series of ranks from lines, with equal shares of all owners and of their jobs
+MAX_ROWS = 5_000  # Limit of series by rank from log lines, with equal shares of all owners and of their jobs
 LINK = "NVRX_CURRENT_CYCLE_INFO"  # The variable in a rank's environment that has the path of the cycle file
 MARKS = frozenset({LINK, "FT_LAUNCHER_IPC_SOCKET", "FT_RANK_MONITOR_IPC_SOCKET"})
 """NVRx sets at least one of these variables in the environment of each rank that it starts."""
@@ -65,7 +65,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         await super().start(ctx)
 
     async def update(self) -> None:
-        """Read all sources once. Raise NoData if NVRx started no rank here and no configured path exists."""
+        """Read all sources once. Raise NoData if NVRx started no rank on this node and no configured path exists."""
         is_due = self.ctx.clock.monotonic() - self._cycles_at >= CYCLES_SECONDS
         available = False
         if self.texts is not None or is_due:
@@ -114,7 +114,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         self.saved.jobs = {job_id: job for job_id, job in self.saved.jobs.items() if job_id in here}
 
     def _look_at_launchers(self, views: RankSnapshot) -> dict[str, JobLauncher]:
-        """Return by job the launcher above the first live rank that NVRx started here."""
+        """Return by job the launcher above the first live rank that NVRx started on this node."""
         proc, jobs = ProcFS(self.ctx.roots.proc), dict[str, JobLauncher | None]()
         for job_id, uid, facts in live_ranks(views):
             if MARKS & (facts.environment or {}).keys() and job_id not in jobs:

@@ -26,7 +26,7 @@ NODES = Family(
 EVENTS = Family(
     "rankwatch_nvrx_events_total", "counter",
     "Events that the job's launchers and their health checks logged: steps of a restart, decisions and defects. Every "
-    "launcher logs failure_detected, also for a failure on another node.",
+    "launcher logs failure_detected, even for a failure on another node.",
     ("job_id", "event"), "1 per job and event seen, at most 30", "max")
 TIMEOUTS = Family(
     "rankwatch_nvrx_heartbeat_timeouts_total", "counter",

@@ -1,7 +1,7 @@
 """The expected state of the node's RDMA devices: present, up and as fast as at their best since the boot. Pure.
 
 Only devices of physical PCI functions are expected, each by its function's address. A renamed device stays the same
-device. Software may remove what it made: virtual functions, subfunctions, rxe, siw.
+device. Software may remove the devices that it creates: virtual functions, subfunctions, rxe, siw.
 """
 
 from collections.abc import Collection, Iterable
@@ -26,7 +26,8 @@ class Best(msgspec.Struct):
 class Expected(msgspec.Struct):
     """A PCI function's device: its name and place when last seen, and the best state of its ports.
 
-    ``missing``: the device is absent. ``hidden``: it is not visible here, but may be in another network namespace.
+    ``missing``: the device is absent. ``hidden``: it is not visible to the agent, but may be in another network
+    namespace.
     """
 
     device: str
@@ -50,9 +51,9 @@ def ignore(baseline: Baseline, names: Collection[str]) -> None:
 
 
 def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collection[str]) -> bool:
-    """Raise the expectations to the present state. Return whether a device vanished since the previous look.
+    """Raise the expectations to the present state. Return whether a device vanished since the previous call.
 
-    ``hidden``: PCI functions without a device here whose device may be in another network namespace.
+    ``hidden``: PCI functions without a visible device whose device may be in another network namespace.
     """
     present = _by_function(baseline, devices)
     taken = {device.name for device in devices}

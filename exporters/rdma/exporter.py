@@ -75,7 +75,7 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         return RdmaSnapshot(devices, every, *wiring, self._resources(roots))
 
     async def update(self) -> None:
-        """Look at every device. Raise NoData when no device was seen since the boot."""
+        """Read every device. Raise NoData when no device was seen since the boot."""
         self.shown = await self.look()
         self.ctx.checks.report_all(levels(self._baseline, self.shown.devices))
         expected = self._baseline.functions.items()  # a missing device stays the NIC of its GPU

@@ -61,7 +61,7 @@ class RdmaDevice(msgspec.Struct, frozen=True):
 
 
 def hidden_functions(sys_root: Path, functions: Iterable[str]) -> frozenset[str]:
-    """Return those of these PCI functions whose device may be in another network namespace, where sysfs hides it.
+    """Return the PCI functions whose device may be in another network namespace, where sysfs hides it.
 
     That is possible only in exclusive mode (see `rdma system`), and only for a function that has a driver.
     """
@@ -75,7 +75,7 @@ def read_devices(sys_root: Path) -> list[RdmaDevice]:
     """Return the devices, physical ones first, then by name."""
     root = sys_root / "class/infiniband"
     names = [name for name in sysfs.entries(root) if _NAME.fullmatch(name)]
-    names.sort(key=lambda name: not _is_physical(root / name / "device"))  # there may be hundreds of virtual ones
+    names.sort(key=lambda name: not _is_physical(root / name / "device"))  # there may be hundreds of virtual devices
     return [_device(root / name, name, sys_root / "module") for name in names[:MAX_DEVICES]]
 
 

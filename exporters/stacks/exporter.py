@@ -18,8 +18,8 @@ from exporters.stacks.frames import Stack, others
 
 # fmt: off
 STACK = Family("rankwatch_rank_stack_info", "gauge",
-    "The calls in which the rank's Python code is while its job completes nothing: the five innermost of its main "
-    "thread and a hash of them; always 1. The names are those of the user's program.",
+    "The rank's Python calls while its job completes nothing: the five innermost calls of its main thread and a hash "
+    "of them; always 1. The names come from the user's program.",
     ("job_id", "rank", "stack"), "while its job completes nothing 1 per rank, at most 32 per job", "max")
 DUMPS = Family("rankwatch_rank_stack_dumps_total", "counter",
     "Reads of ranks' Python stacks, by result: read, gone, uninterruptible (not read, as a thread waits in the "
@@ -37,10 +37,10 @@ class StacksSnapshot(NamedTuple):
 
 
 INTERVAL_SECONDS = 5.0
-HELPER_SECONDS = 10.0  # Of these, py-spy gets 5 s
+HELPER_SECONDS = 10.0  # py-spy gets 5 s of these
 LOOK_SECONDS = 2.0  # After this an update starts no further read
 PART_SECONDS = 8.0  # After this a bundle's part starts no further read; a part has 20 s by default
-AGAIN_SECONDS = 600.0  # Between two reads of a rank, and before any read after one without an answer
+AGAIN_SECONDS = 600.0  # Between two reads of a rank, and before any read after an unanswered one
 MAX_RANKS_PER_JOB = 32
 MAX_RANKS = 128  # Stacks that are kept, over all jobs of the node
 WAITING = 2
@@ -118,7 +118,7 @@ class StacksExporter:
         return True
 
     def _silent_jobs(self, views: Iterable[RankView]) -> frozenset[str]:
-        """Return the jobs with a silent rank here, or that RAS shows without progress for as long."""
+        """Return the jobs with a silent rank on this node, or with an equally long stall in RAS's reports."""
         now = self._ctx.clock.time()
         known: dict[tuple[RankLabel, ProcessKey], Pauses] = {}
         silent = set()
@@ -133,7 +133,7 @@ class StacksExporter:
         return frozenset(silent)
 
     def _forget(self, views: Iterable[RankView]) -> None:
-        """Drop the stacks of ranks that ended, restarted or made progress, and old stacks of jobs that go on."""
+        """Drop the stacks of ranks that ended, restarted or made progress, and old stacks of jobs that continue."""
         running = {view.label: view for view in _running(views)}
         now, live = self._ctx.clock.monotonic(), {view.process.key for view in running.values()}
         self._looked_at = {key: at for key, at in self._looked_at.items() if key in live and now - at < AGAIN_SECONDS}
@@ -196,7 +196,8 @@ class StacksExporter:
             self._ctx.admit.release(("stacks", label))
 
     async def _part(self, wanted: Wanted) -> Offered:
-        """Return a job's stacks for a bundle: kept ones, and new ones of suspects and two others, or of all ranks."""
+        """Return a job's stacks for a bundle: kept stacks, and new stacks of suspects and two other ranks, or of all
+        ranks."""
         views = [view for view in _running(self._ctx.ranks.snapshot().ranks) if view.label.job_id == wanted.job_id]
         stacks = {view.label.rank: held.stack for view in views if (held := self._held.get(view.label)) is not None}
         rest = [view for view in views if view.label.rank not in stacks and self._may_look_at(view)]

@@ -41,14 +41,14 @@ _DECODER = msgspec.json.Decoder(list[Thread])
 
 
 class Stack(msgspec.Struct, frozen=True):
-    """The stacks of a process: ``label`` names its main thread's, ``text`` has those of all threads."""
+    """The stacks of a process: ``label``: the main thread's top calls; ``text``: the stacks of all threads."""
 
     label: str
     text: str
 
 
 def stack_of(answer: bytes, main_ids: Collection[int]) -> Stack | None:
-    """Return a process's stacks; None if no thread runs Python. ``main_ids``: its pid, also that in its namespace.
+    """Return a process's stacks; None if no thread runs Python. ``main_ids``: its pid, and its pid in its namespace.
 
     Raise msgspec.DecodeError (ValidationError) for text that is not py-spy's answer.
     """

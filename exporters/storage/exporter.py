@@ -17,9 +17,9 @@ INTERVAL_SECONDS = 15.0
 HELPER_SECONDS = 5.0
 """Time limit of a call to the helper. The helper never waits for a file system: it answers after GRACE_SECONDS."""
 MAX_PATHS = 32
-ABSENT_SECONDS = 300.0  # The time between two looks for dump paths that do not exist yet
+ABSENT_SECONDS = 300.0  # The time between two polls for dump paths that do not exist yet
 DUMP_SECONDS = 60.0
-"""The time between two looks at dump paths when no other path is configured. The helper ends in between."""
+"""The time between two polls at dump paths when no other path is configured. The helper ends in between."""
 PROBER = HelperSpec("storage", "exporters.storage.probe:probe", list[Probe], memory_bytes=64 * 1024 * 1024)
 
 
@@ -83,7 +83,7 @@ class StorageExporter(ShownExporter[tuple[Probe, ...]]):
     async def _probe(self) -> tuple[Probe, ...]:
         """Return the probes of the helper. Only the helper reads the paths, because they may hang.
 
-        If only dump paths are configured, the helper ends until the next look.
+        If only dump paths are configured, the helper ends until the next poll.
         """
         request = ProbeRequest(self._config.paths, self._config.dump_paths)
         if not request.paths and not request.optional:
@@ -98,7 +98,7 @@ class StorageExporter(ShownExporter[tuple[Probe, ...]]):
 
 
 def render(config: StorageConfig, probes: Iterable[Probe]) -> Iterable[Metric]:
-    """Return the families of the last look's probes."""
+    """Return the families of the last poll's probes."""
     rows = {family: family.rows() for family in FAMILIES}
     for probe in probes:
         path, hung = (probe.path,), hangs(config, probe)

@@ -9,7 +9,7 @@ import time
 import msgspec
 
 FIRST_BYTES = 4096  # Bytes read from a file: enough to need an answer from the server
-GRACE_SECONDS = 0.5  # A look waits at most this time for all its probes. A healthy file system answers in milliseconds.
+GRACE_SECONDS = 0.5  # A poll waits at most this time for all its probes. A healthy file system answers in milliseconds.
 STACK_BYTES = 256 * 1024
 
 
@@ -110,7 +110,8 @@ def touch(path: str) -> None:
 
 
 def free_share(path: str) -> float:
-    """Return the free share of bytes or of inodes at a path, whichever is smaller; one that is not counted is free."""
+    """Return the free share of bytes or of inodes at a path, whichever is smaller. If one is not counted, its share is
+    1."""
     info = os.statvfs(path)
     counts = ((info.f_bavail, info.f_blocks), (info.f_favail, info.f_files))
     return min(free / total if total else 1.0 for free, total in counts)

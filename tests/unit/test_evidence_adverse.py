@@ -95,8 +95,8 @@ async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.Monke
     look = partial(site.exporter._looks.look, Path("/proc"), Path("/"))
     try:
         files = await look(dict.fromkeys(map(str, range(processes.MAX_THREADS)), 500) | {"late": 1})
-        assert files[processes.UNREAD].endswith(b"rank late, pid 1: 4 looks at processes have not come back\n")
-        with pytest.raises(RuntimeError, match="have not come back"):
+        assert files[processes.UNREAD].endswith(b"rank late, pid 1: 4 reads of processes have not returned\n")
+        with pytest.raises(RuntimeError, match="have not returned"):
             await look({"1": 1})
     finally:
         door.opened.set()

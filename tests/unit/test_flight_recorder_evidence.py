@@ -1,4 +1,4 @@
-"""Flight recorder dumps in a bundle of evidence: the blamed ranks, and the file."""
+"""What dumps of flight recorders add to a bundle of evidence: which ranks they blame, and what is in the file."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from exporters.flight_recorder.dump import read_dump
 DEPLOY = Path(__file__).parents[2] / "deploy/prometheus"
 WRITTEN = 1000.0
 OF_SOME = ("send", "recv", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop", "gather", "scatter")
-"""Operations that a rank may end before other ranks have started them."""
+"""Operations that a rank may end before others have begun them."""
 
 
 def shown(raw: Mapping[int, bytes], written: float = WRITTEN, job: str = "7") -> list[ShownDump]:
-    """Return dumps as the exporter shows them."""
+    """Dumps by rank, as they are shown."""
     summaries = {rank: read_dump(content, rank) for rank, content in raw.items()}
     return [ShownDump(RankLabel(job, str(rank)), written, read) for rank, read in summaries.items() if read is not None]
 
 
 def blamed(dumps: list[ShownDump]) -> dict[str, str]:
-    """Return the words about each blamed rank."""
+    """What is said of each rank that is blamed."""
     return {word.rank: word.says for word in part(dumps, "7").words if word.blames}
 
 
 def hang(enqueued: Mapping[int, int], waits: Mapping[int, int]) -> list[ShownDump]:
-    """Return dumps of ranks in one group: the last operation of each rank, and the operation in which it waits."""
+    """Four ranks of one group, by what each has begun and what it waits in."""
     entries = {rank: [entry(sequence=number)] for rank, number in waits.items()}
     return shown({rank: pickled(dump(entries.get(rank, []), enqueued=number)) for rank, number in enqueued.items()})
 
@@ -50,7 +50,7 @@ def test_a_recorded_hang_blames_who_caused_it(scenario: str, says: dict[str, str
 
 @pytest.mark.parametrize("scenario", ["lock_gil_1st", "gpu_error_1st"])
 def test_a_node_that_has_a_part_of_the_ranks_blames_nobody_else(scenario: str) -> None:
-    """Whichever ranks run on a node, it blames only injected ranks."""
+    """Whichever ranks a node has, it blames none but the injected ones."""
     injected = {"lock_gil_1st": {"9", "14"}, "gpu_error_1st": {"12", "14"}}[scenario]
     dumps = shown(recorded(scenario))
     for size in (2, 4, 8):
@@ -59,8 +59,8 @@ def test_a_node_that_has_a_part_of_the_ranks_blames_nobody_else(scenario: str) -
 
 
 def test_a_rank_that_waits_itself() -> None:
-    """A rank that has not started the others' operation is blamed, or only mentioned if it waits in another group."""
-    said = "had not begun all_reduce no. 5 of group default_pg, which others here had"
+    """A rank that has not begun the others' operation is blamed; if it waits in another group it is only mentioned."""
+    said = "had not begun all_reduce no. 5 of group default_pg, unlike other ranks of the node"
     assert blamed(hang({0: 5, 2: 3}, {0: 5})) == {"2": said}
     names = {"0": "default_pg", "1": "tp"}
     groups = {name: {"name": name, "desc": text, "ranks": "[2, 3]"} for name, text in names.items()}
@@ -75,14 +75,14 @@ def test_a_rank_that_waits_itself() -> None:
 
 
 def test_a_rank_that_does_not_finish() -> None:
-    """A rank in an operation that others finished is blamed, unless it waits for a rank that has not started it."""
-    said = "had not finished all_reduce no. 3 of group default_pg, which others here had"
+    """A rank in an operation that others finished is blamed, unless it waits for a rank that has not begun it."""
+    said = "had not finished all_reduce no. 3 of group default_pg, unlike other ranks of the node"
     assert blamed(hang({0: 5, 1: 3}, {0: 5, 1: 3})) == {"1": said}
     assert blamed(hang({0: 5, 1: 3, 2: 2}, {0: 5, 1: 3})).keys() == {"2"}
 
 
 def test_only_dumps_of_the_hang_and_of_the_job_count() -> None:
-    """Dumps of another job or of an earlier hang are left out; without dumps there is no part."""
+    """Dumps of another job or of an earlier hang are left out; without any there is no part."""
     dumps = hang({0: 5}, {0: 5})
     [old] = shown({1: pickled(dump([], enqueued=3))}, WRITTEN - APART_SECONDS)
     [older] = shown({1: pickled(dump([], enqueued=3))}, WRITTEN - APART_SECONDS - 1.0)
@@ -96,14 +96,14 @@ def test_only_dumps_of_the_hang_and_of_the_job_count() -> None:
 
 
 def test_words_are_bounded() -> None:
-    """Above the limit of ranks, only the first are mentioned."""
+    """Beyond the limit of ranks the first ones are mentioned."""
     [one] = hang({0: 5}, {0: 5})
     many = [msgspec.structs.replace(one, label=RankLabel("7", str(rank))) for rank in range(MAX_WORDS + 1)]
     assert len(part(many, "7").words) == MAX_WORDS
 
 
 def test_what_the_rules_know_is_the_same() -> None:
-    """The rules use the same list of operations that end on all ranks, and the same time between dumps of one hang."""
+    """The rules take the same operations as ending on all ranks, and the same time between dumps of one hang."""
     rules = (DEPLOY / "rules/hangs.yml").read_text()
     of_all = re.search(r'operation=~"([^"]*all_\?reduce[^"]*)"', rules)
     assert of_all
