@@ -14,7 +14,7 @@ from agent.page import describe
 from agent.page.document import MAX_RANKS, Configuration, ExporterView, NodeDocument
 from agent.page.static import SCRIPT, STYLE
 from agent.ranks.health import HealthSnapshot
-from agent.ranks.speeds import SpeedBook
+from agent.ranks.speeds import RankSpeeds
 from agent.web.handlers import STATIC_HEADERS
 from agent.web.messages import HttpResponse
 
@@ -45,7 +45,7 @@ class HeldAnswer(Generic[T]):
 
 def node_document(
     health: HealthSnapshot,
-    speeds: SpeedBook,
+    speeds: RankSpeeds,
     exporters: Iterable[ExporterView],
     hostname: str,
     *,

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import msgspec
 
 from agent.core.identity import RankLabel
-from agent.evidence.board import Offered, Wanted
+from agent.evidence.registry import Offered, Wanted
 from agent.evidence.summary import MAX_TEXT, Event, Word
 from agent.hardware.ledger import CheckState, Entry
 from agent.ranks.health import HealthSnapshot, subjects_of

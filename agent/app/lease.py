@@ -7,10 +7,10 @@ from typing import Any
 from agent.core.checkpoint import StateFile
 from agent.core.clock import Clock
 from agent.core.leased import Leased, LeaseEnded
-from agent.core.log import Guard, Logger
+from agent.core.log import FailureCounter, Logger
 from agent.core.series_budget import Admission, SeriesBudget
 from agent.core.threads import OwnThread
-from agent.evidence.board import EvidenceBoard
+from agent.evidence.registry import EvidenceRegistry
 from agent.export.exporter import Context, Roots
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import HealthLedger
@@ -38,7 +38,7 @@ class Lender:
         self.helpers = Helpers(self.clock)
         self.hardware = Hardware()
         self.ledger = HealthLedger(self.clock)
-        self.evidence = EvidenceBoard()
+        self.evidence = EvidenceRegistry()
 
 
 class Lease:
@@ -68,7 +68,7 @@ class Lease:
             evidence=lender.evidence.of(name),
             exits=lender.ranks.liveness.facts.of(name),
             log=log,
-            guard=Guard(log),
+            failures=FailureCounter(log),
             once=lender.once,
         )
 

@@ -9,7 +9,7 @@ from agent.core.clock import Clock
 from agent.core.log import Logger
 from agent.core.metrics import Metric
 from agent.core.threads import OwnThread
-from agent.evidence.board import Offered, Wanted
+from agent.evidence.registry import Offered, Wanted
 from agent.export.registry import Source
 
 STEP_SECONDS = 30.0

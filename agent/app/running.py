@@ -130,7 +130,7 @@ class Running:
             self.last_duration_seconds,
             self.late,
             self.failures,
-            self._lease.context.guard.skipped,
+            self._lease.context.failures.skipped,
         )
 
     def _note(self, error: BaseException | None) -> None:

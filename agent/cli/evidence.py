@@ -134,7 +134,7 @@ def _configured(flags: argparse.Namespace) -> Path:
     """
     usual = own_agent.CONFIG_FILE
     with contextlib.suppress(OSError, ValueError):
-        used = Path(own_agent.document(own_agent.place_of(flags), ASK_SECONDS).configuration.file)
+        used = Path(own_agent.document(own_agent.address_of(flags), ASK_SECONDS).configuration.file)
         usual = used if own_agent.is_text(used) else usual
     section = own_agent.configuration(flags.config_file, usual).exporters.get("evidence", {})
     return Path(str(section.get("path", folder.DEFAULT_PATH)))
@@ -152,7 +152,7 @@ def _check(path: Path, rights: int) -> None:
 def _check_job(flags: argparse.Namespace) -> None:
     """Raise ValueError if the agent replies and has no rank of the job."""
     try:
-        jobs = [job.job_id for job in own_agent.document(own_agent.place_of(flags), ASK_SECONDS).jobs]
+        jobs = [job.job_id for job in own_agent.document(own_agent.address_of(flags), ASK_SECONDS).jobs]
     except (OSError, ValueError):
         return
     if flags.job not in jobs:

@@ -44,10 +44,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--job", metavar="ID", help="only the hardware of this job's ranks on this node")
     own_agent.add_flags(parser)
     flags = parser.parse_args(list(arguments))
-    agent: own_agent.AgentPlace | str = "the agent"
+    agent: own_agent.AgentAddress | str = "the agent"
     try:
         with _ended_after(ASK_SECONDS):
-            agent = own_agent.place_of(flags)
+            agent = own_agent.address_of(flags)
             text = own_agent.read(agent, _QUERY, ASK_SECONDS).decode("utf-8", "replace")
         answer = judge(text_string_to_metric_families(text), flags.job)
     except ConfigError as error:

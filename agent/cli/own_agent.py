@@ -26,7 +26,7 @@ _LISTENING = b"0A"
 _TABLES = ("net/tcp", "net/tcp6")
 
 
-class AgentPlace(NamedTuple):
+class AgentAddress(NamedTuple):
     """Address of the agent: HOST:PORT or unix:FILE.
 
     ``is_given``: the user gave the address, and so trusts its listener.
@@ -44,7 +44,7 @@ class AgentPlace(NamedTuple):
         return self.address.startswith(_UNIX)
 
 
-DEFAULT_PLACE = AgentPlace(DEFAULT_LISTEN_ADDRESS, is_given=False)
+DEFAULT_ADDRESS = AgentAddress(DEFAULT_LISTEN_ADDRESS, is_given=False)
 
 
 class NotReadyError(OSError):
@@ -64,13 +64,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config.file", dest="config_file", type=Path, metavar="FILE", help=known)
 
 
-def place_of(flags: argparse.Namespace, local: Path = Path("/run") / LOCAL_SOCKET) -> AgentPlace:
+def address_of(flags: argparse.Namespace, local: Path = Path("/run") / LOCAL_SOCKET) -> AgentAddress:
     """Return the agent's address from the flags of ``add_flags``; raises ConfigError as ``configuration`` does."""
     if flags.address is not None:
-        return AgentPlace(str(flags.address))
+        return AgentAddress(str(flags.address))
     if flags.config_file is None and _connects(local):
-        return AgentPlace(f"{_UNIX}{local}")
-    return AgentPlace(configuration(flags.config_file).web.addresses[0], is_given=False)
+        return AgentAddress(f"{_UNIX}{local}")
+    return AgentAddress(configuration(flags.config_file).web.addresses[0], is_given=False)
 
 
 def configuration(named: Path | None, usual: Path = CONFIG_FILE) -> AgentConfig:
@@ -87,7 +87,7 @@ def configuration(named: Path | None, usual: Path = CONFIG_FILE) -> AgentConfig:
         return AgentConfig()
 
 
-def read(agent: AgentPlace, path: str, seconds: float) -> bytes:
+def read(agent: AgentAddress, path: str, seconds: float) -> bytes:
     """Return the agent's reply at ``path`` (with query).
 
     ``seconds``: timeout without data. Raises OSError if the agent does not reply with status 200, or if an ordinary
@@ -117,7 +117,7 @@ def read(agent: AgentPlace, path: str, seconds: float) -> bytes:
     return body
 
 
-def document(agent: AgentPlace, seconds: float) -> NodeDocument:
+def document(agent: AgentAddress, seconds: float) -> NodeDocument:
     """Return the agent's document about its node; raises OSError or ValueError as ``read`` does."""
     return decoded(read(agent, PATH, seconds))
 
@@ -144,7 +144,7 @@ class _LocalConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def _connection(agent: AgentPlace, seconds: float) -> http.client.HTTPConnection:
+def _connection(agent: AgentAddress, seconds: float) -> http.client.HTTPConnection:
     if agent.is_local:
         return _LocalConnection(agent.address.removeprefix(_UNIX), seconds)
     address = parse_listen_address(agent.address)

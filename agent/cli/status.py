@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     form.add_argument("--watch", action="store_true", help=f"repeat every {WATCH_SECONDS:g} s")
     flags = parser.parse_args(list(arguments))
     try:
-        agent = own_agent.place_of(flags)
+        agent = own_agent.address_of(flags)
         if flags.watch:
             return _watch(agent, flags.job)
         whole = own_agent.document(agent, TIMEOUT_SECONDS)
@@ -94,7 +94,7 @@ def brief(document: NodeDocument) -> str:
     ) or ("no ranks")
 
 
-def _watch(agent: own_agent.AgentPlace, job_id: str | None) -> int:
+def _watch(agent: own_agent.AgentAddress, job_id: str | None) -> int:
     """Show the table until the user interrupts, on a terminal's alternate screen; return the exit status."""
     terminal = sys.stdout.isatty()
     write = sys.stdout.write
@@ -112,7 +112,7 @@ def _watch(agent: own_agent.AgentPlace, job_id: str | None) -> int:
             write(_OWN_SCREEN)
 
 
-def _screen(agent: own_agent.AgentPlace, job_id: str | None) -> str:
+def _screen(agent: own_agent.AgentAddress, job_id: str | None) -> str:
     size = shutil.get_terminal_size()  # 80 x 24 if unknown
     lines = _text_of(agent, job_id, colour=has_colours()).splitlines()
     if len(lines) > size.lines - 1:
@@ -120,7 +120,7 @@ def _screen(agent: own_agent.AgentPlace, job_id: str | None) -> str:
     return _HOME + "".join(f"{line}{_CLEAR_LINE}\n" for line in lines) + _CLEAR_BELOW
 
 
-def _text_of(agent: own_agent.AgentPlace, job_id: str | None, *, colour: bool) -> str:
+def _text_of(agent: own_agent.AgentAddress, job_id: str | None, *, colour: bool) -> str:
     try:
         document = of_job(own_agent.document(agent, TIMEOUT_SECONDS), job_id)
     except (OSError, ValueError) as error:

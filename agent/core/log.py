@@ -68,11 +68,11 @@ class Logger:
             self._logger.log(level, message, extra={"fields": fields})
 
 
-class Guard:
+class FailureCounter:
     """Runs work on one item of a source (a record, a process) at a time, so that an error affects only that item.
 
-    ``skipped``: number of items whose work failed; each is logged. Several threads of an exporter may use one guard: a
-    race can make this count one too low, which is harmless.
+    ``skipped``: number of items whose work failed; each is logged. Several threads may use one counter: a race can make
+    it one too low, which is harmless.
     """
 
     def __init__(self, log: Logger) -> None:

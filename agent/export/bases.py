@@ -117,7 +117,7 @@ class TextExporter(ShownExporter[T], Generic[S, T]):
             self.forget(followed.union(sorted(self.known_jobs() - followed)[:room]))
         for lines in jobs:
             if self.ctx.once or lines.job_id in followed:
-                self.ctx.guard.attempt(f"lines of {self._name}", partial(self.take, lines), path=lines.path)
+                self.ctx.failures.attempt(f"lines of {self._name}", partial(self.take, lines), path=lines.path)
 
     @abstractmethod
     def take(self, lines: JobLines) -> None:

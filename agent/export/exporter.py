@@ -10,11 +10,11 @@ import msgspec
 from agent.core.checkpoint import StateSection
 from agent.core.clock import Clock
 from agent.core.leased import Leased
-from agent.core.log import Guard, Logger
+from agent.core.log import FailureCounter, Logger
 from agent.core.metrics import Family, Metric
 from agent.core.series_budget import Admission
 from agent.core.threads import OwnThread
-from agent.evidence.board import Offers
+from agent.evidence.registry import Offers
 from agent.hardware.inventory import HardwareSource
 from agent.hardware.ledger import Checks
 from agent.helper.client import LendHelper
@@ -65,7 +65,7 @@ class Context:
     ``ranks``: reads the rank table and adds evidence. ``admit``: reserves series. ``thread``: makes a thread for
     blocking calls. ``helper``: lends a process for calls that may hang. ``checks``: takes findings about hardware.
     ``hardware``: takes the hardware's inventory. ``evidence``: takes offers for bundles. ``exits``: takes causes of
-    exits. ``guard``: limits an error to one item of a source (a record, a process). ``note``: shown to operators.
+    exits. ``failures``: limits an error to one item of a source (a record, a process). ``note``: shown to operators.
     ``once``: a single pass over recorded data (no streams, no state, files of all hosts).
     """
 
@@ -82,7 +82,7 @@ class Context:
     evidence: Offers
     exits: ExitFactsWriter
     log: Logger
-    guard: Guard
+    failures: FailureCounter
     once: bool = False
     note: Note = field(default_factory=Note)
 

@@ -9,7 +9,7 @@ from agent.page.document import JobView, Rank, RankEnd
 from agent.ranks import health
 from agent.ranks.rank.exit_status import ending, in_words
 from agent.ranks.snapshot import RankSnapshot, RankView
-from agent.ranks.speeds import SpeedBook
+from agent.ranks.speeds import RankSpeeds
 
 TROUBLE_FIRST = ("dead", "unresponsive", "unknown", "exited", "alive", "finished")
 STALE_SECONDS = 10.0
@@ -18,7 +18,7 @@ _MAX_NAMED = 3
 """Limit of ranks named in a sentence; further ranks are counted."""
 
 
-def ranks(known: health.HealthSnapshot, speeds: SpeedBook) -> list[Rank]:
+def ranks(known: health.HealthSnapshot, speeds: RankSpeeds) -> list[Rank]:
     """Return the ranks: ranks in trouble first, then by job and number."""
     failed = known.counted_failures()
     return sorted((_rank(view, failed, speeds) for view in known.ranks.ranks), key=_order)
@@ -114,7 +114,7 @@ def _job(job_id: str, members: Sequence[Rank], view: RankView, now_seconds: floa
     )
 
 
-def _rank(view: RankView, failed: Collection[Entry], speeds: SpeedBook) -> Rank:
+def _rank(view: RankView, failed: Collection[Entry], speeds: RankSpeeds) -> Rank:
     process, facts = view.process, view.process.facts
     subjects = health.subjects_of(view)
     has_exited = process.exited_at is not None

@@ -7,7 +7,7 @@ import msgspec
 
 from agent.core.identity import UNKNOWN_RANK, ProcessKey, RankLabel
 from agent.ranks.liveness.job_line import JobLine
-from agent.ranks.naming.labels import LabelBook
+from agent.ranks.naming.labels import LabelHolders
 from agent.ranks.rank.facts import UNSEEN, ProcessFacts
 from agent.ranks.rank.process import RankGpu, RankProcess
 
@@ -44,11 +44,11 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
 
     ``running``: all running rank processes, including processes without a label and processes unconfirmed since a
     restart. ``taken_seconds`` (since the epoch), ``taken_at`` (since the boot): when the copy was made. Ages are
-    relative to this time. ``jobs``: lines of the liveness book, by job id. ``without_nccl``: processes with a rank's
-    environment that have not loaded NCCL. ``read_otherwise``: processes that need no records. ``held_files``: record
-    files that processes on this node hold open, by device and inode. ``hostnames``: of this node and of its containers
-    with ranks. ``renamed``: job ids that moved to a proven owner, oldest first: earlier labels with these ids are out
-    of date.
+    relative to this time. ``jobs``: lines of the liveness registry, by job id. ``without_nccl``: processes with a
+    rank's environment that have not loaded NCCL. ``read_otherwise``: processes that need no records. ``held_files``:
+    record files that processes on this node hold open, by device and inode. ``hostnames``: of this node and of its
+    containers with ranks. ``renamed``: job ids that moved to a proven owner, oldest first: earlier labels with these
+    ids are out of date.
     """
 
     ranks: tuple[RankView, ...] = ()
@@ -124,7 +124,7 @@ def published(process: RankProcess) -> PublishedProcess:
 
 
 def views_of(
-    processes: Mapping[ProcessKey, RankProcess], labels: LabelBook
+    processes: Mapping[ProcessKey, RankProcess], labels: LabelHolders
 ) -> tuple[tuple[RankView, ...], Mapping[ProcessKey, PublishedProcess]]:
     """Return the ranks of seen processes that hold a label, sorted by job and rank; and the running processes."""
     ranks, running = [], {}

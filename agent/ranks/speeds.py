@@ -25,7 +25,7 @@ class RankSpeed(msgspec.Struct, frozen=True):
     lateness_seconds: float | None = None
 
 
-class SpeedBook:
+class RankSpeeds:
     """Current speeds of the node's ranks, and their lateness over the last LATE_SECONDS."""
 
     def __init__(self, clock: Clock) -> None:

@@ -13,14 +13,14 @@ from agent.core.clock import Clock
 from agent.core.identity import ProcessKey, RankLabel, WriterKey
 from agent.hardware.inventory import Hardware
 from agent.ranks import expiry
-from agent.ranks.liveness.book import LivenessBook
+from agent.ranks.liveness.registry import LivenessRegistry
 from agent.ranks.naming.binding import RankBinder
 from agent.ranks.rank.environment import KEPT_VARIABLES
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.rank.verdict import judge_job
 from agent.ranks.records import LINK_SECONDS, WRITER_IDLE_SECONDS, SavedTable, WriterRecord
 from agent.ranks.snapshot import RankSnapshot, views_of
-from agent.ranks.speeds import SpeedBook
+from agent.ranks.speeds import RankSpeeds
 
 UNSEEN_SECONDS = 5.0
 """How long a process that no exporter observes still counts as running: longer than a reload takes."""
@@ -46,11 +46,11 @@ class RankTable:
         self.changed: set[str] = set()
         self.variables: dict[str, frozenset[str]] = {}
         self.job_id_variables: tuple[str, ...] = ()
-        self.liveness = LivenessBook(self.binder.labels)
+        self.liveness = LivenessRegistry(self.binder.labels)
         self.held_files: Mapping[tuple[int, int], str] = {}
         self.read_otherwise: frozenset[ProcessKey] = frozenset()
         self.without_nccl = 0
-        self.speeds = SpeedBook(clock)
+        self.speeds = RankSpeeds(clock)
 
     def kept_variables(self) -> frozenset[str]:
         """Return the variables to read of rank processes: the names of rank and job, and those that exporters need."""
@@ -124,7 +124,7 @@ class RankTable:
         return jobs
 
     def _judge(self, jobs: Mapping[str, list[RankProcess]]) -> None:
-        """Set the verdicts of these jobs' processes, and update the jobs' lines in the liveness book; O(n log n)."""
+        """Set the verdicts of these jobs' processes, and update the jobs' liveness lines; O(n log n)."""
         self.changed.clear()
         now, now_seconds = self.clock.monotonic(), self.clock.time()
         for job_id, members in jobs.items():

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from agent.simulate.job import Job, decode
 from agent.simulate.layout import STEP
-from agent.simulate.progress import END_REQUESTED, FAILED, ProgressBoard
+from agent.simulate.progress import END_REQUESTED, FAILED, SharedProgress
 
 POLL_SECONDS = 0.02
 PR_SET_PDEATHSIG = 1
@@ -32,7 +32,7 @@ class Launcher:
     def __init__(self, job: Job, emit: Callable[[str], object]) -> None:
         self._job = job
         self._emit = emit
-        self._board = ProgressBoard(f"{job.job_dir}/board", job.ranks)
+        self._progress = SharedProgress(f"{job.job_dir}/board", job.ranks)
         self._groups = job.processes()
         self._running: dict[int, subprocess.Popen[bytes]] = {}
         self._received_signals: set[int] = set()
@@ -83,7 +83,7 @@ class Launcher:
             self._hurt()
         if self._give_up_at is not None and now >= self._give_up_at:
             self._terminate(now, "over_time")
-        if self._job.teardown != "none" and self._board.header[FAILED]:
+        if self._job.teardown != "none" and self._progress.header[FAILED]:
             self._terminate(now, "teardown")
         if self._sigkill_at is not None and now >= self._sigkill_at:
             self._sigkill_at = now + self._job.grace_seconds
@@ -100,11 +100,11 @@ class Launcher:
             if status != 0:
                 self._all_well = False
                 if self._job.teardown != "none" and self._sigkill_at is None:
-                    self._board.header[FAILED] = 1
+                    self._progress.header[FAILED] = 1
                     self._terminate(now, "teardown")
 
     def _notice_ready(self, now: float) -> None:
-        if self._ready_at is None and self._board.initialised():
+        if self._ready_at is None and self._progress.initialised():
             self._ready_at = now
             children = {str(self._groups[index][0]): _children(process.pid) for index, process in self._running.items()}
             self._event("ready", data_loaders=children)
@@ -114,7 +114,7 @@ class Launcher:
     def _obey(self, now: float) -> None:
         received, self._received_signals = self._received_signals, set()
         if signal.SIGUSR1 in received:
-            self._board.header[END_REQUESTED] = 1
+            self._progress.header[END_REQUESTED] = 1
             self._give_up_at = now + self._end_takes_seconds()
             self._event("end_requested")
         if received & {signal.SIGTERM, signal.SIGINT}:

@@ -1,6 +1,6 @@
 """Advance a rank: it arrives at an operation on schedule, and completes it when its whole communicator has arrived.
 
-Ranks see each other's progress on a board in a shared file.
+Ranks see each other's progress in a shared file.
 """
 
 import mmap
@@ -24,14 +24,14 @@ END_REQUESTED, END_OPERATION, FAILED, HEADER_WORDS = 0, 1, 2, 3
 """Indexes of the words before the ranks' words: orderly end requested; last operation (0: none); a rank failed."""
 
 
-class ProgressBoard:
+class SharedProgress:
     """One word per rank: 0 before initialisation, n+1 after arrival at n operations.
 
     Each word has one writer. A word is aligned and written in one store: a reader never sees half a word.
     """
 
     def __init__(self, path: str, ranks: int) -> None:
-        """Open the board, or create it. ``ranks``: number of ranks, equal in all processes."""
+        """Open the file, or create it. ``ranks``: number of ranks, equal in all processes."""
         size_bytes = (HEADER_WORDS + ranks) * WORD_BYTES
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
         try:
@@ -42,7 +42,7 @@ class ProgressBoard:
             os.close(fd)
 
     def show(self, rank: int, arrivals: int) -> None:
-        """Record on the board that ``rank`` is initialised and has arrived at ``arrivals`` operations."""
+        """Record that ``rank`` is initialised and has arrived at ``arrivals`` operations."""
         self._words[HEADER_WORDS + rank] = arrivals + 1
 
     def initialised(self) -> bool:
@@ -89,7 +89,7 @@ class RankProgress:
     """
 
     def __init__(
-        self, rank: int, plan: TimingPlan, timeline: Timeline, board: ProgressBoard, stuck_at: int | None = None
+        self, rank: int, plan: TimingPlan, timeline: Timeline, progress: SharedProgress, stuck_at: int | None = None
     ) -> None:
         self.rank = rank
         self.arrived = 0
@@ -97,7 +97,7 @@ class RankProgress:
         self.past_logs: list[CommunicatorLog] = []
         self.logs: list[CommunicatorLog] = []
         self._timeline = timeline
-        self._board = board
+        self._progress = progress
         self._pace = plan.pace
         self._stuck_at = stuck_at
         self._step = plan.layout.step
@@ -112,7 +112,7 @@ class RankProgress:
 
     def advance(self, now_seconds: float, end_operation: int | None) -> None:
         """Complete operations at which all ranks arrived, then arrive at those on schedule, up to ``end_operation``."""
-        while self.completed < self.arrived and self._board.all_arrived(
+        while self.completed < self.arrived and self._progress.all_arrived(
             self._members_at[self.completed % len(self._step)], self.completed + 1
         ):
             self._complete()
@@ -120,7 +120,7 @@ class RankProgress:
         while self._may_arrive(end_operation) and self._due(now_seconds):
             self.arrived += 1
         if self.arrived != arrived:
-            self._board.show(self.rank, self.arrived)
+            self._progress.show(self.rank, self.arrived)
 
     def recreate(self) -> None:
         """Replace all communicators by new communicators of the same members, which count operations from 0."""

@@ -16,8 +16,8 @@ from agent.simulate.physics import make_plan
 from agent.simulate.progress import (
     END_OPERATION,
     END_REQUESTED,
-    ProgressBoard,
     RankProgress,
+    SharedProgress,
     Timeline,
     orderly_end,
     run_ahead_operations,
@@ -43,11 +43,11 @@ class SimulatedRank:
         plan = make_plan(job)
         self._step_operations = len(plan.layout.step)
         self._run_ahead = run_ahead_operations(plan)
-        self._board = ProgressBoard(f"{job.job_dir}/board", job.ranks)
+        self._progress = SharedProgress(f"{job.job_dir}/board", job.ranks)
         self._timeline = Timeline(plan)
         stuck_at = job.stuck_at_step * self._step_operations
         self._ranks = [
-            RankProgress(rank, plan, self._timeline, self._board, stuck_at if rank == job.stuck else None)
+            RankProgress(rank, plan, self._timeline, self._progress, stuck_at if rank == job.stuck else None)
             for rank in ranks
         ]
         self._recreate_at = job.recreate_every_steps * self._step_operations or None
@@ -58,8 +58,8 @@ class SimulatedRank:
     def run(self) -> int:
         """Run the ranks to their end; return the exit status, or end by SIGTERM if it was received."""
         for rank in self._ranks:
-            self._board.show(rank.rank, 0)
-        while not self._board.initialised() and not self._must_leave():
+            self._progress.show(rank.rank, 0)
+        while not self._progress.initialised() and not self._must_leave():
             time.sleep(POLL_SECONDS)
         started = time.monotonic()
         for rank in self._ranks:
@@ -124,13 +124,13 @@ class SimulatedRank:
 
     def _end_operation(self, elapsed_seconds: float) -> int | None:
         """Return the last operation, which rank 0 chooses when the time is up or when an end was requested."""
-        chosen = self._board.header[END_OPERATION] or self._job.steps * self._step_operations
+        chosen = self._progress.header[END_OPERATION] or self._job.steps * self._step_operations
         if chosen or self._ranks[0].rank != 0:
             return chosen or None
         time_is_up = 0 < self._job.duration_seconds <= elapsed_seconds
-        if time_is_up or self._board.header[END_REQUESTED]:
+        if time_is_up or self._progress.header[END_REQUESTED]:
             chosen = orderly_end(self._ranks[0].arrived, self._run_ahead, self._step_operations)
-            self._board.header[END_OPERATION] = chosen
+            self._progress.header[END_OPERATION] = chosen
         return chosen or None
 
     def _must_leave(self) -> bool:

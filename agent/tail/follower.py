@@ -11,8 +11,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from agent.tail.crowd import Crowd, LostPositions
 from agent.tail.file import MAX_LINE_BYTES, Chunk, FollowedFile, Position
+from agent.tail.followed_files import FollowedFiles, LostPositions
 from agent.tail.listing import Directory, FoundEntry, Walk, entry_at
 from agent.tail.reader import LineReader, error_name
 from agent.tail.shares import Share, share_of
@@ -69,7 +69,7 @@ class Follower:
         self._unread: set[tuple[int, int]] = set()  # found by the first search but not followed: not new later
         self._wall_clock = wall_clock
         self._now_ns = 0
-        self._files = Crowd(listing.limits.files)
+        self._files = FollowedFiles(listing.limits.files)
         self._generations = dict(generations or {})
         self._is_complete = True
         self._foreign: Callable[[str, tuple[int, int]], bool] = lambda *_: False

@@ -92,7 +92,7 @@ def fitted(files: Mapping[str, bytes], most_bytes: int) -> tuple[dict[str, bytes
     return kept, sorted(left_out)
 
 
-class NoPlaceError(Exception):
+class FolderFullError(Exception):
     """All kept bundles are their users' only bundles and have open pages."""
 
 
@@ -108,7 +108,7 @@ def write(
 
     An existing name gets a number: two job ids may differ only in characters that a file name cannot have.
     ``open_jobs``: jobs with a possibly open page. Returns the name; raises OSError (no space, read-only) or
-    NoPlaceError.
+    FolderFullError.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _remove_drafts(folder)
@@ -118,7 +118,7 @@ def write(
     held = [*(_held(folder, bundle, open_jobs) for bundle in old), Held(summary.user, has_open_page=True)]
     while (number := evicted(held, keep)) is not None:
         if number == len(old):
-            raise NoPlaceError(f"{len(old)} users have a bundle of an open page here")
+            raise FolderFullError(f"{len(old)} users have a bundle of an open page here")
         _remove(folder, old.pop(number))
         del held[number]
     packed = _packed(files, summary)

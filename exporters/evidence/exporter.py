@@ -14,7 +14,7 @@ from agent.sdk.ranks import RankView
 from exporters.evidence import bundle, story
 from exporters.evidence.asking import AlertAsker
 from exporters.evidence.config import EvidenceConfig
-from exporters.evidence.processes import ProcessLooks
+from exporters.evidence.processes import ProcessFiles
 from exporters.evidence.story import NAMES, because, live_pids, ranks_file, user_of
 from exporters.evidence.watch import Occasion, TroubleWatch
 
@@ -62,7 +62,7 @@ class EvidenceExporter:
     async def start(self, ctx: Context) -> None:
         """Request the environment variables that a bundle may hold, and prepare the threads."""
         self._ctx = ctx
-        self._looks = ProcessLooks(ctx.thread)
+        self._looks = ProcessFiles(ctx.thread)
         self._writer = ctx.thread("evidence-write")
         ctx.ranks.keep_variables(NAMES)
         if self._config.serve:
@@ -84,7 +84,7 @@ class EvidenceExporter:
         self._drop_frozen()
         for job_id in sorted(look.failing - self._frozen.keys())[:MAX_FROZEN]:
             await self._freeze(job_id, views)
-        attempt = self._ctx.guard.attempt
+        attempt = self._ctx.failures.attempt
         stalled = attempt("which jobs stand still", lambda: self._watch.stalled(self._ctx.evidence.stalls()))
         asker = self._asker
         alerted = None if asker is None else attempt("which pages are open", lambda: asker.look(views))
@@ -127,7 +127,7 @@ class EvidenceExporter:
             occasion, user = self._waiting.pop(0)
             try:
                 await self._take(occasion)
-            except bundle.NoPlaceError as error:
+            except bundle.FolderFullError as error:
                 self._failures[PLACES] += 1
                 self._ctx.log.warning("a bundle of evidence has no place", job_id=occasion.job_id, error=error)
             except Exception as error:  # noqa: BLE001  # only this bundle is lost

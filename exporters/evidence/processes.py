@@ -96,7 +96,7 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-class ProcessLooks:
+class ProcessFiles:
     """Reads files on processes in threads. ``thread`` creates a thread with a name. Used on the event loop."""
 
     def __init__(self, thread: Callable[[str], OwnThread]) -> None:

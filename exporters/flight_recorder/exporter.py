@@ -13,7 +13,6 @@ from agent.sdk.evidence import Offered, Wanted
 from agent.sdk.exporter import Context, ExporterConfig, NoData, ShownExporter, Spec
 from agent.sdk.helper import HelperError, HelperSpec
 from agent.sdk.ranks import ProcessKey, RankLabel, RankView
-from exporters.flight_recorder.book import FAMILIES, DumpBook, FlightSnapshot, part, render
 from exporters.flight_recorder.pipe import AskResult
 from exporters.flight_recorder.places import (
     PIPE_VARIABLE,
@@ -25,6 +24,7 @@ from exporters.flight_recorder.places import (
     reached_by,
 )
 from exporters.flight_recorder.reading import DumpAnswer, DumpRequest
+from exporters.flight_recorder.registry import FAMILIES, DumpRegistry, FlightSnapshot, part, render
 
 INTERVAL_SECONDS = 1.0
 LOOK_SECONDS = 5.0
@@ -86,7 +86,7 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
         self._thread = ctx.thread("flight_recorder")
         self._helper = ctx.helper(READER)
         self._pipes = ctx.helper(PIPES)
-        self._book = DumpBook(ctx.admit)
+        self._registry = DumpRegistry(ctx.admit)
         ctx.ranks.keep_variables(VARIABLES | {PIPE_VARIABLE})
         ctx.evidence.offer(self._part)
 
@@ -97,18 +97,18 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
             self._look_at = now + LOOK_SECONDS
             try:
                 await self._look()
-            finally:  # the book is correct even if the helper failed
-                self.shown = FlightSnapshot(self._book.shown(), dict(self._book.counts))
-        if not self._book.counts:
+            finally:  # the registry is correct even if the helper failed
+                self.shown = FlightSnapshot(self._registry.shown(), dict(self._registry.counts))
+        if not self._registry.counts:
             raise NoData
 
     async def _part(self, wanted: Wanted) -> Offered:
-        return part(self._book.shown(), wanted.job_id)
+        return part(self._registry.shown(), wanted.job_id)
 
     async def _look(self) -> None:
         now = self._ctx.clock.time()
         views = {view.label: view for view in self._ctx.ranks.snapshot().ranks}
-        self._book.tidy(views, now)
+        self._registry.tidy(views, now)
         self._served = {label: look for label, look in self._served.items() if label in views}
         if self._config.ask and not self._ctx.once:
             await self._ask(views.values(), now)
@@ -127,7 +127,7 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
             raise
         results = set()
         for (label, (process, request)), answer in zip(wanted.items(), answers, strict=False):
-            self._book.take(label, process, request.uid, answer, now)
+            self._registry.take(label, process, request.uid, answer, now)
             results.add("" if answer is None else answer.result)
             if answer is None or answer.result != "pending":
                 self._served[label] = self._looks
@@ -161,7 +161,7 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
                 paths=paths_of(facts, label.rank, view.process.scheduled_job_id or label.job_id, self._config.prefixes),
                 started=facts.start_seconds,
                 world_size=view.process.world_size,
-                known=self._book.known(label, facts.key),
+                known=self._registry.known(label, facts.key),
                 proc_root=str(self._ctx.roots.proc),
                 pid=pid,
             )

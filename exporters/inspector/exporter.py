@@ -20,8 +20,8 @@ from exporters.inspector.reading.reader import DISCOVER_SECONDS
 from exporters.inspector.reading.reclaim import Reclaim
 from exporters.inspector.reading.record_files import Ownership
 from exporters.inspector.reading.silence import RECORDING_VARIABLES, SilenceCause, SilenceWatch
-from exporters.inspector.reading.slot import WAIT_SECONDS, Slot, last_lines
-from exporters.inspector.reading.turn import Published, Turn
+from exporters.inspector.reading.turn import Published, TurnResult
+from exporters.inspector.reading.watched_directory import WAIT_SECONDS, WatchedDirectory, last_lines
 from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.accumulators import Member
 from exporters.inspector.totals.frozen import WriterTotals, speeds
@@ -80,7 +80,7 @@ class InspectorExporter:
 
     def __init__(self, config: InspectorConfig) -> None:
         self._config = config
-        self._slots: list[Slot] = []
+        self._directories: list[WatchedDirectory] = []
         self._polled_at = float("-inf")
         self._labels: dict[Member, RankLabel] = {}
         self._renamed = 0
@@ -105,9 +105,9 @@ class InspectorExporter:
         shared = partial(Shared, bound, histograms=config.operation_histogram, by_algorithm=config.by_algorithm)
         restored: tuple[WriterTotals, ...] = ()
         for number, path in enumerate(dict.fromkeys(self._config.paths)):
-            slot = Slot(ctx, path, number, self._config.reclaim)
-            self._slots.append(slot)
-            restored += await slot.open(checkpoint.sections.get(path), shared)
+            directory = WatchedDirectory(ctx, path, number, self._config.reclaim)
+            self._directories.append(directory)
+            restored += await directory.open(checkpoint.sections.get(path), shared)
         self._births = Births(restored, self._inherited.copy())
         ctx.evidence.offer(self._last_operations)
 
@@ -128,7 +128,7 @@ class InspectorExporter:
         if now - self._speeds_at >= SPEEDS_SECONDS:
             self._speeds_at = now
             self._ctx.ranks.observe_speeds(speeds(self._writers(), self._labels))
-        if not self._silent and not any(slot.available for slot in self._slots):
+        if not self._silent and not any(directory.available for directory in self._directories):
             raise NoData
 
     def snapshot(self) -> InspectorSnapshot:
@@ -139,9 +139,9 @@ class InspectorExporter:
             readers,
             dict(self._labels),
             self._inherited.copy(),
-            unpublished=len(readers) < len(self._slots),
+            unpublished=len(readers) < len(self._directories),
             silent=Counter(self._silent),
-            reclaim_errors=tuple(dict(slot.reclaimer.errors) for slot in self._slots),
+            reclaim_errors=tuple(dict(directory.reclaimer.errors) for directory in self._directories),
             derived_series=self._config.derived_series,
             young=frozenset() if self._ctx.once else self._births.young(self._ctx.clock.monotonic()),
         )
@@ -155,25 +155,25 @@ class InspectorExporter:
         try:
             await self._turns(last=True)
         finally:
-            await asyncio.gather(*(slot.close() for slot in self._slots))
+            await asyncio.gather(*(directory.close() for directory in self._directories))
 
     async def _last_operations(self, wanted: Wanted) -> Offered:
         """Return for each rank of a job the end of its file, its last operation, and how long the others waited for
         it."""
         ranks = files_of(self._labels, wanted.job_id)
-        ends, unread = await last_lines(self._slots, ranks)
+        ends, unread = await last_lines(self._directories, ranks)
         late = ((rank, self._ctx.ranks.late_share(RankLabel(wanted.job_id, rank))) for rank in ranks.values())
         return offered(ends, {rank: share for rank, share in late if share is not None}, unread)
 
     def _poll_seconds(self) -> float:
         """Return the seconds between two reads or, if there is no file, between two searches for files."""
-        if all(slot.is_idle() for slot in self._slots):
+        if all(directory.is_idle() for directory in self._directories):
             return max(self._config.poll_interval_seconds, DISCOVER_SECONDS)
         return self._config.poll_interval_seconds
 
     async def _single_pass(self) -> None:
         await self._turns(last=False)
-        while any(slot.waiting and slot.running is None for slot in self._slots):
+        while any(directory.waiting and directory.running is None for directory in self._directories):
             await self._turns(last=False)
         await self._turns(last=True)
 
@@ -181,31 +181,33 @@ class InspectorExporter:
         """Start a turn of every idle reader at the same time; wait at most WAIT_SECONDS for them."""
         ranks = self._ctx.ranks.snapshot()
         ownership = Ownership(ranks.held_files, ranks.hostnames, self._ctx.once)
-        started = [slot.begin(ownership, last=last) for slot in self._slots if slot.running is None]
+        started = [
+            directory.begin(ownership, last=last) for directory in self._directories if directory.running is None
+        ]
         if started:
             await asyncio.wait(started, timeout=WAIT_SECONDS)
-        errors = [error for slot in self._slots if (error := self._collect(slot)) is not None]
+        errors = [error for directory in self._directories if (error := self._collect(directory)) is not None]
         self._fetch_labels()
         self._look_at_births()
         if errors:
             raise errors[0]
 
-    def _collect(self, slot: Slot) -> Exception | None:
+    def _collect(self, directory: WatchedDirectory) -> Exception | None:
         """Apply a reader's finished turn. Return the error of the turn or of its application; None without an error."""
-        task = slot.running
+        task = directory.running
         if task is None or not task.done():
             return None
-        slot.running = None
+        directory.running = None
         try:
-            self._take_in(slot, task.result())
+            self._take_in(directory, task.result())
         except Exception as error:  # noqa: BLE001  # raised after the turns of the other directories
-            slot.failed = True
+            directory.failed = True
             return error
-        slot.failed = False
+        directory.failed = False
         return None
 
-    def _take_in(self, slot: Slot, turn: Turn) -> None:
-        slot.note(turn)
+    def _take_in(self, directory: WatchedDirectory, turn: TurnResult) -> None:
+        directory.note(turn)
         for evidence in turn.evidence:
             self._ctx.ranks.observe_records(*evidence)
         for writer in turn.retired:
@@ -217,11 +219,11 @@ class InspectorExporter:
         if turn.retired or turn.ended:
             self._forget()
         if turn.section is not None and not self._ctx.once:
-            slot.section = turn.section
+            directory.section = turn.section
             self._checkpoint()
 
     def _writers(self) -> list[WriterTotals]:
-        return [writer for slot in self._slots for writer in slot.writers()]
+        return [writer for directory in self._directories for writer in directory.writers()]
 
     def _forget(self) -> None:
         """Forget the labels that no living writer uses, and the inherited totals that none continues."""
@@ -248,15 +250,17 @@ class InspectorExporter:
 
     def _look_at_births(self) -> tuple[Published, ...]:
         """Record which series exist now, scraped or not; return the readers' published states."""
-        readers = tuple(shown for slot in self._slots if (shown := slot.shown()) is not None)
+        readers = tuple(shown for directory in self._directories if (shown := directory.shown()) is not None)
         writers = [writer for reader in readers for writer in reader.writers]
-        now, whole = self._ctx.clock.monotonic(), len(readers) == len(self._slots)
+        now, whole = self._ctx.clock.monotonic(), len(readers) == len(self._directories)
         self._births.look(writers, self._labels, self._inherited, now, whole=whole)
         return readers
 
     def _checkpoint(self) -> None:
         """Publish the readers' sections, and the totals of ended writers, which no section holds any more."""
-        sections = {slot.path: slot.section for slot in self._slots if slot.section is not None}
+        sections = {
+            directory.path: directory.section for directory in self._directories if directory.section is not None
+        }
         inherited = msgspec.Raw(msgspec.msgpack.encode(msgspec.structs.replace(self._inherited, since_start={})))
         self._ctx.state.publish(msgspec.msgpack.encode(Checkpoint(sections, inherited)))
 

@@ -126,7 +126,7 @@ class JobLogReader:
             of = LoggedJob(claim.job_id, world_size=MAX_RANKS) if self._everyone else jobs.get(claim.job_id)
             if of is not None:
                 of = of._replace(tasks_are_ranks=of.tasks_are_ranks or claim.has_ranks)
-                self._ctx.guard.attempt("a piece of a log", partial(self._take, text, claim, of, hostnames))
+                self._ctx.failures.attempt("a piece of a log", partial(self._take, text, claim, of, hostnames))
             if time.thread_time() > deadline and not self._everyone:
                 break
         self._bound_collectives()

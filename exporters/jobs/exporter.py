@@ -112,7 +112,7 @@ class JobsExporter(ShownExporter[tuple[ScheduledJob, ...]]):
         self.shown = ()
         if self._mapping is not None:
             write = partial(self._mapping.write, jobs_of_gpus(self._ctx.ranks.snapshot().ranks))
-            await self._thread.call(partial(self._ctx.guard.attempt, "the mapping of GPUs", write))
+            await self._thread.call(partial(self._ctx.failures.attempt, "the mapping of GPUs", write))
         answer = await self._thread.call(lambda: self._sources.look(now))
         if answer is None:
             raise NoData

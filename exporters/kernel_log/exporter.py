@@ -25,7 +25,7 @@ from exporters.kernel_log.classify import Category, KernelEvent, categories, fai
 from exporters.kernel_log.gpu_errors import GpuErrors
 from exporters.kernel_log.lines import MAX_SEQUENCE
 from exporters.kernel_log.mounts import still_failed
-from exporters.kernel_log.reader import EventGroup, KernelLog, Look
+from exporters.kernel_log.reader import EventGroup, KernelLog, LookResult
 
 INTERVAL_SECONDS = 1.0
 MAX_KINDS = 512  # Pairs of category and code. Events of further pairs are counted with an empty code.
@@ -97,7 +97,7 @@ class KernelLogExporter(ShownExporter[bytes]):
         self._is_backlog = True
         await self._thread.call(categories)
         await self._thread.call(gpu_faults.read_table)
-        self._log = KernelLog(Path(self._config.path), self._past.last, ctx.roots, ctx.guard)
+        self._log = KernelLog(Path(self._config.path), self._past.last, ctx.roots, ctx.failures)
         ctx.evidence.offer(self._last_lines)
 
     async def _last_lines(self, _wanted: Wanted) -> Offered:
@@ -141,11 +141,11 @@ class KernelLogExporter(ShownExporter[bytes]):
         self.shown = msgspec.msgpack.encode(self._past)
         self._ctx.state.publish(self.shown)
 
-    async def _look(self) -> Look:
+    async def _look(self) -> LookResult:
         read_only = tuple(self._past.parts.get(READ_ONLY, ()))
         return await self._thread.call(partial(self._log.look, read_only, is_backlog=self._is_backlog))
 
-    def _note(self, look: Look) -> None:
+    def _note(self, look: LookResult) -> None:
         """Count the events of a poll."""
         self._past.lost = saved_sum(self._past.lost, look.lost)
         if look.mounted is not None:
@@ -155,7 +155,7 @@ class KernelLogExporter(ShownExporter[bytes]):
         for group in look.groups:
             seconds = now - monotonic + group.seconds if self._is_backlog else now
             take = partial(self._take, group, seconds, logged)
-            self._ctx.guard.attempt("a kernel event", take, category=group.event.category)
+            self._ctx.failures.attempt("a kernel event", take, category=group.event.category)
         log_events(self._ctx.log, logged)
 
     def _take(self, group: EventGroup, seconds: float, logged: list[tuple[KernelEvent, dict[str, str], int]]) -> None:

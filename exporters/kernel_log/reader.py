@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.sdk.exporter import Guard, Roots
+from agent.sdk.exporter import FailureCounter, Roots
 from agent.sdk.system import sysfs
 from exporters.kernel_log.classify import KernelEvent, categories, classify
 from exporters.kernel_log.lines import DRIVER, KernelLines, KernelRecord, parse_records
@@ -56,7 +56,7 @@ class EventGroup(NamedTuple):
     times: int
 
 
-class Look(NamedTuple):
+class LookResult(NamedTuple):
     """The result of one poll.
 
     ``mounted``: by block device, whether it is mounted read-only; None without such a device or without mountinfo.
@@ -74,11 +74,11 @@ class KernelLog:
     last records that the kernel wrote.
     """
 
-    def __init__(self, path: Path, last: int, roots: Roots, guard: Guard) -> None:
+    def __init__(self, path: Path, last: int, roots: Roots, failures: FailureCounter) -> None:
         self._path = path
         self.last = last
         self._roots = roots
-        self._guard = guard
+        self._failures = failures
         self._fd: int | None = None
         self._newest = -1
         self._ahead: list[tuple[list[KernelRecord], bool]] = []
@@ -86,7 +86,7 @@ class KernelLog:
         self.lost = 0
         self.kept: deque[KernelRecord] = deque(maxlen=LAST_RECORDS)
 
-    def look(self, read_only: Iterable[str], *, is_backlog: bool) -> Look:
+    def look(self, read_only: Iterable[str], *, is_backlog: bool) -> LookResult:
         """Return new events, lost records and the state of mounts. Only records that the kernel wrote are events.
 
         ``read_only``: file systems that were read-only; their mounts are checked. ``is_backlog``: the first poll.
@@ -104,14 +104,14 @@ class KernelLog:
             self.lost += doubtful
             for record in lines:
                 read = partial(self._event, record, processes)
-                event = self._guard.attempt("a kernel record", read, sequence=record.sequence)
+                event = self._failures.attempt("a kernel record", read, sequence=record.sequence)
                 if event is not None:
                     events.append((event, record.seconds))
             if batches[-1][1]:
                 break
         groups = [EventGroup(event, at, is_first_start and newest - at > MAX_AGE_SECONDS, 1) for event, at in events]
         asked, lost, self.lost = tuple(read_only), self.lost, 0
-        return Look(grouped(groups), lost, read_mounted(self._roots, asked) if asked else None)
+        return LookResult(grouped(groups), lost, read_mounted(self._roots, asked) if asked else None)
 
     def catch_up(self) -> None:
         """Read new records, for bundles; the next poll has their events."""

@@ -47,7 +47,7 @@ class ResultTable(msgspec.Struct, frozen=True):
     filled: int = 0
 
 
-class PlacedTable(NamedTuple):
+class NodeTable(NamedTuple):
     """A table with its job and node."""
 
     job_id: str
@@ -92,7 +92,7 @@ def node_of(path: str) -> int | None:
     return None if match is None else int(match[1])
 
 
-def most_complete(tables: Iterable[PlacedTable]) -> list[PlacedTable]:
+def most_complete(tables: Iterable[NodeTable]) -> list[NodeTable]:
     """Return each job's table with the most results; of equal tables the first node's."""
     by_size = sorted(tables, key=lambda placed: (placed.table.filled, -placed.node_rank))
     return list({placed.job_id: placed for placed in by_size}.values())

@@ -15,7 +15,7 @@ from agent.sdk.files import ChangedFiles, FollowedFile, TextFiles, newest
 from exporters.madengine.results import (
     MAX_CSV_BYTES,
     MAX_RESULTS,
-    PlacedTable,
+    NodeTable,
     Results,
     ResultTable,
     as_label,
@@ -107,7 +107,7 @@ class SiteFacts(NamedTuple):
     """The content of all configured files. ``manifests``: models by job."""
 
     results: Results
-    tables: tuple[PlacedTable, ...]
+    tables: tuple[NodeTable, ...]
     manifests: dict[str, tuple[ManifestModel, ...]]
 
 
@@ -135,7 +135,7 @@ class SiteReader:
             if job_id is not None and node_rank is not None:
                 names[file.path], users[file.path] = (job_id, node_rank), file.share.uid
         self._tables.look(users)
-        tables = tuple(PlacedTable(*names[path], table) for path, table in sorted(self._tables.contents.items()))
+        tables = tuple(NodeTable(*names[path], table) for path, table in sorted(self._tables.contents.items()))
         return SiteFacts(dict(list(results.items())[-MAX_RESULTS:]), tables, self._look_at_manifests(job_of))
 
     def _look_at_manifests(self, job_of: JobOf) -> dict[str, tuple[ManifestModel, ...]]:

@@ -13,7 +13,7 @@ import msgspec
 from agent.sdk.exporter import Context, ExporterConfig, NoData, Spec
 from agent.sdk.metrics import Metric
 from agent.sdk.ranks import MarkAnswer, MarkRequest, mark as mark_socket
-from exporters.marks.book import MARK, Mark, MarkBook, render
+from exporters.marks.recent import MARK, Mark, RecentMarks, render
 
 MAX_CONNECTIONS = 8
 """Limit of open connections; at the limit the user with most connections loses the oldest."""
@@ -35,7 +35,7 @@ class MarksExporter:
     """Takes marks over the socket and exports them."""
 
     def __init__(self, _config: MarksConfig) -> None:
-        self._book = MarkBook()
+        self._recent_marks = RecentMarks()
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, int] = {}
         self._asks: Counter[int] = Counter()
@@ -57,7 +57,7 @@ class MarksExporter:
                     self._serve, sock=listener, limit=mark_socket.MAX_REQUEST_BYTES
                 )
         self._asks.clear()
-        self._book.expire(self._ctx.clock.monotonic())
+        self._recent_marks.expire(self._ctx.clock.monotonic())
 
     def _listener(self) -> socket.socket:
         """Return the socket, open to every user: the kernel identifies the user. Blocking."""
@@ -110,7 +110,7 @@ class MarksExporter:
         except msgspec.MsgspecError as error:
             return str(error)
         clock = self._ctx.clock
-        refused = self._book.add(request, uid, self._owners(), clock.monotonic(), clock.time())
+        refused = self._recent_marks.add(request, uid, self._owners(), clock.monotonic(), clock.time())
         message = "a mark was refused: {why}" if refused else "a mark was set"
         self._ctx.log.info(message, job_id=request.job_id, uid=uid, why=refused)
         return refused
@@ -126,7 +126,7 @@ class MarksExporter:
 
     def snapshot(self) -> dict[Mark, float]:
         """Return the marks, and when each was set."""
-        return self._book.marks()
+        return self._recent_marks.marks()
 
     def families(self, snapshot: dict[Mark, float]) -> Iterable[Metric]:
         """Render; pure."""

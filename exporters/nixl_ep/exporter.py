@@ -131,7 +131,7 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
         nodes = {job_id: place_in(text, hostname=self.ctx.hostname) for job_id, text in nodes_of(ranks).items()}
         texts.claim = partial(is_ours, {job_id: index for job_id, index in nodes.items() if index is not None})
         lines = texts.turn(ranks)
-        self.ctx.guard.attempt("plans of NIXL-EP", partial(self._read_plans, texts, ranks))
+        self.ctx.failures.attempt("plans of NIXL-EP", partial(self._read_plans, texts, ranks))
         self._full = frozenset(job_id for job_id, run in self.saved.runs.items() if run.is_full())
         self.keep(lines, ranks)
         self._planned = frozenset(

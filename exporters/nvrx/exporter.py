@@ -119,7 +119,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         for job_id, uid, facts in live_ranks(views):
             if MARKS & (facts.environment or {}).keys() and job_id not in jobs:
                 look = partial(launcher_above, proc, facts.key, uid)
-                jobs[job_id] = self.ctx.guard.attempt("a launcher", look, job_id=job_id)
+                jobs[job_id] = self.ctx.failures.attempt("a launcher", look, job_id=job_id)
         return {job_id: launcher for job_id, launcher in jobs.items() if launcher is not None}
 
     async def _look_at_cycles(self, ranks: RankSnapshot, named: Mapping[str, CycleRequest]) -> None:

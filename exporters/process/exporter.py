@@ -13,7 +13,7 @@ from exporters.process.foreign import FOREIGN, GpuUsers, Shown, render as render
 from exporters.process.scan import Scanner, ScanRequest, ScanResult
 from exporters.process.usage import families as usage_families
 from exporters.process.usage.groups import JobTotals
-from exporters.process.usage.look import Usages, unavailable
+from exporters.process.usage.reader import Usages, unavailable
 from exporters.process.usage.totals import GroupTotals, RankUsage
 from exporters.process.users import UserNames
 
@@ -89,7 +89,7 @@ class ProcessExporter:
         """Scan /proc once; NoData when it is not mounted (otherwise it shows at least this process)."""
         if self._scanner is None:
             try:
-                self._scanner = await self._thread.call(lambda: Scanner(self._ctx.roots, self._ctx.guard))
+                self._scanner = await self._thread.call(lambda: Scanner(self._ctx.roots, self._ctx.failures))
             except FileNotFoundError:
                 raise NoData from None
             for text in await self._thread.call(lambda: unavailable(self._proc, self._ctx.roots)):
@@ -142,7 +142,7 @@ class ProcessExporter:
     ) -> tuple[ScanResult, dict[ProcessKey, int | OSError | None]]:
         """Scan once, and open pidfds of running processes not yet ``watched`` (blocking; on the scanner's thread)."""
         scanned = scanner.look(request)
-        return scanned, {key: open_pidfd(self._proc, key) for key in scanned.standing if key not in watched}
+        return scanned, {key: open_pidfd(self._proc, key) for key in scanned.observed if key not in watched}
 
     def _apply(self, scanned: ScanResult, pidfds: dict[ProcessKey, int | OSError | None]) -> None:
         if self._drained:  # the scan hung until after the drain: the next exporter has its own pidfds
@@ -168,8 +168,10 @@ class ProcessExporter:
             )
         running = ranks.snapshot().running
         self._exits.watch(pidfds, running)
-        for key, standing in scanned.standing.items():
-            ranks.observe_state(key, standing.state, standing.blocked_since, standing.kill_pending, standing.finalized)
+        for key, observation in scanned.observed.items():
+            ranks.observe_state(
+                key, observation.state, observation.blocked_since, observation.kill_pending, observation.finalized
+            )
         for writer_key, key in scanned.links:
             ranks.link(writer_key, key)
         for key in scanned.gone:
@@ -177,7 +179,7 @@ class ProcessExporter:
                 self._exits.note_exit(key)
         self._note_usages(scanned.usages)
         self._log_named()
-        self._exits.note_counts({key: standing.oom for key, standing in scanned.standing.items()})
+        self._exits.note_counts({key: observation.oom for key, observation in scanned.observed.items()})
 
     def _note_usages(self, usages: Usages | None) -> None:
         """Store the ranks' usage, if this scan measured it; a process's groups count once it has a label."""

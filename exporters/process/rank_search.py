@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.sdk.exporter import Guard
+from agent.sdk.exporter import FailureCounter
 from agent.sdk.ranks import ProcessKey, WriterKey, is_record_file
 from agent.sdk.system import ProcFS, Stat
 
@@ -98,9 +98,9 @@ class _Seen(msgspec.Struct):
 class RankSearch:
     """Remembers the result for each process, and examines a process again only when it may have changed."""
 
-    def __init__(self, proc: ProcFS, guard: Guard) -> None:
+    def __init__(self, proc: ProcFS, failures: FailureCounter) -> None:
         self._proc = proc
-        self._guard = guard
+        self._failures = failures
         self._seen: dict[int, _Seen] = {}
 
     def stats(
@@ -118,7 +118,7 @@ class RankSearch:
             if self._proc.is_in_exec(pid):
                 unread.add(pid)
                 continue
-            read = self._guard.attempt("a process", partial(self._stat, pid), pid=pid)
+            read = self._failures.attempt("a process", partial(self._stat, pid), pid=pid)
             if read is None:
                 unread.add(pid)
             if read is None or (stat := read[0]) is None:
@@ -181,7 +181,7 @@ class RankSearch:
         for writer_key, uid in writer_keys.items():
             files.setdefault(writer_key.pid, {})[writer_key.device, writer_key.inode] = uid
         for stat, seen in candidates:
-            self._guard.attempt("a process", partial(self._inspect, stat, seen, now, files), pid=stat.pid)
+            self._failures.attempt("a process", partial(self._inspect, stat, seen, now, files), pid=stat.pid)
         # Only when all were examined: a child may come before its parent.
         reasons = [(stat.key, self._evidence(seen, ranks)) for stat, seen in candidates]
         return [(key, reason) for key, reason in reasons if reason]
@@ -240,7 +240,7 @@ class RankSearch:
         for pid, seen in self._seen.items():
             if seen.is_unread and not seen.is_blocked and time.thread_time() < deadline:
                 seen.is_unread = False
-                environment = self._guard.attempt("a process", partial(self._proc.environment, pid), pid=pid)
+                environment = self._failures.attempt("a process", partial(self._proc.environment, pid), pid=pid)
                 seen.claim = claim_of(environment or {})
 
     def _inherits(self, seen: _Seen) -> bool:

@@ -8,15 +8,15 @@ from operator import itemgetter
 
 import msgspec
 
-from agent.sdk.exporter import Guard, Roots
+from agent.sdk.exporter import FailureCounter, Roots
 from agent.sdk.files import in_turns
 from agent.sdk.ranks import Owner, ProcessFacts, ProcessKey, WriterKey, is_record_file
 from agent.sdk.system import OpenFile, ProcFS, Stat
 from exporters.process.cgroups import OomKills, memory_files, oom_kills, oomd_kills, unified_groups
+from exporters.process.observation import THREADS_SECONDS, KnownRank, ProcessObservation, observe
 from exporters.process.ownership import OwnerSearch
 from exporters.process.rank_search import RankSearch
-from exporters.process.standing import THREADS_SECONDS, KnownRank, ProcessStanding, standing
-from exporters.process.usage.look import SeenRank, UsageLook, Usages
+from exporters.process.usage.reader import SeenRank, UsageReader, Usages
 
 MAX_NEW = 256  # New rank processes of one scan, users in turn; the others follow in the next scan
 
@@ -47,7 +47,7 @@ class ScanResult(msgspec.Struct, frozen=True):
 
     new: tuple[ProcessFacts, ...]
     restored: tuple[ProcessFacts, ...]
-    standing: dict[ProcessKey, ProcessStanding]
+    observed: dict[ProcessKey, ProcessObservation]
     gone: tuple[ProcessKey, ...]
     links: tuple[tuple[WriterKey, ProcessKey], ...]
     held: dict[tuple[int, int], str]
@@ -63,15 +63,15 @@ class Scanner:
     Cost on a quiet node: one directory listing, one stat line per young process, and a handful of files per rank.
     """
 
-    def __init__(self, roots: Roots, guard: Guard) -> None:
-        self._guard = guard
+    def __init__(self, roots: Roots, failures: FailureCounter) -> None:
+        self._failures = failures
         self._proc = ProcFS(roots.proc)
         self._sys = roots.sys
         self._boot_seconds: float | None = self._proc.boot_seconds()  # raises where there is no /proc
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
-        self._search = RankSearch(self._proc, guard)
+        self._search = RankSearch(self._proc, failures)
         self._owners = OwnerSearch(roots, self._proc)
-        self._usage = UsageLook(self._proc, roots.sys, guard)
+        self._usage = UsageReader(self._proc, roots.sys, failures)
         self._threads_at = float("-inf")
         self._searched: Counter[int | None] = Counter()
         self._threads: dict[ProcessKey, SeenRank] = {}
@@ -94,14 +94,14 @@ class Scanner:
         self._make_listing_due(writer_keys, running)
         is_due = now - self._threads_at >= THREADS_SECONDS
         self._threads = {}
-        standings = self._standings([stats[key.pid] for key in running], now, threads_are_due=is_due)
+        observed = self._observe_all([stats[key.pid] for key in running], now, threads_are_due=is_due)
         return ScanResult(
             new=tuple(new),
             restored=tuple(self._restored),
-            standing=standings,
+            observed=observed,
             gone=tuple(gone),
-            links=self._links(writer_keys, list(standings)),
-            held=held_files(self._proc, {key: self._ranks[key].logs.values() for key in standings}),
+            links=self._links(writer_keys, list(observed)),
+            held=held_files(self._proc, {key: self._ranks[key].logs.values() for key in observed}),
             processes=self._search.count(),
             unreadable=sum(facts.environment is None for facts in new),
             without_nccl=without_nccl,
@@ -120,7 +120,9 @@ class Scanner:
         if len(proven) > MAX_NEW:  # no user delays others
             proven = in_turns(proven, lambda candidate: self._uid(candidate[0]), MAX_NEW)
         facts = [
-            self._guard.attempt("a process", partial(self._read_facts, key, evidence, request.variables), pid=key.pid)
+            self._failures.attempt(
+                "a process", partial(self._read_facts, key, evidence, request.variables), pid=key.pid
+            )
             for key, evidence in proven
         ]
         return [rank for rank in facts if rank is not None], 0 if request.without_nccl else len(without)
@@ -177,19 +179,21 @@ class Scanner:
         oomd = tuple((directory, count) for directory, count in kills_by_group if count is not None)
         return KnownRank(namespace_pid, uid, oom_files=files, oom_kills=kills, oom_kills_before=kills, oomd=oomd)
 
-    def _standings(self, stats: list[Stat], now: float, *, threads_are_due: bool) -> dict[ProcessKey, ProcessStanding]:
+    def _observe_all(
+        self, stats: list[Stat], now: float, *, threads_are_due: bool
+    ) -> dict[ProcessKey, ProcessObservation]:
         kills: dict[str, OomKills | None] = {}
         self._searched.clear()
-        standings = {}
+        observed = {}
         for stat in stats:
-            work = partial(self._standing, stat, now, kills, threads_are_due=threads_are_due)
-            if (process_standing := self._guard.attempt("a process", work, pid=stat.pid)) is not None:
-                standings[stat.key] = process_standing
-        return standings
+            work = partial(self._observe, stat, now, kills, threads_are_due=threads_are_due)
+            if (observation := self._failures.attempt("a process", work, pid=stat.pid)) is not None:
+                observed[stat.key] = observation
+        return observed
 
-    def _standing(
+    def _observe(
         self, stat: Stat, now: float, kills: dict[str, OomKills | None], *, threads_are_due: bool
-    ) -> ProcessStanding:
+    ) -> ProcessObservation:
         """Return the state of one rank process; ``kills``: counts of OOM kills read in this scan, by file."""
         if stat.key not in self._ranks:  # known from before a restart of the agent
             self._restored.append(self._read_facts(stat.key, ""))
@@ -202,7 +206,7 @@ class Scanner:
         if threads is not None and threads_are_due:
             self._threads[stat.key] = SeenRank(stat, threads)
         counts = tuple(kills[file] for file in rank.oom_files)
-        return standing(self._proc, rank, stat, now, counts, threads, self._searched)
+        return observe(self._proc, rank, stat, now, counts, threads, self._searched)
 
     def _links(
         self, writer_keys: Mapping[WriterKey, int | None], running: list[ProcessKey]

@@ -20,7 +20,7 @@ from agent.ranks.health import HealthSnapshot, counted_checks
 from agent.ranks.snapshot import RankSnapshot
 from agent.sdk.hardware import FaultSeen, Told, gpu_families, gpu_faults
 from agent.sdk.metrics import Family, Metric
-from exporters.flight_recorder import book as flight_recorder
+from exporters.flight_recorder import registry as flight_recorder
 from exporters.inspector_prom import families as inspector_prom
 from exporters.job_log import families as job_log
 from exporters.madengine import families as madengine

@@ -9,8 +9,8 @@ from flight_dumps import recorded
 from rules import DEPLOY, promtools, run_promtool, why_no_promtool, write_case
 
 from agent.sdk.ranks import RankLabel
-from exporters.flight_recorder.book import FlightSnapshot, ShownDump, render
 from exporters.flight_recorder.dump import read_dump
+from exporters.flight_recorder.registry import FlightSnapshot, ShownDump, render
 
 RULES = DEPLOY / "rules/hangs.yml"
 PER_NODE = 8

@@ -22,7 +22,7 @@ from neighbours import RIGHTS, as_user
 from nodes import wait_until
 from slow_files import slow_file
 
-from exporters.process.standing import THREADS_SECONDS
+from exporters.process.observation import THREADS_SECONDS
 
 LOOKS_SECONDS = 2 * THREADS_SECONDS + 3.0
 """Two looks, and the delay of a busy machine."""

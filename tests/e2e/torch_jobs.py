@@ -24,7 +24,7 @@ from agent.page.document import read
 TORCHRUN = ROOT / ".cache/torch/bin/torchrun"
 PROGRAMS = Path(__file__).parent / "torchrun"
 HERE = "127.0.0.1"
-LEAVE_SECONDS = 60.0
+LEAVE_SECONDS = 240.0
 needs_torch = [
     full,
     pytest.mark.skipif(not TORCHRUN.exists(), reason="no PyTorch in .cache: scripts/test --full installs it"),

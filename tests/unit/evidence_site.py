@@ -13,7 +13,7 @@ from rank_table import KILLED, RankTable, environment
 from agent.evidence import folder
 from agent.evidence.summary import Summary
 from agent.ranks.rank.facts import ProcessFacts
-from agent.sdk.evidence import EvidenceBoard
+from agent.sdk.evidence import EvidenceRegistry
 from agent.sdk.exporter import Roots
 from agent.sdk.ranks import ProcessKey
 from exporters.evidence import EvidenceConfig, EvidenceExporter
@@ -28,7 +28,7 @@ class Site:
     def __init__(self, root: Path, **settings: float) -> None:
         self.clock = FakeClock()
         self.ranks = RankTable(self.clock, "here", settle_at_once=True)
-        self.board = EvidenceBoard()
+        self.registry = EvidenceRegistry()
         self.folder = root / "state" / "evidence"
         self.folder.parent.mkdir(parents=True)
         command = [sys.executable, "-S", "-c", "import time; time.sleep(600)", f"--password={TOLD}"]
@@ -39,7 +39,7 @@ class Site:
 
     async def start(self) -> None:
         """Start the exporter and then the ranks, because the exporter must register its variables first."""
-        context = lent("evidence", self.clock, ranks=self.ranks, evidence=self.board.of("evidence"), roots=Roots())
+        context = lent("evidence", self.clock, ranks=self.ranks, evidence=self.registry.of("evidence"), roots=Roots())
         await self.exporter.start(context)
         for rank, key in enumerate(self.keys):
             known = {**environment(rank, RANKS, "7"), "NCCL_ALGO": "Ring", "AWS_SECRET_ACCESS_KEY": TOLD}

@@ -7,7 +7,7 @@ from fake_clock import FakeClock
 
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.record_files import Ownership
-from exporters.inspector.reading.turn import Published, Turn
+from exporters.inspector.reading.turn import Published, TurnResult
 
 EVERYONE = Ownership(everyone=True)
 
@@ -18,14 +18,14 @@ def make(root: Path, clock: FakeClock | None = None, restored: bytes | None = No
     return DirectoryReader(root, clock or FakeClock(), lambda *_: True, restored=restored, **more)
 
 
-def all_of(reader: DirectoryReader, ownership: Ownership = EVERYONE) -> Turn:
+def all_of(reader: DirectoryReader, ownership: Ownership = EVERYONE) -> TurnResult:
     """Let the reader run until no bytes wait; return the result of a last turn."""
     while reader.turn(ownership).waiting:
         pass
     return reader.turn(ownership, last=True)
 
 
-def published(turn: Turn) -> Published:
+def published(turn: TurnResult) -> Published:
     """Return the results that a turn published."""
     assert turn.published is not None
     return turn.published

@@ -11,8 +11,8 @@ from typing import Any
 from rank_table import RankTable
 
 from agent.core import series_budget
-from agent.core.log import Guard
-from agent.evidence.board import EvidenceBoard
+from agent.core.log import FailureCounter
+from agent.evidence.registry import EvidenceRegistry
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, Entry, HealthLedger
 from agent.helper.client import Helpers
@@ -72,8 +72,8 @@ def lent(name: str, clock: Clock, root: Path | None = None, **changed: Any) -> C
         "roots": Roots() if root is None else Roots(root / "proc", root / "sys", root / "run"), "clock": clock,
         "hostname": "here", "ranks": RankTable(clock, "here"), "state": StateSection(name, None), "admit": Admission(),
         "thread": OwnThread, "helper": Helpers(clock).lend, "checks": HealthLedger(clock).of(name),
-        "hardware": Hardware(), "evidence": EvidenceBoard().of(name), "exits": ExitFacts().of(name),
-        "log": Logger(name), "guard": Guard(Logger(name)),
+        "hardware": Hardware(), "evidence": EvidenceRegistry().of(name), "exits": ExitFacts().of(name),
+        "log": Logger(name), "failures": FailureCounter(Logger(name)),
     }  # fmt: skip
     given = fields | changed
     lent = {"hardware": given["hardware"].of(name), "ranks": given["ranks"]}

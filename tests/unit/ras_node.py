@@ -34,16 +34,16 @@ def report(
 ) -> bytes:
     """Return a report of one communicator whose last ranks are missing; ``launched``: launches of the other ranks."""
     counts = {} if launched is None else {"collective_counts": {"AllReduce": launched}}
-    places = [
+    locations = [
         {"rank": rank, "host": "10.0.0.1", "pid": pids[rank % len(pids)], "nvml_dev": rank, **counts}
         for rank in range(size)
     ]
     communicator = {
         "hash": f"{hash_number:#x}",
         "size": size,
-        "ranks": places[: size - missing],
+        "ranks": locations[: size - missing],
         "missing_ranks": [
-            {**spot, "status": {"unresponsive": True, "considered_dead": False}} for spot in places[size - missing :]
+            {**spot, "status": {"unresponsive": True, "considered_dead": False}} for spot in locations[size - missing :]
         ],
     }
     whole = {"nccl_version": "2.30.7", "communicators": [communicator], "ras": {"timeouts_count": 0}}

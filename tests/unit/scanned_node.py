@@ -6,7 +6,7 @@ from typing import Any
 from proc_tree import ProcTree
 
 from agent.ranks.rank.environment import KEPT_VARIABLES
-from agent.sdk.exporter import Guard, Logger, Roots
+from agent.sdk.exporter import FailureCounter, Logger, Roots
 from agent.sdk.ranks import ProcessKey, WriterKey
 from exporters.process.scan import Scanner, ScanRequest, ScanResult
 
@@ -25,9 +25,9 @@ class Node:
         self.file_uid: int | None = None
         self.variables = KEPT_VARIABLES
         self.without_nccl = False
-        self.guard = Guard(Logger("process"))
+        self.failures = FailureCounter(Logger("process"))
         self.roots = Roots(proc=self.proc.root, sys=self.sys)
-        self.scanner = Scanner(self.roots, self.guard)
+        self.scanner = Scanner(self.roots, self.failures)
 
     def add_rank(self, pid: int, **state: Any) -> None:
         """Add or change a process with a thread of NCCL's."""

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
-from test_liveness_book import Job
+from test_liveness_registry import Job
 
 from agent.app import boot_file
 from agent.app.boot_file import NAME, BootFile

@@ -119,7 +119,7 @@ async def test_who_cannot_tell_of_stalls_costs_no_death_its_bundle(site: Site) -
     def broken() -> Mapping[str, float]:
         raise KeyError("comm")
 
-    site.board.of("ras").tell_stalls(broken)
+    site.registry.of("ras").tell_stalls(broken)
     await site.start_and_kill(1)
     assert [entry.trigger for entry in await site.summaries()] == ["dead"]
 

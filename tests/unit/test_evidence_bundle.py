@@ -11,7 +11,7 @@ import pytest
 from agent.cli import own_agent
 from agent.cli.evidence import listed, main, shown
 from agent.evidence import folder
-from agent.evidence.board import EvidenceBoard
+from agent.evidence.registry import EvidenceRegistry
 from agent.evidence.summary import Event, Part, RankAtTime, Summary, Word
 from agent.page.document import Configuration, JobView, NodeDocument
 from exporters.evidence import bundle
@@ -73,7 +73,7 @@ def test_without_a_place_nothing_is_removed_or_written(tmp_path: Path) -> None:
     jobs = [str(number) for number in range(4)]
     for job in jobs:
         write(tmp_path, bundle_name(job, 1.7e9, "n1"), {}, summary(job, user=job), 1, jobs)
-    with pytest.raises(bundle.NoPlaceError, match="4 users"):
+    with pytest.raises(bundle.FolderFullError, match="4 users"):
         write(tmp_path, bundle_name("4", 1.7e9, "n1"), {}, summary("4", user="4"), 1, jobs)
     assert sorted(name[0] for name in folder.bundles(tmp_path)) == jobs
     write(tmp_path, bundle_name("4", 1.7e9, "n1"), {}, summary("4", user="4"), 1, jobs[1:])
@@ -187,13 +187,13 @@ async def test_who_ends_gives_no_files() -> None:
     async def files(name: str) -> bytes | None:
         return b"packed" if name == "bundle" else None
 
-    board = EvidenceBoard()
-    offers = board.of("evidence")
-    assert await board.file("bundle") is None
+    registry = EvidenceRegistry()
+    offers = registry.of("evidence")
+    assert await registry.file("bundle") is None
     offers.serve(files)
-    assert (await board.file("bundle"), await board.file("other")) == (b"packed", None)
+    assert (await registry.file("bundle"), await registry.file("other")) == (b"packed", None)
     offers.close()
-    assert await board.file("bundle") is None
+    assert await registry.file("bundle") is None
 
 
 def test_times_stay_in_order() -> None:

@@ -97,7 +97,7 @@ async def test_a_part_that_hangs_or_fails_costs_itself(site: Site) -> None:
         return Offered({"report.json": b"{}"}, words, [Event(1.0, "0", "was missed", "ras")])
 
     for name, make in (("slow", hangs), ("odd", fails), ("ras", works)):
-        site.board.of(name).offer(make)
+        site.registry.of(name).offer(make)
     await site.start_and_kill(1)
     [summary] = await site.summaries()
     parts = {part.name: part.failed for part in summary.parts}
@@ -148,7 +148,7 @@ async def test_a_requested_bundle_holds_back_none_after_a_restart(site: Site) ->
 
 @pytest.mark.parametrize(("error", "failures"), [
     (OSError(28, "No space left on device"), {"bundle": 1}),
-    (module.bundle.NoPlaceError("other users' bundles of open pages"), {"bundle": 0, "places": 1}),
+    (module.bundle.FolderFullError("other users' bundles of open pages"), {"bundle": 0, "places": 1}),
 ])  # fmt: skip
 async def test_a_bundle_that_cannot_be_written_is_counted(
     site: Site, monkeypatch: pytest.MonkeyPatch, error: Exception, failures: dict[str, int]

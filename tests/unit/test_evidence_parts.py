@@ -25,7 +25,7 @@ from agent.sdk.evidence import Wanted
 from agent.sdk.exporter import OwnThread
 from agent.sdk.files import FollowedFile
 from agent.sdk.ranks import UNKNOWN_RANK, ProcessKey, WriterKey
-from exporters.inspector.reading import slot
+from exporters.inspector.reading import watched_directory
 from exporters.inspector.reading.last_lines import (
     BLAMED_SHARE,
     MAX_FILES,
@@ -151,16 +151,16 @@ class Reader:
 
 async def test_a_directory_that_hangs_costs_its_own_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """If one directory hangs, the part has the files of the others and names the hanging one."""
-    monkeypatch.setattr(slot, "ENDS_SECONDS", 0.1)
+    monkeypatch.setattr(watched_directory, "ENDS_SECONDS", 0.1)
     readers = [Reader("/lustre", None), Reader("/local", LINE)]
     try:
-        result, unread = await slot.last_lines(readers, {(1, 2): "0"})  # type: ignore[arg-type]  # stand for slots
+        result, unread = await watched_directory.last_lines(readers, {(1, 2): "0"})  # type: ignore[arg-type]  # stand for slots
     finally:
         readers[0].gate.set()
     part = offered(result, {}, unread)
     assert part.files == {"rank-0.jsonl": LINE, "unread.txt": b"/lustre does not answer\n"}
     assert [word.says for word in part.words] == ["last completed AllReduce no. 812, 8388608 bytes, in world"]
-    assert await slot.last_lines([], {}) == ({}, [])
+    assert await watched_directory.last_lines([], {}) == ({}, [])
 
 
 def test_the_part_names_ranks_of_the_job_alone() -> None:

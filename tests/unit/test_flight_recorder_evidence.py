@@ -11,8 +11,8 @@ import pytest
 from flight_dumps import dump, entry, pickled, recorded
 
 from agent.sdk.ranks import RankLabel
-from exporters.flight_recorder.book import APART_SECONDS, FILE, MAX_WORDS, OF_ALL, ShownDump, part
 from exporters.flight_recorder.dump import read_dump
+from exporters.flight_recorder.registry import APART_SECONDS, FILE, MAX_WORDS, OF_ALL, ShownDump, part
 
 DEPLOY = Path(__file__).parents[2] / "deploy/prometheus"
 WRITTEN = 1000.0

@@ -96,6 +96,6 @@ def test_a_mapping_that_fails_costs_itself(directory: Path, tmp_path: Path) -> N
         exporter = JobsExporter(JobsConfig(write_dcgm_mapping=str(directory)))
         await exporter.start(ctx)
         await exporter.update()
-        return len(exporter.snapshot()), ctx.guard.skipped
+        return len(exporter.snapshot()), ctx.failures.skipped
 
     assert asyncio.run(run()) == (1, 1)

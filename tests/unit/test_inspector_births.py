@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 from inspector_records import append, line
+from test_inspector_directories import OTHER_SERIES, two_directories, write
 from test_inspector_exporter import OPERATIONS, SERIES, Bench, shown, writer
 from test_inspector_formats import p2p
-from test_inspector_slots import OTHER_SERIES, two_directories, write
 
 from agent.sdk.ranks import RankLabel
-from exporters.inspector.reading.slot import STALE_SECONDS
+from exporters.inspector.reading.watched_directory import STALE_SECONDS
 from exporters.inspector.totals.inheritance import BIRTH_SECONDS, Births, Inheritance, Kind, RankTally
 from exporters.inspector.totals.losses import Tally
 
@@ -108,12 +108,12 @@ def test_withheld_series(tmp_path: Path) -> None:
     append(next(directories[0].iterdir()), line(0, id="0xbee"))
     new = ("job", "1", "bee", "AllReduce", "8192")
     assert bench.scrape()[OPERATIONS] == {SERIES: 1, new: 0, OTHER_SERIES: 1}
-    slot = bench.exporter._slots[0]
-    slot.failed = True
+    directory = bench.exporter._directories[0]
+    directory.failed = True
     bench.exporter._look_at_births()
     bench.clock.advance(STALE_SECONDS + BIRTH_SECONDS)
     assert shown(bench.exporter.snapshot())[OPERATIONS] == {OTHER_SERIES: 1}
-    slot.failed = False
+    directory.failed = False
     assert bench.scrape()[OPERATIONS] == {SERIES: 1, new: 0, OTHER_SERIES: 1}
     assert bench.scrape(BIRTH_SECONDS)[OPERATIONS] == {SERIES: 1, new: 1, OTHER_SERIES: 1}
     bench.drain()

@@ -21,7 +21,7 @@ from exporters.inspector.format.records import MAX_TOTAL, InspectorRecord, Resul
 from exporters.inspector.reading import reader as module
 from exporters.inspector.reading.turn import Section
 from exporters.inspector.totals.inheritance import Inheritance
-from exporters.inspector.totals.losses import COLLECTIVE_RING, LossBook, SavedLosses, Sequence, Tally
+from exporters.inspector.totals.losses import COLLECTIVE_RING, SavedLosses, Sequence, Tally, WriterLosses
 
 GOOD_PID, BAD_PID = 7, 13
 GOOD_LINES = 5
@@ -206,7 +206,7 @@ def test_no_damage_of_the_checkpoint_lasts(saved: tuple[Path, Any], data: st.Dat
 
 
 def test_a_rank_outside_its_communicator_is_not_waited_for(saved: tuple[Path, Any]) -> None:
-    """A damaged board with the right number of members, one of them invalid, fails no turn."""
+    """Damaged pending operations with the right number of members, one of them invalid, fails no turn."""
     root, plain = saved
     damaged = changed(plain, ("waiting", 0, 1, 0, 0), 9)
     turn = all_of(make(root, restored=msgspec.msgpack.encode(damaged)))
@@ -230,8 +230,8 @@ def test_every_number_of_the_checkpoint_is_bounded(kind: type) -> None:
 def test_gaps_of_several_collectives_stop_together() -> None:
     """The gaps of one ring, summed over its collectives, stay a number that the checkpoint accepts."""
     sequences = {("c", 0, name): Sequence(0, missing=MAX_TOTAL) for name in ("AllReduce", "Broadcast")}
-    book = LossBook(sequences, from_start=True, saved=SavedLosses())
-    book.note_dropped(("c", 0, COLLECTIVE_RING), 1)
-    assert book.tallies()["c", 0, Tally.MISSING_OTHERWISE] == MAX_TOTAL
-    saved = msgspec.msgpack.encode(book.save())
-    assert msgspec.msgpack.decode(saved, type=SavedLosses) == book.save()
+    losses = WriterLosses(sequences, from_start=True, saved=SavedLosses())
+    losses.note_dropped(("c", 0, COLLECTIVE_RING), 1)
+    assert losses.tallies()["c", 0, Tally.MISSING_OTHERWISE] == MAX_TOTAL
+    saved = msgspec.msgpack.encode(losses.save())
+    assert msgspec.msgpack.decode(saved, type=SavedLosses) == losses.save()

@@ -109,7 +109,7 @@ class Bench:
     def settle(self) -> None:
         """Update until every reader has finished a turn that began during this call."""
         self.look()
-        running = [slot.running for slot in self.exporter._slots if slot.running is not None]
+        running = [directory.running for directory in self.exporter._directories if directory.running is not None]
         if running:
             self._run(self._wait(running))
 
@@ -123,8 +123,8 @@ class Bench:
 
     async def _wait(self, tasks: list[Any]) -> None:
         await asyncio.wait(tasks)
-        for slot in self.exporter._slots:
-            self.exporter._collect(slot)
+        for directory in self.exporter._directories:
+            self.exporter._collect(directory)
 
     def _run(self, work: Any) -> None:
         """Run on the loop, and fail if the work blocks."""
@@ -239,7 +239,7 @@ def test_hung_directory_harms_only_itself(tmp_path: Path, monkeypatch: pytest.Mo
     bench.settle()
     assert len((bench.look())[OPERATIONS]) == 2
     bench.settle()
-    reader = bench.exporter._slots[1].reader
+    reader = bench.exporter._directories[1].reader
     turn, release = reader.turn, threading.Event()
 
     def hang(*arguments: Any, **options: Any) -> Any:
@@ -266,7 +266,7 @@ def test_poll_interval(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.exporter = InspectorExporter(InspectorConfig(paths=[str(tmp_path)], poll_interval_seconds=1.0))
     bench.start()
-    turns, reader = 0, bench.exporter._slots[0].reader
+    turns, reader = 0, bench.exporter._directories[0].reader
     turn = reader.turn
 
     def counted(*arguments: Any, **options: Any) -> Any:

@@ -14,9 +14,9 @@ from exporters.inspector.totals.matching import (
     MAX_OPEN_ALONE,
     SLACK,
     Arrivals,
-    BoardMember,
     Credit,
     Matching,
+    PendingMember,
     judge,
 )
 
@@ -46,7 +46,7 @@ def join(
     comm: str = "abc",
     writer_key: WriterKey | None = None,
     uid: int = 1000,
-) -> BoardMember:
+) -> PendingMember:
     """Add one rank to a communicator."""
     writer_key = writer_key or WRITER_KEYS[rank]
     key = SeriesKey(comm, rank, "AllReduce", "8192")
@@ -55,12 +55,12 @@ def join(
     return member
 
 
-def note(member: BoardMember, operations: dict[int, int]) -> None:
+def note(member: PendingMember, operations: dict[int, int]) -> None:
     """Record operations, as durations by number."""
     member.note(list(operations), max(operations), list(operations.values()))
 
 
-def pair() -> tuple[Matching, Totals, list[BoardMember]]:
+def pair() -> tuple[Matching, Totals, list[PendingMember]]:
     """Return a communicator of two ranks."""
     matching, totals = Matching(), Totals()
     return matching, totals, [join(matching, totals, rank, 2) for rank in range(2)]
@@ -202,16 +202,16 @@ def test_members_made_up_by_one_user_leave_others_theirs(monkeypatch: pytest.Mon
     mine = matching.join(WRITER_KEYS[1], keys[19], 2, lambda _: None, ("victim",))
     assert mine is not None
     assert matching.join(WRITER_KEYS[0], keys[19], 2, lambda _: None, ("crowd",)) is None
-    assert mine.board is not None
+    assert mine.pending is not None
     assert matching.room.refused == 8
 
 
 def test_who_lets_most_operations_wait_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the limit the user with the most waiting operations loses some, even if they are on many small boards."""
+    """At the limit the user with the most waiting operations loses some, even if in many small communicators."""
     monkeypatch.setattr(module, "MAX_OPEN_IN_ALL", 12)
     matching = Matching()
 
-    def join(writer: int, comm: int, user: str) -> BoardMember:
+    def join(writer: int, comm: int, user: str) -> PendingMember:
         key = SeriesKey(f"{comm}", 0, "AllReduce", "8192")
         member = matching.join(WRITER_KEYS[writer], key, 2, lambda _: None, (user, "/"))
         assert member is not None
@@ -237,7 +237,7 @@ def test_another_users_file_in_a_communicators_name_changes_nothing() -> None:
     assert WRITER_KEYS[9] not in totals.of
     again = Matching()
     again.restore(matching.save(), totals.credit_of)
-    assert {board.kind.uid for board in again.save()} <= {1000, 1001}
+    assert {pending.kind.uid for pending in again.save()} <= {1000, 1001}
 
 
 def test_a_writer_that_is_let_go_leaves_nothing_uncounted() -> None:
@@ -266,7 +266,7 @@ def writer(pid: int) -> WriterKey:
 
 
 def test_after_a_restart_who_lets_most_wait_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Restored boards still belong to their users, so another user's small board is not cut first."""
+    """Restored operations still belong to their users, so another user's few operations are not dropped first."""
     monkeypatch.setattr(matching, "MAX_OPEN_IN_ALL", 100)
     before = Matching()
     greedy = before.join(writer(1), kind_of(0, "m"), 2, lambda _: None, (1001, "/m"), 1001)
@@ -286,8 +286,8 @@ def test_after_a_restart_who_lets_most_wait_gives_way(monkeypatch: pytest.Monkey
 def test_after_a_restart_a_user_holds_what_he_held() -> None:
     """Restored members count against their user's share."""
 
-    def enter(boards: Matching, number: int) -> BoardMember | None:
-        return boards.join(writer(number), kind_of(0, f"c{number}"), 2, lambda _: None, (1, "/m"), 1)
+    def enter(all_pending: Matching, number: int) -> PendingMember | None:
+        return all_pending.join(writer(number), kind_of(0, f"c{number}"), 2, lambda _: None, (1, "/m"), 1)
 
     before, after, granted = Matching(), Matching(), 0
     while (member := enter(before, granted)) is not None:

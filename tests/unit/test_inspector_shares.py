@@ -14,15 +14,15 @@ from inspector_records import append, line
 from lent import Admission
 
 from agent.sdk.files import Share
-from agent.tail import crowd as crowd_module, follower as follower_module
-from agent.tail.crowd import LostPositions
+from agent.tail import followed_files as followed_files_module, follower as follower_module
 from agent.tail.file import Position
+from agent.tail.followed_files import LostPositions
 from agent.tail.listing import FollowLimits, Listing
 from agent.tail.shares import share_of
 from exporters.inspector.reading import reader as reader_module, writers as writers_module
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.record_files import FileState
-from exporters.inspector.reading.turn import Turn
+from exporters.inspector.reading.turn import TurnResult
 
 CROWD, VICTIM = 2000, 1000
 LINES = 50
@@ -57,7 +57,7 @@ class Node:
         self.clock = FakeClock()
         self.admission = admission or Admission()
         self.reader = DirectoryReader(self.root, self.clock, self.admission.admit, from_beginning=True)
-        self.ends: list[Turn] = []
+        self.ends: list[TurnResult] = []
 
     def crowd(self, number: int, content: bytes = b"", modified: int | None = None) -> Path:
         """Write one of the crowd's files."""
@@ -73,7 +73,7 @@ class Node:
         records = b"".join(line(sn, hostname="victim", pid=pid) for sn in range(first, first + lines))
         append(self.ours / f"victim-pid{pid}.log", records)
 
-    def turn(self, *, last: bool = False, seconds: float = 0.0) -> Turn:
+    def turn(self, *, last: bool = False, seconds: float = 0.0) -> TurnResult:
         """Let time pass and run one turn."""
         self.clock.advance(seconds)
         return self.reader.turn(EVERYONE, last=last)
@@ -352,7 +352,7 @@ def position(uid: int, inode: int) -> Position:
 
 def test_positions_out_of_sight(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who renames files without end displaces no other user's positions."""
-    monkeypatch.setattr(crowd_module, "MAX_LOST", 3)
+    monkeypatch.setattr(followed_files_module, "MAX_LOST", 3)
     skipped: Counter[str] = Counter()
     lost = LostPositions([position(VICTIM, 1)], skipped)
     for inode in range(10, 20):

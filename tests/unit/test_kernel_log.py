@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.hardware.ledger import CHECKS
-from agent.sdk.exporter import Guard, Logger, Roots
+from agent.sdk.exporter import FailureCounter, Logger, Roots
 from agent.sdk.hardware import Told
 from exporters.kernel_log import lines, mounts as module, reader as reader_module
 from exporters.kernel_log.classify import categories, classify, fails, judged, patterns
@@ -103,7 +103,7 @@ def test_records_and_what_are_none() -> None:
 
 def opened_log(path: Path, last: int = -1) -> KernelLog:
     """Return the log at a path, read up to the record ``last``."""
-    return KernelLog(path, last, Roots(), Guard(Logger("kernel_log")))
+    return KernelLog(path, last, Roots(), FailureCounter(Logger("kernel_log")))
 
 
 def test_what_was_overwritten_is_counted(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_lines_beyond_the_limit_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> 
 def test_reads_ahead_of_a_look_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At most MAX_AHEAD reads precede a look, and the look has their events."""
     monkeypatch.setattr(reader_module, "MAX_AHEAD", 2)
-    log = Endless(tmp_path, -1, Roots(), Guard(Logger("kernel_log")))
+    log = Endless(tmp_path, -1, Roots(), FailureCounter(Logger("kernel_log")))
     for _ in range(3):
         log.catch_up()
     assert log.kept[-1].sequence == 1
@@ -285,7 +285,7 @@ def test_reads_ahead_of_a_look_have_a_limit(tmp_path: Path, monkeypatch: pytest.
 
 def test_a_failed_read_loses_nothing_that_was_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events of records that a bundle read appear in the first look whose own read succeeds."""
-    log = Endless(tmp_path, -1, Roots(), Guard(Logger("kernel_log")))
+    log = Endless(tmp_path, -1, Roots(), FailureCounter(Logger("kernel_log")))
     log.catch_up()
     with monkeypatch.context() as patch, pytest.raises(OSError, match="broken"):
         patch.setattr(log, "read", broken)

@@ -12,7 +12,7 @@ from pytest import LogCaptureFixture
 from scripted import Idle, Section, state_file, supervisor
 
 from agent.app.discovery import ExporterPlan
-from agent.core.log import Guard, Logger
+from agent.core.log import FailureCounter, Logger
 from agent.hardware.ledger import CheckState
 from agent.sdk.exporter import Context, LeaseEnded
 from agent.sdk.hardware import Gpu, Nic, Subject
@@ -140,11 +140,11 @@ async def test_what_no_code_awaits_may_meet_the_end(caplog: LogCaptureFixture) -
 
 def test_the_end_of_a_lease_is_no_odd_piece(caplog: LogCaptureFixture) -> None:
     """The end of a lease during a look is neither counted nor logged as a failure."""
-    guard = Guard(Logger("late"))
+    failures = FailureCounter(Logger("late"))
 
     def late() -> None:
         raise LeaseEnded
 
     with pytest.raises(LeaseEnded):
-        guard.attempt("a record", late)
-    assert (guard.skipped, caplog.records) == (0, [])
+        failures.attempt("a record", late)
+    assert (failures.skipped, caplog.records) == (0, [])

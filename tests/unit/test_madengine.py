@@ -21,8 +21,8 @@ from agent.system import whole_file
 from exporters.madengine import exporter, results, site_files, task
 from exporters.madengine.exporter import MadengineConfig, MadengineExporter
 from exporters.madengine.results import (
+    NodeTable,
     PerfRow,
-    PlacedTable,
     ResultTable,
     most_complete,
     node_of,
@@ -241,9 +241,7 @@ def test_results_of_a_table() -> None:
 def test_the_most_complete_table_counts() -> None:
     """A job's table with the most results counts, and among equal tables the first node's."""
     filled = (("7", 4, 5), ("7", 1, 2), ("7", 2, 5), ("7", 2, 3), ("8", 0, 0))
-    result = most_complete(
-        PlacedTable(job_id, node_rank, ResultTable({}, count)) for job_id, node_rank, count in filled
-    )
+    result = most_complete(NodeTable(job_id, node_rank, ResultTable({}, count)) for job_id, node_rank, count in filled)
     assert sorted((one.job_id, one.node_rank, one.table.filled) for one in result) == [("7", 2, 5), ("8", 0, 0)]
 
 
@@ -328,7 +326,7 @@ def test_results_of_a_site(node: MadNode, tmp_path: Path) -> None:
     assert node.look(60.0) == {"run_info//m///////tok/FAILURE/8": 1.0}
 
 
-def look(tables: str) -> Callable[[], tuple[PlacedTable, ...]]:
+def look(tables: str) -> Callable[[], tuple[NodeTable, ...]]:
     """Return a function that reads the tables of this pattern."""
     reader = SiteReader([], [tables], [], FakeClock())
     return lambda: reader.look(NOBODY).tables
@@ -346,7 +344,7 @@ def test_tables_are_read_again_when_they_change(tmp_path: Path) -> None:
     """A changed table is read again, keeps its rows while half written, and is dropped when removed."""
     path = write_table(tmp_path, "812", 1, "a,1,tok,8\n")
     tables = look(f"{tmp_path}/%j/node_*/multi_results*.csv")
-    assert tables() == (PlacedTable("812", 1, ResultTable({("a", "tok"): 1.0}, 1)),)
+    assert tables() == (NodeTable("812", 1, ResultTable({("a", "tok"): 1.0}, 1)),)
     for text, filled in (("mod", 1), (f"{TABLE_HEADER}\na,1,tok,8\nb,2,tok,8\n", 2)):
         path.write_text(text)
         assert [one.table.filled for one in tables()] == [filled]

@@ -21,16 +21,16 @@ from agent.ranks.rank.facts import ProcessFacts
 from agent.sdk.exporter import NoData
 from agent.sdk.ranks import MarkRequest
 from exporters.marks import MarksConfig, MarksExporter, exporter as marks
-from exporters.marks.book import (
+from exporters.marks.exporter import MAX_CONNECTIONS
+from exporters.marks.recent import (
     MARKS_PER_MINUTE,
     MAX_MARKS,
     MAX_MARKS_PER_JOB,
     MINUTE_SECONDS,
     SHOWN_SECONDS,
     Mark,
-    MarkBook,
+    RecentMarks,
 )
-from exporters.marks.exporter import MAX_CONNECTIONS
 
 ANN, BOB = 1001, 1002
 OWNERS = {"7": frozenset({ANN}), "8": frozenset({BOB})}
@@ -51,46 +51,46 @@ def request(job_id: str = "7", text: str = "a new learning rate") -> MarkRequest
 ])  # fmt: skip
 def test_who_may_mark_what(wish: MarkRequest, uid: int, why_not: str) -> None:
     """A user may mark their own jobs with a line of text, root any job; other requests are refused with a reason."""
-    book = MarkBook()
-    assert book.add(wish, uid, OWNERS, 1.0, 1000.0) == why_not
-    assert book.marks() == ({} if why_not else {Mark(wish.job_id, wish.text): 1000.0})
+    recent = RecentMarks()
+    assert recent.add(wish, uid, OWNERS, 1.0, 1000.0) == why_not
+    assert recent.marks() == ({} if why_not else {Mark(wish.job_id, wish.text): 1000.0})
 
 
 def test_a_mark_goes_after_an_hour() -> None:
     """A mark is shown for an hour after it was last set."""
-    book = MarkBook()
-    book.add(request(), ANN, OWNERS, 0.0, 1000.0)
-    book.add(request(), ANN, OWNERS, 60.0, 1060.0)
-    book.expire(60.0 + SHOWN_SECONDS - 1)
-    assert book.marks() == {Mark("7", "a new learning rate"): 1060.0}
-    book.expire(60.0 + SHOWN_SECONDS)
-    assert book.marks() == {}
+    recent = RecentMarks()
+    recent.add(request(), ANN, OWNERS, 0.0, 1000.0)
+    recent.add(request(), ANN, OWNERS, 60.0, 1060.0)
+    recent.expire(60.0 + SHOWN_SECONDS - 1)
+    assert recent.marks() == {Mark("7", "a new learning rate"): 1060.0}
+    recent.expire(60.0 + SHOWN_SECONDS)
+    assert recent.marks() == {}
 
 
 def test_marks_are_few() -> None:
     """Marks above the limit per minute are refused; above the limit of a job the oldest mark is replaced."""
-    book = MarkBook()
+    recent = RecentMarks()
     said = [
-        book.add(request(text=f"mark {number}"), ANN, OWNERS, 0.0, 1000.0) for number in range(MARKS_PER_MINUTE + 1)
+        recent.add(request(text=f"mark {number}"), ANN, OWNERS, 0.0, 1000.0) for number in range(MARKS_PER_MINUTE + 1)
     ]
     assert said == [""] * MARKS_PER_MINUTE + [f"more than {MARKS_PER_MINUTE} marks a minute"]
     for number in range(MARKS_PER_MINUTE, MAX_MARKS_PER_JOB + 1):
         now = (number - MARKS_PER_MINUTE + 1) * MINUTE_SECONDS
-        assert book.add(request(text=f"mark {number}"), ANN, OWNERS, now, 1000.0) == ""
-    assert [mark.text for mark in book.marks()] == [f"mark {number}" for number in range(1, MAX_MARKS_PER_JOB + 1)]
+        assert recent.add(request(text=f"mark {number}"), ANN, OWNERS, now, 1000.0) == ""
+    assert [mark.text for mark in recent.marks()] == [f"mark {number}" for number in range(1, MAX_MARKS_PER_JOB + 1)]
 
 
 def test_a_full_book_is_shared() -> None:
-    """In a full book the user with the most marks loses the oldest; among equal users the oldest of all is dropped."""
-    book, owners = MarkBook(), {f"a{number}": frozenset({ANN}) for number in range(MAX_MARKS)} | OWNERS
+    """At the limit the user with the most marks loses the oldest; among equal users the oldest of all is dropped."""
+    recent, owners = RecentMarks(), {f"a{number}": frozenset({ANN}) for number in range(MAX_MARKS)} | OWNERS
     for number in range(MAX_MARKS):
-        assert book.add(request(f"a{number}"), ANN, owners, number * MINUTE_SECONDS, 1000.0) == ""
-    assert book.add(request("8"), BOB, owners, 0.0, 1000.0) == ""
-    assert {mark.job_id for mark in book.marks()} == owners.keys() - {"7", "a0"}
-    book, owners = MarkBook(), {f"a{uid}": frozenset({uid}) for uid in range(1, MAX_MARKS + 2)}
+        assert recent.add(request(f"a{number}"), ANN, owners, number * MINUTE_SECONDS, 1000.0) == ""
+    assert recent.add(request("8"), BOB, owners, 0.0, 1000.0) == ""
+    assert {mark.job_id for mark in recent.marks()} == owners.keys() - {"7", "a0"}
+    recent, owners = RecentMarks(), {f"a{uid}": frozenset({uid}) for uid in range(1, MAX_MARKS + 2)}
     for uid in range(1, MAX_MARKS + 2):
-        assert book.add(request(f"a{uid}"), uid, owners, 0.0, 1000.0) == ""
-    assert {mark.job_id for mark in book.marks()} == owners.keys() - {"a1"}
+        assert recent.add(request(f"a{uid}"), uid, owners, 0.0, 1000.0) == ""
+    assert {mark.job_id for mark in recent.marks()} == owners.keys() - {"a1"}
 
 
 def job_of(uid: int, clock: FakeClock) -> RankTable:

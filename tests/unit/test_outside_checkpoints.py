@@ -99,7 +99,7 @@ def run(name: str, restored: bytes | None) -> bytes:
 
     asyncio.run(live())
     HealthLedger(clock).load(ledger.dump())
-    assert not context.guard.skipped
+    assert not context.failures.skipped
     assert StateSection(name, section.published).restore(OWNERS[name].saves, Logger(name)) is not None
     assert section.published is not None
     return section.published

@@ -73,7 +73,7 @@ def run(exporter: Exporter, root: Path, answer: object = None) -> StateSection:
         await exporter.drain()
 
     asyncio.run(live())
-    assert not context.guard.skipped
+    assert not context.failures.skipped
     assert context.state.published is None or plain(context.state.published) is not None
     return context.state
 
@@ -126,7 +126,7 @@ def test_any_file_of_a_process_costs_that_process(
     path = tree.root / "10" / data.draw(st.sampled_from(files))
     path.write_bytes(data.draw(damaged(path.read_bytes())))
     context = lent("process", FakeClock(), root)
-    result = Scanner(Roots(root / "proc", root / "sys", root / "run"), context.guard).look(ScanRequest(1000.0))
+    result = Scanner(Roots(root / "proc", root / "sys", root / "run"), context.failures).look(ScanRequest(1000.0))
     assert 20 in {rank.key.pid for rank in result.new}
     assert 20 in {key.pid for key in result.usages.ranks}
     msgspec.msgpack.encode(result)

@@ -15,7 +15,7 @@ import pytest
 from agent.cli import healthy, main, own_agent
 from agent.cli.doctor import facts
 from agent.cli.doctor.command import as_text, wrong
-from agent.cli.own_agent import AgentPlace, listeners, stranger_at
+from agent.cli.own_agent import AgentAddress, listeners, stranger_at
 from agent.cli.terminal import as_json
 
 Capture = pytest.CaptureFixture[str]
@@ -90,7 +90,7 @@ def test_a_port_that_a_user_took_is_not_asked(
     assert main.main(["healthy", "--web.listen-address", f"127.0.0.1:{port}"]) == healthy.NOT_HEALTHY
     flags = argparse.Namespace(address=None, config_file=None)
     monkeypatch.setattr(own_agent, "CONFIG_FILE", tmp_path / "none")
-    assert own_agent.place_of(flags, tmp_path / "no.sock") == AgentPlace("127.0.0.1:19028", is_given=False)
+    assert own_agent.address_of(flags, tmp_path / "no.sock") == AgentAddress("127.0.0.1:19028", is_given=False)
 
 
 @pytest.mark.parametrize("said", [
@@ -120,11 +120,11 @@ def test_doctor_waits_for_an_agent_that_starts(
     starting = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
     answers[0] = starting
     monkeypatch.setattr(facts.time, "sleep", lambda _: answers.__setitem__(0, b"HTTP/1.1 200 OK\r\n\r\nup 1\n"))
-    assert facts.metrics(AgentPlace(f"127.0.0.1:{port}")) == b"up 1\n"
+    assert facts.metrics(AgentAddress(f"127.0.0.1:{port}")) == b"up 1\n"
     answers[0] = starting
     monkeypatch.setattr(facts, "START_SECONDS", 0.0)
     with pytest.raises(OSError, match=r"503 .*it may be starting: try again"):
-        facts.metrics(AgentPlace(f"127.0.0.1:{port}"))
+        facts.metrics(AgentAddress(f"127.0.0.1:{port}"))
 
 
 def test_json_for_a_terminal() -> None:

@@ -8,7 +8,7 @@ from fake_clock import FakeClock
 from agent.app import past as module
 from agent.app.past import STEP_SECONDS, STEPS, ShownPast
 from agent.core.metrics import Family, Metric
-from agent.evidence.board import Wanted
+from agent.evidence.registry import Wanted
 
 HEAT = Family("rankwatch_heat_celsius", "gauge", "Heat.", ("gpu",))
 WANTED = Wanted("7", {}, ())

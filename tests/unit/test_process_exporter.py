@@ -22,8 +22,8 @@ from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.process import ProcessConfig, ProcessExporter
 from exporters.process.exits import open_pidfd
+from exporters.process.observation import THREADS_SECONDS
 from exporters.process.scan import ScanResult
-from exporters.process.standing import THREADS_SECONDS
 
 START = 5000
 

@@ -12,7 +12,7 @@ from scanned_node import Node
 
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import OpenFile, ProcFS
-from exporters.process import cgroups, standing
+from exporters.process import cgroups, observation
 from exporters.process.cgroups import (
     OomCount,
     OomKills,
@@ -23,8 +23,8 @@ from exporters.process.cgroups import (
     oomd_kills,
     unified_groups,
 )
+from exporters.process.observation import MAX_NEW_PER_USER, NEW_RANK_SECONDS, THREADS_SECONDS
 from exporters.process.scan import MAX_NEW, ScanResult, held_files
-from exporters.process.standing import MAX_NEW_PER_USER, NEW_RANK_SECONDS, THREADS_SECONDS
 from exporters.process.usage.groups import MAX_LEVELS
 
 KEY = ProcessKey(10, 5000)
@@ -51,9 +51,9 @@ def test_an_odd_process_costs_itself_alone(node: Node, monkeypatch: pytest.Monke
         node.add_rank(pid)
     for _ in range(2):
         scan = node.look()
-        assert {key.pid for key in scan.standing} - {20} == {10, 30}
+        assert {key.pid for key in scan.observed} - {20} == {10, 30}
         assert scan.gone == ()
-    assert node.guard.skipped > 0
+    assert node.failures.skipped > 0
 
 
 def test_a_known_rank_that_makes_no_sense_has_not_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def test_a_known_rank_that_makes_no_sense_has_not_left(node: Node, monkeypatch: 
         patch.setattr(node.scanner._proc, "stat", lambda _pid: int("no number"))
         assert (node.look().gone, node.known) == ((), [KEY])
     scan = node.look()
-    assert (scan.new, scan.gone, list(scan.standing)) == ((), (), [KEY])
+    assert (scan.new, scan.gone, list(scan.observed)) == ((), (), [KEY])
 
 
 def test_a_file_begun_anew_is_linked_at_the_next_look(node: Node) -> None:
@@ -159,12 +159,12 @@ class Group:
     def look(self, times: int = 1) -> None:
         for _ in range(times):
             self.result = self.node.look()
-            self.ledger.keep(known.oom for known in self.result.standing.values())
+            self.ledger.keep(known.oom for known in self.result.observed.values())
 
     def is_oom(self, pid: int) -> bool:
         """Return whether a SIGKILL that ends the process now counts as an OOM kill."""
         assert self.result is not None
-        before = self.result.standing[ProcessKey(pid, 5000)].oom
+        before = self.result.observed[ProcessKey(pid, 5000)].oom
         return self.ledger.assign(before, oom_now(before))
 
 
@@ -197,7 +197,7 @@ def test_oom_kill_of_a_process_that_takes_long_to_die(group: Group, dying: dict[
     group.look(looks)
     assert group.is_oom(10)
     assert group.result is not None
-    assert group.result.standing[KEY].kill_pending == ("pending" in dying)
+    assert group.result.observed[KEY].kill_pending == ("pending" in dying)
 
 
 def test_control_group_made_anew(group: Group) -> None:
@@ -228,7 +228,7 @@ class Step:
             node.add_rank(pid, cgroup=f"0::{group}\n")
         self.count(0)
         for _ in range(2):
-            self.standing = node.look().standing
+            self.observed = node.look().observed
 
     def _count(self, group: Path, kills: int, groups: int) -> None:
         group.mkdir(parents=True, exist_ok=True)
@@ -241,7 +241,7 @@ class Step:
             self._count(group, kills, groups)
 
     def is_oom(self, pid: int) -> bool:
-        before = self.standing[ProcessKey(pid, 5000)].oom
+        before = self.observed[ProcessKey(pid, 5000)].oom
         return self.ledger.assign(before, oom_now(before))
 
 
@@ -271,7 +271,7 @@ def test_group_that_was_killed_as_a_whole(step: Step) -> None:
 def test_group_that_could_not_be_read_before(node: Node) -> None:
     """A counter that was unreadable before a kill proves nothing."""
     node.add_rank(10, cgroup="0::/job\n")
-    before, file = node.look().standing[KEY].oom, node.sys / "fs/cgroup/job/memory.events"
+    before, file = node.look().observed[KEY].oom, node.sys / "fs/cgroup/job/memory.events"
     file.parent.mkdir(parents=True)
     file.write_text("oom_kill 3\n")
     assert not OomLedger().assign(before, oom_now(before))
@@ -336,7 +336,7 @@ def test_finalized(node: Node) -> None:
     log, _ = node.log(10)
     for files, after, finalized in (({3: log}, 1.0, False), ({}, 1.0, True), ({3: log}, THREADS_SECONDS, False)):
         node.add_rank(10, files=files)
-        assert node.look(after=after).standing[KEY].finalized is finalized
+        assert node.look(after=after).observed[KEY].finalized is finalized
 
 
 @pytest.mark.parametrize("how", [{"exiting": True}, {"state": "Z"}, {"start": 6000}])
@@ -351,7 +351,7 @@ def test_descriptors_closed_by_death(node: Node, how: dict[str, object]) -> None
         return False
 
     node.scanner._proc.holds = die  # type: ignore[method-assign]  # it dies between the look's reads
-    assert not node.look().standing[KEY].finalized
+    assert not node.look().observed[KEY].finalized
 
 
 def test_blocked_thread(node: Node) -> None:
@@ -359,14 +359,14 @@ def test_blocked_thread(node: Node) -> None:
 
     def blocked_since(switches: int, after: float = THREADS_SECONDS) -> float | None:
         node.proc.add(10, threads={11: "NCCL Progress 0"}, thread_states={11: ("D", switches)})
-        return node.look(after=after).standing[KEY].blocked_since
+        return node.look(after=after).observed[KEY].blocked_since
 
     since = blocked_since(42, 1.0)
     assert since == node.now
     assert blocked_since(42) == since
     assert blocked_since(43) == node.now
     node.proc.add(10, threads={11: "NCCL Progress 0", 12: "writer"}, thread_states={12: ("D", 1)})  # a data thread
-    assert node.look(after=THREADS_SECONDS).standing[KEY].blocked_since is None
+    assert node.look(after=THREADS_SECONDS).observed[KEY].blocked_since is None
 
 
 def test_new_ranks_are_searched_in_each_look_within_bounds(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -382,7 +382,7 @@ def test_new_ranks_are_searched_in_each_look_within_bounds(node: Node, monkeypat
     for pid in (*crowd, victim):
         node.add_rank(pid, uid=1000 if pid == victim else 1001)
     node.look()
-    monkeypatch.setattr(standing.ProcFS, "open_files", noted)
+    monkeypatch.setattr(observation.ProcFS, "open_files", noted)
     node.look(after=1.0)
     assert victim in searched
     assert len(searched) == 1 + MAX_NEW_PER_USER < 1 + len(crowd)

@@ -8,8 +8,8 @@ from scanned_node import Node
 
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
-from exporters.process.standing import THREADS_SECONDS
-from exporters.process.usage.look import MAX_WAITS_READ, Usages, unavailable
+from exporters.process.observation import THREADS_SECONDS
+from exporters.process.usage.reader import MAX_WAITS_READ, Usages, unavailable
 from exporters.process.usage.totals import MAX_PER_RANK, RankUsage
 
 RANK = ProcessKey(10, 5000)
@@ -258,8 +258,8 @@ def test_a_failure_costs_one_rank(node: Node, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(node.scanner._proc, "run_queue_wait", fail)
     rank_usage = node.look(after=THREADS_SECONDS)
     assert rank_usage.usages is not None
-    assert (set(rank_usage.usages.ranks), set(rank_usage.standing)) == (
+    assert (set(rank_usage.usages.ranks), set(rank_usage.observed)) == (
         {ProcessKey(20, 5000)},
         {RANK, ProcessKey(20, 5000)},
     )
-    assert node.guard.skipped == 1
+    assert node.failures.skipped == 1

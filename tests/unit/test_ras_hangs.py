@@ -10,7 +10,7 @@ from client_metrics import samples
 from lent import Admission
 
 from agent.core.checkpoint import MAX_SECTION_BYTES
-from agent.sdk.evidence import EvidenceBoard
+from agent.sdk.evidence import EvidenceRegistry
 from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess
 from exporters.ras.query import reports as saved_module
 from exporters.ras.query.jobs import OwnedJob, job_of
@@ -65,9 +65,9 @@ def group(name: int, ranks: list[dict[str, Any]], missing: tuple[dict[str, Any],
 
 def reduced(name: int, counts: dict[int, int], missing: tuple[int, ...] = ()) -> dict[str, Any]:
     """Return a communicator of the processes in ``counts``, with their numbers of launched AllReduce."""
-    places = {process: number for number, process in enumerate(sorted({*counts, *missing}))}
-    ranks = [rank(places[process], process, AllReduce=count) for process, count in counts.items()]
-    return group(name, ranks, tuple(silent(places[process], process) for process in missing))
+    locations = {process: number for number, process in enumerate(sorted({*counts, *missing}))}
+    ranks = [rank(locations[process], process, AllReduce=count) for process, count in counts.items()]
+    return group(name, ranks, tuple(silent(locations[process], process) for process in missing))
 
 
 def read(*groups: dict[str, Any], names: Mapping[str, str] = {}) -> Report:
@@ -473,8 +473,8 @@ def test_what_a_bundle_has_of_a_stalled_job() -> None:
 
 def test_the_longer_of_two_stalls_counts() -> None:
     """If two exporters report a stall of one job, the longer one counts until its exporter ends."""
-    board = EvidenceBoard()
-    ras, other = board.of("ras"), board.of("other")
+    registry = EvidenceRegistry()
+    ras, other = registry.of("ras"), registry.of("other")
     ras.tell_stalls(lambda: {"7": 10.0})
     other.tell_stalls(lambda: {"7": 15.0, "8": 20.0})
     assert ras.stalls() == {"7": 15.0, "8": 20.0}

@@ -154,7 +154,7 @@ def test_bad_utf8_in_a_communicator_costs_it_alone() -> None:
 def test_an_unknown_host_is_an_empty_one() -> None:
     """The library's host name "unknown" and device -1 become empty labels."""
     parsed = read_json(report(communicator(missing_ranks=[lost(1, host="unknown", pid=-1, nvml_dev=-1)])))
-    assert [entry.place for entry in parsed.communicators[0].named] == [("", -1, -1)]
+    assert [entry.location for entry in parsed.communicators[0].named] == [("", -1, -1)]
 
 
 # -- text ------------------------------------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ def rank_line(number: int, host: str = "10.0.0.1") -> str:
 ])  # fmt: skip
 def test_where_a_text_says_that_a_rank_is(line: str, named: list[tuple[str, int, int]]) -> None:
     """A rank outside its communicator is refused, a host that is no address is empty, NVML's index is preferred."""
-    assert [rank.place for entry in text(paragraph(0, 0xAB, line)).communicators for rank in entry.named] == named
+    assert [rank.location for entry in text(paragraph(0, 0xAB, line)).communicators for rank in entry.named] == named
 
 
 def test_text_of_a_group_that_is_not_in_the_table_is_left_out() -> None:
@@ -220,7 +220,7 @@ def test_text_ranks_of_the_one_largest_communicator_are_the_jobs() -> None:
     """In RCCL's recorded text the missing rank of the only communicator has its number in the job."""
     parsed = read_text(RCCL.read_bytes())
     [missing] = parsed.communicators[0].named
-    assert (missing.comm_rank, missing.rank, missing.place.host) == (3, 3, "10.245.40.180")
+    assert (missing.comm_rank, missing.rank, missing.location.host) == (3, 3, "10.245.40.180")
 
 
 def test_text_ranks_of_smaller_communicators_are_found_by_their_place() -> None:

@@ -13,7 +13,7 @@ from exporters.ras.local.sockets import MAX_ADDRESSES, addresses_in
 from exporters.ras.query.jobs import OwnedJob
 from exporters.ras.query.witness import Witness, silences, unambiguous
 from exporters.ras.report.json_report import read_json
-from exporters.ras.report.model import Communicator, MissingRank, MissingReason, Place, Report
+from exporters.ras.report.model import Communicator, MissingRank, MissingReason, RankLocation, Report
 
 DATA = Path(__file__).parents[1] / "data" / "ras"
 HERE = "10.0.0.1"
@@ -23,7 +23,7 @@ NAMES = {A: (HERE, 1), B: (HERE, 2)}
 
 def report(heard: tuple[int, ...], missed: dict[int, MissingReason], host: str = HERE) -> Report:
     """Return a report of one communicator of processes on one host, by their pids."""
-    named = tuple(MissingRank(pid, Place(host, pid, 0), reason=reason) for pid, reason in missed.items())
+    named = tuple(MissingRank(pid, RankLocation(host, pid, 0), reason=reason) for pid, reason in missed.items())
     size = len(heard) + len(missed)
     result = Communicator("0xab", size, len(heard), len(missed), None, None, named)
     return Report("2.30.7", (result,), frozenset((host, pid) for pid in heard), 0, {})

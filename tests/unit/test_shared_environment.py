@@ -7,7 +7,7 @@ from rank_table import KILLED, WORLD, Table, environment, owned
 from agent.core.identity import Membership, RankLabel
 from agent.ranks import families as rank_families, liveness_page
 from agent.ranks.naming.binding import BINDING_SECONDS, MAX_SIBLINGS
-from agent.ranks.naming.shared_environment import number_of, place_of
+from agent.ranks.naming.shared_environment import coordinates_of, number_of
 from agent.ranks.rank.facts import Owner
 from exporters.ras.query.jobs import size_of
 
@@ -130,7 +130,7 @@ def test_what_may_be_no_rank_is_not_named_by_pid(env: dict[str, str] | None, evi
 ])  # fmt: skip
 def test_titles(title: str, position: tuple[tuple[str, int], ...]) -> None:
     """Titles of vLLM's workers and SGLang's schedulers give axes and numbers; other titles give nothing."""
-    assert place_of(title) == position
+    assert coordinates_of(title) == position
 
 
 def test_numbers_of_places() -> None:

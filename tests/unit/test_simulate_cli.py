@@ -45,7 +45,7 @@ def test_nonsense_is_refused_in_one_line(options: str, said: str, capsys: pytest
 
 
 def test_a_used_job_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A job directory with files of an earlier job is refused, because the jobs would share a board."""
+    """A job directory with files of an earlier job is refused, because the jobs would share a progress file."""
     (tmp_path / "job-0.json").touch()
     with pytest.raises(SystemExit):
         main(["--job-dir", str(tmp_path)])

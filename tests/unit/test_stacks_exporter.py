@@ -20,7 +20,7 @@ from rank_table import KILLED, WORLD, RankTable, environment, owned, writer_key
 
 from agent.helper.client import HelperHung
 from agent.ranks.rank.facts import Owner
-from agent.sdk.evidence import EvidenceBoard, Wanted
+from agent.sdk.evidence import EvidenceRegistry, Wanted
 from agent.sdk.exporter import NoData, Roots
 from agent.sdk.ranks import Membership, ProcessKey
 from exporters.stacks import StacksConfig, StacksExporter, dump, exporter as module
@@ -61,7 +61,7 @@ class Node:
     def __init__(self, folder: Path) -> None:
         self.clock = FakeClock()
         self.ranks = RankTable(self.clock, "here", settle_at_once=True)
-        self.board = EvidenceBoard()
+        self.registry = EvidenceRegistry()
         self.reader = Reader()
         self.program = script(folder / "py-spy", f"cat {RECORDED}")
         self.exporter = StacksExporter(StacksConfig(enabled=True, py_spy=str(self.program)))
@@ -69,7 +69,7 @@ class Node:
 
     async def start(self) -> None:
         lend: Any = lambda _spec: self.reader  # noqa: E731  # what a context has in this place
-        more = {"ranks": self.ranks, "evidence": self.board.of("stacks"), "roots": Roots(), "helper": lend}
+        more = {"ranks": self.ranks, "evidence": self.registry.of("stacks"), "roots": Roots(), "helper": lend}
         await self.exporter.start(lent("stacks", self.clock, **more))
 
     async def silent(self, ranks: int) -> None:
@@ -137,7 +137,7 @@ async def test_who_goes_on_is_shown_no_more(node: Node) -> None:
 async def test_a_job_that_stands_still_by_ras_is_looked_at(node: Node) -> None:
     """Ranks without records are examined if RAS reports that their job has stood still for the silence limit."""
     node.ranks.observe_process(owned(30, environment(0, 64, "9"), Owner("user", "1000"), uid=1000))
-    ras, stalls = node.board.of("ras"), {"9": SILENCE}
+    ras, stalls = node.registry.of("ras"), {"9": SILENCE}
     ras.tell_stalls(lambda: stalls)
     assert (await node.look(SILENCE), node.reader.pids) == ({}, [])
     stalls["9"] = SILENCE + 1.0
@@ -178,7 +178,7 @@ async def test_a_look_that_does_not_come_back_ends_looking(node: Node) -> None:
 async def test_a_bundle_has_suspects_and_two_others(node: Node) -> None:
     """A bundle has the stacks of the suspects and of two other ranks; without suspects, of all ranks."""
     await node.silent(6)
-    part, pids = node.board.of("test").all()["stacks"], {str(rank): 100 + rank for rank in range(6)}
+    part, pids = node.registry.of("test").all()["stacks"], {str(rank): 100 + rank for rank in range(6)}
     outcome = await part(Wanted("7", pids, ("4",)))
     assert (node.reader.pids[0], len(outcome.files)) == (104, 1 + WAITING)
     node.reader.labels[105] = "next_batch #2"
@@ -252,7 +252,7 @@ async def test_a_bundle_keeps_what_was_read_before_a_look_failed(node: Node) -> 
     """If a look hangs, the bundle has the stacks that were read before it."""
     await node.silent(3)
     node.reader.hangs = 102
-    part = node.board.of("test").all()["stacks"]
+    part = node.registry.of("test").all()["stacks"]
     outcome = await part(Wanted("7", {str(rank): 100 + rank for rank in range(3)}, ()))
     assert sorted(outcome.files) == ["rank-0.txt", "rank-1.txt"]
 

@@ -267,9 +267,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="the findings as JSON: check, level, text, remedy")
     flags = parser.parse_args(list(arguments))
     try:
-        agent = own_agent.place_of(flags)
+        agent = own_agent.address_of(flags)
     except ConfigError:  # the check of the configuration reports it
-        agent = own_agent.DEFAULT_PLACE
+        agent = own_agent.DEFAULT_ADDRESS
     findings = examine(gather(agent, flags.config_file, flags.prometheus))
     say(as_json([finding._asdict() for finding in findings]) if flags.json else as_text(findings))
     return 1 if any(finding.level == "wrong" for finding in findings) else 0

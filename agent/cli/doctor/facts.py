@@ -94,7 +94,7 @@ class Facts:
     watcher: Watcher | None = None
 
 
-def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | None) -> Facts:
+def gather(agent: own_agent.AgentAddress, config_file: Path | None, url: str | None) -> Facts:
     """Query every source; failures become part of the facts.
 
     ``config_file`` None: the running agent's file, or without an agent the default file.
@@ -125,7 +125,7 @@ def gather(agent: own_agent.AgentPlace, config_file: Path | None, url: str | Non
         return replace(facts, config_error=str(error))
 
 
-def metrics(agent: own_agent.AgentPlace) -> bytes:
+def metrics(agent: own_agent.AgentAddress) -> bytes:
     """Return the agent's metrics; wait up to START_SECONDS for an agent that is starting.
 
     Raises as ``own_agent.read``.

@@ -8,8 +8,8 @@ from agent.core.identity import UNKNOWN_RANK, ProcessKey, RankLabel, WriterKey
 from agent.core.log import Logger
 from agent.ranks.naming import job_owners
 from agent.ranks.naming.job_owners import JobOwners
-from agent.ranks.naming.labels import LabelBook
-from agent.ranks.naming.shared_environment import are_siblings, candidates, place_of
+from agent.ranks.naming.labels import LabelHolders
+from agent.ranks.naming.shared_environment import are_siblings, candidates, coordinates_of
 from agent.ranks.rank import environment
 from agent.ranks.rank.process import RankProcess
 
@@ -39,7 +39,7 @@ class RankBinder:
         self._clock = clock
         self._hostname = hostname
         self._settle_at_once = settle_at_once
-        self.labels = LabelBook()
+        self.labels = LabelHolders()
         self.owners = JobOwners()
         self.duplicates: set[ProcessName] = set()
         self.renamed: list[str] = []
@@ -129,7 +129,7 @@ class RankBinder:
             or (
                 claim.rank is not None
                 and unique
-                and not place_of(process.seen.title)  # the siblings of a titled worker may start later
+                and not coordinates_of(process.seen.title)  # the siblings of a titled worker may start later
                 and waited >= SETTLE_SECONDS
                 and (bool(claim.job_id) or world is not None)
             )

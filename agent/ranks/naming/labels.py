@@ -5,7 +5,7 @@ from agent.ranks.rank import environment
 from agent.ranks.rank.process import RankProcess
 
 
-class LabelBook:
+class LabelHolders:
     """The holder of each label. A live process keeps its label, and takes it from an ended or unseen process."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ _AXIS = re.compile(r"_([A-Z]+)([0-9]+)")
 _NO_AXIS = frozenset({"EP"})
 """Ignored axes: expert ranks number the same processes a second time."""
 
-Place = tuple[tuple[str, int], ...]
+Coordinates = tuple[tuple[str, int], ...]
 
 
 def are_siblings(process: RankProcess, other: RankProcess) -> bool:
@@ -33,7 +33,7 @@ def are_siblings(process: RankProcess, other: RankProcess) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def place_of(title: str) -> Place:
+def coordinates_of(title: str) -> Coordinates:
     """Return the (axis, number) pairs that a process title names, the outermost first; empty if it names none."""
     match = _TITLE.match(title)
     if match is None:
@@ -41,14 +41,14 @@ def place_of(title: str) -> Place:
     return tuple((axis, int(number)) for axis, number in _AXIS.findall(match[1]) if axis not in _NO_AXIS)
 
 
-def number_of(own: Place, places: Sequence[Place]) -> int | None:
-    """Return the rank of ``own`` in ``places``, which include it; None if axes differ or two places are equal."""
+def number_of(own: Coordinates, members: Sequence[Coordinates]) -> int | None:
+    """Return the rank of ``own`` in ``members``, which include it; None if axes differ or two places are equal."""
     axes = [axis for axis, _ in own]
-    if not own or len(set(places)) < len(places) or any([axis for axis, _ in place] != axes for place in places):
+    if not own or len(set(members)) < len(members) or any([axis for axis, _ in member] != axes for member in members):
         return None
     rank = 0
     for index, (_, number) in enumerate(own):
-        rank = rank * (1 + max(place[index][1] for place in places)) + number
+        rank = rank * (1 + max(member[index][1] for member in members)) + number
     return rank
 
 
@@ -59,7 +59,7 @@ def candidates(process: RankProcess, siblings: Sequence[RankProcess]) -> Iterabl
     in a title is the rank, and a local index (in the order of starts) is added to the task's number. Otherwise the rank
     is the task's number, a point, and the title's number or local index: so ranks of two nodes stay distinct.
     """
-    number = number_of(place_of(process.seen.title), [place_of(sibling.seen.title) for sibling in siblings])
+    number = number_of(coordinates_of(process.seen.title), [coordinates_of(sibling.seen.title) for sibling in siblings])
     task, alone = process.claim.rank or 0, process.claim.world_size == 1
     if number is not None:
         yield str(number) if alone else f"{task}.{number}", "title"

@@ -24,7 +24,7 @@ from exporters.inspector.reading.record_files import (
     is_foreign,
     is_log,
 )
-from exporters.inspector.reading.turn import Published, Section, Turn
+from exporters.inspector.reading.turn import Published, Section, TurnResult
 from exporters.inspector.reading.writers import Writers
 from exporters.inspector.totals.bindings import Admit
 from exporters.inspector.totals.frozen import WriterTotals
@@ -108,7 +108,7 @@ class DirectoryReader:
         rings: Mapping[WriterKey, RingSizes] | None = None,
         *,
         last: bool = False,
-    ) -> Turn:
+    ) -> TurnResult:
         """Read for at most TURN_SECONDS; ``retire``: writers to end; ``last``: publish and save even if not due.
 
         ``rings``: known ring sizes of writers. If a turn raises, the next turn returns its results.
@@ -132,7 +132,7 @@ class DirectoryReader:
         evidence = self._writers.evidence()
         retired, self._writers.retired = tuple(self._writers.retired), []
         ended, self._writers.ended = tuple(self._writers.ended), []
-        return Turn(self._follower.available, waiting, evidence, published, section, retired, ended)
+        return TurnResult(self._follower.available, waiting, evidence, published, section, retired, ended)
 
     def owned(self) -> dict[tuple[int, int], FollowedFile]:
         """Return the files that this node reads, by device and inode."""

@@ -13,7 +13,7 @@ from exporters.inspector.format.records import Result, Total
 from exporters.inspector.reading.record_files import FileKey, FileState
 from exporters.inspector.totals.aggregate import Saved
 from exporters.inspector.totals.frozen import WriterTotals
-from exporters.inspector.totals.matching import SavedBoard
+from exporters.inspector.totals.matching import SavedPending
 
 
 class Published(msgspec.Struct, frozen=True):
@@ -46,7 +46,7 @@ class WriterEvidence(NamedTuple):
     uid: int | None = None
 
 
-class Turn(NamedTuple):
+class TurnResult(NamedTuple):
     """The result of one turn. ``published`` and ``section`` (the reader's part of the checkpoint) are None if not due;
     ``section`` is None also without changes.
 
@@ -72,7 +72,7 @@ class Section(msgspec.Struct):
     left: list[Position] = []
     contexts: list[tuple[FileKey, FileContext]] = []
     implausible: Total = 0
-    waiting: list[SavedBoard] = []
+    waiting: list[SavedPending] = []
 
     def shares(self) -> dict[tuple[int, int], Share]:
         """Return the user and directory of each file, by device and inode."""

@@ -19,7 +19,15 @@ from exporters.inspector.format import records
 from exporters.inspector.format.passes import RingSizes, Run
 from exporters.inspector.totals.accumulators import Accumulator
 from exporters.inspector.totals.bindings import Admit, Binding, RecordKey, WriterSeries
-from exporters.inspector.totals.losses import COLLECTIVE_RING, P2P_RING, LossBook, RingKey, SavedLosses, Sequence, Tally
+from exporters.inspector.totals.losses import (
+    COLLECTIVE_RING,
+    P2P_RING,
+    RingKey,
+    SavedLosses,
+    Sequence,
+    Tally,
+    WriterLosses,
+)
 from exporters.inspector.totals.pairs import Pairs
 from exporters.inspector.totals.shared import Shared
 from exporters.inspector.totals.since_start import Counted, WriterCount, add, add_proxy, durations
@@ -70,7 +78,9 @@ class Aggregate:
             self.sequences.update(
                 ((comm, comm_rank, name), sequence) for comm, comm_rank, name, sequence in saved.sequences
             )
-        self.losses = LossBook(self.sequences, from_start=from_start, saved=saved.losses if saved else SavedLosses())
+        self.losses = WriterLosses(
+            self.sequences, from_start=from_start, saved=saved.losses if saved else SavedLosses()
+        )
         self.algorithms: dict[records.SeriesKey, tuple[str, str]] = {}  # The latest algorithm and protocol
         self.since_start: dict[WriterCount, tuple[int, ...]] = {}
         self.pairs = Pairs(self._shared.pairs, group, series.reserve)

@@ -16,7 +16,7 @@ from exporters.inspector.format import records
 from exporters.inspector.format.records import OTHER, Result, SeriesKey
 from exporters.inspector.totals.accumulators import Accumulator, TransferWindow, Window
 from exporters.inspector.totals.losses import P2P_RING, UNTIMED, Sequence, SequenceKey, Tally
-from exporters.inspector.totals.matching import SYNCHRONISING, Arrivals, BoardMember
+from exporters.inspector.totals.matching import SYNCHRONISING, Arrivals, PendingMember
 from exporters.inspector.totals.pairs import End
 from exporters.inspector.totals.shared import (
     SERIES_PER_ACCUMULATOR,
@@ -46,7 +46,7 @@ class Binding:
     accumulator: Accumulator = field(default_factory=Accumulator)
     window: Window | None = None
     transfer: TransferWindow | None = None
-    member: BoardMember | None = None
+    member: PendingMember | None = None
     end: End | None = None
     place: tuple[str, int] = (OTHER, 0)
     series: SeriesKey | None = None

@@ -100,14 +100,14 @@ class Loss(msgspec.Struct, gc=False, array_like=True):
 
 
 class SavedLosses(msgspec.Struct, array_like=True):
-    """The checkpoint of a LossBook."""
+    """The checkpoint of WriterLosses."""
 
     one_slot: bool | None = None
     losses: list[tuple[RingKey, Loss]] = []
     untimed: list[tuple[str, int, Tally, Total]] = []
 
 
-class LossBook:
+class WriterLosses:
     """The losses of one writer, computed from the ``sequences`` with its gaps.
 
     ``one_slot``: the plugin keeps one operation per communicator between two passes, so that gaps are normal.
@@ -184,7 +184,7 @@ class LossBook:
             if ring[2] == COLLECTIVE_RING
         }
 
-    def end(self, comms: frozenset[str], ended: LossBook) -> None:
+    def end(self, comms: frozenset[str], ended: WriterLosses) -> None:
         """Move the counts of ``comms`` to ``ended``. A communicator that returns may begin at any sequence number."""
         ended._one_slot = self._one_slot
         for ring in [ring for ring in self._losses if ring[0] in comms]:

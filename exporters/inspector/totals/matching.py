@@ -89,7 +89,7 @@ class OperationKind(NamedTuple):
 
 
 class SavedMember(msgspec.Struct, array_like=True):
-    """One member's part of an OperationBoard in the checkpoint."""
+    """One member's part of PendingOperations in the checkpoint."""
 
     comm_rank: Rank
     writer_key: WriterKey
@@ -97,18 +97,18 @@ class SavedMember(msgspec.Struct, array_like=True):
     times: dict[SequenceNumber, ExecTimeUs]
 
 
-class SavedBoard(msgspec.Struct, array_like=True):
-    """An OperationBoard with waiting operations, in the checkpoint."""
+class SavedPending(msgspec.Struct, array_like=True):
+    """PendingOperations that are not empty, in the checkpoint."""
 
     kind: OperationKind
     members: list[SavedMember]
 
 
 @dataclass(slots=True, eq=False)
-class BoardMember:
+class PendingMember:
     """One rank of a communicator. ``times``: by operation number, its times that wait for the other members' times."""
 
-    board: OperationBoard | None
+    pending: PendingOperations | None
     writer_key: WriterKey
     credit: Credit
     group: Group
@@ -117,14 +117,14 @@ class BoardMember:
 
     def note(self, numbers: list[int], highest: int, times: list[int]) -> None:
         """Add operations: their numbers and kernel times in microseconds."""
-        board = self.board
-        if board is None or board.given_up:
+        pending = self.pending
+        if pending is None or pending.given_up:
             return
         self.times.update(zip(numbers, times, strict=True))
         self.highest = max(self.highest, highest)
-        board.changed = True
+        pending.changed = True
         if len(self.times) > MAX_OPEN:
-            board.settle()
+            pending.settle()
 
     def drop(self, numbers: Iterable[int]) -> None:
         """Forget operations."""
@@ -132,17 +132,17 @@ class BoardMember:
             self.times.pop(number, None)
 
 
-class OperationBoard:
+class PendingOperations:
     """A communicator's members for one kind of operation. ``given_up``: some are on other nodes. ``counted``: see
     _leave."""
 
     def __init__(self, kind: OperationKind) -> None:
         self.kind = kind
-        self.members: dict[int, BoardMember] = {}
+        self.members: dict[int, PendingMember] = {}
         self.changed = self.given_up = False
         self.counted = -1
 
-    def _everyone(self) -> list[BoardMember]:
+    def _everyone(self) -> list[PendingMember]:
         """Return all members in the order of their ranks; none while any was never seen."""
         n_ranks = self.kind.n_ranks
         return [self.members[rank] for rank in range(n_ranks)] if len(self.members) == n_ranks else []
@@ -179,7 +179,7 @@ class OperationBoard:
         for member in self.members.values():
             member.drop(list(member.times))
 
-    def _match(self, members: list[BoardMember]) -> None:
+    def _match(self, members: list[PendingMember]) -> None:
         fewest = min(members, key=lambda member: len(member.times))
         shared = set(fewest.times)
         for member in members:
@@ -190,7 +190,7 @@ class OperationBoard:
         for member, arrivals in zip(members, judge(times), strict=True):
             member.credit(arrivals)
 
-    def _leave(self, members: list[BoardMember], numbers: set[int]) -> None:
+    def _leave(self, members: list[PendingMember], numbers: set[int]) -> None:
         if numbers:  # a slower member may still record operations up to the highest counted one
             for member in members:
                 member.drop(numbers)
@@ -199,15 +199,15 @@ class OperationBoard:
 
 
 class Matching:
-    """The boards of one reader. ``room`` is the limit of their members."""
+    """The pending operations of one reader. ``room`` is the limit of their members."""
 
     def __init__(self) -> None:
-        self._boards: dict[OperationKind, OperationBoard] = {}
+        self._pending: dict[OperationKind, PendingOperations] = {}
         self.room = FairBudget(MAX_MEMBERS_IN_ALL)
 
     def join(
         self, writer_key: WriterKey, key: SeriesKey, n_ranks: int, credit: Credit, group: Group = (), uid: int = -1
-    ) -> BoardMember | None:
+    ) -> PendingMember | None:
         """Return the member for a rank's operations of one kind; None when they cannot be matched.
 
         ``key.size``: their size class; ``group``: the writer's user and directory; ``uid``: the user of its file. The
@@ -216,8 +216,8 @@ class Matching:
         if not 0 <= key.comm_rank < n_ranks <= MAX_MEMBERS or n_ranks < 2:
             return None
         kind = OperationKind(key.comm, n_ranks, key.collective, key.size, uid)
-        board = self._boards.get(kind) or OperationBoard(kind)
-        before = board.members.get(key.comm_rank)
+        pending = self._pending.get(kind) or PendingOperations(kind)
+        before = pending.members.get(key.comm_rank)
         if before is not None and before.writer_key == writer_key:
             before.credit = credit
             if before.group != group:  # restored: the checkpoint does not have the group
@@ -227,66 +227,66 @@ class Matching:
             return before
         if not self.room.take(group):
             return None
-        self._boards[kind] = board
+        self._pending[kind] = pending
         if before is not None:
             self.room.give_back(before.group, 1)
-            board.abandon()
-            before.board = None
-        board.given_up, board.counted = False, -1
-        member = board.members[key.comm_rank] = BoardMember(board, writer_key, credit, group)
+            pending.abandon()
+            before.pending = None
+        pending.given_up, pending.counted = False, -1
+        member = pending.members[key.comm_rank] = PendingMember(pending, writer_key, credit, group)
         return member
 
     def settle(self) -> None:
         """Match all complete operations; called at the end of a turn."""
-        for board in self._boards.values():
-            if board.changed:
-                board.settle()
-        open_in_all = sum(board.open() for board in self._boards.values())
-        for board in self._largest_first() if open_in_all > MAX_OPEN_IN_ALL else ():
-            open_in_all -= board.open()
-            board.relieve()
+        for pending in self._pending.values():
+            if pending.changed:
+                pending.settle()
+        open_in_all = sum(pending.open() for pending in self._pending.values())
+        for pending in self._largest_first() if open_in_all > MAX_OPEN_IN_ALL else ():
+            open_in_all -= pending.open()
+            pending.relieve()
             if open_in_all <= MAX_OPEN_IN_ALL:
                 break
 
-    def _largest_first(self) -> list[OperationBoard]:
-        """Return the boards: first those of the user with most waiting operations, then by directory, then by board."""
+    def _largest_first(self) -> list[PendingOperations]:
+        """Return the largest first: by waiting operations of the user, the directory, the communicator."""
         held: Counter[Group] = Counter()
-        for board in self._boards.values():
-            for member in board.members.values():
+        for pending in self._pending.values():
+            for member in pending.members.values():
                 for depth in range(1, len(member.group) + 1):
                     held[member.group[:depth]] += len(member.times)
 
-        def order(board: OperationBoard) -> tuple[list[int], int]:
-            group = max(board.members.values(), key=lambda member: len(member.times)).group
-            return [held[group[:depth]] for depth in range(1, len(group) + 1)], board.open()
+        def order(pending: PendingOperations) -> tuple[list[int], int]:
+            group = max(pending.members.values(), key=lambda member: len(member.times)).group
+            return [held[group[:depth]] for depth in range(1, len(group) + 1)], pending.open()
 
-        return sorted(self._boards.values(), key=order, reverse=True)
+        return sorted(self._pending.values(), key=order, reverse=True)
 
     def leave(self, writer_key: WriterKey, comms: frozenset[str] | None = None) -> None:
         """Remove an ended writer, or (``comms``) only some of its communicators."""
-        for kind, board in list(self._boards.items()):
+        for kind, pending in list(self._pending.items()):
             if comms is not None and kind.comm not in comms:
                 continue
-            for comm_rank in [rank for rank, member in board.members.items() if member.writer_key == writer_key]:
-                board.abandon()
-                member = board.members.pop(comm_rank)
-                member.board = None
+            for comm_rank in [rank for rank, member in pending.members.items() if member.writer_key == writer_key]:
+                pending.abandon()
+                member = pending.members.pop(comm_rank)
+                member.pending = None
                 self.room.give_back(member.group, 1)
-            if not board.members:
-                del self._boards[kind]
+            if not pending.members:
+                del self._pending[kind]
 
-    def save(self) -> list[SavedBoard]:
+    def save(self) -> list[SavedPending]:
         """Return the waiting operations."""
         return [
-            SavedBoard(
-                board.kind,
-                [SavedMember(rank, end.writer_key, end.highest, end.times) for rank, end in board.members.items()],
+            SavedPending(
+                pending.kind,
+                [SavedMember(rank, end.writer_key, end.highest, end.times) for rank, end in pending.members.items()],
             )
-            for board in self._boards.values()
-            if board.open()
+            for pending in self._pending.values()
+            if pending.open()
         ]
 
-    def restore(self, saved: list[SavedBoard], credit_of: Callable[[WriterKey, SeriesKey], Credit | None]) -> None:
+    def restore(self, saved: list[SavedPending], credit_of: Callable[[WriterKey, SeriesKey], Credit | None]) -> None:
         """Restore the result of ``save``; ``credit_of`` returns None for a writer that no longer exists."""
         for saved_board in saved:
             kind = saved_board.kind
@@ -294,7 +294,7 @@ class Matching:
                 key = SeriesKey(kind.comm, end.comm_rank, kind.collective, kind.size)
                 credit = credit_of(end.writer_key, key)
                 member = None if credit is None else self.join(end.writer_key, key, kind.n_ranks, credit, uid=kind.uid)
-                if member is not None and member.board is not None:
+                if member is not None and member.pending is not None:
                     member.highest = end.highest
                     member.times.update(end.times)
-                    member.board.changed = True
+                    member.pending.changed = True

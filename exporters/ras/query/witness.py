@@ -81,14 +81,14 @@ def memberships(report: Report, host: Host) -> list[Membership]:
     return [
         Membership(comm_label(member.hash), member.comm_rank, member.size)
         for member in report.members
-        if member.place[:2] == host
+        if member.location[:2] == host
     ]
 
 
 def unheard(report: Report) -> set[Host]:
     """Return the processes that did not answer, as (address, pid)."""
     named = (rank for communicator in report.communicators for rank in communicator.named)
-    return {rank.place[:2] for rank in named if rank.reason in ("unresponsive", "dead")}
+    return {rank.location[:2] for rank in named if rank.reason in ("unresponsive", "dead")}
 
 
 def silences(
@@ -131,5 +131,5 @@ def unambiguous(named: Iterable[tuple[ProcessKey, Host]]) -> dict[ProcessKey, Ho
 
 def named_here(report: Report, pids: Mapping[int, list[ProcessKey]]) -> list[tuple[ProcessKey, Host]]:
     """Return the report's processes, answering or not, with a pid in ``pids`` (by the job's pid namespace)."""
-    silent = {rank.place[:2] for communicator in report.communicators for rank in communicator.named}
+    silent = {rank.location[:2] for communicator in report.communicators for rank in communicator.named}
     return [(key, host) for host in sorted(report.processes | silent) for key in pids.get(host[1], ())]

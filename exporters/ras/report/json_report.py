@@ -192,17 +192,19 @@ class _Reading:
         return all(self._host(rank.host) is not None for rank in everybody)
 
     def _communicator(self, communicator: _Communicator, secondary: str) -> model.Communicator:
-        places = [self._place(rank) for rank in communicator.ranks]
-        self.processes.update(place[:2] for place in places)
-        spread = self._compare(communicator, places)
+        locations = [self._location(rank) for rank in communicator.ranks]
+        self.processes.update(location[:2] for location in locations)
+        spread = self._compare(communicator, locations)
         missing = tuple(self._missing(rank) for rank in communicator.missing_ranks)
-        present = [(place, rank.rank) for place, rank in zip(places, communicator.ranks, strict=True)]
+        present = [(location, rank.rank) for location, rank in zip(locations, communicator.ranks, strict=True)]
         if communicator.size and communicator.hash not in self._hashes:  # model.accept refuses the others
             self._hashes.add(communicator.hash)
-            for place, number in present:
-                if place.pid in self._pids and len(self.members) < model.MAX_MEMBERS:
-                    self.members.append(model.CommunicatorMember(place, communicator.hash, communicator.size, number))
-            self.world.add(communicator.size, [*present, *((rank.place, rank.comm_rank) for rank in missing)])
+            for location, number in present:
+                if location.pid in self._pids and len(self.members) < model.MAX_MEMBERS:
+                    self.members.append(
+                        model.CommunicatorMember(location, communicator.hash, communicator.size, number)
+                    )
+            self.world.add(communicator.size, [*present, *((rank.location, rank.comm_rank) for rank in missing)])
             if spread is not None and (spread.ahead or spread.abreast):
                 self.spreads[communicator.hash] = spread
         stages = _stages(communicator.ranks)
@@ -217,17 +219,17 @@ class _Reading:
             initializing=stages.get("initializing"),
             finalizing=stages.get("finalizing"),
             aborted=stages.get("aborted"),
-            troubled=_troubled(communicator.ranks, places),
+            troubled=_troubled(communicator.ranks, locations),
             launches=spread.launches if spread is not None else None,
             secondary=secondary,
         )
 
-    def _compare(self, communicator: _Communicator, places: list[model.Place]) -> Spread | None:
+    def _compare(self, communicator: _Communicator, locations: list[model.RankLocation]) -> Spread | None:
         launchers = []
-        for rank, place in zip(communicator.ranks, places, strict=True):
+        for rank, location in zip(communicator.ranks, locations, strict=True):
             if rank.collective_counts is None:
                 return None
-            launchers.append(RankLaunches(rank.rank, place, msgspec.structs.astuple(rank.collective_counts)))
+            launchers.append(RankLaunches(rank.rank, location, msgspec.structs.astuple(rank.collective_counts)))
         return compare(launchers, some_silent=any(rank.status.unresponsive for rank in communicator.missing_ranks))
 
     def _missing(self, rank: _Missing) -> model.MissingRank:
@@ -236,10 +238,10 @@ class _Reading:
             reason = "dead"
         elif rank.status.unresponsive:
             reason = "unresponsive"
-        return model.MissingRank(rank.rank, self._place(rank), reason=reason)
+        return model.MissingRank(rank.rank, self._location(rank), reason=reason)
 
-    def _place(self, rank: _Rank) -> model.Place:
-        return model.Place(self._host(rank.host) or "", rank.pid, rank.nvml_dev)
+    def _location(self, rank: _Rank) -> model.RankLocation:
+        return model.RankLocation(self._host(rank.host) or "", rank.pid, rank.nvml_dev)
 
     def _host(self, text: str) -> str | None:
         if text not in self._hosts:
@@ -256,12 +258,12 @@ def _stages(ranks: list[_Present]) -> dict[str, int]:
     return {stage: counts[stage] for stage in ("initializing", "finalizing", "aborted")}
 
 
-def _troubled(ranks: list[_Present], places: list[model.Place]) -> tuple[model.TroubledRank, ...]:
+def _troubled(ranks: list[_Present], locations: list[model.RankLocation]) -> tuple[model.TroubledRank, ...]:
     troubled: list[model.TroubledRank] = []
-    for rank, place in zip(ranks, places, strict=True):
+    for rank, location in zip(ranks, locations, strict=True):
         wrong = rank.status.trouble() if rank.status is not None else None
         if wrong is not None and len(troubled) < model.MAX_TROUBLED:
-            troubled.append(model.TroubledRank(rank.rank, place, trouble=wrong[0], error=wrong[1]))
+            troubled.append(model.TroubledRank(rank.rank, location, trouble=wrong[0], error=wrong[1]))
     return tuple(troubled)
 
 

@@ -19,7 +19,7 @@ class RankLaunches(NamedTuple):
     """A rank that answered, and its launches."""
 
     comm_rank: int
-    place: model.Place
+    location: model.RankLocation
     counts: Counts
 
 
@@ -31,8 +31,8 @@ class Spread(NamedTuple):
     """
 
     launches: model.Launches
-    ahead: frozenset[model.Place]
-    abreast: Mapping[model.Place, Counts]
+    ahead: frozenset[model.RankLocation]
+    abreast: Mapping[model.RankLocation, Counts]
 
 
 def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spread | None:
@@ -49,7 +49,7 @@ def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spre
             extremes[name] = (min(of_ranks), max(of_ranks))
     marks = model.marks_of((rank.comm_rank, rank.counts) for rank in ranks)
     differ = any(least < most for least, most in extremes.values())
-    abreast = {rank.place: rank.counts for rank in ranks} if some_silent else {}
+    abreast = {rank.location: rank.counts for rank in ranks} if some_silent else {}
     if not differ:
         return Spread(model.Launches(extremes, marks, differ=False), frozenset(), abreast)
     behind, ahead = _sides(ranks)
@@ -58,9 +58,9 @@ def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spre
         most = (extremes.get(name, (0, 0))[1] for name in model.COLLECTIVES)
         lacking = (all_others - launched for all_others, launched in zip(most, rank.counts, strict=True))
         lags = {name: lag for name, lag in zip(model.COLLECTIVES, lacking, strict=True) if lag > 0}
-        named.append(model.BehindRank(rank.comm_rank, rank.place, lags=lags))
+        named.append(model.BehindRank(rank.comm_rank, rank.location, lags=lags))
     launches = model.Launches(extremes, marks, differ=True, behind=tuple(named))
-    return Spread(launches, frozenset(rank.place for rank in ahead), abreast)
+    return Spread(launches, frozenset(rank.location for rank in ahead), abreast)
 
 
 def note_waits(communicators: Iterable[model.Communicator], spreads: Mapping[str, Spread]) -> None:
@@ -68,29 +68,31 @@ def note_waits(communicators: Iterable[model.Communicator], spreads: Mapping[str
 
     ``spreads``: by communicator hash.
     """
-    ahead_in = _names_by_place((name, spread.ahead) for name, spread in spreads.items())
-    beside_in = _names_by_place((name, spread.abreast) for name, spread in spreads.items())
+    ahead_in = _names_by_location((name, spread.ahead) for name, spread in spreads.items())
+    beside_in = _names_by_location((name, spread.abreast) for name, spread in spreads.items())
     for communicator in communicators:
         going_on = spreads[communicator.hash].ahead if communicator.hash in spreads else frozenset()
         for rank in communicator.launches.behind if communicator.launches is not None else ():
             waits, beside = (
-                tuple(name for name in names.get(rank.place, ()) if name != communicator.hash)[:MAX_WAITS]
+                tuple(name for name in names.get(rank.location, ()) if name != communicator.hash)[:MAX_WAITS]
                 for names in (ahead_in, beside_in)
             )
             rank.waits_in, rank.beside_silent = waits, beside
             rank.overtaken_in = tuple(
                 name
                 for name in beside
-                if any(spreads[name].abreast.get(other) == spreads[name].abreast[rank.place] for other in going_on)
+                if any(spreads[name].abreast.get(other) == spreads[name].abreast[rank.location] for other in going_on)
             )
 
 
-def _names_by_place(named: Iterable[tuple[str, Iterable[model.Place]]]) -> dict[model.Place, list[str]]:
+def _names_by_location(
+    named: Iterable[tuple[str, Iterable[model.RankLocation]]],
+) -> dict[model.RankLocation, list[str]]:
     """Return by place the first MAX_WAITS + 1 communicators that have it: one of them may be the rank's own."""
-    names: dict[model.Place, list[str]] = {}
-    for name, places in named:
-        for place in places:
-            of_place = names.setdefault(place, [])
+    names: dict[model.RankLocation, list[str]] = {}
+    for name, locations in named:
+        for location in locations:
+            of_place = names.setdefault(location, [])
             if len(of_place) <= MAX_WAITS:
                 of_place.append(name)
     return names
@@ -119,21 +121,23 @@ class World:
 
     def __init__(self) -> None:
         self._size = 0
-        self._ranks: dict[model.Place, int] = {}
+        self._ranks: dict[model.RankLocation, int] = {}
 
-    def add(self, size: int, members: Iterable[tuple[model.Place, int]]) -> None:
+    def add(self, size: int, members: Iterable[tuple[model.RankLocation, int]]) -> None:
         """Add a communicator. If two of the largest give a place different ranks, it gets none."""
         if size < self._size:
             return
-        ranks = {place: number for place, number in members if place.host and place.pid > 0}
+        ranks = {location: number for location, number in members if location.host and location.pid > 0}
         if size > self._size:
             self._size, self._ranks = size, ranks
             return
         self._ranks = {
-            place: number for place, number in (ranks | self._ranks).items() if ranks.get(place, number) == number
+            location: number
+            for location, number in (ranks | self._ranks).items()
+            if ranks.get(location, number) == number
         }
 
     def name(self, communicators: Iterable[model.Communicator]) -> None:
         """Set every named rank's rank in the largest communicator."""
         for rank in (rank for communicator in communicators for rank in communicator.ranks()):
-            rank.rank = self._ranks.get(rank.place)
+            rank.rank = self._ranks.get(rank.location)

@@ -88,7 +88,7 @@ class ReportError(ValueError):
         self.cut = cut
 
 
-class Place(NamedTuple):
+class RankLocation(NamedTuple):
     """Where a rank runs: address, pid in the job's pid namespace, NVML index; "" or -1 when unknown."""
 
     host: str
@@ -100,7 +100,7 @@ class NamedRank(msgspec.Struct, gc=False):
     """A rank about which the report has a statement. ``rank``: its rank in the largest communicator, if known."""
 
     comm_rank: int
-    place: Place
+    location: RankLocation
     rank: int | None = None
 
 
@@ -175,7 +175,7 @@ class Communicator(msgspec.Struct):
 class CommunicatorMember(msgspec.Struct, frozen=True, gc=False):
     """A rank that answered: its place, its communicator (hash) with the size, and its rank there."""
 
-    place: Place
+    location: RankLocation
     hash: str
     size: int
     comm_rank: int

@@ -139,7 +139,7 @@ class TroubleText:
             by_collective[launch.about].append(launch)
         extremes = {}
         lags: dict[int, dict[str, int]] = defaultdict(dict)
-        places = {}
+        locations = {}
         for collective, statements in by_collective.items():
             counts = [int(statement.value) for statement in statements]
             extremes[collective] = (min(counts), max(counts))
@@ -148,10 +148,10 @@ class TroubleText:
             if 2 * sum(late_one.counted for late_one in late) > ranks:
                 continue
             for statement, rank in ((late_one, rank) for late_one in late for rank in late_one.ranks):
-                number, places[int(rank["rank"])] = _at(rank)
+                number, locations[int(rank["rank"])] = _at(rank)
                 lags[number][collective] = max(counts) - int(statement.value)
         furthest = sorted(lags, key=lambda number: (-sum(lags[number].values()), number))[: model.MAX_BEHIND]
-        behind = tuple(model.BehindRank(number, places[number], lags=lags[number]) for number in furthest)
+        behind = tuple(model.BehindRank(number, locations[number], lags=lags[number]) for number in furthest)
         return model.Launches(extremes, model.marks_of([(0, [_digest(launched)])]), differ=True, behind=behind)
 
 
@@ -167,18 +167,20 @@ def _digest(statements: list[_Statement]) -> int:
 
 
 def _missing(rank: re.Match[str], reason: model.MissingReason, dead: set[tuple[str, str]]) -> model.MissingRank:
-    number, place = _at(rank)
-    if reason == "unresponsive" and (str(place.pid), rank.groupdict().get("host")) in dead:
+    number, location = _at(rank)
+    if reason == "unresponsive" and (str(location.pid), rank.groupdict().get("host")) in dead:
         reason = "dead"
-    return model.MissingRank(number, place, reason=reason)
+    return model.MissingRank(number, location, reason=reason)
 
 
-def _at(rank: re.Match[str]) -> tuple[int, model.Place]:
+def _at(rank: re.Match[str]) -> tuple[int, model.RankLocation]:
     """Return the rank in its communicator, and its place."""
     fields = rank.groupdict()
     gpu = int(fields.get("nvml") or fields.get("cuda") or -1)
     host = model.plain_address(fields.get("host") or "") or ""
-    return int(fields["rank"]), model.Place(host, int(fields.get("pid") or -1), gpu if gpu <= model.MAX_DEVICE else -1)
+    return int(fields["rank"]), model.RankLocation(
+        host, int(fields.get("pid") or -1), gpu if gpu <= model.MAX_DEVICE else -1
+    )
 
 
 MAX_TROUBLES = 4 * model.MAX_COMMUNICATORS  # More than are accepted: garbage of old versions takes some
@@ -244,7 +246,7 @@ def _name_ranks(
         return
     world = World()
     for widest in (communicator for communicator in communicators if communicator.size == largest):
-        world.add(largest, [(rank.place, rank.comm_rank) for rank in widest.ranks()])
+        world.add(largest, [(rank.location, rank.comm_rank) for rank in widest.ranks()])
     world.name(communicators)
     for rank in (
         rank for communicator in communicators if communicator.size == largest for rank in communicator.ranks()

@@ -115,8 +115,8 @@ def _counts(rows: Mapping[str, Rows], labels: tuple[str, str], communicator: Com
 
 
 def _named(labels: tuple[str, str], rank: NamedRank, job: JobReport) -> tuple[str, ...]:
-    gpu = "" if rank.place.gpu < 0 else str(rank.place.gpu)
-    return (*labels, str(rank.comm_rank), job.rank_label(rank.rank), rank.place.host, gpu)
+    gpu = "" if rank.location.gpu < 0 else str(rank.location.gpu)
+    return (*labels, str(rank.comm_rank), job.rank_label(rank.rank), rank.location.host, gpu)
 
 
 # fmt: off

@@ -1,6 +1,6 @@
 """Measures the agent's cost on a node with 1,024 rank processes of 5 users; prints a line of docs/benchmarks.md.
 
-.venv/bin/python tests/bench/bench_crowd.py
+.venv/bin/python tests/bench/bench_followed_files.py
 
 Needs root (users). The processes sleep under the name of one of NCCL's threads; each user has one job."""
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from agent.sdk.exporter import Guard, Roots
+from agent.sdk.exporter import FailureCounter, Roots
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS, Stat
 from exporters.process.usage.groups import GroupPaths, GroupReader, group_paths
@@ -55,16 +55,16 @@ def unavailable(proc: ProcFS, roots: Roots) -> list[str]:
     return [text for text, value in counted.items() if value is None]
 
 
-class UsageLook:
+class UsageReader:
     """Measures all ranks once every few seconds; used from one thread.
 
     Cost at 8 ranks: a schedstat line for each thread that runs, a stat line for each child, six files for each rank.
     """
 
-    def __init__(self, proc: ProcFS, sys_root: Path, guard: Guard) -> None:
+    def __init__(self, proc: ProcFS, sys_root: Path, failures: FailureCounter) -> None:
         self._proc = proc
         self._sys = sys_root
-        self._guard = guard
+        self._failures = failures
         self._groups = GroupReader()
         self._kept: dict[ProcessKey, _Kept] = {}
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
@@ -78,7 +78,7 @@ class UsageLook:
         paths = {}
         for key in ranks:
             work = partial(self._paths, key)
-            if (paths_of_it := self._guard.attempt(WHAT, work, pid=key.pid)) is not None:
+            if (paths_of_it := self._failures.attempt(WHAT, work, pid=key.pid)) is not None:
                 paths[key] = paths_of_it
         groups = self._groups.read(paths.values())
         counts_io_wait = self._proc.counts_io_wait()
@@ -86,7 +86,7 @@ class UsageLook:
         for key, rank in ranks.items():
             groups_of_it = paths.get(key, GroupPaths())
             measure = partial(self._usage, rank, chosen.get(key, ()), groups_of_it, counts_io_wait=counts_io_wait)
-            if (usage := self._guard.attempt(WHAT, measure, pid=key.pid)) is not None:
+            if (usage := self._failures.attempt(WHAT, measure, pid=key.pid)) is not None:
                 usages[key] = usage
         return Usages(usages, groups)
 

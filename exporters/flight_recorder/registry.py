@@ -49,7 +49,7 @@ class _Entry(msgspec.Struct):
     shown: ShownDump | None = None
 
 
-class DumpBook:
+class DumpRegistry:
     """Entries by rank; ``admit`` is the budget of their series."""
 
     def __init__(self, admit: Admission) -> None:

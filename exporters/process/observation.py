@@ -20,7 +20,7 @@ LOGS_SECONDS = 30.0  # Between two searches for further record files of a rank t
 _VITAL_THREAD = re.compile(r"^(NCCL |pt_nccl_|cuda)")
 
 
-class ProcessStanding(msgspec.Struct, frozen=True):
+class ProcessObservation(msgspec.Struct, frozen=True):
     """The state of one rank process: see ``RankWriter.observe_state``."""
 
     state: str
@@ -54,7 +54,7 @@ class KnownRank(msgspec.Struct):
     oomd: tuple[tuple[str, int], ...] = ()
 
 
-def standing(
+def observe(
     proc: ProcFS,
     rank: KnownRank,
     stat: Stat,
@@ -62,7 +62,7 @@ def standing(
     oom_kills: tuple[OomKills | None, ...],
     threads: Sequence[Stat] | None,
     searched: Counter[int | None],
-) -> ProcessStanding:
+) -> ProcessObservation:
     """Examine a running rank process; ``rank`` keeps the data for the next scan.
 
     ``stat``: its stat line of this scan; ``oom_kills``: present counts of its control groups, None when unknown;
@@ -80,7 +80,7 @@ def standing(
         _note_threads(proc, key, rank, threads, now)
     _look_at_logs(proc, key, rank, now, searched)
     oom = OomCount(tuple(zip(rank.oom_files, rank.oom_kills_before, strict=True)), rank.oomd)
-    return ProcessStanding(stat.state, rank.blocked_since, rank.kill_pending, rank.finalized, oom)
+    return ProcessObservation(stat.state, rank.blocked_since, rank.kill_pending, rank.finalized, oom)
 
 
 def _note_threads(proc: ProcFS, key: ProcessKey, rank: KnownRank, threads: Sequence[Stat], now: float) -> None:

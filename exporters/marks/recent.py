@@ -41,7 +41,7 @@ class _Set(NamedTuple):
     expires_at: float
 
 
-class MarkBook:
+class RecentMarks:
     """The marks of the last hour; the caller gives all times."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from exporters.inspector.reading.last_lines import ends
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.reclaim import Reclaim, Reclaimer
 from exporters.inspector.reading.record_files import FileState, Ownership
-from exporters.inspector.reading.turn import Published, Turn
+from exporters.inspector.reading.turn import Published, TurnResult
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.shared import Shared
 
@@ -24,7 +24,7 @@ ENDS_SECONDS = 5.0  # How long a bundle waits for the ends of files; other parts
 STALE_SECONDS = 10.0  # After this long without return a reader's series are withheld: they would be out of date
 
 
-class Slot:
+class WatchedDirectory:
     """A directory's reader. ``section``: its newest part of the checkpoint. ``failed``: the last turn, or applying it,
     raised."""
 
@@ -32,7 +32,7 @@ class Slot:
         self.path = path
         self.thread = ctx.thread(f"inspector-{number}")
         self.reclaimer = Reclaimer(path, reclaim, ctx.clock, ProcFS(ctx.roots.proc), ctx.log)
-        self.running: asyncio.Task[Turn] | None = None
+        self.running: asyncio.Task[TurnResult] | None = None
         self.available = self.waiting = self.failed = False
         self.published: Published | None = None
         self.section: bytes | None = None
@@ -75,7 +75,7 @@ class Slot:
         """Return the totals that were published last."""
         return () if self.published is None else self.published.writers
 
-    def begin(self, ownership: Ownership, *, last: bool) -> asyncio.Task[Turn]:
+    def begin(self, ownership: Ownership, *, last: bool) -> asyncio.Task[TurnResult]:
         """Start a turn; the reader must be idle."""
         ranks, durable = self._ctx.ranks, self._ctx.state.durable
         self._started_at = self._ctx.clock.monotonic()
@@ -85,7 +85,7 @@ class Slot:
         expired = [writer.writer_key for writer in self.writers() if ranks.is_expired(writer.writer_key)]
         rings = dict(self._rings)
 
-        def turn() -> Turn:
+        def turn() -> TurnResult:
             made = self.reader.turn(ownership, expired, rings, last=last)
             self.reclaimer.run(durable, self.reader.owned())
             return made
@@ -97,7 +97,7 @@ class Slot:
         """Return the end of each rank's file, by rank."""
         return await self.thread.call(lambda: ends(self.reader.owned(), ranks))
 
-    def note(self, turn: Turn) -> None:
+    def note(self, turn: TurnResult) -> None:
         """Store the reader's state after a turn."""
         self.available, self.waiting = turn.available, turn.waiting
         self._writer_keys.update(writer.writer_key for writer in turn.evidence)
@@ -116,12 +116,16 @@ class Slot:
         return self.published.withheld() if self.published is not None and (self.failed or hangs) else self.published
 
 
-async def last_lines(slots: Sequence[Slot], ranks: Mapping[tuple[int, int], str]) -> tuple[dict[str, bytes], list[str]]:
+async def last_lines(
+    directories: Sequence[WatchedDirectory], ranks: Mapping[tuple[int, int], str]
+) -> tuple[dict[str, bytes], list[str]]:
     """Return by rank the ends of these ranks' files, and the directories that do not answer.
 
     ``ranks``: by device and inode of their files.
     """
-    calls = (asyncio.wait_for(slot.last_lines(ranks), ENDS_SECONDS) for slot in slots)
+    calls = (asyncio.wait_for(directory.last_lines(ranks), ENDS_SECONDS) for directory in directories)
     answers = await asyncio.gather(*calls, return_exceptions=True)
     ends_of_all = {rank: end for answer in answers if isinstance(answer, dict) for rank, end in answer.items()}
-    return ends_of_all, [slot.path for slot, answer in zip(slots, answers, strict=True) if not isinstance(answer, dict)]
+    return ends_of_all, [
+        directory.path for directory, answer in zip(directories, answers, strict=True) if not isinstance(answer, dict)
+    ]

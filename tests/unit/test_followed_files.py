@@ -5,7 +5,7 @@ import pytest
 from fake_clock import FakeClock
 from test_follow import begun, drain, follow, poll
 
-from agent.tail import crowd as module
+from agent.tail import followed_files as module
 from agent.tail.follower import IDLE_SECONDS
 from agent.tail.listing import FollowLimits
 

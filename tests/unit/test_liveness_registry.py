@@ -7,7 +7,7 @@ import pytest
 from rank_table import KILLED, Table, environment, facts
 
 from agent.core.identity import ProcessKey, RankLabel
-from agent.ranks.liveness import book, causes
+from agent.ranks.liveness import causes, registry
 from agent.ranks.liveness.job_line import ENDED_SECONDS, LEAD_SECONDS, MAX_LEADS, MAX_RETRACTED, RETRACTED_SECONDS
 from agent.ranks.liveness_page import families
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
@@ -20,7 +20,7 @@ WELL = ExitStatus(known=True)
 FAILED = ExitStatus(known=True, code=1)
 ABORTED = ExitStatus(known=True, signal=SIGABRT)
 CRASHES = (SIGSEGV, SIGBUS, SIGILL, SIGFPE)
-SETTLED = book.CAUSE_SECONDS
+SETTLED = registry.CAUSE_SECONDS
 
 
 class Job:
@@ -271,7 +271,7 @@ def test_retracted_leads_are_bounded() -> None:
 
 def test_leads_of_a_node_have_fair_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the node's limit the user with the most lead exits loses the oldest; a user with fewer keeps all."""
-    monkeypatch.setattr(book, "MAX_LEADS_PER_NODE", 4)
+    monkeypatch.setattr(registry, "MAX_LEADS_PER_NODE", 4)
     job = Job(ranks=1, user="victim")
     job.exit(0, CRASH, after=1.0, then=SETTLED)
     for number in range(6):

@@ -141,7 +141,7 @@ def test_threads_end_although_the_last_turn_fails(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(DirectoryReader, "close", close)
     monkeypatch.setattr(DirectoryReader, "turn", lambda *_, **__: 1 / 0)
-    threads = [slot.thread for slot in bench.exporter._slots]
+    threads = [directory.thread for directory in bench.exporter._directories]
     with pytest.raises(ZeroDivisionError):
         bench.drain()
     assert len(closed) == 2

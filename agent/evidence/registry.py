@@ -1,4 +1,4 @@
-"""The board of evidence: exporters register functions for the parts of bundles, and report stalled jobs."""
+"""The registry of evidence: exporters register functions for the parts of bundles, and report stalled jobs."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ Files = Callable[[str], Awaitable[bytes | None]]
 """Returns a file of a bundle by its name; None without such a file. May raise OSError."""
 
 
-class Offers(Leased["EvidenceBoard"]):
-    """Writes the parts and reports of one exporter (``source``) to the board."""
+class Offers(Leased["EvidenceRegistry"]):
+    """Writes the parts and reports of one exporter (``source``) to the registry."""
 
-    def __init__(self, board: EvidenceBoard, source: str) -> None:
-        super().__init__(board)
+    def __init__(self, registry: EvidenceRegistry, source: str) -> None:
+        super().__init__(registry)
         self.source = source
         self.make: Offer | None = None
         self.read_stalls: Stalls = dict
@@ -86,7 +86,7 @@ class Offers(Leased["EvidenceBoard"]):
         super().close()
 
 
-class EvidenceBoard:
+class EvidenceRegistry:
     """The board: parts of all exporters, stalled jobs, and ranks on failed hardware.
 
     Every method runs in the event loop.

@@ -14,7 +14,7 @@ MAX_LOST = 1024
 """Limit of lost files with a saved position: a renamed file or an unmounted directory may return."""
 
 
-class Crowd(FairTable[Identity, FollowedFile]):
+class FollowedFiles(FairTable[Identity, FollowedFile]):
     """Followed files by identity, at most ``limit``."""
 
     def __init__(self, limit: int) -> None:

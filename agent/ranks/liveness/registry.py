@@ -12,7 +12,7 @@ from agent.core.identity import ProcessKey
 from agent.ranks.liveness.causes import OOM, ExitFacts
 from agent.ranks.liveness.job_line import JobLine, LeadExit, Lifetime, RanBefore, class_of, lead_exits, line_of
 from agent.ranks.naming.job_owners import is_proven
-from agent.ranks.naming.labels import LabelBook
+from agent.ranks.naming.labels import LabelHolders
 from agent.ranks.rank.episodes import ended_by, killed_before_teardown
 from agent.ranks.rank.exit_status import ENDED_BY_SCHEDULER, JobEnd, ending
 from agent.ranks.rank.numbers import NUMBERS
@@ -27,14 +27,14 @@ MAX_ENDED_JOBS = 64
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
-class LivenessBook:
+class LivenessRegistry:
     """Keeps a JobLine per job. ``facts``: causes of exits and planned exits, from exporters.
 
     Times are CLOCK_BOOTTIME seconds, as in the rank table; ``now_seconds`` is the same moment in epoch seconds. After a
     change of ``numbers`` an exported lead exit can change its class once.
     """
 
-    def __init__(self, labels: LabelBook) -> None:
+    def __init__(self, labels: LabelHolders) -> None:
         self.numbers = NUMBERS
         self.jobs: dict[str, JobLine] = {}
         self.facts = ExitFacts()
@@ -130,7 +130,7 @@ class LivenessBook:
                 self._revise(line, lead, process, is_torn=process.key in torn, now=now)
 
     def _consider(self, line: JobLine, process: RankProcess, *, is_lead: bool, is_torn: bool, now: float) -> None:
-        """Add a lead exit once its status and cause are known; mark others, or all if the book is full, as victims."""
+        """Add a lead exit once its status and cause are known; mark others, or all at the limit, as victims."""
         label, exited_at = self._labels.held(process), process.exited_at
         if label is None or exited_at is None:
             return
