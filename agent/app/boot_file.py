@@ -1,7 +1,6 @@
 """Save the running ranks in a file that survives a loss of power: peers on other nodes may still wait for them.
 
-The checkpoint is only for one boot and is not synced to disk. The agent writes and syncs this file when ranks start or
-exit.
+The checkpoint is for one boot and is not synced to disk. This file is written and synced when ranks start or exit.
 """
 
 import asyncio

@@ -33,8 +33,7 @@ from agent.web.handlers import Pages
 from agent.web.serving import Serving
 
 SWITCH_INTERVAL_SECONDS = 0.001
-"""How long a busy thread keeps the interpreter from the event loop. With Python's default (5 ms) the loop is 16 ms
-late."""
+"""How long a busy thread holds the interpreter. With Python's default (5 ms) the event loop is 16 ms late."""
 GC_THRESHOLDS = (20_000, 50, 100)
 """A full collection during a scrape of 50,000 series takes 40 ms with these thresholds, and 90 ms with Python's."""
 CONFIG_POLL_SECONDS = 5.0

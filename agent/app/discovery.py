@@ -98,8 +98,8 @@ def _allow_openssl() -> None:
 def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:
     """Validate every exporter's section and return the enabled exporters; ConfigError names the first error.
 
-    Exporters of other packages load only if the configuration names them. If an import fails, this is logged, and the
-    exporter counts as broken.
+    Exporters of other packages load only if the configuration names them. A failed import is logged, and counts as
+    broken.
     """
     names = exporter_names()
     others = [name for name in loaded.config.exporters if name not in names]

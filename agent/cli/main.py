@@ -25,8 +25,7 @@ COMMANDS = {
     "mark": ("agent.cli.mark", "set a mark in the time line of a job"),
     "simulate": ("agent.simulate.cli", "run a simulated job"),
 }
-"""For each command its module and its description. The module's ``main`` takes the arguments and returns the exit
-status."""
+"""Each command's module and description. The module's ``main`` takes the arguments and returns the exit status."""
 HELP = "help"
 
 _NAMES_A_WEB_FILE = re.compile(rb"""\bconfig_file["']?\s*:\s*(?!""|'')\S""")

@@ -35,8 +35,7 @@ class FairLane(Generic[K, V]):
     async def get(self, peer: str, key: K) -> V:
         """Return the result of ``work(key)``, or raise its exception.
 
-        Cancelling a request disturbs neither other requests nor running work. Work begins only while a request waits
-        for it.
+        A cancelled request disturbs neither others nor running work. Work begins only while a request waits for it.
         """
         flight = self._flights.get(key)
         if flight is None:

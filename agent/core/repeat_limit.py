@@ -25,8 +25,7 @@ class _Window(NamedTuple):
 class RepeatLimit:
     """Admits a message REPEATS_PER_WINDOW times per WINDOW_SECONDS.
 
-    For a message that names a user this limit applies to each job, and REPEATS_PER_USER to all jobs of the user
-    together.
+    If a message names a user, this limit is for each job, and REPEATS_PER_USER for all jobs of the user together.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

@@ -11,8 +11,7 @@ GREED = 2
 """A group may hold at most this many times the number of free entries."""
 
 Group = tuple[Hashable, ...]
-"""Owner of entries, the widest group first: a user, then a directory of that user. The empty group stands for the
-total."""
+"""Owner of entries, the widest group first: a user, then a directory of that user. The empty group is the total."""
 
 
 class FairBudget:

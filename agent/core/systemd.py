@@ -12,8 +12,7 @@ FEEDS_PER_TIMEOUT = 3
 class Notifier:
     """Notifies systemd of the service's state (sd_notify(3)); does nothing if ``address`` is None.
 
-    ``address``: $NOTIFY_SOCKET, a path or ``@`` and an abstract name. The notifier never blocks and never raises:
-    errors are logged.
+    ``address``: $NOTIFY_SOCKET, a path or ``@`` and an abstract name. It never blocks or raises: errors are logged.
     """
 
     def __init__(self, address: str | None, log: Logger) -> None:

@@ -59,8 +59,7 @@ def jobs_in_turns(ranks: RankSnapshot, most: int) -> frozenset[str]:
 class TextExporter(ShownExporter[T], Generic[S, T]):
     """Follows the files of ``paths`` in a thread, which runs ``turn``, ``take`` and ``forget``.
 
-    ``saved``: results from the lines, of at most ``max_jobs`` jobs. ``section``: its section of the checkpoint, encoded
-    after each turn.
+    ``saved``: results from the lines, of at most ``max_jobs`` jobs. ``section``: the encoded section of the checkpoint.
     """
 
     def __init__(

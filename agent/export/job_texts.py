@@ -29,8 +29,7 @@ HOLDERS_SECONDS = 15.0
 MAX_OURS = 4096
 """Limit of files with a known writer on this node. A file stays known after its writer closes it."""
 MAX_POSITIONS = 256
-"""Limit of saved positions, with equal shares of all users. Files without a saved position are read again after a
-restart of the agent."""
+"""Limit of saved positions, with equal shares of all users. A restarted agent reads files without a position again."""
 
 PathPattern = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 PathPatterns = Annotated[list[PathPattern], msgspec.Meta(max_length=32)]

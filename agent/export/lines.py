@@ -13,13 +13,11 @@ _NON_FINITE = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 _EXACT_INTEGERS = 1 << 53
 """Every smaller integer is exact as a float."""
 _EXPONENT_FROM, _EXPONENT_TO = 1e6, 1e16
-"""Numbers in this range are written with an exponent, as Go writes them. Python itself uses an exponent only above this
-range."""
+"""Numbers in this range are written with an exponent, as Go does. Python uses an exponent only above this range."""
 _EXPONENTS = ("", *(f"e+{exponent:02d}" for exponent in range(16)))
 """Exponents by the number of digits before the point."""
 PIECE_SERIES = 500
-"""Series per piece (about 80 kB): larger pieces do not fit the CPU cache, and the allocator maps new memory for them at
-each scrape."""
+"""Series per piece (about 80 kB): larger pieces exceed the CPU cache, and need new memory mappings at each scrape."""
 _ODD = re.compile(r'[\\\n"]')
 
 
@@ -94,8 +92,7 @@ def _line(family: Family, suffix: str) -> str:
 class KeptHeads:
     """The cached heads of the series of the last scrape, by source and family.
 
-    Heads of vanished series are dropped, so the sources' limits are limits of the cache. Only the render thread calls
-    the methods.
+    Heads of vanished series are dropped, so the sources' limits limit the cache. Only the render thread calls this.
     """
 
     def __init__(self) -> None:

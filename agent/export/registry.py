@@ -16,8 +16,8 @@ class Source:
     """A source of series: a running exporter, or a part of the agent.
 
     ``name``: its name in `collect[]` and in label `exporter`. ``series_cap``: limit of its series. ``snapshot`` copies
-    the source's state on the event loop; ``families`` renders the copy on the render thread. ``shown``: returns False
-    while the data are stale.
+    the source's state on the event loop; ``families`` renders it on the render thread. ``shown``: returns False for
+    stale data.
     """
 
     name: str

@@ -85,8 +85,7 @@ def _last(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
 def _first(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
     """Return the MAX_FAULTS most important errors.
 
-    Dropped first: consequences, then errors that affect only a process, then nonfatal errors; within each kind the
-    oldest first.
+    Dropped first: consequences, then errors of only a process, then nonfatal errors; in each kind the oldest first.
     """
     return sorted(seen, key=_worth, reverse=True)[:MAX_FAULTS]
 

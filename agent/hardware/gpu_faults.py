@@ -50,8 +50,7 @@ class Judged(NamedTuple):
 class Told(msgspec.Struct, frozen=True):
     """An error as the driver reports it, by number or line; see ``Fault``.
 
-    ``cause``: the code of the error that caused it. ``place``: where in the GPU it happened, for the rows about a
-    place.
+    ``cause``: the code of the error that caused it. ``place``: where in the GPU it happened.
     """
 
     code: str

@@ -23,8 +23,7 @@ def serve(target: str, memory_bytes: int, requests: BinaryIO, answers: BinaryIO)
     """Answer calls with ``target`` (MODULE:FUNCTION) until ``requests`` ends; return the exit status.
 
     FUNCTION takes the request, decoded as the annotated type, and the body (bytes). It returns a value that msgspec can
-    encode. An error ends the process, whose state is then unknown. ``memory_bytes``: limit for calls, in addition to
-    the imports.
+    encode. An error ends the process, whose state is then unknown. ``memory_bytes``: limit for calls alone.
     """
     try:
         function, decoder = _load(target)
@@ -48,8 +47,7 @@ def serve(target: str, memory_bytes: int, requests: BinaryIO, answers: BinaryIO)
 def bound_memory(memory_bytes: int) -> None:
     """Limit this process to ``memory_bytes`` more memory than now; above it, it gets MemoryError or crashes.
 
-    The limit counts private writable memory (RLIMIT_DATA, VmData), not all mappings: a driver's library maps far more
-    than it uses.
+    The limit counts private writable memory (RLIMIT_DATA, VmData): a driver's library maps far more than it uses.
     """
     status = Path("/proc/self/status").read_text()
     limit = 1024 * int(status.partition("VmData:")[2].split()[0]) + memory_bytes

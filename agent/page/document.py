@@ -33,8 +33,7 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 
     ``state``: alive, unresponsive, exited, dead, finished or unknown; ``state_reason``: the rule that set it.
     ``unhealthy``: failed checks of its GPUs, NICs or node. ``bus_bandwidth_bytes_per_second``: over the last seconds
-    with data. ``late_share``: share of the last minute that all others waited for this rank alone, if a communicator on
-    this node measures it.
+    with data. ``late_share``: share of the last minute that all others waited for this rank alone, if known.
     """
 
     job_id: str

@@ -14,8 +14,7 @@ from agent.page.document import ExporterView, JobView, NodeDocument, Rank
 from agent.page.static import SCRIPT, STYLE
 
 MAX_ROWS = 256
-"""Limit of shown ranks; further ranks are counted. The event loop renders the page, which takes some milliseconds for
-this number."""
+"""Limit of shown ranks; further ranks are counted. The event loop renders this number in some milliseconds."""
 MAX_CELL_CHARACTERS = 128
 
 _GOOD = frozenset({"alive", "finished"})

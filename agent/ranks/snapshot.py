@@ -47,8 +47,7 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
     relative to this time. ``jobs``: lines of the liveness registry, by job id. ``without_nccl``: processes with a
     rank's environment that have not loaded NCCL. ``read_otherwise``: processes that need no records. ``held_files``:
     record files that processes on this node hold open, by device and inode. ``hostnames``: of this node and of its
-    containers with ranks. ``renamed``: job ids that moved to a proven owner, oldest first: earlier labels with these
-    ids are out of date.
+    containers with ranks. ``renamed``: job ids that moved to a proven owner, oldest first.
     """
 
     ranks: tuple[RankView, ...] = ()

@@ -1,8 +1,7 @@
 """The rank table: which processes are ranks, and the number, state and exit of each rank.
 
 Every method runs in the event loop. Exporters add evidence (agent/ranks/writer.py); only the table assigns labels. A
-published binding (process -> job and rank) holds for the life of the process: later contradictions are logged and never
-change a label.
+published binding (process -> job and rank) holds for the life of the process: later contradictions are only logged.
 """
 
 from collections.abc import Mapping

@@ -23,8 +23,7 @@ MAX_FORMER = 8
 FUTURE_SLACK_SECONDS = 2.0
 """A record's time may be this far in the future; a later time is reduced to it."""
 OOM_LOG_SECONDS = 10.0
-"""The kernel logs an OOM kill at most this long after the exit; a later line is about another process with the same
-pid."""
+"""The kernel logs an OOM kill at most this long after the exit; a later line is about another process of this pid."""
 
 
 class RankWriter(Leased[RankTable]):
@@ -261,8 +260,7 @@ class RankWriter(Leased[RankTable]):
     def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
         """Link a process that truncated its file just before it exited: no process holds the file now.
 
-        If it exited while the agent was away, its exit time is unknown: newer records may be of a later process with
-        the same pid.
+        If it exited while the agent was away, the time is unknown: newer records may be of a later process.
         """
         key = self._former(writer_key)
         process = None if key is None else self._table.processes.get(key)

@@ -106,8 +106,7 @@ class ProcFS:
     def kernel_frames(self, pid: int, tid: int) -> list[str]:
         """Return the kernel functions that a thread waits in, innermost first; empty if it runs or is unreadable.
 
-        To read all functions needs CAP_SYS_ADMIN; to read the innermost one needs only the right to read the
-        environment.
+        All functions need CAP_SYS_ADMIN; the innermost one needs only the right to read the environment.
         """
         stack = self._text(f"{pid}/task/{tid}/stack") or ""
         if frames := _FRAME.findall(stack):

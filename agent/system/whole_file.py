@@ -18,8 +18,8 @@ def read_changed(
 ) -> tuple[FileVersion, bytes] | None:
     """Return a regular file's version and its first ``max_bytes`` + 1 bytes; raises OSError if unreadable.
 
-    Returns None if the file's version is ``known``, or if it is not a regular file; with ``uid`` also if it is a link
-    or belongs to another user.
+    Returns None if its version is ``known``, or if it is not a regular file; with ``uid`` also for a link or another
+    owner.
     """
     fd = os.open(path, _FLAGS | (0 if uid is None else os.O_NOFOLLOW))
     try:

@@ -31,8 +31,7 @@ _NUL_RUN = re.compile(rb"\0+")
 class Position(msgspec.Struct, frozen=True, gc=False):
     """Read position in one file, for a checkpoint. ``uid``: the file's owner.
 
-    ``fingerprint``: the file's first bytes. ``tail``: the end of the line before ``offset``. Each has at most 512
-    bytes.
+    ``fingerprint``: the file's first bytes. ``tail``: the end of the line before ``offset``. At most 512 bytes each.
     """
 
     device: int
@@ -165,8 +164,7 @@ def is_front_overwritten(descriptor: int, file: FollowedFile) -> bool:
     """Return True if the front of a file changed, but the last line read still precedes the offset.
 
     Then the file was not truncated: a second process writes to it at its own offset. (Its name is not unique:
-    containers can have equal host names and pids.) Lines of that process before the offset are lost, but no line is
-    read twice.
+    containers can have equal host names and pids.) Its lines before the offset are lost.
     """
     start = file.offset - len(file.tail)
     return file.tail != b"" and _read_at(descriptor, len(file.tail), start, file) == file.tail

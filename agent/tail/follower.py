@@ -123,8 +123,7 @@ class Follower:
     def follow_held(self, path: str, identity: tuple[int, int]) -> None:
         """Follow the file at ``path`` at once, without waiting for the next search.
 
-        ``path``: as in the process that has the file open. ``discover`` handles a file elsewhere or with another
-        identity.
+        ``path``: as in the process that holds it open. ``discover`` handles a file elsewhere or of another identity.
         """
         if identity in self._files or self._start_at_end:
             return

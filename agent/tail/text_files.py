@@ -87,8 +87,7 @@ class TextFiles:
     ) -> Iterator[TextLines]:
         """Yield about ``budget_bytes`` of new lines, from where the last call ended.
 
-        Users take turns, and so do the files of a user: one chunk of a file per turn. ``is_ours``: returns True for a
-        file to read.
+        Users take turns, and so do the files of a user, chunk by chunk. ``is_ours``: returns True for a file to read.
         """
         queued = {file.identity for file in self._queue}  # a file that grows faster than it is read stays queued
         others = [file for file in self._follower.files() if file.identity not in queued and is_ours(file)]

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BACKLOG = 1024
-"""Limit of connections that the kernel holds for the server. At a lower limit a burst loses SYNs, which delays a scrape
-by a second."""
+"""Limit of connections that the kernel holds for the server. A lower limit loses SYNs in a burst: one second's
+delay."""
 RECEIVE_BUFFER_BYTES = 64 * 1024
 """Limit of unread data from a client."""
 SEND_BUFFER_BYTES = 256 * 1024
-"""Limit of a reply's bytes in the kernel for a client that does not read: without a limit these are megabytes per
-connection."""
+"""Limit of a reply's bytes in the kernel for a client that does not read; by default megabytes per connection."""
 
 MAX_INHERITED = 64
 """Limit of sockets passed by systemd."""

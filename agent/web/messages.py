@@ -16,8 +16,7 @@ _SNIFF = ("X-Content-Type-Options", "nosniff")
 class HttpRequest:
     """A GET or HEAD request. ``path``: as sent, without the query. ``headers``: by lower-case name, values joined.
 
-    ``client``: its peer (agent/web/peers.py), empty without one. ``is_private``: the request came over TLS with a
-    user's password.
+    ``client``: its peer (agent/web/peers.py), empty without one. ``is_private``: it came over TLS with a password.
     """
 
     path: str

@@ -23,7 +23,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 _NO_NETLINK = frozenset({errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EPERM, errno.EACCES})
-"""Errors of a sandbox without AF_NETLINK (55-hardware.conf allows it). Other errors, such as too many open files, are
+"""Errors of a sandbox without AF_NETLINK (55-hardware.conf allows it). Others, such as too many open files, are
 temporary."""
 
 

@@ -17,8 +17,7 @@ from agent.web.peers import Peers
 
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 256 * 1024
-"""Limit of bytes of a refused request that are read and dropped after the reply: to close with unread data destroys the
-reply."""
+"""Limit of bytes of a refused request that are read and dropped after the reply: unread data would destroy it."""
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 _WITH_AN_ANSWER = frozenset({None, "header_too_large", "malformed", "refused_request"})

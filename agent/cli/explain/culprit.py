@@ -10,8 +10,8 @@ from agent.evidence.summary import Witness
 AFTER_A_DEATH: tuple[Witness, ...] = (
     "hardware", "verdict", "kernel_log", "job_log", "ras", "flight_recorder", "stacks", "records",
 )  # fmt: skip
-"""Witnesses, the most trusted first: the order decides between ranks that equally many witnesses blame. An exit is
-observed, not inferred."""
+"""Witnesses, the most trusted first: decides between ranks that equally many blame. An exit is observed, not
+inferred."""
 IN_A_HANG: tuple[Witness, ...] = (
     "hardware", "flight_recorder", "ras", "stacks", "verdict", "kernel_log", "job_log", "records",
 )  # fmt: skip

@@ -76,8 +76,7 @@ class Cost(NamedTuple):
 
     ``stopped``: GPUs held without work. ``again``: work since the last checkpoint, lost if the job restarted from it;
     None if no checkpoint is known. ``late``: waiting for late ranks before the stop. ``seconds``: how long the job held
-    GPUs without work; ``goes_on``: it still holds them. ``is_guess``: the number of GPUs is unknown, so each rank
-    counts as one.
+    GPUs without work; ``goes_on``: it still holds them. ``is_guess``: each rank counts as one GPU.
     """
 
     seconds: float

@@ -51,8 +51,7 @@ class Incident(NamedTuple):
     """An incident of the job. ``back``: when the job worked again; None if it had not at the end of the range.
 
     ``since``: the last progress before the incident (``has_progress``), or its first symptom if no progress is known.
-    ``what``: the job hung before any death, a rank died while the job worked, a node was lost, or the job went on
-    regardless.
+    ``what``: the job hung before any death, a rank died while it worked, a node was lost, or the job went on.
     """
 
     start: float

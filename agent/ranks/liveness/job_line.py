@@ -18,8 +18,7 @@ ENDED_SECONDS = 900.0
 LEAD_SECONDS = 86_400.0
 """How long a lead exit is exported while its job may run on other nodes."""
 RETRACTED_SECONDS = 300.0
-"""How long a retracted lead exit is exported as -1. A Prometheus that misses scrapes for a shorter time still sees the
--1."""
+"""How long a retracted lead exit is exported as -1: longer than Prometheus misses scrapes."""
 MAX_RETRACTED = 6
 """Limit of retracted lead exits per job and node; the oldest is dropped first."""
 MAX_LEADS = 3
@@ -29,8 +28,8 @@ MAX_LEADS = 3
 ExitClass = Literal["oom", "crash", "fail", "torn", "killed", "left", "ok", "reboot"]
 """oom: the OOM killer. crash: SEGV, BUS, ILL, FPE, TRAP, SYS. fail: ABRT, status 1 to 127. torn: SIGKILL, if a peer on
 this node fails or ends by SIGTERM within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and every other exit,
-unless the job is proven to have finished. ok: finished, planned, or ended by the scheduler. reboot: the rank ran when
-this machine went down."""
+unless the job is proven to have finished. ok: finished, planned, or ended by the scheduler. reboot: it ran when the
+machine went down."""
 Lifetime = Literal["short", "long"]
 
 
@@ -67,8 +66,7 @@ class JobLine(msgspec.Struct):
     ``share``: the user; all jobs of one user share one part of bounded tables. ``live``: number of live ranks, None if
     unknown. ``proven``: the scheduler proves that a rank on this node belongs to the job. ``proves_first``: that rank
     is rank 0. ``started_at``: when the oldest rank of the latest run started. ``left_at``: when the last rank ended,
-    None while one runs. ``ranks``: the most ranks on this node at once. ``expected``: ranks of the whole job, 0 if
-    unknown.
+    None while one runs. ``ranks``: the most ranks on this node at once. ``expected``: ranks of the job (0: unknown).
     """
 
     share: str
@@ -165,8 +163,7 @@ class JobLine(msgspec.Struct):
 class RanBefore(msgspec.Struct, frozen=True):
     """A job whose ranks ran on this node before a reboot. ``started_seconds``: epoch start of its oldest rank.
 
-    ``proven``: the scheduler proved that one of the ranks belongs to the job. ``share``: as in JobLine; empty: the
-    user.
+    ``proven``: the scheduler proved that one of the ranks belongs to the job. ``share``: as in JobLine.
     """
 
     user: str
@@ -180,8 +177,7 @@ class RanBefore(msgspec.Struct, frozen=True):
 def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float) -> JobLine:
     """Return the line of a job whose ranks ended with the previous boot; the lead exit is the job's lowest rank.
 
-    The exported time of the exit is this boot, which is later than the true exit: so it never precedes exits on other
-    nodes.
+    The exported time is this boot, later than the true exit: so it never precedes exits on other nodes.
     """
     booted_seconds = now_seconds - now
     lived: Lifetime = "short" if booted_seconds - ran.started_seconds < short_seconds else "long"

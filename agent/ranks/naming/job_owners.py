@@ -31,8 +31,7 @@ class Holder(msgspec.Struct):
 class JobOwners:
     """The holder of each job id on this node.
 
-    ``schedulers``: schedulers with a proven job on this node. An unproven claim of such a scheduler's job id is
-    suspect.
+    ``schedulers``: schedulers with a proven job on this node. Unproven claims of its job ids are suspect.
     """
 
     def __init__(self) -> None:

@@ -16,13 +16,11 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 MAX_MEMBERSHIPS = 256
 SIGN_OF_LIFE_SECONDS = 5.0
-"""Records may arrive this late. A record that is still newer was written after the first RAS report without the
-process."""
+"""Records may arrive this late. A newer record was written after the first RAS report without the process."""
 
 _LOG = Logger("ranks")
 RAY_TITLE, RAY_ENDS = "ray::", ExitStatus(known=True, code=1)
-"""The title of a Ray worker, and its exit status when Ray ends it. An exception in the user's code does not end a
-worker."""
+"""The title of a Ray worker, and its exit status when Ray ends it. An exception in the code does not end a worker."""
 SHARED_SOURCES = frozenset({"title", "local_index"})
 """Sources of rank labels of processes in one task: their environment has the task's numbers, not their own."""
 

@@ -19,8 +19,8 @@ from agent.ranks.rank.process import RankProcess
 
 UNANSWERED_REPORTS = 2
 UNANSWERED_SECONDS = 15.0
-"""A process is unanswered after this time, and this many RAS reports, without it. RAS leaves out a dead rank's
-neighbours for up to 12 s."""
+"""A process is unanswered after this time and number of RAS reports. RAS omits a dead rank's neighbours for up to 12
+s."""
 PROGRESS_SLACK_SECONDS = 5.0
 
 
