@@ -26,8 +26,7 @@ _NUMBERS = {
     "power/ppt/cap": (gpu_families.POWER_LIMIT, 1e-6, ()),
     "freq/sclk/input": (gpu_families.SM_CLOCK, 1.0, ()),
 }
-"""Maps values and sensors to their family, the factor to its unit, and their further labels. The first present value
-of a series is used."""
+"""Maps values and sensors to family, factor to its unit, and further labels. A series has the first present value."""
 _TYPES = {"ue": "uncorrected", "ce": "corrected", "de": "deferred"}
 FAMILIES = (
     gpu_families.PRESENT,

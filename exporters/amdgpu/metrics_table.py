@@ -16,8 +16,7 @@ _NONE_U32 = 2**32 - 1  # The driver's mark for a value that the firmware does no
 _REASONS = ("hw_slowdown", "sw_power_cap", "hw_thermal_slowdown", "hw_thermal_slowdown_vr", "hw_thermal_slowdown_hbm")
 """The table's reasons, with NVIDIA's name if there is one.
 
-In order: the board's alarm (prochot), the power limit (ppt), heat of the socket, of the voltage regulators, of the
-memory.
+In order: the board's alarm (prochot), the power limit (ppt), heat of the socket, the regulators, the memory.
 """
 _CYCLES = struct.Struct("<6I")
 _MEMORY = struct.Struct("<I")

@@ -79,8 +79,7 @@ class AlertAsker:
         self.failures = 0
 
     def look(self, views: Sequence[RankView]) -> list[Occasion]:
-        """Return the bundles that the last answer triggers; start a query when it is due. ``views``: this node's
-        ranks."""
+        """Return the bundles that the last answer triggers; start a query if it is due. ``views``: the ranks."""
         occasions = self._taken_in(views)
         jobs = asked_about(views)
         if jobs and self._task is None and self._ctx.clock.monotonic() >= self._due_at:

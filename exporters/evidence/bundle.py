@@ -54,8 +54,7 @@ def evicted(held: Sequence[Held], keep: int) -> int | None:
 
     Up to ``keep`` bundles, all stay. Above that, the oldest bundle of the user with most bundles is evicted, except a
     user's only bundle and bundles of open pages. Above the node's limit, even bundles of open pages are evicted. If
-    each user has one bundle, the oldest without an open page is evicted; if all have open pages, the new bundle is
-    discarded.
+    each user has one, the oldest without an open page is evicted; if none is without, the new one is discarded.
     """
     if len(held) <= keep:
         return None
@@ -77,8 +76,7 @@ def bundle_name(job_id: str, taken_at: float, node: str) -> str:
 
 
 def fitted(files: Mapping[str, bytes], most_bytes: int) -> tuple[dict[str, bytes], list[str]]:
-    """Return the files that fit, the shortest first and long files cut to their end; and the names of the other
-    files."""
+    """Return the files that fit, the shortest first, long files cut to their end; and the other files' names."""
     kept: dict[str, bytes] = {}
     left_out = []
     room = most_bytes
@@ -107,8 +105,7 @@ def write(
     """Write both files, whole or not at all, readable only by their owner; evict older bundles (see ``evicted``).
 
     An existing name gets a number: two job ids may differ only in characters that a file name cannot have.
-    ``open_jobs``: jobs with a possibly open page. Returns the name; raises OSError (no space, read-only) or
-    FolderFullError.
+    ``open_jobs``: jobs with a possibly open page. Returns the name; raises OSError or FolderFullError.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _remove_drafts(folder)

@@ -23,8 +23,7 @@ MAX_RANK_THREADS = 512  # Threads of a rank, the first ones: NCCL and PyTorch ma
 MAX_THREADS = 4  # Simultaneous reads, including those that hang; no further read starts
 MAX_RANKS = 64  # Ranks of a job on a node whose processes are read
 RANK_SECONDS = 1.0
-"""Limit for one rank's process: its files take milliseconds, and with 512 threads a tenth of a second on a busy
-node."""
+"""Limit for one rank's process: its files take milliseconds, with 512 threads on a busy node a tenth of a second."""
 UNREAD = "ranks/unread.txt"
 _Files = dict[str, bytes]
 
@@ -107,8 +106,7 @@ class ProcessFiles:
     async def look(self, proc: Path, cgroups: Path, pids: Mapping[str, int]) -> _Files:
         """Return the files on the node and on these ranks' processes, by name in the bundle.
 
-        ``pids``: by rank. Ranks for which the kernel does not answer are named in UNREAD. RuntimeError if too many
-        reads hang.
+        ``pids``: by rank. UNREAD names ranks whose reads hang. RuntimeError if too many hang.
         """
         files = await self._on_a_thread(partial(node_files, proc))
         unread = []

@@ -206,8 +206,8 @@ def part(dumps: Iterable[ShownDump], job_id: str) -> Offered:
 
 
 class _Hang:
-    """Per process group: the highest collective in which a rank on this node waits, and the lowest of the ranks' last
-    ones."""
+    """Per process group: the highest collective in which a rank waits, and the lowest of the ranks' last
+    collectives."""
 
     def __init__(self, dumps: Collection[ShownDump]) -> None:
         self._awaited: dict[str, GroupProgress] = {}

@@ -158,8 +158,7 @@ class InspectorExporter:
             await asyncio.gather(*(directory.close() for directory in self._directories))
 
     async def _last_operations(self, wanted: Wanted) -> Offered:
-        """Return for each rank of a job the end of its file, its last operation, and how long the others waited for
-        it."""
+        """Return the end of each rank's file, its last operation, and how long the others waited for it."""
         ranks = files_of(self._labels, wanted.job_id)
         ends, unread = await last_lines(self._directories, ranks)
         late = ((rank, self._ctx.ranks.late_share(RankLabel(wanted.job_id, rank))) for rank in ranks.values())

@@ -24,8 +24,7 @@ MOST_INTERVAL_SECONDS = 3600.0  # A longer setting counts as this: values that a
 
 
 def asks_for_means(environment: Mapping[str, str] | None) -> bool:
-    """Return True when the environment makes the plugin write such files; nccl.conf, which is not read, may do so
-    too."""
+    """Return True when the environment makes the plugin write such files; nccl.conf, which may too, is not read."""
     settings = environment or {}
     return bool(atoi(settings.get(ENABLE, "0"))) and bool(atoi(settings.get(PROM_DUMP, "0")))
 

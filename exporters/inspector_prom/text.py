@@ -44,8 +44,7 @@ _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30, "TB": 1 << 40}
 class MeansKind(NamedTuple):
     """A kind of operation. ``comm_id``: the communicator's hash, only in 2.29; ``comm_name``: its name, from 2.30 on.
 
-    ``ranks`` and ``nodes`` (NVLink domains) of the communicator, ``message_size`` and ``algo_proto`` are the plugin's
-    texts.
+    ``ranks`` and ``nodes`` (NVLink domains) of the communicator, ``message_size``, ``algo_proto``: the plugin's texts.
     """
 
     comm_id: str

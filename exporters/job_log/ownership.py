@@ -51,8 +51,8 @@ Identity = tuple[int, int]
 
 
 class BatchProcess(NamedTuple):
-    """A process that writes a job's log. ``scheduled_id``: Slurm's job id; ``forwards``: any of its descriptors may be
-    the log."""
+    """A process that writes a job's log. ``scheduled_id``: Slurm's job id; ``forwards``: any descriptor may be the
+    log."""
 
     pid: int
     uid: int
@@ -61,8 +61,7 @@ class BatchProcess(NamedTuple):
 
 
 def batch_processes(procfs: ProcFS) -> list[BatchProcess]:
-    """Return the batch scripts that run on this node and the sruns below them. Reads the stat line of every process
-    once."""
+    """Return the running batch scripts and the sruns below them. Reads the stat line of every process once."""
     children: dict[int, list[int]] = {}
     names: dict[int, str] = {}
     try:
@@ -126,8 +125,7 @@ def held_outputs(
 ) -> dict[Identity, ClaimedLog]:
     """Return the regular files that running ranks of ``jobs`` and their ancestors write their output to.
 
-    ``batch``: batch scripts and their sruns, of any job. A file with writers of two jobs is left out. Blocks if a file
-    system hangs.
+    ``batch``: batch scripts and their sruns, of any job. A file of two jobs is left out. Blocks if a file system hangs.
     """
     held_files: dict[Identity, ClaimedLog] = {}
     doubtful: set[Identity] = set()

@@ -53,8 +53,7 @@ class LogSection(msgspec.Struct):
 
 
 class PublishedLogs(NamedTuple):
-    """The result of a turn. ``available``: a job on this node has a log; ``raised``: names of exceptions that ended
-    ranks."""
+    """The result of a turn. ``available``: a job here has a log; ``raised``: names of exceptions that ended ranks."""
 
     jobs: tuple[ShownLog, ...] = ()
     available: bool = False

@@ -74,8 +74,8 @@ class JobsConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_onl
     """``directory``: files of jobs; ``dcgm_mapping``, ``amd_mapping``: files of GPUs. Empty: the default directory.
 
     dcgm-exporter's files have no default directory. ``write_dcgm_mapping``: a directory in which the exporter writes
-    such files from the rank table; empty: it writes none. ``owner_uids``: users whose files are trusted, besides root
-    and the agent's own user.
+    such files from the rank table; empty: it writes none. ``owner_uids``: trusted users besides root and the agent's
+    own.
     """
 
     directory: _Path = ""

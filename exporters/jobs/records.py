@@ -117,8 +117,7 @@ def bounded(jobs: Iterable[ScheduledJob]) -> tuple[tuple[ScheduledJob, ...], int
 def ending(file: JobFile) -> Ending:
     """Return how the job of this file ended.
 
-    Without the scheduler's state, a nonzero exit status means failure; a status of 0 means nothing, since a cancelled
-    job has it too.
+    Without the scheduler's state, a nonzero exit status means failure; 0 means nothing: a cancelled job has it too.
     """
     state = file.state
     if not state:

@@ -119,8 +119,7 @@ class TrustedDirectory(Generic[T]):
             return NotTrusted("content")
 
     def _is_theirs(self, status: os.stat_result) -> bool:
-        """Return True if one of the owners has it, and only that user, root's group and the agent's group may write to
-        it."""
+        """Return True if one of the owners has it, and only it, root's group and the agent's group may write."""
         by_group = status.st_mode & stat.S_IWGRP and status.st_gid not in (0, os.getegid())
         return status.st_uid in self._owners and not by_group and not status.st_mode & stat.S_IWOTH
 

@@ -55,8 +55,7 @@ def parse_records(read: bytes) -> list[KernelRecord]:
 class KernelLines:
     """Selects the kernel's lines. A line of NVIDIA's driver waits for one poll, in which a rest of it would appear.
 
-    The lines after it wait, too. ``settled``: the number of the last record that no poll needs again; -1 before the
-    first.
+    The lines after it wait, too. ``settled``: the last record that no poll needs again, or -1.
     """
 
     def __init__(self) -> None:

@@ -25,8 +25,7 @@ MAX_RECORDS = 20_000
 MAX_AGE_SECONDS = 600.0
 """At a first start, lines that are older than the newest line by more than this are only counted.
 
-The problem may be repaired since. Only the log's own timestamps are compared: printk's clock and CLOCK_MONOTONIC drift
-apart.
+The problem may be repaired since. Only the log's timestamps are compared: clocks drift.
 """
 MAX_BACKLOG_READS = 50
 """Reads at the first poll: a million records, more than any log has. Later records count as new."""
@@ -35,8 +34,7 @@ MAX_ALIKE = 512  # Texts of lines whose meaning is cached: a storm of lines has 
 
 LAST_RECORDS = 200  # Records of the kernel that are kept for an evidence bundle. Records that users wrote are not kept.
 AUDIT = "audit: "
-"""The beginning of audit records, which appear in this log without auditd. They have command lines (EXECVE,
-PROCTITLE)."""
+"""The beginning of audit records, which this log has without auditd. They show command lines (EXECVE, PROCTITLE)."""
 
 remembered = lru_cache(MAX_ALIKE)(classify)  # Returns the event of a line, by its text
 

@@ -1,7 +1,6 @@
 """The state of one job's NIXL-EP run from all its files, those of nodes and the launcher's output. Pure.
 
-A planned end of ``srun`` is not a failure. In that case srun logs the terminated tasks and both steps of its end, and
-nothing else.
+A planned end of ``srun`` is not a failure. Then srun logs the terminated tasks and both steps of its end alone.
 """
 
 from __future__ import annotations
@@ -105,8 +104,8 @@ class NodeLog(msgspec.Struct):
 class JobRun(msgspec.Struct):
     """The run of a job in its newest log directory. Times are seconds since the epoch.
 
-    ``completed``: last phase that the launcher reported as completed. ``excused``: the launcher logged that srun's end
-    was planned.
+    ``completed``: last phase that the launcher reported as completed. ``excused``: it logged that srun's end was
+    planned.
     """
 
     directory: _Path = ""

@@ -216,8 +216,7 @@ class LinksView(msgspec.Struct, frozen=True):
 class NvLinks:
     """The links of one GPU. ``expected``: the numbers of the links that were up before.
 
-    The error sums never fall: after a link restarts its counter, or does not answer for some time, only new errors are
-    added.
+    The error sums never fall: after a link restarts its counter, or does not answer, only new errors are added.
     """
 
     def __init__(self, expected: Collection[int] = ()) -> None:

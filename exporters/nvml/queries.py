@@ -16,8 +16,7 @@ from exporters.nvml.reading import MAX_MIG_INSTANCES, MAX_PROCESSES, MAX_TEXT, F
 RENUMBERED_DRIVER = 590
 """From this major version on, fields above 250 have the numbers that pynvml uses.
 
-In older drivers the same numbers had other meanings: 251 was a clocks event counter in 575 and 580, and a power setting
-in 570.
+In older drivers the numbers had other meanings: 251 was a clocks event counter in 575 and 580, a setting in 570.
 """
 _NUMBERS: dict[str, tuple[Callable[[Any], int], ...]] = {
     "gpu_utilization_percent": (lambda handle: pynvml.nvmlDeviceGetUtilizationRates(handle).gpu,),

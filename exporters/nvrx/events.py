@@ -1,7 +1,6 @@
 """One job's counts of events that its launchers and monitors log, GPU scores, and the time of its last recovery. Pure.
 
-A job writes the text, so each part is bounded. Event times are UTC. The time at the beginning of a line is local time,
-so it is ignored.
+A job writes the text, so each part is bounded. Event times are UTC. A line's first time is local, and ignored.
 """
 
 from __future__ import annotations
@@ -222,8 +221,7 @@ _READERS: tuple[tuple[str, re.Pattern[str], Callable[[JobEvents, re.Match[str]],
 
 
 def _interrupted(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each interrupted rank with the kind. NVRx shortens a long list to ``3...12``: the ranks between are
-    lost."""
+    """Yield each interrupted rank with the kind. NVRx shortens long lists to ``3...12``, without the others."""
     for name, ranks in _INTERRUPTION.findall(text):
         kind = name.lower() if name.lower() in INTERRUPTIONS else OTHER
         for first, last in _RANKS.findall(ranks):

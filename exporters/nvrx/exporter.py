@@ -38,8 +38,7 @@ _Directory = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=255)]
 class NvrxConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``paths``: output of launchers and monitors; ``cycle_directories``: more directories with cycle files.
 
-    A rank's environment (NVRX_CURRENT_CYCLE_INFO) names its job's cycle file. The exporter reads it without
-    configuration.
+    A rank's environment (NVRX_CURRENT_CYCLE_INFO) names its job's cycle file, which needs no configuration.
     """
 
     paths: PathPatterns = msgspec.field(default_factory=list)

@@ -1,8 +1,7 @@
 """Runs in the helper: reads cycle files that jobs name or that lie in configured directories; one thread per user.
 
 The launcher of one node writes these files (``cycle_info.JOB.ATTEMPT.CYCLE``): the restart cycle of a job and its
-nodes. Then it sets the link ``cycle_info.JOB.current``. Only the first write is not atomic, so a reader may see half a
-file.
+nodes. Then it sets the link ``cycle_info.JOB.current``. The first write is not atomic.
 """
 
 from __future__ import annotations

@@ -73,8 +73,7 @@ class ProcessExporter:
         self._jobs = JobTotals()
 
     async def start(self, ctx: Context) -> None:
-        """Prepare the threads: for scans of /proc, for exit statuses (which must not wait for scans), for user
-        names."""
+        """Prepare the threads: for scans of /proc, exit statuses (which cannot wait for scans), user names."""
         self._ctx = ctx
         self._proc = ProcFS(ctx.roots.proc)
         self._thread: OwnThread = ctx.thread("process")

@@ -66,8 +66,7 @@ def observe(
     """Examine a running rank process; ``rank`` keeps the data for the next scan.
 
     ``stat``: its stat line of this scan; ``oom_kills``: present counts of its control groups, None when unknown;
-    ``threads``: stat lines of its threads, None when not due. ``searched``: number of new ranks whose descriptors this
-    scan searched, by user.
+    ``threads``: stat lines of its threads, None when not due. ``searched``: searched new ranks by user.
     """
     key = stat.key
     status = proc.status(key.pid)
@@ -99,8 +98,7 @@ def _note_threads(proc: ProcFS, key: ProcessKey, rank: KnownRank, threads: Seque
 
 
 def _look_at_logs(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float, searched: Counter[int | None]) -> None:
-    """Note the record files that the process holds open. If it runs and has closed them all, its communicators are
-    gone."""
+    """Note the record files that the process holds open. If it runs without any, its communicators are gone."""
     for fd, file in list(rank.logs.items()):
         if proc.holds(key.pid, file) is False:
             stat = proc.stat(key.pid)

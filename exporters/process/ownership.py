@@ -79,8 +79,8 @@ def group_of(path: str) -> Group | None:
 
 
 def _plain_name(names: str, written: str) -> str:
-    """Return a name as the scheduler itself writes it: kubelet's systemd driver puts underscores in a pod's uid, PBS
-    escapes names."""
+    """Return a name as the scheduler writes it: kubelet's systemd driver puts underscores in a pod's uid, PBS
+    escapes."""
     if names == "pod":
         return written.replace("_", "-")
     return _ESCAPED.sub(lambda byte: chr(int(byte[1], 16)), written) if names == "pbs" else written

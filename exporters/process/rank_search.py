@@ -207,8 +207,7 @@ class RankSearch:
         """Return the processes without NCCL whose environment names a rank, and the ready ones among them.
 
         Children that inherit their parent's environment and launchers of such processes do not count. A process is
-        ready if no process of its job has NCCL, and if it was seen for SETTLED_SECONDS or its launcher started it
-        again.
+        ready if none of its job has NCCL, and it was seen for SETTLED_SECONDS or restarted.
         """
         self._read_claims()
         proven = {key.pid for key in ranks} | {s.key.pid for s in self._seen.values() if s.evidence or s.uses_gpu}

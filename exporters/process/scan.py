@@ -26,8 +26,7 @@ class ScanRequest(msgspec.Struct, frozen=True):
 
     ``now``: monotonic; ``known``: the rank processes that run according to the table; ``refused``: processes that the
     full table refused; ``writer_keys``: writers whose process is unknown, each with the uid of its file; ``variables``:
-    the environment variables to read from new ranks. ``without_nccl``: processes whose environment names a rank are
-    ranks even without NCCL.
+    the environment variables to read from new ranks. ``without_nccl``: a rank's environment is enough.
     """
 
     now: float
@@ -252,8 +251,7 @@ def held_files(proc: ProcFS, files: Mapping[ProcessKey, Iterable[OpenFile]]) -> 
     """Return the path of each record file that a rank holds, by device and inode: the first file of each rank, then the
     second.
 
-    If ranks have several paths to a file, the path of a rank that may write the file counts: any user may read another
-    user's file.
+    If ranks have several paths to a file, that of a rank that may write the file counts: any user may read it.
     """
     held: dict[tuple[int, int], str] = {}
     for key, file in in_turns(((key, file) for key, of_rank in files.items() for file in of_rank), itemgetter(0)):

@@ -1,7 +1,6 @@
 """Scans /proc, sends the queries that the policy allows, one at a time, and keeps the reports.
 
-A query can take minutes when processes are stopped. Scans of /proc continue during a query, to notice new and ended
-processes.
+A query can take minutes when processes are stopped. Scans of /proc continue meanwhile.
 """
 
 import asyncio
@@ -162,8 +161,7 @@ class RasExporter:
         return self._schedules.due(self._query_plans(), self._ctx.clock.monotonic())
 
     async def _is_unchanged(self, endpoint: Endpoint, site: Site) -> bool:
-        """Scan again; return True when exactly the same processes listen at the address. False once this exporter
-        drains."""
+        """Scan again; return True if exactly the same processes listen at the address, and this exporter runs."""
         await self._look()
         now = self._sites.get(endpoint)
         return not self._drained and now is not None and not now.unowned and now.servers.keys() == site.servers.keys()

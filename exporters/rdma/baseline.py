@@ -26,8 +26,7 @@ class Best(msgspec.Struct):
 class Expected(msgspec.Struct):
     """A PCI function's device: its name and place when last seen, and the best state of its ports.
 
-    ``missing``: the device is absent. ``hidden``: it is not visible to the agent, but may be in another network
-    namespace.
+    ``missing``: the device is absent. ``hidden``: it may be in another network namespace.
     """
 
     device: str

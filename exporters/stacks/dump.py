@@ -1,8 +1,8 @@
 """Runs py-spy on one process and parses its output. In the helper; blocking.
 
 `py-spy dump --nonblocking` stops nothing: it only reads the process's memory, through /proc/PID/mem if the service's
-filter refuses process_vm_readv. A process with a thread in uninterruptible sleep is not read: the read of its maps
-could wait for that thread.
+filter refuses process_vm_readv. A process with a thread in uninterruptible sleep is not read: the read could wait for
+it.
 """
 
 import resource

@@ -196,8 +196,7 @@ class StacksExporter:
             self._ctx.admit.release(("stacks", label))
 
     async def _part(self, wanted: Wanted) -> Offered:
-        """Return a job's stacks for a bundle: kept stacks, and new stacks of suspects and two other ranks, or of all
-        ranks."""
+        """Return a job's stacks for a bundle: kept ones, and new ones of suspects and two others, or of all."""
         views = [view for view in _running(self._ctx.ranks.snapshot().ranks) if view.label.job_id == wanted.job_id]
         stacks = {view.label.rank: held.stack for view in views if (held := self._held.get(view.label)) is not None}
         rest = [view for view in views if view.label.rank not in stacks and self._may_look_at(view)]

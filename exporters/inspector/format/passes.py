@@ -65,8 +65,7 @@ def _ring_lines(text: str | None) -> int:
 
 
 MAX_STEP_US = 5000
-"""Longest time between two lines of one pass. A longer pause splits the pass in two, and its loss has no known
-cause."""
+"""Longest time between two lines of one pass. A longer pause splits the pass, and its loss has no known cause."""
 
 
 class Run(msgspec.Struct, rename={"id": "header_id"}):

@@ -29,8 +29,7 @@ MAX_PROXY_STEPS = 1 << 16  # In one line: the steps of an operation since the la
 # A value outside of these bounds makes a line malformed, and nothing is taken from it.
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Unsigned = Annotated[int, msgspec.Meta(ge=-(1 << 63))]
-"""Real lines have values up to 2**64, which msgspec cannot bound: the code first compares such a value with bounds of
-its own."""
+"""Real lines have values up to 2**64, which msgspec cannot bound: the code compares them with bounds of its own."""
 Rank = Annotated[int, msgspec.Meta(ge=0, le=MAX_RANKS)]
 Pid = Annotated[int, msgspec.Meta(ge=1, le=MAX_PID)]
 TimestampUs = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -84,8 +83,7 @@ class Result(StrEnum):
 class Header(msgspec.Struct, gc=False):
     """The communicator and the writer's rank in it; ``nnodes`` counts NVLink domains.
 
-    ``comm_name`` is None in formats without the key: NCCL 2.28 and 2.29, whose plugin keeps one operation per
-    communicator and pass.
+    ``comm_name`` is None in formats without the key: NCCL 2.28 and 2.29, which keep one operation per pass.
     """
 
     id: HeaderId

@@ -45,8 +45,7 @@ def take(
     """Add whole lines to the aggregates of their writers; count each line's result in ``results``.
 
     ``context``: the file's open batch and run, which the lines update. ``ring_lines``: size of the smallest ring of the
-    file's writers. If adding records of one kind fails, only these are lost (Result.FAILED); the error is raised at the
-    end.
+    file's writers. If one kind of record fails, only it is lost (Result.FAILED); the error is raised at the end.
     """
     intake = _Intake(aggregate_of, results, context or FileContext())
     for records, run in pieces(decode_lines(data), intake.context.run, ring_lines):

@@ -21,8 +21,7 @@ MAX_TRIED_LINES = 256
 """Last lines of a file that are searched for an operation: users can write other short lines."""
 MAX_WORD_CHARACTERS = 200
 SHOWN_SHARE, BLAMED_SHARE = 0.03, 0.1
-"""Shares of the last minute in which the others waited for one rank alone: lower limits to show and to blame the
-rank."""
+"""Shares of the last minute in which the others waited for one rank alone: lower limits to show and to blame it."""
 
 
 UNNAMED = "unknown"  # The plugin's name of a communicator to which the program gave none

@@ -31,8 +31,7 @@ class _Ring(Generic[M]):
         return self._heap[0][3]
 
     def served(self, seconds: float, number: int, *, stays: bool) -> None:
-        """Add ``seconds`` to the next member's time. ``number`` counts all pieces. The member leaves unless it
-        ``stays``."""
+        """Add ``seconds`` to the next member's time; it leaves unless it ``stays``. ``number`` counts all pieces."""
         before, _, index, member = self._heap[0]
         self._served[member] = number
         if stays:

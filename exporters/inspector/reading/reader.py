@@ -230,8 +230,7 @@ class DirectoryReader:
         return published
 
     def _save(self, now: float, *, due: bool) -> bytes | None:
-        """Return the encoded section if it is due and changed, else None. If encoding fails, the last section stays
-        valid."""
+        """Return the encoded section if it is due and changed, else None: then the last section stays valid."""
         if now - self._saved_at < SAVE_SECONDS and not due:
             return None
         self._saved_at = now

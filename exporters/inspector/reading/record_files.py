@@ -85,8 +85,7 @@ MAX_RETRY_SECONDS = 60.0
 _MAX_DOUBLINGS = 6
 FIRST_PIECE_BYTES, LEAST_PIECE_BYTES = 16 * 1024, 4096  # Of a file, per read
 MAX_HELD_TAKEN = 1024
-"""Limit of files that one turn begins to follow because a rank holds them open; further files wait for the next
-turn."""
+"""Limit of files that one turn begins to follow because a rank holds them open; others wait for the next turn."""
 
 FileKey = tuple[int, int, int]  # Device, inode and generation: one generation of a file
 

@@ -2,8 +2,7 @@
 
 The rules are those of plugins/profiler/inspector, NCCL 2.28-2.30. Without a dump interval there is no dump thread, and
 nothing is ever written, not even at the end (Inspector's README says otherwise). Prometheus mode and the OTLP mode of
-newer versions write no JSON; OTLP mode takes precedence. Processes whose Prometheus files inspector_prom reads do not
-count.
+newer versions write no JSON; OTLP mode takes precedence. Processes that inspector_prom reads do not count.
 """
 
 from __future__ import annotations

@@ -37,8 +37,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class WriterEvidence(NamedTuple):
-    """Memberships and progress in one writer's records since the last turn. ``uid``: the file's owner, None if
-    unknown."""
+    """Memberships and progress in one writer's records since the last turn. ``uid``: the file's owner."""
 
     writer_key: WriterKey
     memberships: tuple[Membership, ...]

@@ -53,8 +53,7 @@ class Saved(msgspec.Struct, array_like=True):
 class Aggregate:
     """The totals of one writer's records. ``from_start``: its records were read from the first one on.
 
-    ``shared``: limits that all living writers share (None: unshared); ``group``: the user and directory whose share it
-    uses.
+    ``shared``: limits that all living writers share; ``group``: the user and directory whose share it uses.
     """
 
     def __init__(
@@ -132,8 +131,7 @@ class Aggregate:
     def _plausible(
         self, binding: Binding, perfs: list[records.CollectivePerf], results: Counter[records.Result]
     ) -> list[records.CollectivePerf]:
-        """Return the plausible records, and count the others. Add all records' numbers to the sequence, in their
-        order."""
+        """Return the plausible records, and count the others. Add the numbers of all to the sequence, in order."""
         plausible = []
         for perf in perfs:
             number, microseconds = perf.coll_sn, perf.coll_exec_time_us

@@ -1,7 +1,6 @@
 """Decides once per kind of record where its records are added: accumulator, gaps, windows and members. Pure.
 
-The writer's limit of places (communicator, rank) and the series budget admit a series. A refused series counts in
-`other`.
+The limit of places (communicator, rank) and the series budget admit a series. A refused series counts in `other`.
 """
 
 from __future__ import annotations
@@ -38,8 +37,7 @@ RecordKey = tuple[str, int, int, str, int, str]
 
 @dataclass(slots=True, eq=False)
 class Binding:
-    """Where the records of one RecordKey are added, and each record's values. A part left at its default is in no
-    series."""
+    """Where the records of one RecordKey are added, and each record's values. A default means: in no series."""
 
     result: Result
     sequence: Sequence = field(default_factory=lambda: Sequence(None))
@@ -198,8 +196,7 @@ class WriterSeries:
         binding.transfer = self.transfers.get(key)
 
     def _reserve_accumulator(self, comm: str) -> bool:
-        """Reserve the series of an accumulator. After ``serve_first``, fail for others until that communicator has
-        one."""
+        """Reserve an accumulator's series. After ``serve_first``, fail for others until its communicator has one."""
         if self._first not in (None, comm) or not self.reserve(SERIES_PER_ACCUMULATOR):
             return False
         if self._first is not None:

@@ -17,8 +17,7 @@ IDLE_SECONDS = 21_600.0
 """Six hours: longer than any checkpoint, evaluation or queue between two uses of a communicator should take."""
 SUCCEEDED_SECONDS = 600.0
 """After this long without a record a communicator ends if a newer one has the same rank, size and name. If a limit
-refuses another communicator, the one idle for longest ends too; if that is not enough, two end at the next check, then
-four, and so on."""
+refuses another communicator, the one idle for longest ends too; then two at the next check, then four."""
 LOOK_SECONDS = 300.0
 
 
@@ -61,8 +60,7 @@ class IdleWatch:
         return frozenset(over)
 
     def _succeeded(self, aggregate: Aggregate, still: dict[str, float], now: float) -> set[str]:
-        """Return the communicators without a record for SUCCEEDED_SECONDS that a newer communicator in use has
-        replaced."""
+        """Return the communicators without a record for SUCCEEDED_SECONDS that a newer one in use replaced."""
         newest: dict[tuple[int, int, str], float] = {}
         members = [membership for membership in aggregate.memberships.values() if membership.comm in still]
         for membership in members:

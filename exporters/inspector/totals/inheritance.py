@@ -154,8 +154,7 @@ class Kind(StrEnum):
 
 
 SeriesId = tuple[Kind, tuple[str, ...]]
-"""A kind and a label set. Arrivals have the totals' labels: an exported series sums several label sets, each from its
-birth on."""
+"""A kind and a label set. Arrivals have the totals' labels: a series sums several label sets, each from its birth."""
 Labels = Mapping[Member, RankLabel]
 
 

@@ -133,8 +133,7 @@ class PendingMember:
 
 
 class PendingOperations:
-    """A communicator's members for one kind of operation. ``given_up``: some are on other nodes. ``counted``: see
-    _leave."""
+    """A communicator's members for one kind of operation. ``given_up``: some are elsewhere. ``counted``: see _leave."""
 
     def __init__(self, kind: OperationKind) -> None:
         self.kind = kind

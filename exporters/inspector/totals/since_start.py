@@ -1,8 +1,7 @@
 """Counts since the agent's start: durations of collectives, their algorithms, and waits of the network proxy. Pure.
 
 They are in no checkpoint, so after a restart all begin at 0. A count is a tuple and never changes: a sum replaces it.
-The plugin traces the proxy with NCCL_INSPECTOR_ENABLE_PROXY=1 (format v4.3 and later). The times are those of the
-proxy's CPU thread.
+The plugin traces the proxy with NCCL_INSPECTOR_ENABLE_PROXY=1 (format v4.3 and later). Its times are of a CPU thread.
 """
 
 from __future__ import annotations

@@ -52,8 +52,7 @@ def parse(text: str) -> dict[str, str]:
 
 
 def _read(root: str, path: str) -> str:
-    """Return the text of a file; "" if its size is 0, like that of files in /proc: reading such a file can have
-    effects."""
+    """Return the text of a file; "" if its size is 0, as in /proc: reading such a file can have effects."""
     try:
         with open_inside(root, path) as fd:
             return os.read(fd, MAX_FILE_BYTES).decode("utf-8", "replace") if os.fstat(fd).st_size else ""
@@ -75,8 +74,7 @@ class FileRequest(msgspec.Struct, frozen=True):
 
 
 class FileFacts(msgspec.Struct, frozen=True):
-    """``settings``: RAS's settings in the files; ``version``: the oldest library's, None if any library's is
-    unknown."""
+    """``settings``: RAS's settings in the files; ``version``: of the oldest library, None if any is unknown."""
 
     settings: dict[str, str]
     version: Version | None

@@ -112,8 +112,7 @@ class _Held(NamedTuple):
 class ListenerSearch:
     """Finds listeners at ``endpoints`` and at the addresses that ranks' environments name; remembers their processes.
 
-    It opens no file that a job names, as its file system may hang: ``wanted`` lists these files, ``note`` takes their
-    contents.
+    It opens no file that a job names, which may hang: ``wanted`` lists these files, ``note`` takes their contents.
     """
 
     def __init__(self, proc_root: Path, endpoints: tuple[Endpoint, ...]) -> None:

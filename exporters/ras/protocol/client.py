@@ -41,8 +41,8 @@ def split_events(stream: bytes) -> tuple[list[str], bytes]:
 
 Stage = Literal["connect", "handshake", "command", "deadline", "size", "cut", "parse"]
 """The stage at which a query failed, in this order: nothing listens; no RAS thread (of the job) answers; RAS refuses a
-command; the report does not end in time; a line or report exceeds its cap; the connection breaks within the report; the
-report is unreadable."""
+command; the report does not end in time; a line or report exceeds its cap; the report is cut; the report is
+unreadable."""
 STAGES: tuple[Stage, ...] = ("connect", "handshake", "command", "deadline", "size", "cut", "parse")
 
 MAX_LINE_BYTES = 64 * 1024
@@ -92,8 +92,7 @@ class QueryLimits(msgspec.Struct, frozen=True):
     report_bytes: int = MAX_REPORT_BYTES
 
     def report_seconds(self) -> float:
-        """Return the deadline (s): the library sends its report at most 5 s (times the factor) after its soft
-        timeout."""
+        """Return the deadline (s): a report comes at most 5 s (times the factor) after the soft timeout."""
         return self.collective_seconds + 5.0 * self.timeout_factor + self.slack_seconds
 
 
@@ -183,8 +182,7 @@ class _Incoming:
         self.seconds = 0.0
 
     async def pieces(self) -> AsyncIterator[bytes]:
-        """Yield the whole report. The receiver's processing time extends the deadline, which limits only the
-        library."""
+        """Yield the whole report. The deadline limits only the library, not the receiver's processing."""
         while piece := await self._piece():
             gave_at = self._now()
             yield piece

@@ -1,8 +1,7 @@
 """Which node queries a job, whether it may, and how often: a query must never hurt the job. Pure.
 
 A query is a collective over the whole job; its cost grows with the square of the ranks. So one node queries a job: the
-reporter. A second node, the standby, queries a large job a quarter as often. All nodes read events, at no cost to the
-job.
+reporter. A second node, the standby, queries a large job a quarter as often. All nodes read events for free.
 """
 
 import math
@@ -57,8 +56,7 @@ class Schedule(msgspec.Struct):
     ``least_seconds``: the shortest interval that the site allows. ``hastened_at``: the last query that was moved
     forward. Until ``alert_until``, after an alarm, a standby queries as often as the reporter. ``ranks``: the job's.
     ``cost_seconds``: duration of the last query without timeouts; ``delays`` counts queries since then. ``missing``:
-    the last report missed ranks. ``up``: the last query gave a report. ``failures``: consecutive queries without a
-    report.
+    the last report missed ranks. ``up``: the last query gave a report. ``failures``: in a row.
     """
 
     due_at: float = 0.0
@@ -101,8 +99,7 @@ class Schedule(msgspec.Struct):
     def hasten(self, now: float, jitter: float) -> None:
         """Move the next query forward after an alarm, but no earlier than the job can afford.
 
-        Any number of alarms moves one query per interval. So alarms at most double the cost, and add nothing at the
-        shortest interval.
+        Any number of alarms moves one query per interval. So alarms at most double the cost.
         """
         self.alert_until = now + ALERT_SECONDS
         earliest = max(
@@ -138,8 +135,7 @@ class Schedule(msgspec.Struct):
 def role_of(configured: Configured, ranks: Collection[int] | None, world_size: int | None) -> Role:
     """Return this node's role: reporter with global rank 0, standby with the last rank; a configured role wins.
 
-    ``ranks``: the job's ranks on this node, None while no source has named them; ``world_size``: number of all its
-    ranks, None when unknown.
+    ``ranks``: the job's ranks on this node; ``world_size``: number of all its ranks. None when unknown.
     """
     if configured in ("monitor", "off"):
         return "none"

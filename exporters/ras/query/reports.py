@@ -71,8 +71,8 @@ _ALWAYS = 10  # Series of every communicator: its states, last launch, stalled
 class Reports:
     """The last report of each job. The agent's budget of series admits a report or refuses it.
 
-    Watches live as long as the job has processes on this node: a hang continues without new reports. ``saved``: the
-    watches of the checkpoint.
+    Watches live as long as the job has processes on this node: a hang continues without new reports. ``saved``: earlier
+    ones.
     """
 
     def __init__(self, admit: Admission, saved: Collection[SavedJob] = ()) -> None:

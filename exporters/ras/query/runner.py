@@ -98,8 +98,7 @@ class QueryRunner:
             pause *= 2
 
     async def reports(self, target: QueryTarget, limits: QueryLimits) -> list[QueryAnswer]:
-        """Return the answers to a query, which is repeated up to MAX_REPEATS times while the answering process may be
-        cut off."""
+        """Return the answers to a query, repeated up to MAX_REPEATS times while the replying process may be cut off."""
         received: list[QueryAnswer] = []
         for _ in range(1 + MAX_REPEATS):
             answered = {answer.server for answer in received}

@@ -117,8 +117,8 @@ def silences(
 
 
 def unambiguous(named: Iterable[tuple[ProcessKey, Host]]) -> dict[ProcessKey, Host]:
-    """Return the processes with exactly one (address, pid) that no other process has: pods may share an address and use
-    equal pids."""
+    """Return the processes with exactly one (address, pid) that no other has: pods may share an address and have equal
+    pids."""
     by_host: dict[Host, set[ProcessKey]] = {}
     by_key: dict[ProcessKey, set[Host]] = {}
     for key, host in named:

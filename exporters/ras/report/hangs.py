@@ -5,8 +5,7 @@ counts of its ranks differ or some ranks do not answer. A communicator that a fe
 nothing is launched for minutes. Suspects are the ranks that have launched less, unless they wait for another rank in
 another stalled communicator. RAS declares a rank dead after a stop of a minute, and never revokes that, even if the
 rank continues. So a rank without an answer is no suspect if launches went on without it, unless there is no other
-suspect. Equal and unchanged counts may be a hang on the GPUs or a pause: their start is exported, and no rank is
-blamed.
+suspect. Equal and unchanged counts may be a hang on the GPUs or a pause: their start is exported, without blame.
 """
 
 import itertools
@@ -24,8 +23,7 @@ LEFT_SECONDS = 300.0
 """After this long without a launch a communicator counts as waiting for the ranks that left it. In a job that runs or
 ends, the ranks leave a communicator within seconds of each other."""
 UNHEARD_SECONDS = 30.0
-"""Launches this long after a rank's last answer show that the others do not wait for it: a host does not launch that
-far ahead of its GPU."""
+"""Launches this long after a rank's last answer show that none waits for it: no host is that far ahead of its GPU."""
 MAX_SUSPECTS = 32  # In one communicator
 WATCH_BYTES = 512
 UNHEARD_BYTES = 16  # A watch takes WATCH_BYTES, its marks, and this for each rank that does not answer

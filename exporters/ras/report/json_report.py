@@ -16,8 +16,7 @@ from exporters.ras.report.text_report import read_text
 _LACKS_COMMA = re.compile(rb'("nvml_dev": -?\d{1,10})(\s{1,64}"status": \{)')
 """2.28.7 to 2.28.9 leave out the comma between these two keys of a missing rank."""
 _IN_PROGRESS = 7
-"""ncclInProgress (nccl.h): the communicator is being created or, if it is non-blocking, has work under way. It is no
-error."""
+"""ncclInProgress (nccl.h): the communicator is being created or, if non-blocking, has work under way. No error."""
 
 _Text = Annotated[str, msgspec.Meta(max_length=64)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=model.MAX_COMMUNICATOR_RANKS)]
@@ -89,8 +88,7 @@ class _Missing(_Rank, gc=False):
 
 
 class _Communicator(msgspec.Struct):
-    """Without ``missing_ranks`` no rank counts as missing. ``secondary_hash``: NCCL's hash of rank 0's host and
-    process."""
+    """Without ``missing_ranks`` no rank is missing. ``secondary_hash``: NCCL's hash of rank 0's host and process."""
 
     hash: Annotated[str, msgspec.Meta(pattern=r"^0x[0-9a-f]{1,16}\Z")]
     size: _Count

@@ -1,5 +1,4 @@
-"""The last report of a job in a bundle of evidence: the report as read, the ranks it blames, and for how long the job
-stood still."""
+"""The last report of a job in a bundle: the report as read, the ranks it blames, and how long the job stood still."""
 
 from collections.abc import Mapping
 
