@@ -31,7 +31,7 @@ TURN_SECONDS = 20.0
 
 WHOLE_TURN = {
     "DirectoryReader.owned", "DirectoryReader.owned.<locals>.<dictcomp>", "Reclaimer.run", "InspectorExporter._take_in",
-    "Slot.note", "Slot.note.<locals>.<genexpr>",
+    "WatchedDirectory.note", "WatchedDirectory.note.<locals>.<genexpr>",
 }  # fmt: skip
 """Steps outside of single files; if one fails, the update may report late, or not at all."""
 
