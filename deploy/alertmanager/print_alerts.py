@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Print what Alertmanager tells, for try-out.yml: print_alerts.py [PORT]."""
+"""Print Alertmanager's notifications, for try-out.yml: print_alerts.py [PORT]."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 PORT = 19095
 MAX_BYTES = 1 << 20
-"""Of a notification; Alertmanager's are a few kilobytes."""
+"""Limit of a notification; Alertmanager sends a few kilobytes."""
 MAX_ALERTS = 8
-"""That are printed of a notification."""
+"""Limit of printed alerts per notification."""
 
 
 def text(notification: Mapping[str, Any]) -> str:
@@ -31,10 +31,10 @@ def text(notification: Mapping[str, Any]) -> str:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Takes one notification at a time."""
+    """Receives one notification at a time."""
 
     def do_POST(self) -> None:
-        """Print it; what is no notification is refused."""
+        """Print a notification; refuse any other request."""
         try:
             size = int(self.headers.get("Content-Length", "0"))
             if not 0 <= size <= MAX_BYTES:
@@ -50,7 +50,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing of requests."""
+        """Log no requests."""
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Write PodMonitor, PrometheusRules and dashboards for kustomize: what Prometheus' operator and Grafana's sidecar take.
+"""Write a PodMonitor, PrometheusRules and dashboards for kustomize, for Prometheus' operator and Grafana's sidecar.
 
-Made of deploy/prometheus and grafana/dashboards, with a site's own thresholds (a file with those that differ):
+The sources are deploy/prometheus and grafana/dashboards. --thresholds: a file with the thresholds that differ:
 
     build.py --thresholds my.yml --agent base/rankwatch.yml --output monitoring
     kubectl apply --server-side -k monitoring
@@ -22,13 +22,13 @@ import yaml
 HERE = Path(__file__).resolve().parent
 PROMETHEUS = HERE.parent / "prometheus"
 DASHBOARDS = HERE.parents[1] / "grafana" / "dashboards", HERE.parent / "grafana"
-"""In a checkout or bundle, and as packages have them."""
+"""Directories of dashboards: in a checkout or bundle, and in packages."""
 NAMESPACE = "rankwatch"
 LABELS = {"app.kubernetes.io/name": "rankwatch"}
 
 
 def rule(name: str, text: str) -> dict[str, Any]:
-    """A file of rules as one PrometheusRule."""
+    """Return a file of rules as a PrometheusRule."""
     return {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
@@ -38,7 +38,7 @@ def rule(name: str, text: str) -> dict[str, Any]:
 
 
 def write(output: Path, thresholds: Path | None, agent: Path | None = None) -> None:
-    """Write everything below ``output``; raises what the rules' own builder raises for mistakes in the thresholds."""
+    """Write everything below ``output``; raises RulesError for errors in the thresholds."""
     rules = builder()
     output.mkdir(parents=True, exist_ok=True)
     made = {}
@@ -78,7 +78,7 @@ def write(output: Path, thresholds: Path | None, agent: Path | None = None) -> N
 
 
 def builder() -> ModuleType:
-    """The rules' own builder, beside them."""
+    """Return the builder of the rules, deploy/prometheus/build.py."""
     spec = importlib.util.spec_from_file_location("rules_builder", PROMETHEUS / "build.py")
     if spec is None or spec.loader is None:
         raise FileNotFoundError(PROMETHEUS / "build.py")
@@ -88,7 +88,7 @@ def builder() -> ModuleType:
 
 
 def main() -> None:
-    """Write; leave with 1 and a line on standard error when it cannot be done."""
+    """Write; on an error exit with status 1 and one line on standard error."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--thresholds", type=Path, metavar="FILE", help="the site's own, those that differ")
     parser.add_argument("--agent", type=Path, metavar="FILE", help="the agents' configuration, for its section verdict")

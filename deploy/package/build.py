@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Builds what rankwatch is installed from (run by `scripts/package`). It is reproducible: same commit, same bytes.
+"""Build rankwatch's packages (run by `scripts/package`). The build is reproducible: same commit, same bytes.
 
     scripts/package [--output DIR] [--arch amd64|arm64] [wheel] [sdist] [deb] [rpm] [bundle] [sbom]
 
-Without a kind all are built. The package holds the dependencies for every Python from 3.11 to 3.13: modules that are
-compiled carry their Python's name, so that one folder serves all. pip must reach a package index; dpkg-deb and rpmbuild
-must be there for their kinds.
+Without a kind all are built. A package holds the dependencies for every Python from 3.11 to 3.13: the names of
+compiled modules contain the Python version, so one folder serves all. pip must reach a package index; deb needs
+dpkg-deb, rpm needs rpmbuild.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def rpm(build: Build) -> None:
 
 
 def bundle(build: Build) -> None:
-    """Pack what a node without a package index needs: wheels of all dependencies, scripts, and what they install."""
+    """Pack wheels of all dependencies, scripts, and their files, for a node without a package index."""
     name = f"rankwatch-{build.version}-{build.machine}"
     folder = build.work / name
     folder.mkdir()
@@ -151,7 +151,7 @@ def bundle(build: Build) -> None:
 
 
 def sbom(build: Build) -> None:
-    """Write what the package is made of: CycloneDX 1.5, from the lock."""
+    """Write the list of the package's components (CycloneDX 1.5), from the lock."""
     lock = (ROOT / "requirements.lock").read_text()
     found = re.findall(r"^([a-zA-Z0-9_.-]+)==(\S+) ((?:.|\n)*?)(?=^\S|\Z)", lock, re.MULTILINE)
     components = [
@@ -175,7 +175,7 @@ def sbom(build: Build) -> None:
 
 
 def main() -> None:
-    """Build what the command line asks for."""
+    """Build the kinds that the command line names."""
     parser = argparse.ArgumentParser(prog="scripts/package", description="Build packages of rankwatch.")
     parser.add_argument("--output", type=Path, default=ROOT / "dist", metavar="DIR", help="to where (default dist)")
     parser.add_argument("--arch", choices=MACHINES, default="amd64" if os.uname().machine == "x86_64" else "arm64")

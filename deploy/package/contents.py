@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  # beside build.py, which imports it: no package
-"""The files of the packages: the program with its dependencies, the service, and what a site may take."""
+"""The files of the packages: the program with its dependencies, the service, and files that a site may copy."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 PLATFORMS = ("manylinux2014", "manylinux_2_17", "manylinux_2_28")
 PROGRAM = "/usr/bin/rankwatch"
 CHECKOUTS_PROGRAM = "/opt/rankwatch/bin/rankwatch"
-"""What units, scripts and documents name: where scripts/install puts the program. The packages' copies name PROGRAM."""
+"""Path of the program in units, scripts and documents, as scripts/install sets it. Packages replace it by PROGRAM."""
 
 
 class Build(NamedTuple):
-    """What is built: the version, for which machine, to where, and the time that all files have (seconds)."""
+    """One build: version, machine, output directory, and the time of all files (epoch seconds)."""
 
     version: str
     arch: str
@@ -37,12 +37,12 @@ class Build(NamedTuple):
 
     @property
     def machine(self) -> str:
-        """The kernel's name of the machine."""
+        """Return the kernel's name of the machine."""
         return MACHINES[self.arch]
 
 
 def run(*command: str | Path, **options: object) -> str:
-    """Run a command to a good end; return what it printed."""
+    """Run a command, which must succeed; return its output."""
     done = subprocess.run(  # type: ignore[call-overload]  # options are its own  # noqa: S603  # our own commands
         [str(each) for each in command], check=True, stdout=subprocess.PIPE, text=True, **options
     )
@@ -69,7 +69,7 @@ def wheels(build: Build) -> Path:
 
 
 def wheel(build: Build, folder: Path) -> Path:
-    """Build our own wheel into ``folder``; return it."""
+    """Build rankwatch's wheel into ``folder``; return its path."""
     env = {**os.environ, "SOURCE_DATE_EPOCH": str(build.epoch)}
     pip("wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", folder, ROOT, env=env)
     return folder / f"rankwatch-{build.version}-py3-none-any.whl"
@@ -94,7 +94,7 @@ def tree(build: Build, zsh: str) -> Path:
 
 
 def _unpacked(build: Build) -> Path:
-    """Unpack our wheel and the dependencies of all Pythons into one folder; return it."""
+    """Unpack rankwatch's wheel and the dependencies of all Pythons into one folder; return it."""
     lib = build.work / "lib"
     for path in (*sorted(wheels(build).glob("*.whl")), wheel(build, build.work)):
         with zipfile.ZipFile(path) as archive:
@@ -111,7 +111,7 @@ def _unpacked(build: Build) -> Path:
 
 
 def _put(root: Path, source: Path, place: str, mode: int = 0o644) -> None:
-    """Copy a text to its place below ``root``; it names the program where the package has it."""
+    """Copy a text file below ``root``, with the package's path of the program."""
     text = source.read_text().replace(CHECKOUTS_PROGRAM, PROGRAM)
     _put_bytes(root, text.encode(), place, mode)
 
@@ -124,7 +124,7 @@ def _put_bytes(root: Path, data: bytes, place: str, mode: int = 0o644) -> None:
 
 
 def _put_service(root: Path) -> None:
-    """The unit, its user, directories and configuration."""
+    """Add the unit, its user, directories and configuration."""
     systemd = ROOT / "deploy" / "systemd"
     _put(root, systemd / "rankwatch.service", "usr/lib/systemd/system/rankwatch.service")
     _put(root, systemd / "rankwatch.sysusers.conf", "usr/lib/sysusers.d/rankwatch.conf")
@@ -133,7 +133,7 @@ def _put_service(root: Path) -> None:
 
 
 def _put_shared(root: Path) -> None:
-    """What a site takes what it needs of: drop-ins, socket, Slurm's scripts, rules, routes, dashboards."""
+    """Add files that a site may copy: drop-ins, socket, Slurm's scripts, rules, routes, dashboards."""
     deploy, share = ROOT / "deploy", "usr/share/rankwatch"
     optional = ("rankwatch.service.d/*", "rankwatch-lldp.*", "rankwatch.socket")
     for path in (path for pattern in optional for path in deploy.glob(f"systemd/{pattern}")):
@@ -164,6 +164,6 @@ def _put_documents(root: Path, build: Build) -> None:
 
 
 def version() -> str:
-    """The version, which one file has."""
+    """Return the version, from agent/__init__.py."""
     [found] = re.findall(r'^__version__ = "(.+)"$', (ROOT / "agent" / "__init__.py").read_text(), re.MULTILINE)
     return str(found)

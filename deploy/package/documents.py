@@ -1,5 +1,5 @@
 # ruff: noqa: INP001  # beside build.py, which imports it: no package
-"""Manual pages and completions of the packages: what the programs say of themselves, and the example configuration."""
+"""Manual pages and completions of the packages, from the programs' help and the example configuration."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ COMMANDS = ("", "status", "job", "doctor", "evidence", "exclude", "explain", "he
 
 
 def help_of(command: str) -> str:
-    """What a command of rankwatch says of itself, 80 characters wide."""
+    """Return the help of a command, 80 characters wide."""
     words = [sys.executable, "-m", "agent", *filter(None, [command]), "--help"]
     return _said(words, {"COLUMNS": "80"})
 
 
 def rankwatch_1(version: str, date: str) -> str:
-    """rankwatch(1): what each command says of itself."""
+    """Return rankwatch(1): the help of each command."""
     sections = [(f"rankwatch {command}".strip().upper(), help_of(command)) for command in COMMANDS]
     return _page(
         ("RANKWATCH", f'1 "{date}" "rankwatch {version}"', f"rankwatch \\- {SUMMARY}"),
@@ -31,14 +31,14 @@ def rankwatch_1(version: str, date: str) -> str:
 
 
 def rankwatch_yml_5(version: str, date: str) -> str:
-    """rankwatch.yml(5): the example configuration, in which every key is explained."""
+    """Return rankwatch.yml(5): the example configuration, which explains every key."""
     example = (ROOT / "deploy" / "systemd" / "rankwatch.yml").read_text()
     title = ("RANKWATCH.YML", f'5 "{date}" "rankwatch {version}"', "rankwatch.yml \\- configuration of rankwatch")
     return _page(title, [("DESCRIPTION", example)], ".BR rankwatch (1)")
 
 
 def rankwatch_setup_8(version: str, date: str) -> str:
-    """rankwatch-setup(8): what it says of itself."""
+    """Return rankwatch-setup(8): its help."""
     said = _said(["sh", str(Path(__file__).with_name("rankwatch-setup")), "--help"], {})
     title = (
         "RANKWATCH-SETUP",
@@ -49,7 +49,7 @@ def rankwatch_setup_8(version: str, date: str) -> str:
 
 
 def bash_completion() -> str:
-    """Words that bash completes: commands, and the options of each."""
+    """Return bash's completion: commands, and the options of each."""
     return "\n".join(
         [
             "_rankwatch() {",
@@ -67,7 +67,7 @@ def bash_completion() -> str:
 
 
 def zsh_completion() -> str:
-    """The same for zsh; where no word fits, files."""
+    """Return zsh's completion, which completes files where no word fits."""
     return "\n".join(
         [
             "#compdef rankwatch",

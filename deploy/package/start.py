@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Starts rankwatch from the folder that this file is in: what `python -I` may import of it."""
+"""Start rankwatch from the folder of this file, from which `python -I` imports."""
 
 import sys
 from pathlib import Path
