@@ -31,7 +31,7 @@ MAJOR_FAULTS = Family("rankwatch_rank_major_page_faults_total", "counter",
 BLOCKED_THREADS = Family("rankwatch_rank_blocked_threads", "gauge",
     "Threads of the rank's process and main threads of its descendants that were in uninterruptible sleep at the last "
     "scan, by wait: nfs, lustre, fuse, gpu (its driver), disk (or a file system of another or unknown kind) or other "
-    "(even if unreadable). Absent while no thread is blocked.",
+    "(including unreadable). Absent while no thread is blocked.",
     (*_RANK, "wait"), "up to 6 per live rank, 0 while none is blocked", "max")
 CHILDREN_STOPPED = Family("rankwatch_rank_children_stopped", "gauge",
     "Descendants of the rank's process, other than ranks, that are stopped by a signal (SIGSTOP). Absent while none "
