@@ -20,7 +20,7 @@ _Job = tuple[Callable[[], object], _Settle]
 class OwnThread(Executor):
     """A daemon thread that runs one owner's blocking calls in order; an executor for aiofiles.
 
-    A call that hangs delays its owner, but never the exit of the process: the thread is a daemon and is not joined,
+    A call that hangs delays only its owner, never the exit of the process: the thread is a daemon and is not joined,
     unlike threads of ThreadPoolExecutor. A thread in uninterruptible sleep cannot be joined.
     """
 

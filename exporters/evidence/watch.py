@@ -76,7 +76,8 @@ class TroubleWatch:
 
         ``struck``: ranks on failed hardware; a rank never seen on healthy hardware is no occasion.
 
-        Each state and each silence is an occasion once. At the first call, ``covered`` excludes known ones.
+        Each state and each silence is an occasion once. A rank in trouble at the first call counts too, unless
+        ``covered`` excludes it.
         """
         here = {view.label.job_id for view in views}
         self._changes = {job_id: changes for job_id, changes in self._changes.items() if job_id in here}

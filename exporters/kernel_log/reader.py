@@ -25,7 +25,7 @@ MAX_RECORDS = 20_000
 MAX_AGE_SECONDS = 600.0
 """At a first start, lines that are older than the newest line by more than this are only counted.
 
-The problem may be repaired since. Only the log's timestamps are compared: clocks drift.
+The problem may be repaired since. Only the log's timestamps are compared: other clocks drift apart from printk's.
 """
 MAX_BACKLOG_READS = 50
 """Reads at the first poll: a million records, more than any log has. Later records count as new."""

@@ -88,7 +88,8 @@ def memory_files(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
     """Return the files that count OOM kills for these cgroup paths, the process's own first; may be empty.
 
     Version 2: memory.events of the group and of the groups above, which count kills below them and outlive the group.
-    Version 1: memory.oom_control, which counts only the group's own kills. Both have an `oom_kill` line.
+    Version 1: memory.oom_control, which counts only the group's own kills. Both have an `oom_kill` line, version 1
+    since Linux 4.13.
     """
     for controllers, path in paths.items():
         if "memory" in controllers.split(","):

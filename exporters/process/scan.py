@@ -26,7 +26,7 @@ class ScanRequest(msgspec.Struct, frozen=True):
 
     ``now``: monotonic; ``known``: the rank processes that run according to the table; ``refused``: processes that the
     full table refused; ``writer_keys``: writers whose process is unknown, each with the uid of its file; ``variables``:
-    the environment variables to read from new ranks. ``without_nccl``: a rank's environment is enough.
+    the environment variables to read from new ranks. ``without_nccl``: ranks need not have loaded NCCL.
     """
 
     now: float

@@ -37,7 +37,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class WriterEvidence(NamedTuple):
-    """Memberships and progress in one writer's records since the last turn. ``uid``: the file's owner."""
+    """Memberships and progress in one writer's records since the last turn. ``uid``: the file's owner, or None."""
 
     writer_key: WriterKey
     memberships: tuple[Membership, ...]

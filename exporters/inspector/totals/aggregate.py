@@ -53,7 +53,7 @@ class Saved(msgspec.Struct, array_like=True):
 class Aggregate:
     """The totals of one writer's records. ``from_start``: its records were read from the first one on.
 
-    ``shared``: limits that all living writers share; ``group``: the user and directory whose share it uses.
+    ``shared``: limits of all living writers (None: its own); ``group``: the user and directory whose share it uses.
     """
 
     def __init__(
