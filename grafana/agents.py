@@ -1,4 +1,4 @@
-"""The Agent dashboard: whether the agents work, and what they cost; of many nodes the worst."""
+"""The Agent dashboard: whether the agents work, and their cost. Of many nodes it shows the worst."""
 
 from grafana.panels import BAD_FROM_ONE, HALF, QUARTER, Panel, Query, lines, stats
 from grafana.queries import CLUSTER, WORST, rate_of, worst
@@ -100,12 +100,12 @@ def _costs() -> list[Panel]:
         ),
         lines(
             "Event loop",
-            f"How late an agent's event loop was at most since the last scrape; the {WORST} worst.",
+            f"Greatest delay of an agent's event loop since the last scrape; the {WORST} worst.",
             Query(worst(f"max by (node) (rankwatch_event_loop_lag_seconds{{{CLUSTER}}})"), "{{node}}"),
             unit="s",
         ),
         lines(
-            "Time of a look",
+            "Duration of updates",
             "Duration of the last update by exporter, of the slowest agent.",
             Query(f"max by (exporter) (rankwatch_exporter_update_duration_seconds{{{CLUSTER}}})", "{{exporter}}"),
             unit="s",
@@ -131,7 +131,7 @@ def _losses() -> list[Panel]:
             most=1,
         ),
         lines(
-            "Looks that failed",
+            "Failed updates",
             "Failed updates per second, by exporter.",
             Query(rate_of("rankwatch_exporter_updates_failed_total", CLUSTER, "exporter"), "{{exporter}}"),
             unit="cps",

@@ -1,4 +1,4 @@
-"""The Fabric dashboard: links, NICs and switches that trouble the jobs; of many nodes the worst."""
+"""The Fabric dashboard: links, NICs and switches that disturb jobs. Of many nodes it shows the worst."""
 
 from grafana.node import ACTIVE, FLAGGED_SHARE
 from grafana.panels import BAD_FROM_ONE, HALF, ODD_FROM_ONE, WHOLE, Panel, Query, Steps, lines, stats
@@ -20,7 +20,7 @@ def _summary() -> list[Panel]:
     return [
         stats(
             "RDMA ports",
-            "Ports of all nodes, and how many are not active: lost, or never cabled.",
+            "Ports of all nodes, and the number that is not active: the link was lost, or never cabled.",
             Query(f"count({state})", "in all"),
             Query(f"sum({state} < bool {ACTIVE})", "not active"),
             overrides={"not active": ODD_FROM_ONE},
@@ -55,7 +55,7 @@ def _tables() -> list[Panel]:
     return [
         rows(
             "Ports that are not active",
-            "Each with its node: lost, or never cabled.",
+            "Ports that are not active, with their node: the link was lost, or never cabled.",
             Query(f"max by (node, device, port) (rankwatch_rdma_port_state_id{{{CLUSTER}}} < {ACTIVE})"),
             columns=("node", "device", "port"),
             size=HALF,
@@ -144,8 +144,8 @@ def _jobs() -> list[Panel]:
         ),
         rows(
             "Slow pairs of ranks",
-            "Pairs of which SlowPair tells, also before it fires: messages get far less bandwidth than is usual, or "
-            f"than like pairs get. {LISTED} at most.",
+            "Pairs of alert SlowPair, pending or firing: their messages get far less bandwidth than usual, or than "
+            f"similar pairs. {LISTED} at most.",
             Query(f'topk({LISTED}, max by ({", ".join(PAIR)}) (ALERTS{{{CLUSTER}, alertname="SlowPair"}}))'),
             columns=PAIR,
             size=HALF,

@@ -60,7 +60,7 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "Nodes",
-            "Nodes whose agent answers, and how many of them have a failed check that counts.",
+            "Nodes whose agent answers, and how many of them have a failed counted check.",
             Query(f"count(node:rankwatch_heard:time{{{CLUSTER}}})", "answer"),
             Query(f"sum(1 - rankwatch_node_healthy{{{CLUSTER}}})", "unhealthy"),
             overrides={"unhealthy": BAD_FROM_ONE},
@@ -155,8 +155,8 @@ def _nodes() -> list[Panel]:
         ),
         rows(
             "Nodes that fail again and again",
-            f"Jobs of the last seven days in which a rank here died first, or this node rebooted. The "
-            f"{LISTED} worst; LemonNode counts what looks like hardware twice.",
+            f"Jobs of the last seven days in which a rank on this node died first, or the node rebooted. The "
+            f"{LISTED} worst; the alert LemonNode counts likely hardware failures twice.",
             Query(f"topk({LISTED}, {jobs_that_died_first(CLUSTER)})"),
             columns=("node", "cluster"),
             value="jobs",

@@ -121,7 +121,7 @@ def summary() -> list[Panel]:
         stats(
             "Bus bandwidth",
             "Mean bus bandwidth of all collectives over five minutes, weighted by time; and the present share of "
-            "operations with a record, which it rests on.",
+            "operations with a record, from which it is computed.",
             Query(bus_bandwidth("job_id", JOB), "bandwidth"),
             Query(coverage(JOB), "coverage"),
             unit="Bps",

@@ -64,7 +64,7 @@ def _nvrx() -> list[Panel]:
         ),
         rows(
             "Ranks that NVRx gave up",
-            f"Whose monitor killed them, and which heartbeat or section it missed; {LISTED} at most.",
+            f"Ranks that NVRx's monitor killed, with the missed heartbeat or section; {LISTED} at most.",
             Query(f"topk({LISTED}, {kills})"),
             columns=("rank", "kind"),
             value="times",
@@ -112,7 +112,7 @@ def _nixl_ep() -> list[Panel]:
         ),
         rows(
             "Phases by node and rank",
-            f"The phase that each rank ended last, the {LISTED_RANKS} that are least far.",
+            f"The phase that each rank ended last; the {LISTED_RANKS} ranks with the lowest phase.",
             Query(f"bottomk({LISTED_RANKS}, {ended})"),
             columns=("node", "rank"),
             value="ended phase",

@@ -47,7 +47,7 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "Ranks",
-            "Ranks that live here, and how many of them are on failed hardware.",
+            "Live ranks on this node, and the number on failed hardware.",
             Query(f"sum(rankwatch_rank_up{{{NODE}}})", "live"),
             Query(
                 f"sum(1 - rankwatch_rank_healthy{{{NODE}}} and on (cluster, job_id, rank) {live})", "on failed hardware"
@@ -63,7 +63,7 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "RDMA ports",
-            "Ports of RDMA devices, and how many are not active: lost, or never cabled.",
+            "Ports of RDMA devices, and the number that is not active: the link was lost, or never cabled.",
             Query(f"count(rankwatch_rdma_port_state_id{{{NODE}}})", "in all"),
             Query(f"sum(rankwatch_rdma_port_state_id{{{NODE}}} < bool {ACTIVE})", "not active"),
             overrides={"not active": ODD_FROM_ONE},
@@ -185,7 +185,7 @@ def _kernel_and_storage() -> list[Panel]:
         ),
         lines(
             "Duration of storage probes",
-            "Of the last probe, or of the one that hangs.",
+            "Duration of the last probe or, if a probe hangs, its time so far.",
             Query(f"max by (path) (rankwatch_storage_probe_duration_seconds{{{NODE}}})", "{{path}}"),
             unit="s",
         ),

@@ -55,7 +55,7 @@ def _summary(late_share: float) -> list[Panel]:
     return [
         stats(
             "State",
-            "As the agent of each node sees it that runs or ran the rank.",
+            "From the agent of each node that runs or ran the rank.",
             Query(_state("node", "rankwatch_rank_state", STATES), "{{node}}"),
             states=STATES,
         ),
@@ -90,7 +90,7 @@ def _states() -> list[Panel]:
     return [
         timeline(
             "State over time",
-            "As the agent of each node sees it that runs or ran the rank.",
+            "From the agent of each node that runs or ran the rank.",
             Query(_state("node", "rankwatch_rank_state", STATES), "{{node}}"),
             size=Size(12, 5),
             states=STATES,
@@ -194,7 +194,7 @@ def _on_its_node() -> list[Panel]:
         ),
         lines(
             "Memory",
-            "Of its process: resident, and swapped out.",
+            "Memory of the rank's process: resident, and swapped out.",
             Query(f"max by (state) (rankwatch_rank_memory_bytes{{{RANK}}})", "{{state}}"),
             unit="bytes",
             size=HALF,

@@ -81,7 +81,7 @@ class RasErrors:
         self.faults: dict[str, list[FaultSeen]] = {}
 
     def look(self, gpus: Iterable[RawGpu], now_seconds: float) -> None:
-        """Add a poll ``now_seconds`` (epoch). Errors in the first poll are no fault: their time is unknown."""
+        """Add a poll at ``now_seconds`` (epoch). Errors in the first poll are no fault: their time is unknown."""
         for gpu in gpus:
             for block, counts in gpu.errors.items():
                 count = counts.get("ue", 0)

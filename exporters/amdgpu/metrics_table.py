@@ -98,7 +98,7 @@ class LoweredSeconds:
         self.seconds: dict[str, float] = {}
 
     def add(self, table: Table, now_seconds: float) -> dict[str, float]:
-        """Add a poll monotonic ``now_seconds``. Return the seconds by reason since the first poll."""
+        """Add a poll at monotonic ``now_seconds``. Return the seconds by reason since the first poll."""
         before, self._before = self._before, (table, now_seconds)
         if table.cycles is None:
             return self.seconds

@@ -66,7 +66,7 @@ def others(stacks: Mapping[str, str]) -> dict[str, str]:
     """Return the ranks whose stack differs from most, with their stacks; ``stacks``: by rank of a job.
 
     A rank differs only if over half of the ranks share one stack and at most a quarter have this rank's stack.
-    The rules judge the ranks of all nodes alike (deploy/prometheus/sources/stacks.yml).
+    The rules judge the ranks of all nodes alike (deploy/prometheus/sources/hangs.yml).
     """
     counts = Counter(stacks.values())
     total = len(stacks)

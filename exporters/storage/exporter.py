@@ -19,7 +19,7 @@ HELPER_SECONDS = 5.0
 MAX_PATHS = 32
 ABSENT_SECONDS = 300.0  # The time between two polls for dump paths that do not exist yet
 DUMP_SECONDS = 60.0
-"""The time between two polls at dump paths when no other path is configured. The helper ends in between."""
+"""The time between two polls of dump paths when no other path is configured. The helper ends in between."""
 PROBER = HelperSpec("storage", "exporters.storage.probe:probe", list[Probe], memory_bytes=64 * 1024 * 1024)
 
 

@@ -59,7 +59,7 @@ OF_PIPELINE = {
 RAS_SUFFIX = "8"
 SELDOM = {
     "Nodes that fail again and again", "Exporters that fail", "Silent agents", "Links lost in this time, by switch",
-    "Errors of RDMA links", "Errors of RDMA transport", "Looks that failed", "Slow pairs of ranks",
+    "Errors of RDMA links", "Errors of RDMA transport", "Failed updates", "Slow pairs of ranks",
 }  # fmt: skip
 """Panels about things that are healthy in this test, or that rules observe over hours; they show a sentence instead."""
 WELL = {
