@@ -54,7 +54,8 @@ class FairBudget:
 
 
 class SeriesBudget:
-    """Limits of all exporters' series: ``in_all``, and ``per_rank`` for one rank. ``refused``: number of refusals."""
+    """Limits of the number of series: ``in_all`` for all exporters, ``per_rank`` for a rank. ``refused``: number of
+    refusals."""
 
     def __init__(self, per_rank: int = SERIES_PER_RANK, in_all: int = SERIES_IN_ALL) -> None:
         self.per_rank = per_rank

@@ -26,7 +26,7 @@ EXPORTER_DURATION = Family("rankwatch_exporter_update_duration_seconds", "gauge"
     ("exporter",), "1 per exporter with a source, or down")
 EXPORTER_LATE = Family("rankwatch_exporter_updates_late_total", "counter",
     "Updates that passed their deadline. A late update is not cancelled, and the next one starts after it. "
-    "Absent while the exporter is up without a source, if it was never late.",
+    "Absent while the exporter is up without a source and was never late.",
     ("exporter",), "1 per exporter with a source, down or once late")
 EXPORTER_FAILED = Family("rankwatch_exporter_updates_failed_total", "counter",
     "Updates that ended in an error, and scrapes that could not render all of the exporter's state; absent before the "

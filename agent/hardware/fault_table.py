@@ -7,7 +7,7 @@ import msgspec
 
 from agent.core.checkpoint import SavedSeconds
 from agent.core.metrics import Family, Metric
-from agent.hardware.gpu_faults import Fault, Told, judge
+from agent.hardware.gpu_faults import DriverReport, Fault, judge
 
 MAX_FAULTS = 8  # Kinds of errors of one GPU that are shown
 MAX_AGE_SECONDS = 86400.0  # A kind of error is dropped when it was not seen for longer than this
@@ -95,7 +95,7 @@ def _best_known(seen: Sequence[FaultSeen]) -> list[FaultSeen]:
     by_number = {
         fault_seen.fault
         for fault_seen in seen
-        if fault_seen.fault == judge("nvidia", Told(fault_seen.fault.code)).fault
+        if fault_seen.fault == judge("nvidia", DriverReport(fault_seen.fault.code)).fault
     }
     lines = {
         fault_seen.fault.code: fault_seen.last_seconds

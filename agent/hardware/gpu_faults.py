@@ -47,7 +47,7 @@ class Judged(NamedTuple):
     check: str
 
 
-class Told(msgspec.Struct, frozen=True):
+class DriverReport(msgspec.Struct, frozen=True):
     """An error as the driver reports it, by number or line; see ``Fault``.
 
     ``cause``: the code of the error that caused it. ``place``: where in the GPU it happened.
@@ -78,11 +78,11 @@ class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _UNKNOWN = _Row("nvidia", "", "", "", "gpu", "root", "", "not known to this version", "see the vendor's list")
 
 
-def judge(maker: Maker, report: Told) -> Judged:
+def judge(maker: Maker, report: DriverReport) -> Judged:
     """Return the meaning of an error. An error that the table does not have fails no check."""
     row = _row(maker, report)
     if report.cause:
-        clean_up = _row("nvidia", Told(CLEAN_UP))
+        clean_up = _row("nvidia", DriverReport(CLEAN_UP))
         meaning, action = f"clean-up after Xid {report.cause}", f"see Xid {report.cause}"
         row = msgspec.structs.replace(clean_up, meaning=meaning, action=action)
     words = {"link": report.link, "unit": report.unit or "GPU", "place": report.place}
@@ -91,7 +91,7 @@ def judge(maker: Maker, report: Told) -> Judged:
     return Judged(Fault(report.code, unit, link, report.severity, meaning, row.hurts, row.role, row.action), row.check)
 
 
-def _row(maker: Maker, report: Told) -> _Row:
+def _row(maker: Maker, report: DriverReport) -> _Row:
     """Return the row that fits best.
 
     Rows with the severity come first: for the unit, for the unit that contains it, for no unit. Then follow the row of

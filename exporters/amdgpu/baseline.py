@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from agent.sdk.hardware import CheckState, FaultSeen, Told, fault_table, gpu_faults
+from agent.sdk.hardware import CheckState, DriverReport, FaultSeen, fault_table, gpu_faults
 from exporters.amdgpu.tree import RawGpu
 
 UNCORRECTABLE = "uncorrectable"  # The code of an error for which the driver has only a count, no log line
@@ -86,7 +86,7 @@ class RasErrors:
             for block, counts in gpu.errors.items():
                 count = counts.get("ue", 0)
                 if count > self._counts.get((gpu.pci, block), count):
-                    fault = gpu_faults.judge("amd", Told(UNCORRECTABLE, unit=block)).fault
+                    fault = gpu_faults.judge("amd", DriverReport(UNCORRECTABLE, unit=block)).fault
                     self.faults[gpu.pci] = fault_table.add(self.faults.get(gpu.pci, ()), fault, now_seconds)
                 self._counts[gpu.pci, block] = count
         self.faults = {pci: fault_table.recent(seen, now_seconds) for pci, seen in self.faults.items()}

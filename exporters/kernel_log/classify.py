@@ -11,7 +11,7 @@ import msgspec
 import yaml
 
 from agent.sdk.exporter import Logger
-from agent.sdk.hardware import Judged, Told, gpu_faults
+from agent.sdk.hardware import DriverReport, Judged, gpu_faults
 from agent.sdk.system import pci_address
 from exporters.kernel_log.gpu_errors import read_xid
 
@@ -62,7 +62,7 @@ class KernelEvent(NamedTuple):
     pci: str
     pid: int
     part: str
-    gpu_error: Told | None = None
+    gpu_error: DriverReport | None = None
     user: int = -1
 
 
@@ -139,7 +139,7 @@ def fails(event: KernelEvent, seconds: float) -> str:
     return category.check if error is None else error.check
 
 
-def _gpu_error(category: Category, named: Mapping[str, str], rest: str) -> Told | None:
+def _gpu_error(category: Category, named: Mapping[str, str], rest: str) -> DriverReport | None:
     """Return the GPU error of a line from its named groups and, for an Xid, the text after its number (``rest``)."""
     if category.fault == XID:
         return read_xid(named["code"], rest)
@@ -147,7 +147,7 @@ def _gpu_error(category: Category, named: Mapping[str, str], rest: str) -> Told 
         return None
     code = next((name for name in _AMD_CODES if named.get(name)), category.fault)
     severity = next((name for name in SEVERITIES if named.get(name)), "")
-    return Told(code, unit=named.get("unit", ""), severity=severity)
+    return DriverReport(code, unit=named.get("unit", ""), severity=severity)
 
 
 def _address(text: str) -> str:

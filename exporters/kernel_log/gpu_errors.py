@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from agent.sdk.exporter import SavedSeconds
-from agent.sdk.hardware import Fault, FaultSeen, Told, fault_table, gpu_faults
+from agent.sdk.hardware import DriverReport, Fault, FaultSeen, fault_table, gpu_faults
 
 MAX_GPUS = 64
 MAX_PLACES = 256
@@ -40,7 +40,7 @@ class GpuErrors(msgspec.Struct):
         if pci in self.faults or len(self.faults) < MAX_GPUS:
             self.faults[pci] = fault_table.add(self.faults.get(pci, ()), fault, seconds)
 
-    def repeats(self, pci: str, error: Told, user: int, seconds: float) -> Told | None:
+    def repeats(self, pci: str, error: DriverReport, user: int, seconds: float) -> DriverReport | None:
         """Add the place where a user's program failed, at ``seconds`` (epoch).
 
         Return the error with the unit REPEATED if programs of REPEAT_USERS users failed there, else None.
@@ -89,39 +89,39 @@ _PLACES = {
 _NVLINK5_CODES = frozenset(map(str, range(144, 151)))
 
 
-def read_xid(code: str, rest: str) -> Told | None:
+def read_xid(code: str, rest: str) -> DriverReport | None:
     """Return the error in a line with the Xid ``code`` and the text ``rest`` after it; None if it is not an error.
 
     Only Xid 154 can be no error: when the driver no longer requests an action.
     """
     if caused := _CAUSED.match(rest):
-        return Told(code, cause=caused["cause"])
+        return DriverReport(code, cause=caused["cause"])
     if code in _NVLINK5_CODES:
         return _nvlink5(code, rest)
     if code == "154":
         return _recovery(rest)
     if code == "74" and (match := _NVLINK.match(rest)):
-        return Told(code, link=_number(match["link"]), severity="fatal")
+        return DriverReport(code, link=_number(match["link"]), severity="fatal")
     if code in _PLACES and (match := _PLACES[code].match(rest)):
-        return Told(code, place=match["place"])
-    return Told(code)
+        return DriverReport(code, place=match["place"])
+    return DriverReport(code)
 
 
-def _nvlink5(code: str, rest: str) -> Told:
+def _nvlink5(code: str, rest: str) -> DriverReport:
     match = _NVLINK5.match(rest)
     if match is None:
-        return Told(code)
+        return DriverReport(code)
     severity = match["severity"].lower()
-    return Told(code, unit=match["unit"], link=_number(match["link"] or ""), severity=severity)
+    return DriverReport(code, unit=match["unit"], link=_number(match["link"] or ""), severity=severity)
 
 
-def _recovery(rest: str) -> Told | None:
+def _recovery(rest: str) -> DriverReport | None:
     match = _ACTION.match(rest)
     actions = gpu_faults.RECOVERY_ACTIONS
     number = int(match["action"], 16) if match else len(actions)
     if number == 0:
         return None
-    return Told("154", unit=actions[number] if number < len(actions) else "")
+    return DriverReport("154", unit=actions[number] if number < len(actions) else "")
 
 
 def _number(text: str) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
-from agent.sdk.hardware import CheckState, FaultSeen, Told, fault_table, gpu_faults
+from agent.sdk.hardware import CheckState, DriverReport, FaultSeen, fault_table, gpu_faults
 from agent.sdk.system import pci_address
 from exporters.nvml import judge
 from exporters.nvml.fields import plausible
@@ -126,7 +126,7 @@ class Gpus:
             seen: list[FaultSeen] = []
             for name, xid in known.xids.items():
                 if name != OTHER:
-                    seen = fault_table.add(seen, gpu_faults.judge("nvidia", Told(name)).fault, xid.last_seconds)
+                    seen = fault_table.add(seen, gpu_faults.judge("nvidia", DriverReport(name)).fault, xid.last_seconds)
             faults[pci_address(known.pci)] = fault_table.recent(seen, now_seconds)
         return faults
 
@@ -173,7 +173,7 @@ class Gpus:
                 name = OTHER
             before = known.xids[name].count if name in known.xids else 0
             known.xids[name] = Xid(saved_sum(before, event.count), now_seconds)
-            if check := gpu_faults.judge("nvidia", Told(str(event.xid))).check:
+            if check := gpu_faults.judge("nvidia", DriverReport(str(event.xid))).check:
                 faults.setdefault(event.uuid, []).append(check)
         return faults
 

@@ -15,7 +15,7 @@ from rank_table import RankTable
 from agent.app.health_part import OLD_FAULT_SECONDS, causes, health_part, struck_ranks
 from agent.core.identity import RankLabel
 from agent.hardware.fault_table import FaultSeen, GpuFault
-from agent.hardware.gpu_faults import Told, judge
+from agent.hardware.gpu_faults import DriverReport, judge
 from agent.hardware.ledger import HealthLedger, Subject
 from agent.ranks.health import HealthSnapshot
 from agent.ranks.liveness.causes import cause
@@ -253,6 +253,6 @@ def test_a_failed_check_is_the_cause_once_its_rank_has_run() -> None:
     assert causes_now() == {}
     clock.advance(1.0)
     checks.latch(Subject("gpu", "GPU-1"), "gpu_xid")
-    xid = GpuFault("0", "GPU-1", "", FaultSeen(judge("nvidia", Told("79")).fault, clock.time()))
+    xid = GpuFault("0", "GPU-1", "", FaultSeen(judge("nvidia", DriverReport("79")).fault, clock.time()))
     assert (causes_now(), causes_now((xid,))) == ({RankLabel("7", "0"): "gpu_xid"}, {RankLabel("7", "0"): "xid_79"})
     assert (cause("xid_79"), cause("xid_1000")) == ("xid_79", "")

@@ -6,7 +6,7 @@ import pytest
 
 from agent.hardware import fault_table
 from agent.hardware.fault_table import MAX_AGE_SECONDS, MAX_FAULTS, SAME_SECONDS, FaultSeen, add, merged, recent
-from agent.hardware.gpu_faults import MAX_WORD, Fault, Told, judge, read_table
+from agent.hardware.gpu_faults import MAX_WORD, DriverReport, Fault, judge, read_table
 from agent.hardware.inventory import MAX_GPUS, Hardware
 from agent.hardware.ledger import CHECKS
 from agent.sdk.hardware import Gpu
@@ -25,13 +25,13 @@ def catalogue() -> list[tuple[str, str]]:
 
 def xid(code: str, **details: str) -> Fault:
     """Return the fault of an Xid."""
-    return judge("nvidia", Told(code, **details)).fault
+    return judge("nvidia", DriverReport(code, **details)).fault
 
 
 def test_every_xid_of_the_catalogue_has_a_meaning() -> None:
     """An Xid that needs a reset or restart is a hardware fault; one that needs only a new program is not."""
     for code, action in catalogue():
-        fault, check = judge("nvidia", Told(code))
+        fault, check = judge("nvidia", DriverReport(code))
         assert fault.meaning != xid("9999").meaning, code
         if action in HARDWARE:
             assert (check, fault.role) == ("gpu_xid", "root"), code
@@ -74,7 +74,7 @@ def test_what_an_error_means() -> None:
     for line in MEANINGS.strip().splitlines():
         maker, cells, meaning, judged, *action = (cell.strip() for cell in line.split("|"))
         words = ["" if word == "-" else word for word in cells.split()]
-        fault, check = judge("amd" if maker == "amd" else "nvidia", Told(*words))
+        fault, check = judge("amd" if maker == "amd" else "nvidia", DriverReport(*words))
         assert [fault.meaning, fault.hurts, fault.role, check or "-"] == [meaning, *judged.split()], line
         assert action in ([], [fault.action]), line
 
@@ -89,7 +89,7 @@ def test_the_table_is_in_words_and_of_known_checks() -> None:
 
 def test_a_unit_is_bounded() -> None:
     """A unit's name is cut at its limit."""
-    assert judge("nvidia", Told("149", "X" * (MAX_WORD + 1))).fault.unit == "X" * MAX_WORD
+    assert judge("nvidia", DriverReport("149", "X" * (MAX_WORD + 1))).fault.unit == "X" * MAX_WORD
 
 
 def test_the_last_errors_of_a_gpu() -> None:

@@ -56,7 +56,7 @@ def join(
 
 
 def note(member: PendingMember, operations: dict[int, int]) -> None:
-    """Record operations, as durations by number."""
+    """Record the duration of each operation number."""
     member.note(list(operations), max(operations), list(operations.values()))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from agent.hardware.ledger import CHECKS
 from agent.sdk.exporter import FailureCounter, Logger, Roots
-from agent.sdk.hardware import Told
+from agent.sdk.hardware import DriverReport
 from exporters.kernel_log import lines, mounts as module, reader as reader_module
 from exporters.kernel_log.classify import categories, classify, fails, judged, patterns
 from exporters.kernel_log.gpu_errors import read_xid
@@ -190,7 +190,7 @@ def test_the_nodes_mounts_are_asked_first(tmp_path: Path, monkeypatch: pytest.Mo
 LINES = [line.split("\t") for line in (DATA / "xid/lines.tsv").read_text().splitlines() if not line.startswith("#")]
 TAIL = "(0x021425c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)"
 DOWN = f"NETIR_LINK_EVT  Fatal   XC0 i0 Link 14 {TAIL}"
-LINK_14 = Told("149", "NETIR_LINK_EVT", "14", "fatal")
+LINK_14 = DriverReport("149", "NETIR_LINK_EVT", "14", "fatal")
 
 
 def test_real_lines() -> None:
@@ -217,16 +217,16 @@ def test_what_a_line_says() -> None:
         ("149", f", pid=11436, name=cache_mgr_main, {DOWN}", LINK_14),
         ("149", f", pid='<unknown>', name=<unknown>, {DOWN}", LINK_14),
         ("149", f", pid=17, {DOWN}", LINK_14),
-        ("45", ", pid=17, name=a, Ch 00000001", Told("45")),
-        ("45", ", pid=17, name=a, Ch 00000001 caused by previous Xid 149", Told("45", cause="149")),
-        ("43", ", pid=17, name=a, Ch 0000000b caused by previous Xid 145", Told("43", cause="145")),
-        ("13", WARP_REST, Told("13", place="GPC 7, TPC 2")),
-        ("13", ", pid=17, name=a, Graphics Exception: ESR 0x57c730=0xc04000b 0x57c734=0x24", Told("13")),
-        ("31", MMU, Told("31", place="GPC3 GPCCLIENT_T1_5")),
-        ("154", f", pid=17, name=a{ACTION}0x2 (Node Reboot Required)", Told("154", "node_reboot")),
-        ("154", f"{ACTION}0x5 (Recover IMEX)", Told("154", "recover_imex_domain")),
-        ("154", f"{ACTION}0x7 (System Reboot)", Told("154", "system_reboot")),
-        ("154", f"{ACTION}0x8 (News)", Told("154")),
+        ("45", ", pid=17, name=a, Ch 00000001", DriverReport("45")),
+        ("45", ", pid=17, name=a, Ch 00000001 caused by previous Xid 149", DriverReport("45", cause="149")),
+        ("43", ", pid=17, name=a, Ch 0000000b caused by previous Xid 145", DriverReport("43", cause="145")),
+        ("13", WARP_REST, DriverReport("13", place="GPC 7, TPC 2")),
+        ("13", ", pid=17, name=a, Graphics Exception: ESR 0x57c730=0xc04000b 0x57c734=0x24", DriverReport("13")),
+        ("31", MMU, DriverReport("31", place="GPC3 GPCCLIENT_T1_5")),
+        ("154", f", pid=17, name=a{ACTION}0x2 (Node Reboot Required)", DriverReport("154", "node_reboot")),
+        ("154", f"{ACTION}0x5 (Recover IMEX)", DriverReport("154", "recover_imex_domain")),
+        ("154", f"{ACTION}0x7 (System Reboot)", DriverReport("154", "system_reboot")),
+        ("154", f"{ACTION}0x8 (News)", DriverReport("154")),
         ("154", ACTION.replace("0x0 (None)", "0x1 (GPU Reset Required)") + "0x0 (None)", None),
     ]
     for code, rest, meaning in cases:
@@ -244,21 +244,21 @@ def test_a_process_cannot_put_words_into_the_drivers_mouth() -> None:
     for name in NAMES:
         process, nonfatal = f", pid=17, name={name}, ", f"SAW_MVB Nonfatal XC0 i0 Link 00 {TAIL}"
         assert read_xid("149", process + DOWN) == LINK_14, name
-        assert read_xid("144", process + nonfatal) == Told("144", "SAW_MVB", "0", "nonfatal"), name
+        assert read_xid("144", process + nonfatal) == DriverReport("144", "SAW_MVB", "0", "nonfatal"), name
         for code, text in (("45", "Ch 00000001"), ("74", "NVLink: error"), ("149", "something else")):
-            assert read_xid(code, process + text) == Told(code), name
+            assert read_xid(code, process + text) == DriverReport(code), name
 
 
 def test_a_cut_line_says_nothing_that_is_not_whole() -> None:
     """A line that is cut anywhere gives only the severity and link that are complete."""
     for length in range(len(f", {DOWN}") + 1):
         meaning = read_xid("149", f", {DOWN}"[:length])
-        assert meaning in {Told("149"), Told("149", "NETIR_LINK_EVT", "", "fatal"), LINK_14}
+        assert meaning in {DriverReport("149"), DriverReport("149", "NETIR_LINK_EVT", "", "fatal"), LINK_14}
 
 
 def test_a_name_is_no_longer_than_a_process_has() -> None:
     """Text after a name of 15 bytes belongs to the driver; a longer name is invalid."""
-    for name, meaning in (("x" * 15, LINK_14), ("\\xc3" * 15, LINK_14), ("x" * 16, Told("149"))):
+    for name, meaning in (("x" * 15, LINK_14), ("\\xc3" * 15, LINK_14), ("x" * 16, DriverReport("149"))):
         assert read_xid("149", f", pid=17, name={name}, {DOWN}") == meaning
 
 

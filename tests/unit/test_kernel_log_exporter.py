@@ -12,7 +12,7 @@ from rank_table import KILLED
 from agent.ranks.writer import OOM_LOG_SECONDS
 from agent.sdk.evidence import Wanted
 from agent.sdk.exporter import NoData
-from agent.sdk.hardware import Gpu, Told, fault_table
+from agent.sdk.hardware import DriverReport, Gpu, fault_table
 from agent.sdk.ranks import ExitStatus, ProcessKey
 from exporters.kernel_log import (
     exporter as module,
@@ -360,7 +360,7 @@ async def test_parts_beyond_the_limit_are_not_followed(node: Node, monkeypatch: 
 
 WARP = "NVRM: Xid (PCI:0000:3b:00): 13, pid={}, name=python3, Graphics SM Warp Exception on ({}, SM 0): Out Of Range"
 PCI = "0000:3b:00.0"
-PLACE = Told("13", place="GPC 4, TPC 2")
+PLACE = DriverReport("13", place="GPC 4, TPC 2")
 
 
 def shown(node: Node) -> dict[tuple[str, str], str]:
@@ -420,7 +420,7 @@ def test_users_of_long_ago_and_unknown_ones_do_not_count() -> None:
     for user in range(REPEAT_USERS - 1):
         assert errors.repeats(PCI, PLACE, user, 0.0) is None
     assert errors.repeats(PCI, PLACE, -1, 1.0) is None
-    assert errors.repeats(PCI, Told("13"), 77, 1.0) is None
+    assert errors.repeats(PCI, DriverReport("13"), 77, 1.0) is None
     assert errors.repeats(PCI, PLACE, 77, REPEAT_SECONDS + 1.0) is None
     assert errors.repeats(PCI, PLACE, 78, REPEAT_SECONDS + 1.0) is None
     assert errors.repeats(PCI, PLACE, 79, 2 * REPEAT_SECONDS + 1.0) is not None
@@ -430,7 +430,7 @@ def test_places_users_and_gpus_are_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     """Above its limit, the place that failed longest ago is dropped; users and GPUs above theirs are ignored."""
     errors = GpuErrors()
     for number in range(MAX_PLACES + 1):
-        errors.repeats(PCI, Told("13", place=f"GPC {number}"), 1, 0.0)
+        errors.repeats(PCI, DriverReport("13", place=f"GPC {number}"), 1, 0.0)
     assert (len(errors.places), (PCI, "13", "GPC 0") in errors.places) == (MAX_PLACES, False)
     for user in range(MAX_USERS + 1):
         errors.repeats(PCI, PLACE, user, 0.0)

@@ -25,7 +25,7 @@ MAX_BODY = 6_000
 
 
 def telling(bodies: Iterable[bytes]) -> list[bytes]:
-    """Return as few texts as possible that have every line of all texts, apart from numbers."""
+    """Return as few texts as possible that together have every line of all texts; numbers count as equal."""
     unchosen = {body: {re.sub(rb"[0-9a-f]+", b"0", line) for line in body.splitlines()} for body in sorted(bodies)}
     chosen: list[bytes] = []
     while best := max(unchosen, key=lambda body: len(unchosen[body]), default=None):

@@ -18,7 +18,7 @@ ENDED_SECONDS = 900.0
 LEAD_SECONDS = 86_400.0
 """How long a lead exit is exported while its job may run on other nodes."""
 RETRACTED_SECONDS = 300.0
-"""How long a retracted lead exit is exported as -1: longer than Prometheus misses scrapes."""
+"""How long a retracted lead exit is exported as -1, so that Prometheus sees it even if some scrapes fail."""
 MAX_RETRACTED = 6
 """Limit of retracted lead exits per job and node; the oldest is dropped first."""
 MAX_LEADS = 3

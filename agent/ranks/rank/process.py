@@ -100,7 +100,7 @@ class RankProcess(msgspec.Struct):
 
     @property
     def share(self) -> str:
-        """Return the owner of its share of bounded tables: its container (most run as root), else its user."""
+        """Return the owner of the process's share of bounded tables: its container, else its user."""
         return self.owner.key if self.owner.kind == "container" else self.user
 
     @property

@@ -53,7 +53,7 @@ class ThreadTotals:
     """Adds up the waits of each thread between two scans, so that no thread's end lowers the sum.
 
     ``run_queue_ns`` and ``io_wait_ticks`` begin at 0 with the first scan: the kernel has no sum over a process's
-    threads that would outlive a restart of the agent. ``counts_run_queue``: the kernel has the main thread's wait.
+    threads that would outlive a restart of the agent. ``counts_run_queue``: the kernel reports the main thread's wait.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,4 @@
-"""One of two processes of jax.distributed: `jax_processes.py [COORDINATOR NUMBER]`; by default the environment has
-them.
+"""One of two processes of jax.distributed: `jax_processes.py [COORDINATOR NUMBER]`; by default from the environment.
 
 They work until the file END exists."""
 
