@@ -24,8 +24,8 @@ from slow_files import slow_file
 
 from exporters.process.observation import THREADS_SECONDS
 
-LOOKS_SECONDS = 8 * THREADS_SECONDS  # two updates are enough on an idle machine
-"""Two looks, and the delay of a busy machine."""
+LOOKS_SECONDS = 8 * THREADS_SECONDS
+"""Limit of a wait for totals: two updates on an idle machine, more on a busy one."""
 GROUPS = Path("/sys/fs/cgroup")
 AGENT = 60701
 MIB = 1024 * 1024
