@@ -28,7 +28,7 @@ from pods import CGROUPS, PodPlaces, pod
 pytestmark = [
     pytest.mark.root,
     pytest.mark.skipif(why_no_images() is not None, reason=why_no_images() or ""),
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(1200),
 ]
 MAX_BYTES = 150_000_000
 PORT = 19028

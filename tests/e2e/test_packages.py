@@ -19,7 +19,7 @@ from trees import accept, tree, why_no_trees
 pytestmark = [
     pytest.mark.root,
     pytest.mark.skipif(why_no_trees() is not None, reason=why_no_trees() or ""),
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(1800),
 ]
 BOOT_SECONDS = 420.0
 WATCHERS = ("prometheus", "prometheus-alertmanager", "python3-yaml")
