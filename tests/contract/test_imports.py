@@ -89,7 +89,7 @@ def test_an_exporter_imports_the_seam_alone() -> None:
                 assert seam or own or top in THIRD_PARTY or top in sys.stdlib_module_names, (source.name, module)
 
 
-def test_an_exporter_starts_and_calls_nobody_without_a_reason() -> None:
+def test_an_exporter_starts_processes_and_connections_only_with_a_reason() -> None:
     """An exporter that starts a program or connects has a line `Needs MODULE: reason` in its docstring."""
     for name in NAMES:
         modules = list(sources(f"exporters/{name}"))
@@ -108,7 +108,7 @@ def test_the_agent_names_no_exporter() -> None:
             assert not any(f"exporters.{name}" in text for name in NAMES), f"{source.name}:{line}"
 
 
-def test_nobody_uses_the_shared_thread_pool() -> None:
+def test_no_module_uses_the_shared_thread_pool() -> None:
     """No module uses the default executor: hanging updates would block it."""
     for source in sources("agent", "exporters"):
         used = {name.rpartition(".")[2] for name in (*source.dotted, *source.imports)}

@@ -91,7 +91,7 @@ def test_no_modules_import_each_other_in_a_circle(building: str) -> None:
         needs = {name: wanted for name, wanted in needs.items() if name not in free}
 
 
-def test_the_simulated_job_is_imported_by_nobody() -> None:
+def test_no_module_imports_the_simulated_job() -> None:
     """Only the command imports agent.simulate, when it is called."""
     for source in sources("agent", "exporters"):
         if source.name.startswith("agent/simulate/") or source.name == "agent/cli/main.py":

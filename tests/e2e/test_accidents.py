@@ -174,7 +174,7 @@ def in_files(job: SimulatedJob) -> Counter[tuple[str, str]]:
 
 @full
 @pytest.mark.timeout(130)
-def test_communicators_made_anew_in_the_same_process(tmp_path: Path) -> None:
+def test_new_communicators_in_the_same_process(tmp_path: Path) -> None:
     """If the plugin empties and refills its file while the agent is down, the agent counts each filling once."""
     machine = Machine(tmp_path)
     options = (*BUSY, "--recreate-every", str(REMADE_STEPS), "--recreate-seconds", "3")

@@ -196,7 +196,7 @@ def test_texts_stay_short(post: Post) -> None:
 
 
 @with_node
-def test_the_name_of_a_job_calls_nobody(post: Post) -> None:
+def test_a_jobs_name_cannot_mention_members(post: Post) -> None:
     """A job's name that Slack would read as a mention or a link arrives as plain characters."""
     post.send(alert("StragglerRank", "ticket", "<!channel>"), said=" <!here> & <@U1>")
     body = post.first("/slack", "&lt;@U1&gt;").body

@@ -106,7 +106,7 @@ def test_a_stopped_rank_is_unresponsive_until_it_goes_on(tmp_path: Path) -> None
         assert agent.states() == ALIVE
 
 
-def test_a_zombie_that_nobody_reaps_tells_how_it_ended(tmp_path: Path) -> None:
+def test_an_unreaped_zombie_shows_its_exit_status(tmp_path: Path) -> None:
     """Without the ioctl a rank that stays a zombie is down within a second, with its exit status."""
     machine = Machine(tmp_path, ioctl=False)
     with machine.job(*FOUR) as job, machine.agent() as agent:

@@ -60,7 +60,7 @@ def test_without_its_script(site: tuple[Agent, SimulatedJob], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize(("size", "dark"), [((1280, 900), False), ((390, 844), True)], ids=["desk", "phone"])
-def test_everybody_can_read_it(
+def test_the_page_is_accessible(
     site: tuple[Agent, SimulatedJob], tmp_path: Path, size: tuple[int, int], dark: bool
 ) -> None:
     """axe-core finds no violation on a light desktop and a dark phone; state, rank and progress come first."""

@@ -120,7 +120,7 @@ def watch(after: Stage, request: pytest.FixtureRequest) -> Watch:
 
 
 @pytest.mark.parametrize("name", [*SITUATIONS, MEMORY])
-def test_each_situation_is_told_once(after: Stage, watch: Watch, name: str) -> None:
+def test_each_situation_notifies_once(after: Stage, watch: Watch, name: str) -> None:
     """Each incident is one notification of its cause, in time, and is not resolved while it lasts."""
     if name not in after.situations:
         pytest.skip("no memory group can be made")
@@ -128,12 +128,12 @@ def test_each_situation_is_told_once(after: Stage, watch: Watch, name: str) -> N
 
 
 @pytest.mark.parametrize("what", DISTURBANCES)
-def test_a_disturbance_of_those_who_watch_tells_nobody(after: Stage, watch: Watch, what: str) -> None:
+def test_a_disturbed_monitor_notifies_no_receiver(after: Stage, watch: Watch, what: str) -> None:
     """A fault of Prometheus or Alertmanager repeats no notification and resolves none."""
     assert after.notifications_since(what, watch).pages == []
 
 
-def test_nobody_is_told_of_anything_else(after: Stage, watch: Watch) -> None:
+def test_no_other_notification_is_sent(after: Stage, watch: Watch) -> None:
     """No other page and no other ticket is sent."""
     known = {after.about(name) for name in after.situations}
     others = [page for page in watch.notifications() if page.about not in known]

@@ -52,7 +52,7 @@ def missing(agent: Agent) -> list[tuple[str, ...]]:
     return sorted(tuple(sample.labels[name] for name in ("comm_rank", "host", "gpu", "reason")) for sample in samples)
 
 
-def test_the_reporter_tells_which_rank_is_missing_and_that_it_is_dead(job: RasJob, tmp_path: Path) -> None:
+def test_the_reporter_exports_the_missing_rank_as_dead(job: RasJob, tmp_path: Path) -> None:
     """The node of rank 0 queries without configuration; a killed rank is missing, with node and GPU, and later dead."""
     with agent_for(job, tmp_path) as agent:
         wait_until(lambda: counts(agent).get("expected") == 8, FIRST_REPORT_SECONDS, "a report")
@@ -87,7 +87,7 @@ def test_an_address_with_an_orphan_is_not_asked(job: RasJob, tmp_path: Path) -> 
 
 @full
 @pytest.mark.parametrize(("role", "reason"), [("auto", "single_pass"), ("reporter", None)])
-def test_a_single_pass_asks_only_where_it_is_told_to(
+def test_a_single_pass_queries_only_configured_addresses(
     job: RasJob, tmp_path: Path, role: str, reason: str | None
 ) -> None:
     """`--once` queries RAS only with the role reporter."""

@@ -87,7 +87,7 @@ def test_a_killed_rank_of_another_node_is_missing_within_one_poll(cluster: Clust
 
 
 @pytest.mark.timeout(150)
-def test_when_the_reporters_node_is_lost_the_standby_tells_who_is_missing(tmp_path: Path) -> None:
+def test_when_the_reporters_node_is_lost_the_standby_exports_the_missing_ranks(tmp_path: Path) -> None:
     """If the node of rank 0 loses power, the standby names only that node's ranks."""
     (tmp_path / "cluster").mkdir()
     with Cluster(tmp_path / "cluster", 4) as cluster, job_on(cluster, tmp_path, env=FAST) as job:

@@ -100,7 +100,7 @@ class Attacker:
     pytest.param("::", "[::ffff:127.0.0.1]", False, marks=full),
     pytest.param("127.0.0.1", "127.0.0.1", True, marks=full),
 ])  # fmt: skip
-def test_a_user_brings_the_agent_to_nobody_else(
+def test_a_user_makes_the_agent_query_no_other_user(
     node: Node, open_directory: Path, tmp_path: Path, host: str, named: str, *, apart: bool
 ) -> None:
     """The agent does not connect to a service at an address that a user names, or in a user's own network."""

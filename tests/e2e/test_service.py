@@ -97,7 +97,7 @@ def test_a_stop_is_orderly(tmp_path: Path) -> None:
             socket.create_connection(("127.0.0.1", agent.port), 1.0)
 
 
-def test_systemd_is_told_of_every_step(tmp_path: Path) -> None:
+def test_systemd_is_notified_of_every_step(tmp_path: Path) -> None:
     """The agent sends READY, WATCHDOG, RELOADING and STOPPING to systemd at the right steps."""
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as supervisor:
@@ -202,7 +202,7 @@ def hostile_command(tmp_path: Path) -> Iterator[tuple[str, ...]]:
     yield (sys.executable, "-B", str(tmp_path / "launcher.py"), str(more))
 
 
-def test_broken_exporters_harm_nobody(tmp_path: Path, hostile_command: tuple[str, ...]) -> None:
+def test_broken_exporters_harm_no_other_exporter(tmp_path: Path, hostile_command: tuple[str, ...]) -> None:
     """The agent counts exporters that raise, hang, flood or cannot be imported; all others work."""
     machine = Machine(tmp_path)
     with machine.job(*FOUR) as job, machine.agent(job, command=hostile_command) as agent:

@@ -142,7 +142,7 @@ def test_a_rank_that_leaves_by_itself_shows_its_status(tmp_path: Path) -> None:
     assert job.exits() == {0: 3, 1: "SIGTERM", 2: "SIGTERM", 3: "SIGTERM"}
 
 
-def test_a_stuck_rank_lives_and_nobody_passes_its_step(tmp_path: Path) -> None:
+def test_a_stuck_rank_lives_and_no_rank_passes_its_step(tmp_path: Path) -> None:
     """A stuck rank lives, no rank that needs it passes its step, and the time limit ends the job."""
     stuck = ("--stuck", "3", "--stuck-at-step", "5", "--duration", "1", "--grace", "0.5")
     with SimulatedJob(tmp_path, *FOUR, *stuck) as job:
@@ -156,7 +156,7 @@ def test_a_stuck_rank_lives_and_nobody_passes_its_step(tmp_path: Path) -> None:
     assert job.wait_for("over_time")
 
 
-def test_communicators_made_anew_begin_the_file_anew(tmp_path: Path) -> None:
+def test_new_communicators_restart_the_file(tmp_path: Path) -> None:
     """New communicators empty the file: same inode, new ids, numbers from 0; the summaries have all operations."""
     recreate = ("--recreate-every", "4", "--recreate-seconds", "0.6", "--steps", "10", "--ranks-per-process", "2")
     with SimulatedJob(tmp_path, *FOUR, *recreate, "--flush-at-end") as job:

@@ -70,7 +70,7 @@ def test_the_service_for_lldpd_is_confined() -> None:
     assert done.returncode == 0, done.stdout.splitlines()[-1:]
 
 
-def test_reclaim_may_write_to_the_directories_named_and_no_more() -> None:
+def test_reclaim_may_write_only_to_the_configured_directories() -> None:
     """The example permits writes only to its named directories, which need not exist."""
     unit, example = settings(DEPLOY / "rankwatch.service"), settings(DEPLOY / "rankwatch.service.d" / RECLAIM)
     assert {("ProtectSystem", "strict"), ("StateDirectory", "rankwatch")} <= {*unit}

@@ -173,7 +173,7 @@ def test_a_mistake_at_the_start(tmp_path: Path) -> None:
         assert "'prom' has no bcrypt hash" in done.stderr
 
 
-def test_a_restart_refuses_nobody(tmp_path: Path) -> None:
+def test_a_restart_refuses_no_process(tmp_path: Path) -> None:
     """With systemd's socket a restart of the agent refuses no connection."""
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]

@@ -166,7 +166,7 @@ async def test_the_memorys_share_between_looks(root: Path) -> None:
         assert [*node.series("gpu_active_ratio").values()] == share
 
 
-def test_uncorrectable_errors_that_rise_are_told() -> None:
+def test_rising_uncorrectable_errors_are_exported() -> None:
     """A rise of uncorrectable errors since the last look is reported by block; the first look reports none."""
     seen = RasErrors()
     for seconds, umc, links in ((1.0, 5, 0), (2.0, 5, 0), (3.0, 6, 1), (4.0, 0, 1)):

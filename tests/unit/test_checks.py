@@ -83,7 +83,7 @@ def test_a_subject_that_is_gone_is_forgotten(bench: CheckBench) -> None:
     assert set(bench.failed()) == {("GPU-1", "gpu_hot"), ("GPU-2", "pcie_degraded")}
 
 
-def test_levels_told_no_more_are_dropped(bench: CheckBench) -> None:
+def test_levels_that_are_no_longer_reported_are_dropped(bench: CheckBench) -> None:
     """A full report of a check removes the exporter's levels that the report lacks; latched faults stay."""
     bench.ledger.of("kernel_log").report(NODE, "filesystem_read_only", CheckState.FAILED)
     bench.checks.latch(NODE, "machine_check")

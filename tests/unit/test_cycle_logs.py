@@ -121,7 +121,7 @@ def test_cycle_files_that_are_refused(cycles: Cycles) -> None:
         assert bool(cycles.of()) is is_read
 
 
-def test_a_job_is_told_by_the_logs_of_its_cycles(tmp_path: Path) -> None:
+def test_the_logs_of_a_jobs_cycles_are_read(tmp_path: Path) -> None:
     """A failure in a cycle's log, and one in the next log, count for the job and for the rank in the line's prefix."""
     node, cycles = Node(tmp_path, "none/*.log"), Cycles(tmp_path)
     ranks = (cycles.rank(),)

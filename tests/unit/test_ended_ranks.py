@@ -130,7 +130,7 @@ def test_a_newcomer_takes_the_place_of_one_of_the_greatest(table: Table) -> None
     assert len(labels) == MAX_PROCESSES
 
 
-def test_what_left_gives_way_before_what_runs_and_dead_ranks_last(table: Table) -> None:
+def test_ended_ranks_are_evicted_before_running_ones_and_dead_ranks_last(table: Table) -> None:
     """The largest owner loses ended ranks before running ones; only its own processes evict its dead ranks."""
     ended, dead, *_ = add(table, MALLORY, range(MAX_PROCESSES), "666")
     table.tick(1.0)

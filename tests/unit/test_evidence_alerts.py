@@ -188,6 +188,6 @@ def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     assert expressions[0].count("job") == MAX_JOBS + len(["job_id"])
 
 
-def test_nobody_there() -> None:
+def test_a_prometheus_that_does_not_listen() -> None:
     """If no Prometheus listens, the result has the error."""
     assert helper_side.open_alerts(AlertsRequest("http://127.0.0.1:9", "", ["7"])).error.endswith("listens there")

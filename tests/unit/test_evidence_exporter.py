@@ -124,7 +124,7 @@ async def test_one_bundle_in_ten_minutes(site: Site) -> None:
 
 
 @pytest.mark.parametrize("minutes", [0, 11])
-async def test_an_agent_that_starts_anew_takes_none_again(site: Site, minutes: int) -> None:
+async def test_a_restarted_agent_takes_no_bundle_again(site: Site, minutes: int) -> None:
     """After a restart, a rank that was dead before gives no second bundle, even after ``minutes_between``."""
     await site.start_and_kill(1)
     site.clock.advance(60.0 * minutes)

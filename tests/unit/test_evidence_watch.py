@@ -64,7 +64,7 @@ def test_hardware_that_fails_under_a_rank_is_an_occasion_once() -> None:
     assert occasions == [(), (STRUCK,), ()]
 
 
-def test_a_first_abnormal_exit_is_told_at_once() -> None:
+def test_a_job_is_failing_at_its_first_abnormal_exit() -> None:
     """A job is failing once a rank ends by a signal or with an error code, before any verdict."""
     watch = TroubleWatch(SILENCE)
     watch.look([view(0), view(1, "8")], 1.0)

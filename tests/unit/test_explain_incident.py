@@ -144,7 +144,7 @@ def test_the_culprit(
     )
 
 
-def test_the_same_word_twice_is_told_once() -> None:
+def test_equal_statements_are_shown_once() -> None:
     """Equal words of metrics and a bundle are one line; a different text is a second line."""
     for says, lines in (("died", 1), ("died of SIGSEGV", 2)):
         said = [word("1", "verdict", says="died"), word("1", "verdict", "n1", says=says)]

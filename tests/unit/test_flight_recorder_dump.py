@@ -26,7 +26,7 @@ def only(value: dict[str, Any]) -> GroupProgress:
     return group
 
 
-def test_a_dump_without_members_is_nobodys() -> None:
+def test_a_dump_without_members_has_no_rank() -> None:
     """A dump without group members belongs to no rank."""
     for ranks in ("", "[]", "all", "[0, x]"):
         assert read_dump(pickled(dump(ranks=ranks)), 0) is None

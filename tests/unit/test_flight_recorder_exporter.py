@@ -146,7 +146,7 @@ def test_dump_of_a_rank(node: Node) -> None:
     assert node.look()["dumps_total/read"] == 1.0
 
 
-def test_a_dump_that_is_written_anew(node: Node) -> None:
+def test_a_dump_that_is_written_again(node: Node) -> None:
     """While the next dump is half written, the last one is shown; then the next one."""
     node.add_rank()
     node.write()
@@ -189,7 +189,7 @@ def test_a_file_of_another_user_is_not_believed(node: Node) -> None:
     assert node.results() == {"read": 1.0, "other_user": 1.0}
 
 
-def test_a_file_that_two_jobs_name_is_nobodys(node: Node) -> None:
+def test_a_file_that_two_jobs_name_has_no_owner(node: Node) -> None:
     """A path that two jobs of one user name belongs to neither, even if its dump was shown before."""
     node.add_rank()
     node.write()
@@ -259,7 +259,7 @@ def test_a_dump_of_a_job_that_goes_on(node: Node) -> None:
     assert node.look() == {"dumps_total/read": 1.0}
 
 
-def test_a_rank_that_was_started_anew(node: Node) -> None:
+def test_a_restarted_rank(node: Node) -> None:
     """A rank's next process has no dump until it writes one."""
     key = node.add_rank()
     node.write()

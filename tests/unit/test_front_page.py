@@ -89,7 +89,7 @@ def test_page_shows_jobs_ranks_and_exporters() -> None:
     assert "gpu-7" in html and "up 1 d 1 h" in html and "0.2.0" in html
 
 
-def test_who_waits_for_whom() -> None:
+def test_the_waits_between_ranks() -> None:
     """If a job stands still and one rank is in trouble, the page names that rank; if several are, it names none."""
     stands = Rank(
         job_id="1", rank="0", state="alive", last_progress_seconds=NOW - 46, bus_bandwidth_bytes_per_second=2e9

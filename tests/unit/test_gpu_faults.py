@@ -126,7 +126,7 @@ def test_old_errors_are_dropped() -> None:
 
 
 @pytest.mark.parametrize(("later_seconds", "is_shown"), [(SAME_SECONDS, False), (SAME_SECONDS + 1, True)])
-def test_a_number_gives_way_to_its_line(later_seconds: float, is_shown: bool) -> None:
+def test_a_kernel_line_replaces_nvmls_number(later_seconds: float, is_shown: bool) -> None:
     """NVML's error number is dropped if the kernel log describes the same error."""
     line = FaultSeen(xid("149", unit="NETIR_LINK_EVT", link="14", severity="fatal"), 100.0)
     number = FaultSeen(xid("149"), 100.0 + later_seconds)

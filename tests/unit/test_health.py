@@ -72,7 +72,7 @@ def test_a_failed_check_concerns_the_ranks_that_stand_on_it(
     assert ("check_failed_since_timestamp_seconds", check, *subject) in series
 
 
-def test_checks_that_do_not_count_are_shown_and_harm_nobody(machine: Machine) -> None:
+def test_checks_that_do_not_count_are_shown_without_effect(machine: Machine) -> None:
     """By default, wear does not make a rank unhealthy; the configuration can change this."""
     machine.checks.report(Subject("gpu", "GPU-0"), "gpu_hot", CheckState.FAILED)
     machine.checks.report(NODE, "filesystem_read_only", CheckState.FAILED)

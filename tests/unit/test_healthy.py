@@ -41,7 +41,7 @@ def test_verdicts(page: str, job_id: str | None, expected: Answer) -> None:
     assert judge(text_string_to_metric_families(page), job_id) == expected
 
 
-def test_so_many_checks_are_told() -> None:
+def test_the_message_names_checks_up_to_the_limit() -> None:
     """The message names failed checks up to the limit, and counts the rest."""
     rows = "".join(
         f'rankwatch_check_failed_since_timestamp_seconds{{check="gpu_lost",kind="gpu",name="GPU-{number}"}} 1\n'

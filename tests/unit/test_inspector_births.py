@@ -119,7 +119,7 @@ def test_withheld_series(tmp_path: Path) -> None:
     bench.drain()
 
 
-def test_before_all_readers_have_told_nothing_is_forgotten() -> None:
+def test_totals_stay_until_all_readers_have_published() -> None:
     """Series of a slow directory are not new when its reader publishes late; ended series are dropped."""
     fast, slow = writer(1), writer(2, comm="fff")
     labels = {(one.writer_key, next(iter(one.totals)).comm, 0): RankLabel("job", "1") for one in (fast, slow)}

@@ -166,7 +166,7 @@ def test_evidence_and_labels(tmp_path: Path) -> None:
     bench.drain()
 
 
-def test_bandwidth_told_to_ranks_is_that_of_collectives(tmp_path: Path) -> None:
+def test_the_bandwidth_of_ranks_is_that_of_collectives(tmp_path: Path) -> None:
     """The bandwidth in the rank table covers only collectives, without sends and receives."""
     bench = Bench(tmp_path).following(7)
     send = {

@@ -206,7 +206,7 @@ def test_members_made_up_by_one_user_leave_others_theirs(monkeypatch: pytest.Mon
     assert matching.room.refused == 8
 
 
-def test_who_lets_most_operations_wait_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_user_with_the_most_waiting_operations_loses_some(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the limit the user with the most waiting operations loses some, even if in many small communicators."""
     monkeypatch.setattr(module, "MAX_OPEN_IN_ALL", 12)
     matching = Matching()
@@ -265,7 +265,7 @@ def writer(pid: int) -> WriterKey:
     return WriterKey(64, pid, 0, "here", pid)
 
 
-def test_after_a_restart_who_lets_most_wait_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_restart_the_user_with_the_most_waiting_operations_loses_some(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restored operations still belong to their users, so another user's few operations are not dropped first."""
     monkeypatch.setattr(matching, "MAX_OPEN_IN_ALL", 100)
     before = Matching()

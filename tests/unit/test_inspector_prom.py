@@ -143,7 +143,7 @@ def test_nothing_is_no_data(node: Node) -> None:
     assert node.look() == {"means_ranks/waiting": 1.0}
 
 
-def test_a_file_that_is_written_anew(node: Node) -> None:
+def test_a_file_that_is_written_again(node: Node) -> None:
     """While the plugin writes, the previous values stay; the new ones appear once the file no longer changes."""
     node.add_writer()
     node.looks()

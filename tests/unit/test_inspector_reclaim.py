@@ -204,7 +204,7 @@ def test_other_files_are_never_touched(tmp_path: Path, trick: str) -> None:
     assert bench.reclaimer.errors == {expected: 1}
 
 
-def test_a_file_begun_anew_is_not_the_one_saved(tmp_path: Path) -> None:
+def test_a_restarted_file_is_not_the_saved_one(tmp_path: Path) -> None:
     """A restarted writer's file of the same length keeps every byte until its own offset is saved."""
     bench = Bench(tmp_path)
     bench.write(LINES)

@@ -35,7 +35,7 @@ def rolled(times: list[int], rolls: int = ROLLS) -> TransferWindow:
     ([300] * (MIN_SAMPLES - 1), ROLLS, [300], 300),  # the window goes on with its times
     ([300] * (MIN_SAMPLES - 1), MAX_ROLLS, [300], None),  # the window ends after a minute
 ])  # fmt: skip
-def test_what_a_window_tells(times: list[int], rolls: int, more: list[int], microseconds: int | None) -> None:
+def test_the_length_of_a_window(times: list[int], rolls: int, more: list[int], microseconds: int | None) -> None:
     """A window of ten seconds with enough operations gives the tenth percentile; otherwise it lasts up to a minute."""
     window = rolled(times, rolls)
     if more:

@@ -127,7 +127,7 @@ def test_only_the_beginning_of_a_long_line_is_looked_at() -> None:
     assert {line: [one.rule.category for one in events(line, CATALOGUE)] for line in lines} == lines
 
 
-def test_the_last_iterations_are_told() -> None:
+def test_the_last_progress_lines_count() -> None:
     """Of many progress lines the last ones count, even with other lines between them."""
     data = b"".join(b"iteration %d/ 5000 | x |\nRuntimeError: x\n" % number for number in range(20))
     result = [one.number("iteration") for one in events(data, CATALOGUE)]

@@ -158,7 +158,7 @@ def test_positions_of_the_least_and_the_farthest() -> None:
     assert {(one.group, one.completed) for one in shown} == {("5", 10)}
 
 
-def test_a_rank_that_dumps_at_the_signal_of_others_tells_how_far_it_was() -> None:
+def test_a_rank_that_dumps_at_the_signal_of_others_shows_its_progress() -> None:
     """A rank without its own timeout has its position from the dump that another rank's timeout triggers."""
     line = (
         "[rank5]:[E1 ProcessGroupNCCL.cpp:7] [PG ID 0 PG GUID 0(default_pg) Rank 5] Received a dump signal due to a "

@@ -176,7 +176,7 @@ def test_a_job_is_shown_for_an_hour_after_its_end() -> None:
     assert not is_over(JobFile("4", started=1), NOW)
 
 
-def test_an_end_that_is_to_come_is_never_told(jobs: Path) -> None:
+def test_a_future_end_is_never_used(jobs: Path) -> None:
     """An end in the future (a wrong clock) is never used, even when its time has come; a later report of the end is."""
     put(jobs, ended=int(NOW + sources.CLOCK_SLACK_SECONDS) + 1, state="CANCELLED")
     put(jobs, "5", ended=int(NOW + sources.CLOCK_SLACK_SECONDS), state="CANCELLED")
@@ -244,7 +244,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
     return result
 
 
-def test_the_rank_table_is_told_of_ends(jobs: Path, tmp_path: Path, ends: list[tuple[str, str]]) -> None:
+def test_the_rank_table_gets_ends(jobs: Path, tmp_path: Path, ends: list[tuple[str, str]]) -> None:
     """The rank table gets the state of ended jobs; without a directory the exporter has no source."""
     put(jobs, "1")
     put(jobs, "2", ended=int(NOW), state="CANCELLED")

@@ -141,7 +141,7 @@ async def test_a_slow_printk_clock_hides_nothing(node: Node) -> None:
         assert node.failed() == {("GPU-a", "gpu_xid")}
 
 
-async def test_lines_of_an_outage_of_the_agent_are_told(log: Path) -> None:
+async def test_lines_of_an_outage_of_the_agent_count(log: Path) -> None:
     """A line from the agent's downtime fails its check with the line's own time."""
     first = Node(log)
     first.write("anything", seconds=7000.0)
@@ -205,7 +205,7 @@ OOM_LINE = "Memory cgroup out of memory: Killed process {} (python3) total-vm:12
     (KILLED, OOM_LOG_SECONDS + 0.1, None, KILLED),
     (ExitStatus(known=True, code=3), 2.0, None, ExitStatus(known=True, code=3)),
 ])  # fmt: skip
-async def test_the_log_tells_of_a_death_for_want_of_memory(
+async def test_the_log_names_a_death_by_the_oom_killer(
     node: Node, seen: ExitStatus | None, seconds: float, status: ExitStatus | None, expected: ExitStatus
 ) -> None:
     """A line that names a rank as the OOM killer's victim counts up to a limit after the rank's end."""
@@ -227,7 +227,7 @@ async def test_the_log_tells_of_a_death_for_want_of_memory(
         assert (view.process.verdict.reason == "oom_killed") == (expected == OOM)
 
 
-async def test_an_old_line_tells_nothing_of_a_rank_that_runs(node: Node) -> None:
+async def test_an_old_line_is_not_evidence_about_a_running_rank(node: Node) -> None:
     """An OOM kill from before the agent's start is not the kill of a running rank."""
     node.add_rank(4711, 3)
     node.write(OOM_LINE.format(4711))

@@ -29,7 +29,7 @@ def test_odd_listen_address_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no such host"])
-def test_address_of_nobody_is_said_clearly(host: str) -> None:
+def test_an_address_without_a_listener_has_a_clear_message(host: str) -> None:
     """An address of another machine, or an unknown name, raises an OSError that quotes it."""
     with pytest.raises(OSError, match=f"cannot listen on {host}:0: "):
         open_listeners(ListenAddress(host, 0))

@@ -84,7 +84,7 @@ def test_value_over_the_bound_is_cut(line_of: object) -> None:
     assert "…" in cut or "\\u2026" in cut
 
 
-def test_repeats_are_held_back_and_told(sink: Sink) -> None:
+def test_repeats_are_suppressed_and_counted(sink: Sink) -> None:
     """In each window N equal messages pass; the first one of the next window counts those suppressed."""
     logger = log.Logger("x")
     for i in range(REPEATS_PER_WINDOW + 7):
@@ -156,7 +156,7 @@ class Unshowable:
         raise RuntimeError("no")
 
 
-def test_unshowable_value_harms_nobody_and_is_counted(sink: Sink) -> None:
+def test_an_invalid_value_is_counted_and_harms_no_other(sink: Sink) -> None:
     """A value that cannot be formatted loses its line, and the next line counts the loss."""
     log.Logger("x").info("bad", v=Unshowable())
     log.Logger("x").info("bad number", v=10**5000)
@@ -180,7 +180,7 @@ class StuckStream(io.StringIO):
         return super().write(text)
 
 
-def test_stuck_stream_blocks_nobody(sink: Sink) -> None:
+def test_a_stuck_stream_blocks_no_other(sink: Sink) -> None:
     """While the log's reader hangs, callers go on, the queue is limited, and lost lines are counted."""
     sink.stream = stuck = StuckStream()
     sink.configure()

@@ -131,7 +131,7 @@ async def test_a_mark_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert f"listens at {path}: No such file or directory" in capsys.readouterr().err
 
 
-async def test_what_users_send_harms_nobody(tmp_path: Path) -> None:
+async def test_requests_of_users_harm_no_other(tmp_path: Path) -> None:
     """Invalid, endless and silent clients do not keep others from being served."""
     path = str(tmp_path / "run" / SOCKET)
     async with listening(tmp_path, os.geteuid()) as exporter:

@@ -145,7 +145,7 @@ def test_how_often_a_device_is_asked() -> None:
     assert len(network.questions()) == 4
 
 
-def test_a_kernel_without_ethtool_tells_priorities() -> None:
+def test_a_kernel_without_ethtool_reports_priorities() -> None:
     """A missing netlink family is looked up once an hour."""
     network = Network({"a": pause(3, 5)}, {"a": priorities(8, {}, {})})
     network.has_ethtool = False

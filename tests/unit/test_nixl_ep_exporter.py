@@ -109,7 +109,7 @@ def test_half_written_plan_leaves_the_last(node: EpNode) -> None:
         assert ("planned_exit/4711/3" in node.look()) is is_planned
 
 
-def test_plan_of_another_user_is_none(node: EpNode, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_of_another_user_is_ignored(node: EpNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan must belong to the log's user."""
     owners: list[object] = []
     monkeypatch.setattr(whole_file, "read_changed", lambda *given: owners.append(given[-1]))
@@ -117,7 +117,7 @@ def test_plan_of_another_user_is_none(node: EpNode, monkeypatch: pytest.MonkeyPa
     assert owners == [ME]
 
 
-def test_plan_that_is_a_link_is_none(node: EpNode, tmp_path: Path) -> None:
+def test_a_plan_that_is_a_link_is_ignored(node: EpNode, tmp_path: Path) -> None:
     """A plan must be a regular file, and its path must have no links."""
     (tmp_path / "elsewhere.json").write_text(json.dumps([[0, 1, 2, -3]]))
     (node.run_folder / "nixl-ep-plan.json").symlink_to(tmp_path / "elsewhere.json")

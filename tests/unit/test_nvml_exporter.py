@@ -270,7 +270,7 @@ async def test_lost_gpus_are_missed_by_the_next_agent(start: Start) -> None:
         assert bench.failed() == set()
 
 
-async def test_the_driver_is_loaded_anew(start: Start) -> None:
+async def test_the_driver_is_loaded_again(start: Start) -> None:
     """While the driver is unloaded, no GPU is shown or lost; after a reload all series return, with their Xids."""
     async with start() as bench:
         for error in ("!18", "!9"):

@@ -32,7 +32,7 @@ def reading(**values: int) -> GpuReading:
     return GpuReading(0, "GPU-a", values=values)
 
 
-def test_the_greatest_value_of_a_number_is_believed_and_no_more() -> None:
+def test_a_number_above_its_greatest_value_is_refused() -> None:
     """The limit of a number is accepted; a higher number, and the driver's value for a missing number, are not."""
     bounds = JUDGED | {name: field.most for name, field in FIELDS.items()}
     for name, most in bounds.items():
@@ -212,7 +212,7 @@ class Bench:
         return [name for name, verdict in self.verdicts.items() if verdict.levels.get("gpu_lost") is CheckState.FAILED]
 
 
-def test_a_gpu_that_nobody_knew_is_lost_without_a_name() -> None:
+def test_an_unknown_gpu_is_lost_without_a_name() -> None:
     """A GPU lost before its UUID was known is named by its index."""
     nameless = GpuReading(1, lost=True)
     bench = Bench()

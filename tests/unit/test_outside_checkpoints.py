@@ -216,7 +216,7 @@ def test_a_count_that_nothing_can_be_added_to_is_damage(name: str, path: tuple[s
         run(name, msgspec.msgpack.encode(changed(saved(name), path, count)))
 
 
-def test_a_time_that_is_none_is_damage() -> None:
+def test_an_invalid_time_is_damage() -> None:
     """A rank table with a progress time of NaN or infinity is refused, because ages are shown in whole seconds."""
     whole = plain(table().dump())
     for progress in (float("nan"), float("inf"), -float("inf")):

@@ -271,7 +271,7 @@ def test_a_process_starts_at_a_time_that_can_be_saved() -> None:
         assert parse_stat(stat_line(7, "a", "S", 1, 0, 1, start, exit_code)) is None
 
 
-def test_a_line_of_another_process_is_none(tmp_path: Path) -> None:
+def test_a_line_of_another_process_does_not_count(tmp_path: Path) -> None:
     """A stat line with another pid than its directory is refused."""
     tree = ProcTree(tmp_path)
     tree.add(10)

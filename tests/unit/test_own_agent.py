@@ -100,7 +100,7 @@ def test_a_port_that_a_user_took_is_not_asked(
     b"\x1b[31m\r\n\r\n",
 ])  # fmt: skip
 @pytest.mark.parametrize("command", ["healthy", "status", "doctor"])
-def test_a_terminal_obeys_nobody(
+def test_a_reply_cannot_control_the_terminal(
     answering: tuple[int, list[bytes]], said: bytes, command: str, capsys: Capture
 ) -> None:
     """No reply can send control characters to the terminal."""

@@ -135,7 +135,7 @@ def test_a_pods_namespace_is_that_of_its_logs(node: Node, monkeypatch: pytest.Mo
         assert node.owner(100)[0].namespace == owner_group
 
 
-def test_a_pods_name_by_another_user_is_none(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pods_name_by_another_user_is_ignored(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log directory that root does not own names no pod."""
     (node.log / f"pods/team-a_trainer-0_{POD}").mkdir(parents=True)
     monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid() + 1)

@@ -158,7 +158,7 @@ def test_ranks_where_configured(node: Node) -> None:
 
 
 @pytest.mark.parametrize("threads", [{}, {33: "NCCL RAS"}])
-def test_a_child_that_outlives_its_rank_is_none(node: Node, threads: dict[int, str]) -> None:
+def test_a_child_that_outlives_its_rank_is_no_rank(node: Node, threads: dict[int, str]) -> None:
     """A loader that outlives its rank neither counts nor becomes a rank."""
     gloo_job(node)
     node.proc.add(30, parent=20, environment=rank(0), threads=threads)

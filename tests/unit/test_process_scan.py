@@ -67,7 +67,7 @@ def test_a_known_rank_that_makes_no_sense_has_not_left(node: Node, monkeypatch: 
     assert (scan.new, scan.gone, list(scan.observed)) == ((), (), [KEY])
 
 
-def test_a_file_begun_anew_is_linked_at_the_next_look(node: Node) -> None:
+def test_a_restarted_file_is_linked_at_the_next_scan(node: Node) -> None:
     """If a writer closed its file and made another, it is linked in the first look with records of the new file."""
     for number, host in ((3, "h"), (4, "other")):
         path, writer = node.log(10, host)
@@ -200,7 +200,7 @@ def test_oom_kill_of_a_process_that_takes_long_to_die(group: Group, dying: dict[
     assert group.result.observed[KEY].kill_pending == ("pending" in dying)
 
 
-def test_control_group_made_anew(group: Group) -> None:
+def test_a_new_control_group_of_the_same_name(group: Group) -> None:
     """A group's kills are forgotten with its last rank: a new group of the same name counts from zero."""
     for pid, kills in ((10, 3), (11, 1)):
         group.kills(0)

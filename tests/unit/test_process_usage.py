@@ -75,7 +75,7 @@ def test_waits_of_all_threads(node: Node) -> None:
     assert (rank_usage.run_queue_wait_seconds, rank_usage.io_wait_seconds) == (3.0, 3.0)
 
 
-def test_what_is_not_told(node: Node) -> None:
+def test_waits_that_the_kernel_does_not_count(node: Node) -> None:
     """Without schedstat or delay accounting the waits are None, and the log names the missing feature."""
     (node.proc.root / "sys/kernel/task_delayacct").write_text("0\n")
     rank_usage = usage(node)

@@ -182,7 +182,7 @@ def test_totals_of_both_versions(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", "some avg10=0.00 total=x\n", "some total=-1\n", f"some total={'9' * 19}\n", "x" * 9000]
 )
-def test_odd_pressure_is_none(tmp_path: Path, text: str) -> None:
+def test_invalid_pressure_is_ignored(tmp_path: Path, text: str) -> None:
     """A malformed or missing number of microseconds is 0 and counts as absent."""
     for name in ("cpu", "memory"):
         (tmp_path / f"{name}.pressure").write_text(text)

@@ -101,7 +101,7 @@ def test_several_ranks_in_one_process(table: Table) -> None:
     assert table.ranks.label(writer_key(1), TENSOR, 2) == RankLabel("4711", "6")
 
 
-def test_rank_that_cannot_be_told(table: Table) -> None:
+def test_a_rank_that_cannot_be_identified(table: Table) -> None:
     """In a process of several ranks, a communicator of some of them has the rank `unknown` after ten seconds."""
     key = table.add(1, environment(1))
     table.record(1, [Membership(WORLD, n, 8) for n in (4, 5, 6, 7)], key)
@@ -112,7 +112,7 @@ def test_rank_that_cannot_be_told(table: Table) -> None:
     assert table.ranks.label(writer_key(1), TENSOR, 0) == RankLabel("4711", "unknown")
 
 
-def test_unseen_writer_gives_way(table: Table, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unseen_writer_is_evicted(table: Table, caplog: pytest.LogCaptureFixture) -> None:
     """Records keep their label if their process appears late with the same one."""
     table.ranks.observe_records(writer_key(1), [Membership(WORLD, 5, 8)], None)
     table.tick(BINDING_SECONDS)

@@ -281,7 +281,7 @@ async def test_a_role_of_monitor_listens_and_never_asks(node: Node) -> None:
     assert [(job.role, job.refusal) for job in published.jobs] == [("none", "not_elected")]
 
 
-async def test_a_single_pass_listens_to_nobody(node: Node) -> None:
+async def test_a_single_pass_monitors_no_process(node: Node) -> None:
     """A single pass opens no stream."""
     async with node.exporter(once=True) as exporter:
         published = await node.first_query(exporter)

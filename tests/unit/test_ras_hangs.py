@@ -126,7 +126,7 @@ def everybody(count: int) -> dict[int, int]:
      reduced(DP2, {2: 8, 3: 8, 4: 7})], {"0xb1": [(2, 6, "missing")]},
      id="one is behind because it waits for one that does not answer"),
 ])  # fmt: skip
-def test_whom_a_stalled_job_waits_for(
+def test_the_ranks_that_a_stalled_job_waits_for(
     groups: list[dict[str, Any]], expected: dict[str, list[tuple[int, int, str]]]
 ) -> None:
     """Two equal reports name the ranks that the others wait for, or none."""
@@ -189,7 +189,7 @@ def test_a_rank_without_which_the_job_goes_on_is_not_what_it_waits_for() -> None
     assert hung(read(*all_wait_for_it), went_on(UNHEARD_SECONDS)) == fresh
 
 
-def test_a_rank_that_answered_meanwhile_is_missed_anew() -> None:
+def test_a_rank_that_answered_meanwhile_is_missed_again() -> None:
     """A rank that replies again, and stops replying after the last launch, is a suspect."""
     watches = watch(went_on(UNHEARD_SECONDS), read(reduced(WORLD, everybody(60))).communicators, 1050.0)
     report = read(reduced(WORLD, {process: 60 for process in range(8) if process != 6}, missing=(6,)))
@@ -335,7 +335,7 @@ def test_ranks_with_errors_beyond_the_limit_are_not_named() -> None:
     assert len(read(group(WORLD, ranks)).communicators[0].troubled) == MAX_TROUBLED
 
 
-def test_two_orders_of_the_same_size_name_nobody() -> None:
+def test_two_orders_of_the_same_size_name_no_rank() -> None:
     """If two whole communicators number ranks differently, only ranks with equal numbers are named."""
     reversed_world = group(0xA1, [rank(2 - process, process) for process in range(3)])
     for behind, number in ((0, None), (1, 1)):

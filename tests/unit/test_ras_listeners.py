@@ -396,7 +396,7 @@ def test_a_connection_is_searched_for_to_the_bound(tree: ProcTree, monkeypatch: 
         assert sockets_module.connection(tree.root / "net", V4, client) == expected
 
 
-def test_a_connection_that_another_user_accepted_is_nobodys(tree: ProcTree) -> None:
+def test_a_connection_that_another_user_accepted_has_no_owner(tree: ProcTree) -> None:
     """A process that holds another user's socket did not accept the connection."""
     key, search = add(tree, 10, 71, 72, 99), Search(tree.root, (V4,))
     site = search.look([key])[V4]

@@ -246,7 +246,7 @@ async def test_nothing_is_sent_to_a_stranger() -> None:
     assert set(heard) == {b""}
 
 
-async def test_nobody_listens() -> None:
+async def test_no_process_listens() -> None:
     """A refused connection is counted."""
     async with station() as here:
         pass

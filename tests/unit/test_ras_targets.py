@@ -127,7 +127,7 @@ def test_an_address_that_is_not_this_nodes_is_never_connected_to(
 
 
 @pytest.mark.parametrize(("address", "host"), ALLOWED.values(), ids=ALLOWED)
-def test_an_address_of_this_node_is_connected_to_but_told_nothing_by_others(
+def test_an_address_of_this_node_gets_a_connection_but_no_data_of_others(
     node: Node, target: Target, address: str, host: str
 ) -> None:
     """The agent connects to the rank's address and sends nothing before the rank has accepted."""

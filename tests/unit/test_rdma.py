@@ -234,7 +234,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_a_device_that_vanished_is_told_of_over_a_restart(root: Path) -> None:
+async def test_a_missing_device_is_reported_after_a_restart(root: Path) -> None:
     """A lost device stays expected until the next boot, and stays its GPU's NIC."""
     first = Node(root)
     async with first.under_way():
@@ -301,14 +301,14 @@ def test_bytes_of_ionic() -> None:
     }
 
 
-def test_a_list_of_devices_that_is_none_is_refused() -> None:
+def test_an_invalid_list_of_devices_is_refused() -> None:
     """A name in ignore_devices has 1 to 64 characters; the number of names is limited."""
     for names in [[""], ["x" * 65], ["mlx5_0"] * (MAX_IGNORED + 1)]:
         with pytest.raises(msgspec.ValidationError):
             msgspec.convert({"ignore_devices": names}, RdmaConfig)
 
 
-async def test_a_damaged_past_is_learnt_anew(root: Path) -> None:
+async def test_a_damaged_past_is_learnt_again(root: Path) -> None:
     """With an unreadable checkpoint all devices keep their series; a node without devices has no data."""
     node = Node(root, b"\xc1")
     async with node.under_way():

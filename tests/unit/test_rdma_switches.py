@@ -160,7 +160,7 @@ def test_the_sites_word_comes_first(tmp_path: Path) -> None:
         assert connected(exporter) == {("bnxt_re0", "1"): ("heard", "swp7")}
 
 
-def test_what_was_heard_long_ago_is_not_told(tmp_path: Path) -> None:
+def test_old_neighbours_are_not_exported(tmp_path: Path) -> None:
     """A file older than four hours, or a missing one, gives no switch."""
     shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
     path, clock = tmp_path / "lldp.json", FakeClock()

@@ -23,7 +23,7 @@ A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
     ({A: 1, A2: 4}, C, A2),
     ({A: 1, B: 1}, C, C),
 ])  # fmt: skip
-def test_who_holds_most_gives_way(held: dict[Share, int], asks: Share, gives_way: Share) -> None:
+def test_the_user_with_the_most_entries_loses_one(held: dict[Share, int], asks: Share, gives_way: Share) -> None:
     """The user with the most entries loses one of the fullest directory, unless the requester has the most."""
     table: FairTable[tuple[Share, int], None] = FairTable()
     for share, count in held.items():

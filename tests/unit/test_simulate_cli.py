@@ -52,7 +52,7 @@ def test_a_used_job_directory_is_refused(tmp_path: Path, capsys: pytest.CaptureF
     assert "job-0.json exists already: give each job its own --job-dir" in capsys.readouterr().err
 
 
-def test_help_tells_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_lists_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     """--help exits with 0 and explains the signals and the failures."""
     with pytest.raises(SystemExit) as stopped:
         main(["--help"])

@@ -237,7 +237,7 @@ def test_the_agent_says_whether_to_ask(site: Site, printed: str, asks: bool) -> 
 @pytest.mark.parametrize(
     ("squeue", "printed"), [("COMPLETING None\n", SIGTERMED), ("CANCELLED None\n", status("alive", "exited", code="0"))]
 )
-def test_what_is_not_told_yet_is_asked_again(site: Site, squeue: str, printed: str) -> None:
+def test_the_script_queries_again_without_an_answer(site: Site, squeue: str, printed: str) -> None:
     """If the job is still completing, or the agent has not seen a rank end, the script queries again."""
     site.answer(squeue, printed)
     site.run(EPILOG, environment("epilog.4") | {"RANKWATCH_ASK_AFTER_SECONDS": "0 0.5 4"})
@@ -321,7 +321,7 @@ def test_the_epilog_does_not_wait_for_what_it_asks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("state", "written"), [("PREEMPTED", True), ("", False), ('X"', False), ("x" * 30, False)])
-def test_jobcomp_is_told_the_state(site: Site, state: str, written: bool) -> None:
+def test_jobcomp_gets_the_state(site: Site, state: str, written: bool) -> None:
     """With a jobcomp script the file has the state without a query."""
     site.run(JOBCOMP, {"JOBID": "5", "JOBSTATE": state, "EXITCODE": "0"})
     if not written:

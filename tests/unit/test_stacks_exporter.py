@@ -125,7 +125,7 @@ async def test_a_silent_job_is_looked_at_once_in_ten_minutes(node: Node) -> None
     assert node.reader.pids == [100, 101, 100, 101]
 
 
-async def test_who_goes_on_is_shown_no_more(node: Node) -> None:
+async def test_ranks_that_continue_are_no_longer_shown(node: Node) -> None:
     """A rank that completes an operation, or exits, loses its stack at the next look."""
     await node.silent(3)
     assert len(await node.look(SILENCE)) == 3

@@ -165,7 +165,7 @@ def test_a_section_over_its_budget_keeps_what_it_published_before(path: Path, ov
     assert (large.durable, state.save_errors) == (again.section("large").restored, over)
 
 
-def test_sections_nobody_claims_never_crowd_out_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sections_without_an_exporter_never_displace_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If all sections are too large, those without a running owner are dropped."""
     state = opened(path)
     state.section("old").publish(b"x" * 600)

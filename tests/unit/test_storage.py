@@ -156,7 +156,7 @@ async def test_a_real_helper_probes(lustre: Path) -> None:
     assert missing.checks() == {"storage_failed": False, "dump_disk_full": False, "lustre_unhealthy": False}
 
 
-async def test_what_is_gone_is_told_no_more(lustre: Path) -> None:
+async def test_checks_of_missing_paths_end(lustre: Path) -> None:
     """If Lustre is unloaded and a full directory deleted, their checks end; then there is no data."""
     dumps = lustre / "dumps"
     await asyncio.to_thread(dumps.mkdir)
@@ -229,7 +229,7 @@ def probed(path: str, ok: bool | None, under_way_seconds: float = 0.0, free: flo
     return Probe(path, ok, 0.1, under_way_seconds, free=free)
 
 
-def test_one_check_is_told_of_several_paths() -> None:
+def test_one_check_covers_several_paths() -> None:
     """A path that fails or hangs fails its check, and so does a full directory; without a result there is no check."""
     config = StorageConfig(paths=["/a", "/b"], dump_paths=["/d", "/e"])
     well = [probed("/a", ok=True, free=0.5), probed("/d", ok=True, free=0.5)]
@@ -258,7 +258,7 @@ def test_free_share(
     assert module.free_share("/x") == share
 
 
-def test_a_configuration_that_is_none_is_refused() -> None:
+def test_an_invalid_configuration_is_refused() -> None:
     """Paths must be absolute, few and short, and times and ratios within their ranges."""
     many = [f"/{number}" for number in range(MAX_PATHS + 1)]
     for section in (

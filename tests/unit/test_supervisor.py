@@ -121,7 +121,7 @@ async def test_stop_writes_the_checkpoint(bench: Bench, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["ranks", "checks"])
 @pytest.mark.parametrize("error", [ValueError("v"), KeyError("k"), RecursionError(), TypeError("t"), OverflowError()])
-def test_a_table_that_cannot_be_loaded_is_begun_anew(
+def test_a_table_that_cannot_be_loaded_starts_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception
 ) -> None:
     """If a table's section raises any error, the agent starts with an empty table, and without half-loaded entries."""

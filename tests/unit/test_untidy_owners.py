@@ -149,7 +149,7 @@ def test_titles_made_to_be_slow_do_not_hold_the_loop(table: Table) -> None:
     "owners",
     [(DOCKER, Owner("container", CONTAINER[::-1])), (Owner("pod", POD), Owner("pod", POD.replace("c7", "ff")))],
 )
-def test_a_container_that_is_started_anew_goes_on_with_its_job(owners: tuple[Owner, Owner], table: Table) -> None:
+def test_a_restarted_container_continues_its_job(owners: tuple[Owner, Owner], table: Table) -> None:
     """If a job in Docker crashes and its container is started again, it is the same job."""
     first = table.add_facts(owned(1, environment(0), owners[0], uid=1000), then=1.0)
     table.ranks.observe_exit(first, SEGV)
@@ -158,7 +158,7 @@ def test_a_container_that_is_started_anew_goes_on_with_its_job(owners: tuple[Own
     assert table.labels() == {RankLabel("4711", "0"): 2}
 
 
-def test_an_id_that_nobody_has_any_more_is_free(table: Table) -> None:
+def test_an_id_without_an_owner_is_free(table: Table) -> None:
     """If a full table evicts the records that held an id, the id is free."""
     table.add_facts(owned(1, environment(0), MALLORY, uid=1001), then=1.0)
     key = next(iter(table.ranks.running()))

@@ -323,7 +323,7 @@ async def test_the_peer_with_the_largest_answers_loses_one() -> None:
         assert len((await read_response(few))[2]) == len(HUGE)
 
 
-async def test_oldest_waiting_connection_gives_way() -> None:
+async def test_the_oldest_waiting_connection_is_closed() -> None:
     """At the limit a new connection closes the one idle for longest, not one with a request in progress."""
     async with serving(ServerLimits(connections=3)) as served:
         held, _ = await served.connect(GET.replace(b"/small", b"/held"))
@@ -343,7 +343,7 @@ async def test_oldest_waiting_connection_gives_way() -> None:
         assert ((await read_response(held))[0], served.log.closed["evicted"]) == (200, 1)
 
 
-async def test_client_that_does_not_read_gives_way() -> None:
+async def test_a_client_that_does_not_read_is_disconnected() -> None:
     """At the limit of connections the longest writing one is closed for a new one."""
     async with serving(ServerLimits(connections=1)) as served:
         with await stuck_reader(served, b"/huge"):

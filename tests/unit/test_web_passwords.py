@@ -70,7 +70,7 @@ async def test_what_was_right_once_is_remembered(door: Door) -> None:
     assert (await door.ask("eve"), len(door.checked)) == ("wrong", 3)
 
 
-async def test_nobody_takes_as_long_as_somebody(door: Door) -> None:
+async def test_an_unknown_user_takes_as_long_as_a_known_one(door: Door) -> None:
     """An unknown user takes as long as a known one: the password is checked against a hash, and is always wrong."""
     assert (await door.ask("nobody"), door.checked) == ("wrong", [(b"secret", b"secret")])
 
