@@ -19,7 +19,7 @@ from agent.app.discovery import exporter_names, load_spec
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "tests" / "data" / "inspector" / "base8"
 PIP = ("-m", "pip", "--disable-pip-version-check", "--no-input", "--quiet")
-INSTALL_SECONDS = 180
+INSTALL_SECONDS = 900
 
 
 def python(executable: Path | str, *arguments: str | Path, cwd: Path | None = None) -> str:
