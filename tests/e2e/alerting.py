@@ -172,7 +172,7 @@ def posted(labels: Mapping[str, str], said: str = "") -> dict[str, Mapping[str, 
 
 
 class Post:
-    """An Alertmanager with the shipped receivers, all of which send to the inbox."""
+    """An Alertmanager with the shipped receivers, which send to the inbox."""
 
     def __init__(self, directory: Path, node: Node, inbox: Inbox) -> None:
         self.inbox = inbox

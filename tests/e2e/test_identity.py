@@ -25,7 +25,7 @@ def open_directory() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path:
         Path(path).chmod(0o755)
         (Path(path) / "agent-home").mkdir()
-        (Path(path) / "agent-home").chmod(0o777)  # the agent of user nobody writes there
+        (Path(path) / "agent-home").chmod(0o777)  # the agent runs as uid 65534 and writes there
         yield Path(path)
 
 

@@ -69,7 +69,7 @@ def slow_query(job: RasJob, wire: Wire) -> Connection:
 
 
 def has_rested(wire: Wire, asked: int) -> bool:
-    """Return whether a query after the first ``asked`` ended so long ago that the next one is due soon."""
+    """Return True if a query after the first ``asked`` has ended and the next query is due soon."""
     if len(wire.asked()) <= asked:
         return False
     ended_at = wire.asked()[-1].server_ended_at

@@ -131,7 +131,7 @@ def test_the_rank_of_a_monitors_line(node: Node) -> None:
 
 @pytest.mark.parametrize(("variable", "ranks"), [("HOSTNAME", {"0", "4"}), ("OTHER", {"unknown"})])
 def test_a_local_rank_of_two_pods(node: Node, variable: str, ranks: set[str]) -> None:
-    """Ranks of two pods with one local rank are told apart by host name; without a host name no rank counts."""
+    """The host name distinguishes ranks of two pods with one local rank; without a host name no rank counts."""
     for pid, rank in ((10, 0), (11, 4)):
         pod = f"pod-{rank}"
         key = node.add_rank(pid, rank, parent=pid + 90, variables={variable: pod})

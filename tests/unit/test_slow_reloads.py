@@ -47,7 +47,7 @@ async def test_a_drain_that_waits_for_a_query_hides_no_rank() -> None:
     assert len(own.ranks.snapshot().ranks) == 1
     reload = asyncio.create_task(own.apply(plan_of(hold, 1, "process", "ras")))
     seen = []
-    for _ in range(10):  # ten seconds, each of which takes 60 ms in the test
+    for _ in range(10):  # ten seconds of 60 ms each
         await asyncio.sleep(0.06)
         clock.advance(1.0)
         own.ranks.tick()
