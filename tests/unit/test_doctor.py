@@ -36,6 +36,15 @@ def shown(**more: Any) -> Facts:
     return replace(GOOD, document=NodeDocument(**(fields | more)))
 
 
+def test_the_document_is_as_new_as_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the agent was starting when doctor asked first, doctor reads its document again after the metrics."""
+    documents = [shown(ready=False).document, DOCUMENT]
+    monkeypatch.setattr(facts_module.own_agent, "document", lambda *_: documents.pop(0))
+    monkeypatch.setattr(facts_module.own_agent, "read", lambda *_: b"up 1\n")
+    gathered = facts_module.gather(facts_module.own_agent.DEFAULT_ADDRESS, Path("/dev/null"), None)
+    assert (gathered.document, gathered.agent_error, documents) == (DOCUMENT, "", [])
+
+
 def counted(name: str, value: float = 2.0, **labels: str) -> Facts:
     """Return a good node with one other series."""
     return replace(GOOD, samples={**GOOD.samples, name: [(labels, value)]})

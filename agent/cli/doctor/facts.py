@@ -109,7 +109,10 @@ def gather(agent: own_agent.AgentAddress, config_file: Path | None, url: str | N
     try:
         document = own_agent.document(agent, ASK_SECONDS)
         used = document.configuration.file
-        facts = replace(facts, document=document, samples=_samples(metrics(agent).decode("utf-8", "replace")))
+        samples = _samples(metrics(agent).decode("utf-8", "replace"))
+        if not document.ready:  # from before the wait for metrics
+            document = own_agent.document(agent, ASK_SECONDS)
+        facts = replace(facts, document=document, samples=samples)
     except (OSError, ValueError) as error:
         facts = replace(facts, agent_error=f"{agent}: {error}")
     path = (config_file or Path(used or own_agent.CONFIG_FILE)).absolute()
