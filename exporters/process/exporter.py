@@ -11,7 +11,7 @@ from agent.sdk.system import ProcFS
 from exporters.process.exits import ExitWatch, open_pidfd
 from exporters.process.foreign import FOREIGN, GpuUsers, Shown, render as render_gpu_users
 from exporters.process.scan import Scanner, ScanRequest, ScanResult
-from exporters.process.usage import families as usage_families
+from exporters.process.usage import totals as usage_families
 from exporters.process.usage.groups import JobTotals
 from exporters.process.usage.reader import Usages, unavailable
 from exporters.process.usage.totals import GroupTotals, RankUsage

@@ -35,8 +35,7 @@ from exporters.ras.query.reports import Reports, SavedJob, to_save
 from exporters.ras.query.runner import FILE_READER, READER, JobFiles, QueryAnswer, QueryRunner, QueryTarget
 from exporters.ras.query.witness import Greet, Witness
 from exporters.ras.report.model import Report
-from exporters.ras.show.evidence import bundle_part, stalls
-from exporters.ras.show.families import FAMILIES, RasSnapshot, render
+from exporters.ras.show import FAMILIES, RasSnapshot, bundle_part, render, stalls
 
 INTERVAL_SECONDS = 2.0  # Interval between scans of /proc; queries are rarer
 COLLECTIVE_SECONDS = 5

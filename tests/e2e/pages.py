@@ -20,16 +20,16 @@ from agent.ranks.health import HealthSnapshot, counted_checks
 from agent.ranks.snapshot import RankSnapshot
 from agent.sdk.hardware import DriverReport, FaultSeen, gpu_families, gpu_faults
 from agent.sdk.metrics import Family, Metric
+from exporters import netdev
 from exporters.flight_recorder import registry as flight_recorder
 from exporters.inspector_prom import families as inspector_prom
 from exporters.job_log import families as job_log
-from exporters.madengine import families as madengine
-from exporters.netdev import pause
-from exporters.nixl_ep import families as nixl_ep
+from exporters.madengine import exporter as madengine
+from exporters.nixl_ep import exporter as nixl_ep
 from exporters.nvml import families as nvml
-from exporters.nvrx import families as nvrx
+from exporters.nvrx import exporter as nvrx
 from exporters.process.foreign import FOREIGN
-from exporters.process.usage import families as usage
+from exporters.process.usage import totals as usage
 from exporters.rdma import families as rdma
 from exporters.stacks import exporter as stacks
 from exporters.storage import StorageConfig, StorageExporter
@@ -124,7 +124,7 @@ def _hardware(job_id: str, rank: str) -> Iterable[Metric]:
     yield _rows(FOREIGN, (("0", "GPU-0", "ann"), 1.0))
     yield _rows(job_log.EVENTS, ((job_id, rank, "port_error", "root"), 2.0))
     yield _rows(job_log.FIRST_ROOT, ((job_id, "port_error", rank, "here", "restart_elsewhere"), since))
-    yield _rows(pause.FRAMES, (("eth0", "receive", "3"), 7.0))
+    yield _rows(netdev.FRAMES, (("eth0", "receive", "3"), 7.0))
     yield _rows(rdma.SWITCH_INFO, (("mlx5_0", "1", "leaf1", "7"), 1.0))
     for family in (usage.MAJOR_FAULTS, usage.CHILDREN_STOPPED):
         yield _rows(family, ((job_id, rank), 1.0))

@@ -20,7 +20,7 @@ from agent.sdk.ranks import Membership, Owner, ProcessKey
 from exporters.ras import RasConfig, RasExporter
 from exporters.ras.protocol.client import Endpoint
 from exporters.ras.query.policy import MIN_INTERVAL_SECONDS
-from exporters.ras.show.families import RasSnapshot
+from exporters.ras.show import RasSnapshot
 
 MAPS = "7f00-7f01 r-xp 00000000 08:01 99 /usr/lib/libnccl.so.2.30.7\n"
 

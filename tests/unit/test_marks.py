@@ -20,15 +20,17 @@ from agent.ranks.mark import MAX_REQUEST_BYTES, MAX_TEXT, SOCKET
 from agent.ranks.rank.facts import ProcessFacts
 from agent.sdk.exporter import NoData
 from agent.sdk.ranks import MarkRequest
-from exporters.marks import MarksConfig, MarksExporter, exporter as marks
-from exporters.marks.exporter import MAX_CONNECTIONS
-from exporters.marks.recent import (
+from exporters import marks
+from exporters.marks import (
     MARKS_PER_MINUTE,
+    MAX_CONNECTIONS,
     MAX_MARKS,
     MAX_MARKS_PER_JOB,
     MINUTE_SECONDS,
     SHOWN_SECONDS,
     Mark,
+    MarksConfig,
+    MarksExporter,
     RecentMarks,
 )
 

@@ -14,17 +14,19 @@ from lent import lent
 from agent.sdk.exporter import Roots
 from agent.system import netlink
 from agent.system.netlink import Message, attribute, attributes
-from exporters.netdev import NetdevConfig, NetdevExporter, exporter as exporter_module
-from exporters.netdev.exporter import read_devices
-from exporters.netdev.pause import (
+from exporters import netdev as exporter_module
+from exporters.netdev import (
     FAILED_SECONDS,
     MAX_COUNT,
     REFRESH_SECONDS,
     UNSUPPORTED_SECONDS,
     Count,
+    NetdevConfig,
+    NetdevExporter,
     PauseReader,
     pause_counts,
     priority_counts,
+    read_devices,
 )
 
 ETHTOOL, CONTROL, GET_DCB = 21, 0x10, 78

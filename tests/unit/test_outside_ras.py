@@ -19,7 +19,7 @@ from exporters.ras.query.reports import Reports
 from exporters.ras.query.runner import READER
 from exporters.ras.query.witness import memberships, named_here, silences
 from exporters.ras.report.json_report import ReadRequest, ReportReading, read
-from exporters.ras.show.families import render_reports
+from exporters.ras.show import render_reports
 
 MAX_BODY = 6_000
 

@@ -11,8 +11,8 @@ from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import Stat
 from agent.system.process_lines import MAX_CPU_LIST, parse_schedstat, parse_stat, parse_status
 from exporters.process.usage.groups import MAX_GROUPS, GroupPaths, GroupReader, JobTotals, group_paths
+from exporters.process.usage.reader import MAX_CPUS, nodes_of, parse_cpus, read_nodes, wait_of
 from exporters.process.usage.totals import MAX_IN_ALL, MAX_PER_RANK, ChildrenCpu, GroupTotals, ThreadTotals, shares
-from exporters.process.usage.waits import MAX_CPUS, nodes_of, parse_cpus, read_nodes, wait_of
 
 
 def thread(tid: int, cpu: int = 0, *, state: str = "S", io: int = 0, start: int = 5000, waited: int = 0) -> Stat:

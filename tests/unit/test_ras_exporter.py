@@ -20,7 +20,7 @@ from exporters.ras.exporter import KEPT_FAILURES, STALE_INTERVALS
 from exporters.ras.protocol.client import Endpoint
 from exporters.ras.query import jobs as jobs_module
 from exporters.ras.query.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
-from exporters.ras.show.families import RasSnapshot
+from exporters.ras.show import RasSnapshot
 
 LONGEST_INTERVAL_SECONDS = 1.1 * MIN_INTERVAL_SECONDS
 

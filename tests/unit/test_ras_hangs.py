@@ -12,6 +12,7 @@ from lent import Admission
 from agent.core.checkpoint import MAX_SECTION_BYTES
 from agent.sdk.evidence import EvidenceRegistry
 from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess
+from exporters.ras import show
 from exporters.ras.query import reports as saved_module
 from exporters.ras.query.jobs import OwnedJob, job_of
 from exporters.ras.query.reports import Reports, SavedJob, SavedWatch, restored, series_of, to_save
@@ -34,8 +35,7 @@ from exporters.ras.report.hangs import (
 )
 from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import MARK_BYTES, MAX_BEHIND, MAX_TROUBLED, Report
-from exporters.ras.show import evidence
-from exporters.ras.show.families import render_reports
+from exporters.ras.show import render_reports
 
 FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 WELL: dict[str, Any] = {
@@ -460,15 +460,15 @@ def report_of_stall(report_seconds: list[float]) -> JobReport:
 
 def test_what_a_bundle_has_of_a_stalled_job() -> None:
     """A bundle has the time between equal reports as the stall; suspects need a known rank in the job."""
-    assert evidence.stalls({"7": report_of_stall([1000.0])}) == {}
+    assert show.stalls({"7": report_of_stall([1000.0])}) == {}
     report = report_of_stall([1000.0, 1030.0])
-    assert evidence.stalls({"7": report}) == {"7": 30.0}
-    assert [(word.rank, word.blames) for word in evidence.bundle_part(report).words] == [("1", True)]
+    assert show.stalls({"7": report}) == {"7": 30.0}
+    assert [(word.rank, word.blames) for word in show.bundle_part(report).words] == [("1", True)]
     for suspect in (one for ranks in report.suspects.values() for one in ranks):
         suspect.rank.rank = None
-    part = evidence.bundle_part(report)
+    part = show.bundle_part(report)
     assert (part.files.keys(), list(part.words)) == ({"report.json"}, [])
-    assert evidence.bundle_part(None).files == {}
+    assert show.bundle_part(None).files == {}
 
 
 def test_the_longer_of_two_stalls_counts() -> None:

@@ -16,7 +16,7 @@ from agent.sdk.ranks import ProcessKey
 from exporters.ras.config import RasConfig
 from exporters.ras.protocol.client import Endpoint
 from exporters.ras.query.policy import LABELS_WAIT_SECONDS, MIN_INTERVAL_SECONDS
-from exporters.ras.show.families import RasSnapshot
+from exporters.ras.show import RasSnapshot
 
 VICTIM, ATTACKER = 1000, 2000
 FORGED = 0xBAD

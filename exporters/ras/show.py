@@ -1,4 +1,4 @@
-"""The metric families of RAS's reports and events, and their rendering. Pure.
+"""The metric families of RAS's reports and events, and a job's last report in an evidence bundle. Pure.
 
 A report names ranks of other nodes by their number in the communicator, so series by rank alone come from the rank's
 own node. The label ``rank`` is the global rank if the report holds the whole job, else empty.
@@ -9,12 +9,20 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from agent.sdk.evidence import Offered, summary
 from agent.sdk.metrics import Family, Metric, Rows, comm_label, declared
 from exporters.ras.protocol.client import EVENTS, OTHER, STAGES, Stage
 from exporters.ras.query.jobs import QueryPlan
 from exporters.ras.query.monitor import Monitored
 from exporters.ras.report.hangs import JobReport, stalled
 from exporters.ras.report.model import Communicator, NamedRank
+
+MAX_WORDS = 64
+_SAYS = {
+    "behind": "has launched less than the others",
+    "missing": "does not answer the others",
+    "left": "has left a communicator that the others wait in",
+}
 
 _COMM = ("job_id", "comm")
 _PLACE = (*_COMM, "comm_rank", "rank", "host", "gpu")
@@ -231,3 +239,28 @@ def _info(family: Family, labels: Iterable[tuple[str, ...]]) -> Metric:
     """Return a family whose series are always 1, without duplicates."""
     once = list(dict.fromkeys(labels))
     return Metric(family, once, [1] * len(once))
+
+
+def stalls(reports: Mapping[str, JobReport]) -> dict[str, float]:
+    """Return for how many seconds each stalled job stood still at its last report, by job id."""
+    seconds = {job_id: report.stalled_seconds() for job_id, report in reports.items()}
+    return {job_id: stalled for job_id, stalled in seconds.items() if stalled is not None}
+
+
+def bundle_part(last: JobReport | None) -> Offered:
+    """Return the evidence in a job's last report; empty without a report."""
+    if last is None:
+        return Offered({})
+    words = [
+        summary.Word(
+            str(suspect.rank.rank),
+            "ras",
+            f"{_SAYS[suspect.reason]} ({comm_label(comm)})"[: summary.MAX_TEXT],
+            blames=True,
+        )
+        for comm, suspects in sorted(last.suspects.items())
+        for suspect in suspects
+        if suspect.rank.rank is not None
+    ]
+    report = {"asked": last.queried_seconds, "report": last.report}
+    return Offered({"report.json": msgspec.json.encode(report) + b"\n"}, words[:MAX_WORDS])

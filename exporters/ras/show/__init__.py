@@ -1,1 +1,0 @@
-"""Metric families, and the part of an evidence bundle."""
