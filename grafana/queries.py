@@ -129,7 +129,8 @@ def named(expression: str, series: str) -> str:
 def most(count: int, expression: str, by: str, *, over: str, each: str = "", least: bool = False) -> str:
     """Return the ``count`` greatest (``least``: least) series of the expression over the shown time.
 
-    ``over``: their value over that time. ``by``: labels that tell them apart. ``each``: ``count`` for each of these.
+    ``over``: their value over that time. ``by``: labels that tell them apart. ``each``: ``each``: labels; the query
+    returns ``count`` series for each combination of their values.
     """
     group = f" by ({each})" if each else ""
     return f"{expression}\n  and on ({by}) {'bottomk' if least else 'topk'}{group} ({count}, {over})"

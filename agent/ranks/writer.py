@@ -69,7 +69,8 @@ class RankWriter(Leased[RankTable]):
         self._lent.variables[self._source] = names
 
     def observe_process(self, facts: ProcessFacts) -> bool:
-        """Add a rank process. A full table evicts a process of the owner with the most; return False if it cannot."""
+        """Add a rank process. When the table is full, a process of the owner with the most processes is evicted; return
+        False if none may be evicted."""
         table = self._lent
         now = table.clock.monotonic()
         if facts.key in table.processes:

@@ -41,7 +41,7 @@ def stat_inside(root: str, path: str) -> os.stat_result:
 def open_pipe_inside(root: str, path: str, uid: int) -> int:
     """Return a descriptor to write to user ``uid``'s FIFO at ``path`` under ``root``; OSError ENXIO: no reader.
 
-    The last name may not be a link.
+    A link as the last part of ``path`` is refused.
     """
     directory, _, name = path.rpartition("/")
     with _walked(root, directory) as way:

@@ -10,7 +10,8 @@ from agent.sdk.exporter import ExporterConfig
 
 class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``path``: the directory of bundles, created if missing. ``keep_bundles``: number of the newest bundles that stay.
-    A user's only bundle and bundles of open pages stay too, up to four times this number.
+    A user's only bundle and bundles of open pages stay too, while there are at most four times ``keep_bundles``
+    bundles.
 
     ``seconds_per_bundle``: time limit of collecting; later parts are left out. ``megabytes_per_bundle``: limit of its
     unpacked files. ``minutes_between``: least time between two bundles of a job. ``silence_seconds``: a rank that had

@@ -71,11 +71,9 @@ _Uid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 2)]
 
 
 class JobsConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``directory``: files of jobs; ``dcgm_mapping``, ``amd_mapping``: files of GPUs. Empty: the default directory.
-
-    dcgm-exporter's files have no default directory. ``write_dcgm_mapping``: a directory in which the exporter writes
-    such files from the rank table; empty: it writes none. ``owner_uids``: trusted users besides root and the agent's
-    own.
+    """``directory``: files of jobs; ``dcgm_mapping``, ``amd_mapping``: files of GPUs. If empty: the default directory;
+    ``dcgm_mapping`` has none. ``write_dcgm_mapping``: a directory in which the exporter writes such files from the rank
+    table; empty: it writes none. ``owner_uids``: trusted users besides root and the agent's own.
     """
 
     directory: _Path = ""

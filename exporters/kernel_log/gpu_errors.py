@@ -1,8 +1,9 @@
 """The last errors of each GPU in the log, the places of a GPU where programs of several users fail, and Xids' lines.
 
 After its number an Xid's line has the unit, severity, NVLink, previous error, place in the GPU, and the process's name.
-A user chooses that name (up to 15 bytes). So a pattern matches only after the longest possible name, or matches a
-longer text than a name. A line without a match loses only these details: its Xid still counts. Pure."""
+A user chooses that name (up to 15 bytes). So a pattern either skips as long a name as possible, or needs a text longer
+than a name: no name can pass as the driver's text. A line without a match loses only these details: its Xid still
+counts. Pure."""
 
 import re
 from typing import Annotated
@@ -36,7 +37,7 @@ class GpuErrors(msgspec.Struct):
     places: dict[tuple[str, str, str], _Users] = {}
 
     def note(self, pci: str, fault: Fault, seconds: float) -> None:
-        """Add an error of the time ``seconds`` (epoch)."""
+        """Add an error that occurred at ``seconds`` (epoch)."""
         if pci in self.faults or len(self.faults) < MAX_GPUS:
             self.faults[pci] = fault_table.add(self.faults.get(pci, ()), fault, seconds)
 

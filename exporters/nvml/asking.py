@@ -124,8 +124,8 @@ METRICS: Mapping[str, int] = {
 class ActivitySampler:
     """At most two samples of one GPU, while its handle is valid.
 
-    After a failed call this GPU has no activity values until two polls in a row succeed. The calls stop for a GPU
-    without such counters, and when the driver refuses permission.
+    After a failed call this GPU has no activity values until two polls in a row succeed. No more calls are made for a
+    GPU without GPM counters, or after the driver refused permission.
     """
 
     def __init__(self) -> None:

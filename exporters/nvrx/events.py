@@ -1,4 +1,5 @@
-"""One job's counts of events that its launchers and monitors log, GPU scores, and the time of its last recovery. Pure.
+"""Of one job: the counts of the events that its launchers and monitors log, the GPUs' scores, and the time of the last
+recovery. Pure.
 
 A job writes the text, so each part is bounded. Event times are UTC. A line's first time is local, and ignored.
 """

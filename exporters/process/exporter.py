@@ -31,7 +31,8 @@ WITHOUT_NCCL = Family("rankwatch_processes_without_nccl", "gauge",
     "Processes whose environment names a rank (RANK, or an MPI's variable) and that have loaded neither NCCL nor RCCL: "
     "they use gloo or MPI, or have not initialised their process group yet.")
 EXIT_STATUS_UNKNOWN = Family("rankwatch_process_exit_status_unknown_total", "counter",
-    "Rank processes whose exit status stayed unknown: no Linux 6.15 or newer, and no ptrace right on a zombie.",
+    "Rank processes whose exit status stayed unknown: the kernel is older than Linux 6.15, and the agent has no ptrace "
+    "right on the zombie.",
     aggregate="sum")
 # fmt: on
 

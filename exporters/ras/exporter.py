@@ -266,7 +266,7 @@ class RasExporter:
         self._ctx.state.publish(msgspec.msgpack.encode(to_save(self._kept.watches)))
 
     def _up(self, schedules: Iterable[tuple[QueryPlan, Schedule]]) -> dict[str, bool]:
-        """Return by address whether the last query of every job there gave a report."""
+        """Return for each address whether the last query of every job at this address gave a report."""
         up: dict[str, bool] = {}
         for query, schedule in schedules:
             if schedule.up is not None:

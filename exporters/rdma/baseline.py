@@ -52,7 +52,7 @@ def ignore(baseline: Baseline, names: Collection[str]) -> None:
 def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collection[str]) -> bool:
     """Raise the expectations to the present state. Return whether a device vanished since the previous call.
 
-    ``hidden``: PCI functions without a visible device whose device may be in another network namespace.
+    ``hidden``: PCI functions whose device, if it is not visible, may be in another network namespace.
     """
     present = _by_function(baseline, devices)
     taken = {device.name for device in devices}

@@ -39,7 +39,7 @@ from exporters.process import SPEC, ProcessConfig  # noqa: E402
 GOAL_SECONDS = 0.3
 FOUND_SECONDS = 120.0
 SETTLE_SECONDS = 5.0
-"""Time from the last rank's binding to the kill; its idle iterations are the loop's normal work."""
+"""The loop's normal load is measured for this long before the kill, and subtracted."""
 LEFT_SECONDS = 120.0
 
 # One process group for all ranks; the launcher is outside, and reaps them as they end.

@@ -335,7 +335,7 @@ def test_a_sites_own(tmp_path: Path) -> None:
 
 
 def test_archive(tmp_path: Path) -> None:
-    """The archive has each dashboard with its data source as an input of grafana.com's format."""
+    """Each dashboard in the archive names its data source as an input, in grafana.com's format."""
     build.main(tmp_path, archive=tmp_path / "all.zip")
     with zipfile.ZipFile(tmp_path / "all.zip") as archive:
         boards = {Path(name).stem: json.loads(archive.read(name)) for name in archive.namelist()}

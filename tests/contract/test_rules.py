@@ -88,7 +88,7 @@ def test_cases_are_readable() -> None:
 
 
 def test_groups_are_evaluated_in_order() -> None:
-    """A case with several groups has their order: promtool's own changes from run to run."""
+    """A case with several groups lists their evaluation order, because promtool's own order changes from run to run."""
     for file in sorted((DEPLOY / "tests").glob("*.yml")):
         test = yaml.safe_load(file.read_text())
         groups = [

@@ -39,7 +39,7 @@ NUMBERS: dict[str, tuple[int, int]] = {
     "unshare": (272, 97),
     "userfaultfd": (323, 282),
 }
-"""Numbers on x86_64 and on aarch64."""
+"""Numbers of system calls on x86_64 and on aarch64."""
 AT_FDCWD, SEIZE, COLD, KCMP_VM, CLONE_NEWUSER, GET_KEYRING, USER_MODE_ONLY = -100, 0x4206, 20, 1, 0x10000000, 0, 1
 SESSION_KEYRING, PROG_LOAD, SOFTWARE_EVENT, EXCLUDE_KERNEL, LARGE_HANDLE = -3, 5, 1, 0x60, 128
 KEPT = b"harmless", b"written!"

@@ -201,7 +201,7 @@ def test_new_communicators_in_the_same_process(tmp_path: Path) -> None:
 
 
 def is_hollow(directory: Path, least_bytes: int) -> bool:
-    """Return whether files have holes of this total size."""
+    """Return whether the holes of the directory's files are larger than ``least_bytes`` in total."""
     found = [path.stat() for path in directory.iterdir()]
     return sum(one.st_size - one.st_blocks * 512 for one in found) > least_bytes
 

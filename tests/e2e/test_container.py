@@ -271,7 +271,8 @@ def test_root_with_the_default_profile_writes_everywhere(built: Image, node: Nod
 
 @full
 def test_without_rights_records_name_ranks(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
-    """With the component without-rights, ranks of another user are named by Inspector's readable records."""
+    """With the Kustomize component `without-rights`, Inspector's records, which the agent can read, name the ranks of
+    another user."""
     os.chown(host / "state", IMAGES_USER, IMAGES_USER)
     dumps, home = host / "state/inspector", host / "home"
     for directory in (dumps, home):

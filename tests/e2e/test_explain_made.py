@@ -35,7 +35,7 @@ def during(start: float, end: float, value: float | None = None) -> Value:
 
 
 def hung_for(at: int) -> float | None:
-    """Return the seconds since the last progress; None while the job hangs, has no ranks or has not begun."""
+    """Return the seconds since the last progress; None from the ranks' death until 30 s after the restart."""
     if at < HANG or at >= AGAIN + 30:
         return 2.0
     return float(at - HANG) if at < DEATH else None
@@ -205,7 +205,7 @@ def test_a_hang(prometheus: Prometheus) -> None:
 
 @pytest.mark.parametrize("asked", [("7", "--cluster", "y"), ("8",)])
 def test_a_lost_node(prometheus: Prometheus, asked: tuple[str, ...]) -> None:
-    """The rank on the failed GPU is the culprit, before the ranks that were lost with its node."""
+    """The rank on the failed GPU is the culprit; the ranks that were lost with its node are only listed after it."""
     page = explanation(prometheus, *asked)
     print(page)  # noqa: T201  # shown where the test fails
     assert "\na node was lost: from 2027-01-15T08:29:30Z" in page

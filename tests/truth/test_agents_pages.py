@@ -1,4 +1,5 @@
-"""The agents' series of exits and jobs, by the scraper's clock, for any clock errors and faults of the nodes."""
+"""The agents' series of exits and jobs are right by the scraper's clock, whatever clock errors and faults the nodes
+have."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from agent.ranks.writer import MAX_PROCESSES
 
 
 def test_victim_never_becomes_a_culprit(table: Table) -> None:
-    """When the record of the first crash expires, no victim becomes dead."""
+    """When the record of the first crash expires, no later crash of the job gets the state `dead`."""
     keys = [table.add(pid, environment(pid)) for pid in range(3)]
     table.tick(1.0)
     for key in keys:
@@ -120,7 +120,8 @@ def test_another_owners_crowd_hides_no_dead_rank(table: Table) -> None:
 
 
 def test_a_newcomer_takes_the_place_of_one_of_the_greatest(table: Table) -> None:
-    """In a full table a new owner replaces the newest running process of the largest owner."""
+    """In a full table each process of a new owner replaces the newest running process of the owner with the most
+    processes."""
     add(table, MALLORY, range(MAX_PROCESSES), "666")
     table.tick(1.0)
     add(table, ALICE, range(5000, 5008), "4711")

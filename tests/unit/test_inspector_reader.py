@@ -186,7 +186,7 @@ def test_schedule(tmp_path: Path) -> None:
 
 
 def test_evidence(tmp_path: Path) -> None:
-    """Each membership is reported once, and progress when it changes, but never a time in the future."""
+    """Each membership is reported once. Progress is reported when it changes, and never with a time in the future."""
     clock, path = FakeClock(), tmp_path / "here-pid7.log"
     path.write_bytes(line(0))
     reader = make(tmp_path, clock)

@@ -36,7 +36,7 @@ class Agent:
         self._runner.run(self.exporter.start(lent("inspector", clock, ranks=self.table, state=self.state)))
 
     def look(self, seconds: float = 1.0) -> dict[str, dict[tuple[str, ...], float]]:
-        """Let time pass, read, and return the series without treating any as new."""
+        """Let time pass, read, and return the series. New series have their full value, not 0."""
         self.clock.advance(seconds)
         self._runner.run(self.exporter.update())
         self.table.tick()

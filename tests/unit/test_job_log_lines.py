@@ -62,7 +62,7 @@ def test_examples(entry: object) -> None:
 
 @pytest.mark.parametrize("pattern", progress().patterns, ids=lambda pattern: f"{pattern.kind}-{pattern.contains}")
 def test_examples_of_progress(pattern: ProgressPattern) -> None:
-    """Each example of progress has its kind."""
+    """Each example line of a progress pattern gives one event of the pattern's kind."""
     assert pattern.examples
     for example in pattern.examples:
         assert [one.rule.category for one in events(example.encode() + b"\n", CATALOGUE)] == [pattern.kind], example

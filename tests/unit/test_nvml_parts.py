@@ -56,7 +56,8 @@ def test_reasons_that_the_gpu_cannot_tell_are_absent() -> None:
 
 
 def test_seconds_of_reasons() -> None:
-    """A reason keeps its first source; the time between two looks too far apart counts for no reason."""
+    """A reason keeps the source of its first poll: the driver's count or the polls. The time between two polls that are
+    too far apart is added to no reason's seconds."""
     silent = GpuReading(0, reasons=0x40, supported_reasons=0x40)
     counting = msgspec.structs.replace(silent, reason_nanoseconds={"hw_thermal_slowdown": 10**15})
     looks = {10.0: 10.0, MAX_ELAPSED_SECONDS: MAX_ELAPSED_SECONDS, MAX_ELAPSED_SECONDS + 1: 0.0}

@@ -450,7 +450,7 @@ HELD_UP = read(reduced(1, {0: 8, 1: 7}))
 
 
 def report_of_stall(report_seconds: list[float]) -> JobReport:
-    """Return the last of equal reports of a job in which one rank has launched less."""
+    """Return the last of several equal reports of a job; in each, one rank has launched less than the other."""
     watches: dict[str, Watch] = {}
     for seconds in report_seconds:
         watches = watch(watches, HELD_UP.communicators, seconds)

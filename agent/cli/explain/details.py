@@ -13,7 +13,7 @@ from agent.evidence.summary import Witness
 
 MAX_SERIES = 16
 """Limit of series per witness. A witness that blames more ranks names no culprit: then all ranks may have ended or may
-wait. For lost nodes the first ranks count."""
+wait. Lost nodes are an exception: MAX_SERIES of their ranks are blamed even if there are more."""
 MAX_ENDS = 8
 """Limit of exits in the time line; further exits are counted."""
 AROUND_SECONDS = 120

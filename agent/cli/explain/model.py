@@ -98,7 +98,7 @@ class KnownJob:
     ranks: int | None = None
     nodes: tuple[str, ...] = ()
     nodes_elsewhere: frozenset[str] = frozenset()
-    """Nodes that ran a job of this id only in other clusters."""
+    """Nodes that ran a job with this id in other clusters only."""
     started: float | None = None
     offsets: Mapping[str, float] = field(default_factory=dict)
     """How many seconds a node's clock is ahead of Prometheus', for nodes with a wrong clock."""

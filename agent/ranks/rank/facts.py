@@ -15,7 +15,8 @@ _SUFFIX_DIGITS = 8
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The owner of a process: the first of its pod, its scheduler's job, its container and its user that is proven.
+    """The owner of a process: its pod, else its scheduler's job, else its container, else its user; the first that is
+    proven.
 
     ``name``: the pod's uid, ``scheduler/job id``, the container's id or the user's uid; empty if unknown.
     ``namespace``: of a pod; empty if unknown. ``scheduler`` and ``job_id``: the job that ``proof`` names.

@@ -128,7 +128,8 @@ class P2PPerf(
         "peer": "p2p_peer",
     },
 ):
-    """One P2P operation: the same fields under other names in the line (`rename` covers only a class's own fields).
+    """One P2P operation. Its line has the same fields under other names; they are declared again because `rename`
+    covers only a class's own fields.
 
     ``peer`` is the peer's rank in the communicator, -1 if the line has none.
     """

@@ -25,8 +25,8 @@ STALE_SECONDS = 10.0  # After this long without return a reader's series are wit
 
 
 class WatchedDirectory:
-    """A directory's reader. ``section``: its newest part of the checkpoint. ``failed``: the last turn raised an
-    error."""
+    """A directory's reader. ``section``: the newest version of this directory's part of the checkpoint. ``failed``: the
+    last turn raised an error."""
 
     def __init__(self, ctx: Context, path: str, number: int, reclaim: Reclaim) -> None:
         self.path = path

@@ -75,7 +75,8 @@ class WriterTotals(msgspec.Struct, frozen=True):
         )
 
     def labelled(self, items: Mapping[K, V], labels: Mapping[Member, RankLabel]) -> Iterator[tuple[RankLabel, K, V]]:
-        """Yield (label, key, value) for the ``items`` whose place has a label."""
+        """Yield (label, key, value) for each of the ``items`` whose place (communicator, rank in it) has a label; a key
+        begins with its place."""
         ranks = {place: label for place in self.places if (label := labels.get((self.writer_key, *place))) is not None}
         for key, value in items.items():
             if (label := ranks.get(key[:2])) is not None:  # type: ignore[arg-type]  # keys begin with a place

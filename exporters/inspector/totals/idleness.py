@@ -17,7 +17,8 @@ IDLE_SECONDS = 21_600.0
 """Six hours: longer than any checkpoint, evaluation or queue between two uses of a communicator should take."""
 SUCCEEDED_SECONDS = 600.0
 """After this long without a record a communicator ends if a newer one has the same rank, size and name. If a limit
-refuses another communicator, the one idle for longest ends too; then two at the next check, then four."""
+refuses another communicator at a check, the communicator idle for longest (at least this long) ends too. If the next
+check refuses again, two end, then four."""
 LOOK_SECONDS = 300.0
 
 

@@ -159,7 +159,8 @@ Labels = Mapping[Member, RankLabel]
 
 
 class Births:
-    """First-exported time of each current series; a series that disappears is forgotten, and is new if it returns.
+    """The time when each current series was first exported; a series that disappears is forgotten, and is new if it
+    returns.
 
     ``restored`` and ``inherited`` are from before the agent's restart: their series are not new.
     """

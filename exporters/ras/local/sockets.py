@@ -132,7 +132,8 @@ def _written(endpoint: Endpoint, *, mapped: bool) -> str:
 
 
 def _endpoint(text: str) -> Endpoint:
-    """Parse an address as the kernel writes it, in the machine's byte order, with its port; IPv4 in IPv6 is IPv4."""
+    """Parse an address as the kernel writes it, in the machine's byte order, with its port; an IPv4 address in
+    IPv6 is returned as IPv4."""
     host, _, port = text.partition(":")
     packed = b"".join(int(host[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(host), 8))
     number = int(port, 16)

@@ -29,7 +29,8 @@ READER_SECONDS = 10.0  # Limit of each step of the helper, which reads a report 
 
 MAX_ATTEMPTS = 32
 ATTEMPTS_PER_CHANCE = 4
-"""Connections made to reach a process of the job: this number times the expected number, at most MAX_ATTEMPTS."""
+"""Limit of connections of a query: this number times the connections needed on average to reach a process of the job,
+at most MAX_ATTEMPTS."""
 
 
 class QueryAnswer(NamedTuple):

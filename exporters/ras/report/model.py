@@ -235,7 +235,8 @@ def accept(communicators: Iterable[Communicator], skipped: Counter[Skipped]) -> 
 
 
 def _bound_names(kept: list[Communicator], skipped: Counter[Skipped]) -> None:
-    """Limit the named missing ranks to MAX_NAMED, and those behind to MAX_BEHIND_NAMED, largest communicators first.
+    """Limit the names of missing ranks to MAX_NAMED, and of ranks behind to MAX_BEHIND_NAMED, in all; for the latter
+    the largest communicators come first.
 
     It is not known yet which communicators stand still.
     """
