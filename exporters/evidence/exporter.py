@@ -148,7 +148,7 @@ class EvidenceExporter:
         frozen = self._frozen.pop(occasion.job_id, None)
         if frozen is not None:
             files |= {f"at-first-exit/{name}": data for name, data in frozen.files.items()}
-        for name, offered, failed, took in await self._offers(wanted):
+        for name, offered, failed, took in await self._offers(wanted, user_of(views)):
             inside = {file if name == PROCESSES else f"{name}/{file}": data for file, data in offered.files.items()}
             files |= inside
             words += list(offered.words)[: summaries.MAX_LISTED]
@@ -182,10 +182,10 @@ class EvidenceExporter:
             because=summary.because,
         )
 
-    async def _offers(self, wanted: Wanted) -> list[tuple[str, Offered, str, float]]:
+    async def _offers(self, wanted: Wanted, user: str) -> list[tuple[str, Offered, str, float]]:
         """Return the name of each part, what it offers, its error (or ""), and the seconds that it took."""
         makers = self._ctx.evidence.all()
-        works = {PROCESSES: self._processes(wanted)} | {name: makers[name](wanted) for name in sorted(makers)}
+        works = {PROCESSES: self._processes(wanted, user)} | {name: makers[name](wanted) for name in sorted(makers)}
         seconds = self._config.seconds_per_bundle
         made = await asyncio.gather(*(self._timed(name, work, seconds) for name, work in works.items()))
         return [(name, *result) for name, result in zip(works, made, strict=True)]
@@ -212,15 +212,15 @@ class EvidenceExporter:
             self._ctx.log.warning("a part of the evidence failed", part=name, error=error)
         return offered, failed, self._ctx.clock.monotonic() - began
 
-    async def _processes(self, wanted: Wanted) -> Offered:
+    async def _processes(self, wanted: Wanted, user: str) -> Offered:
         roots = self._ctx.roots
-        return Offered(await self._looks.look(roots.proc, roots.sys / "fs" / "cgroup", wanted.pids))
+        return Offered(await self._looks.look(roots.proc, roots.sys / "fs" / "cgroup", user, wanted.pids))
 
     async def _freeze(self, job_id: str, views: Iterable[RankView]) -> None:
         """Keep the present state of the job's processes: after a death its launcher ends the others within a second."""
         ranks = _of_job(views, job_id)
         user, pids = user_of(ranks), live_pids(ranks)
-        made, failed, _ = await self._timed(PROCESSES, self._processes(Wanted(job_id, pids, ())), FREEZE_SECONDS)
+        made, failed, _ = await self._timed(PROCESSES, self._processes(Wanted(job_id, pids, ()), user), FREEZE_SECONDS)
         self._failures[PROCESSES] += bool(failed)
         self._frozen[job_id] = _Frozen(self._ctx.clock.monotonic(), made.files, user)
         if len(self._frozen) > MAX_FROZEN:

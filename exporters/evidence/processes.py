@@ -20,7 +20,8 @@ GROUP_FILES = (
 PRESSURE = ("cpu", "memory", "io")
 MAX_FILE_BYTES = 64 * 1024
 MAX_RANK_THREADS = 512  # Threads of a rank, the first ones: NCCL and PyTorch make theirs early
-MAX_THREADS = 4  # Simultaneous reads, including those that hang; no further read starts
+MAX_PER_USER = 2  # Simultaneous reads for one user, including those that hang; no further read starts
+MAX_THREADS = 40 * MAX_PER_USER  # Simultaneous reads for all users
 MAX_RANKS = 64  # Ranks of a job on a node whose processes are read
 RANK_SECONDS = 1.0
 """Limit for one rank's process: its files take milliseconds, with 512 threads on a busy node a tenth of a second."""
@@ -102,18 +103,19 @@ class ProcessFiles:
         self._thread = thread
         self._free: list[OwnThread] = []
         self._made = 0
+        self._reading: list[str | None] = []
 
-    async def look(self, proc: Path, cgroups: Path, pids: Mapping[str, int]) -> _Files:
+    async def look(self, proc: Path, cgroups: Path, user: str, pids: Mapping[str, int]) -> _Files:
         """Return the files on the node and on these ranks' processes, by name in the bundle.
 
-        ``pids``: by rank. UNREAD names ranks whose reads hang. RuntimeError if too many hang.
+        ``pids``: of ``user``, by rank. UNREAD names ranks whose reads hang. RuntimeError if too many hang.
         """
-        files = await self._on_a_thread(partial(node_files, proc))
+        files = await self._on_a_thread(None, partial(node_files, proc))
         unread = []
         for rank, pid in list(pids.items())[:MAX_RANKS]:
             try:
                 async with asyncio.timeout(RANK_SECONDS):
-                    files |= await self._on_a_thread(partial(rank_files, proc, cgroups, rank, pid))
+                    files |= await self._on_a_thread(user, partial(rank_files, proc, cgroups, rank, pid))
             except TimeoutError:
                 unread.append(f"rank {rank}, pid {pid}: no answer within {RANK_SECONDS:g} s\n")
             except RuntimeError as error:
@@ -122,18 +124,22 @@ class ProcessFiles:
             files[UNREAD] = "".join(unread).encode()
         return files
 
-    async def _on_a_thread(self, look: Callable[[], _Files]) -> _Files:
+    async def _on_a_thread(self, user: str | None, look: Callable[[], _Files]) -> _Files:
+        if self._reading.count(user) >= MAX_PER_USER:
+            raise RuntimeError(f"{MAX_PER_USER} reads of this user's processes have not returned")
         if not self._free:
             if self._made >= MAX_THREADS:
                 raise RuntimeError(f"{MAX_THREADS} reads of processes have not returned")
             self._made += 1
             self._free.append(self._thread(f"evidence-{self._made}"))
         thread = self._free.pop()
-        return await thread.call(partial(self._look, thread, look))
+        self._reading.append(user)
+        return await thread.call(partial(self._look, thread, user, look))
 
-    def _look(self, thread: OwnThread, look: Callable[[], _Files]) -> _Files:
+    def _look(self, thread: OwnThread, user: str | None, look: Callable[[], _Files]) -> _Files:
         """Run ``look`` in ``thread``, and free the thread afterwards, even if the caller has stopped waiting."""
         try:
             return look()
         finally:
+            self._reading.remove(user)
             self._free.append(thread)

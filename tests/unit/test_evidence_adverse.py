@@ -87,29 +87,35 @@ async def test_a_look_that_hangs_costs_its_own_rank(site: Site, monkeypatch: pyt
 
 
 async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the limit of hanging reads is reached, no read starts until one has returned."""
+    """At the limit of hanging reads no read starts until one has returned: of a user, then of all users."""
     await site.start()
     door = Door(500)
     monkeypatch.setattr(processes, "rank_files", door)
     monkeypatch.setattr(processes, "RANK_SECONDS", 0.05)
     look = partial(site.exporter._looks.look, Path("/proc"), Path("/"))
     try:
-        files = await look(dict.fromkeys(map(str, range(processes.MAX_THREADS)), 500) | {"late": 1})
-        assert files[processes.UNREAD].endswith(b"rank late, pid 1: 4 reads of processes have not returned\n")
-        with pytest.raises(RuntimeError, match="have not returned"):
-            await look({"1": 1})
+        hanging = dict.fromkeys(map(str, range(processes.MAX_PER_USER)), 500)
+        files = await look("mal", hanging | {"late": 1})
+        assert files[processes.UNREAD].endswith(
+            b"rank late, pid 1: 2 reads of this user's processes have not returned\n"
+        )
+        assert (await look("ann", {"1": 1}))["ranks/1/status"] == b"well"
+        others = processes.MAX_THREADS // processes.MAX_PER_USER - 1
+        await asyncio.gather(*(look(f"user {number}", hanging) for number in range(others)))
+        with pytest.raises(RuntimeError, match="80 reads of processes have not returned"):
+            await look("ann", {"1": 1})
     finally:
         door.opened.set()
     while len(site.exporter._looks._free) < processes.MAX_THREADS:
         await asyncio.sleep(0.01)
-    assert (await look({"1": 1}))["ranks/1/status"] == b"well"
+    assert (await look("mal", {"1": 1}))["ranks/1/status"] == b"well"
 
 
 async def test_ranks_that_are_looked_at_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a job with more ranks than MAX_RANKS, only the first are read."""
     await site.start()
     monkeypatch.setattr(processes, "rank_files", Door(0))
-    files = await site.exporter._looks.look(Path("/none"), Path("/"), {str(pid): pid for pid in range(1, 67)})
+    files = await site.exporter._looks.look(Path("/none"), Path("/"), "ann", {str(pid): pid for pid in range(1, 67)})
     assert len(files) == processes.MAX_RANKS
 
 
