@@ -125,7 +125,7 @@ class ProcessFiles:
         return files
 
     async def _on_a_thread(self, user: str | None, look: Callable[[], _Files]) -> _Files:
-        if self._reading.count(user) >= MAX_PER_USER:
+        if user is not None and self._reading.count(user) >= MAX_PER_USER:
             raise RuntimeError(f"{MAX_PER_USER} reads of this user's processes have not returned")
         if not self._free:
             if self._made >= MAX_THREADS:

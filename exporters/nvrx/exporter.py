@@ -20,6 +20,7 @@ from exporters.nvrx.reading import Cycle, CycleRequest, OwnedCycle
 
 INTERVAL_SECONDS = 1.0
 CYCLES_SECONDS = 5.0  # Interval between reads of cycle files and launchers
+STALE_SECONDS = 60.0  # A cycle ends if its file could not be read for this long
 HELPER_SECONDS = 5.0
 """Timeout of a helper call. The helper does not wait for slow file systems and answers earlier than this."""
 MAX_JOBS = 64  # Limit of followed jobs per node
@@ -126,6 +127,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         super().__init__("nvrx", config.paths, SavedLines, NvrxSnapshot(), render, MAX_JOBS)
         self._directories = config.cycle_directories
         self._cycles: dict[str, Cycle] = {}
+        self._read_at: dict[str, float] = {}  # By job, as _cycles
         self._cycles_at = float("-inf")
         self._ranks = RankSnapshot()
         self._rows = FairBudget(MAX_ROWS)
@@ -196,11 +198,12 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         return {job_id: launcher for job_id, launcher in jobs.items() if launcher is not None}
 
     async def _look_at_cycles(self, ranks: RankSnapshot, named: Mapping[str, CycleRequest]) -> None:
-        """Read the cycle files that ranks or the configuration name. A half-written file leaves the last good cycle."""
-        here = jobs_in_turns(ranks, MAX_JOBS)
+        """Read the cycle files that ranks or the configuration name. A file without an answer leaves its last cycle."""
+        here, now = jobs_in_turns(ranks, MAX_JOBS), self.ctx.clock.monotonic()
         if not self.ctx.once:
             self._cycles = {job_id: cycle for job_id, cycle in self._cycles.items() if job_id in here}
-        requests = [*named.values(), *(CycleRequest(path) for path in self._directories)]
+        own_threads = (CycleRequest(path, uid=-1 - number) for number, path in enumerate(self._directories))
+        requests = [*named.values(), *own_threads]
         if not requests:
             return
         answers = await self._helper.call(requests, HELPER_SECONDS)
@@ -210,8 +213,12 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
                 known = self._cycles.get(of)
                 is_new = known is None or cycle.order >= known.order
                 is_followed = of in here or (self.ctx.once and (known is not None or len(self._cycles) < MAX_JOBS))
-                if of and is_followed and is_new and (job_id or of not in named):
-                    self._cycles[of] = cycle
+                if of and is_followed and (job_id or of not in named):
+                    self._read_at[of] = now
+                    self._cycles[of] = cycle if is_new or known is None else known
+        fresh = {job_id for job_id, read_at in self._read_at.items() if now - read_at < STALE_SECONDS}
+        self._cycles = {job_id: cycle for job_id, cycle in self._cycles.items() if job_id in fresh}
+        self._read_at = {job_id: self._read_at[job_id] for job_id in self._cycles}
 
 
 def named_by(views: RankSnapshot, proc_root: str) -> dict[str, CycleRequest]:

@@ -16,6 +16,7 @@ from rank_table import RankTable
 
 from agent.core.identity import WriterKey
 from agent.helper.by_user import ByUser
+from agent.sdk.exporter import NoData
 from exporters.nvrx import exporter, reading
 from exporters.nvrx.events import JobEvents
 from exporters.nvrx.exporter import LINK, NvrxConfig, NvrxExporter
@@ -86,7 +87,7 @@ def test_cycle_that_a_rank_names(node: Node) -> None:
 
 
 def test_half_written_cycle_leaves_the_last(node: Node) -> None:
-    """While the next cycle is half written the last valid one is shown; an older cycle never returns."""
+    """While the next cycle is half written the last valid one is shown, for a minute; an older cycle never returns."""
     node.add_rank()
     node.write(2)
     node.look()
@@ -98,6 +99,11 @@ def test_half_written_cycle_leaves_the_last(node: Node) -> None:
     assert node.look()["nvrx_cycle/4711"] == 3.0
     node.write(1)
     assert node.look()["nvrx_cycle/4711"] == 3.0
+    assert node.look(exporter.STALE_SECONDS)["nvrx_cycle/4711"] == 3.0
+    node.write(4).write_text(whole[:40])
+    assert node.look(exporter.STALE_SECONDS - 1)["nvrx_cycle/4711"] == 3.0
+    with pytest.raises(NoData):
+        node.look(exporter.CYCLES_SECONDS)
 
 
 def test_lines_of_the_job(node: Node) -> None:
