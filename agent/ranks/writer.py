@@ -20,8 +20,6 @@ MAX_PROCESSES = 1024
 MAX_WRITERS = 4096
 MAX_FORMER = 8
 """Limit of generations that the search for a file's previous writer goes back: some generations hold no record."""
-FUTURE_SLACK_SECONDS = 2.0
-"""A record's time may be this far in the future; a later time is reduced to it."""
 OOM_LOG_SECONDS = 10.0
 """The kernel logs an OOM kill at most this long after the exit; a later line is about another process of this pid."""
 
@@ -223,7 +221,7 @@ class RankWriter(Leased[RankTable]):
         for membership in memberships:
             table.refused += not process.join(membership, now)
         if last_progress_seconds is not None:
-            process.note_progress(min(last_progress_seconds, table.clock.time() + FUTURE_SLACK_SECONDS))
+            process.note_progress(last_progress_seconds, table.clock.time())
 
     def link(self, writer_key: WriterKey, key: ProcessKey) -> None:
         """Note that process ``key`` wrote the records of ``writer_key``, and move their evidence to the process."""
@@ -238,7 +236,7 @@ class RankWriter(Leased[RankTable]):
         for membership in unseen.members.values():
             table.refused += not process.join(membership, unseen.seen_at[membership.comm])
         if unseen.progress_seconds is not None:
-            process.note_progress(unseen.progress_seconds)
+            process.note_progress(unseen.progress_seconds, table.clock.time())
         for label in unseen.labels:
             if process.slots is not None and label not in process.slots:
                 process.log_contradiction(label.rank)

@@ -96,7 +96,7 @@ class Node:
         for key, rank in self.running.items():
             process = self.table.processes.get(key)
             if process is not None and rank.job.progresses:
-                process.note_progress(self.clock.time())
+                process.note_progress(self.clock.time(), self.clock.time())
         self.table.tick()
         self._before = self.table.liveness.running(self.table.running().values())
 

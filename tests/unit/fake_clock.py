@@ -8,12 +8,13 @@ class FakeClock:
 
     def __init__(self) -> None:
         self.now = 1000.0
+        self.epoch = 1_699_999_000.0
 
     def monotonic(self) -> float:
         return self.now
 
     def time(self) -> float:
-        return self.now + 1_699_999_000.0
+        return self.now + self.epoch
 
     def advance(self, seconds: float) -> None:
         self.now += seconds

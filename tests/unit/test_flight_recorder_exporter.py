@@ -251,10 +251,10 @@ def test_a_dump_of_a_job_that_goes_on(node: Node) -> None:
     node.write()
     process = node.ranks.running()[key]
     node.look()
-    process.note_progress(STARTED + 61.0)
+    process.note_progress(STARTED + 61.0, STARTED + 61.0)
     node.ranks.tick()
     assert "enqueued_sequence/4711/0/0" in node.look()
-    process.note_progress(STARTED + 61.5)
+    process.note_progress(STARTED + 61.5, STARTED + 61.5)
     node.ranks.tick()
     assert node.look() == {"dumps_total/read": 1.0}
 

@@ -347,7 +347,7 @@ def test_who_writes_records_is_not_looked_at(node: Node) -> None:
     """A rank that writes records is not searched for means, because one mode excludes the other."""
     node.add_writer()
     [process] = node.ranks.running().values()
-    process.note_progress(1.0)
+    process.note_progress(1.0, 1.0)
     with pytest.raises(NoData):
         node.look()
 

@@ -133,11 +133,30 @@ def test_progress_and_its_longest_pause() -> None:
     assert job.shown("job_progress_age_seconds") == {}
     for seconds in (1.0, 20.0, 2.0):
         job.table.clock.advance(seconds)
-        process.note_progress(job.table.clock.time() - 0.5)
+        process.note_progress(job.table.clock.time() - 0.5, job.table.clock.time())
         job.tick()
     assert (job.shown("job_progress_age_seconds"), job.shown("job_longest_pause_seconds")) == ({(): 0.5}, {(): 20.0})
     job.tick(7.0)
     assert job.shown("job_progress_age_seconds") == {(): 7.5}
+
+
+@pytest.mark.parametrize("step", [-3600.0, -400.0, 400.0, 3600.0])
+def test_a_step_of_the_clock_is_no_pause(step: float) -> None:
+    """After the node's clock is set back or forward, ranks that progress have no pause, and a crash is a death."""
+    job = Job(ranks=2)
+    clock = job.table.clock
+    job.tick(4000.0)
+    for second in range(20):
+        written = clock.time()
+        clock.advance(1.0)
+        clock.epoch += step if second == 10 else 0.0  # between an operation and the reading of its record
+        for key in job.keys.values():
+            job.table.ranks.processes[key].note_progress(written, clock.time())
+        job.tick()
+    assert job.shown("job_progress_age_seconds")[()] <= 1.0
+    assert job.shown("job_longest_pause_seconds")[()] <= 4.0
+    job.exit(1, ExitStatus(known=True, signal=SIGSEGV), then=SETTLED)
+    assert job.table.states()["1"] == "dead"
 
 
 @pytest.mark.parametrize(("status", "exit_class", "labels"), [

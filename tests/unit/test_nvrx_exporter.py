@@ -115,10 +115,10 @@ def test_lines_of_the_job(node: Node) -> None:
     assert shown["recovery_seconds/4711/workers_started"] == pytest.approx(9.5)
     assert "recovery_seconds/4711/progress" not in shown
     process = node.ranks.running()[key]
-    process.note_progress(1.7e9 + 10.4)
+    process.note_progress(1.7e9 + 10.4, 1.7e9 + 10.4)
     node.ranks.tick()
     assert "recovery_seconds/4711/progress" not in node.look()
-    process.note_progress(1.7e9 + 14.0)
+    process.note_progress(1.7e9 + 14.0, 1.7e9 + 14.0)
     node.ranks.tick()
     assert node.look()["recovery_seconds/4711/progress"] == pytest.approx(13.0)
 

@@ -107,6 +107,8 @@ class JobLine(msgspec.Struct):
         if newest_seconds is None or newest_seconds == self.progress_seconds:
             return
         at = min(now, now - (now_seconds - newest_seconds))
+        if self.progress_at is not None and newest_seconds > (self.progress_seconds or 0.0):
+            at = max(at, self.progress_at)  # the clock may have been set forward
         if self.progress_at is not None and self.progress_at >= self.started_at:
             self.longest_pause = max(self.longest_pause, at - self.progress_at)
         self.progress_seconds, self.progress_at = newest_seconds, at

@@ -15,6 +15,8 @@ from agent.ranks.rank.facts import UNSEEN, Owner, ProcessFacts
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 MAX_MEMBERSHIPS = 256
+FUTURE_SLACK_SECONDS = 2.0
+"""A record's time may be this far in the future; a later time is reduced to it."""
 SIGN_OF_LIFE_SECONDS = 5.0
 """Records may arrive this late. A newer record was written after the first RAS report without the process."""
 
@@ -179,9 +181,12 @@ class RankProcess(msgspec.Struct):
         self.ended_by_scheduler = end.explains(self.exited_seconds, self.exit, numbers)
         return self.ended_by_scheduler != before
 
-    def note_progress(self, seconds: float) -> None:
-        """Note that it completed an operation at this time (epoch seconds); an earlier time changes nothing."""
-        self.progress_seconds = max(self.progress_seconds or 0.0, seconds)
+    def note_progress(self, seconds: float, now_seconds: float) -> None:
+        """Note that it completed an operation at this time (epoch seconds); an earlier time changes nothing.
+
+        No time stays in the future: a record may be damaged, and the clock may have been set back.
+        """
+        self.progress_seconds = min(max(self.progress_seconds or 0.0, seconds), now_seconds + FUTURE_SLACK_SECONDS)
 
     def note_gpus(self, hardware: Hardware, pid: int) -> None:
         """Note which GPUs the process uses. GPUs that it used before the driver stopped answering stay.
