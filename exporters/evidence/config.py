@@ -15,10 +15,8 @@ class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw
 
     ``seconds_per_bundle``: time limit of collecting; later parts are left out. ``megabytes_per_bundle``: limit of its
     unpacked files. ``minutes_between``: least time between two bundles of a job. ``silence_seconds``: a rank that had
-    completed operations is silent if it completes none for this long and for longer than ever before. ``alerts_url``: a
-    Prometheus, queried once a minute for open pages on this node's jobs, so that nodes of waiting ranks take a bundle
-    too; empty: no queries. ``alerts_cluster``: this cluster's name in the alerts' label ``cluster``, if that Prometheus
-    has several clusters. ``serve``: serve files of bundles at /evidence/FILE, only over TLS and with a password.
+    completed operations is silent if it completes none for this long and for longer than ever before. ``serve``: serve
+    files of bundles at /evidence/FILE, only over TLS and with a password.
     """
 
     path: Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)] = evidence_folder.DEFAULT_PATH
@@ -27,6 +25,4 @@ class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw
     megabytes_per_bundle: Annotated[int, msgspec.Meta(ge=1, le=100)] = 20
     minutes_between: Annotated[float, msgspec.Meta(ge=1, le=1440)] = 10.0
     silence_seconds: Annotated[float, msgspec.Meta(ge=1, le=3600)] = 180.0
-    alerts_url: Annotated[str, msgspec.Meta(pattern=r"^(https?://[^\s]+)?$", max_length=1024)] = ""
     serve: bool = False
-    alerts_cluster: Annotated[str, msgspec.Meta(max_length=200)] = ""

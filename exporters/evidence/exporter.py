@@ -12,7 +12,6 @@ from agent.sdk.exporter import Context, NoData, Spec
 from agent.sdk.metrics import Family, Metric
 from agent.sdk.ranks import RankView
 from exporters.evidence import bundle, story
-from exporters.evidence.asking import AlertAsker
 from exporters.evidence.config import EvidenceConfig
 from exporters.evidence.processes import ProcessFiles
 from exporters.evidence.story import NAMES, because, live_pids, ranks_file, user_of
@@ -25,11 +24,11 @@ FROZEN_SECONDS = 120.0
 MAX_FROZEN = 8  # Jobs with waiting files; at the limit the user with the most loses the oldest
 MAX_WAITING, MAX_WAITING_PER_USER = 16, 4
 """Bundles that wait for the one being made; at a limit the user with the most loses the newest."""
-PROCESSES, WRITING, ALERTS, PLACES = "processes", "bundle", "alerts", "places"
+PROCESSES, WRITING, PLACES = "processes", "bundle", "places"
 # fmt: off
 FAILURES = Family("rankwatch_evidence_failures_total", "counter",
     "Parts that are missing in bundles, by part: an exporter's name, or processes. bundle: the bundle could not be "
-    "written. places: other users' bundles left no place for it. alerts: a query for open pages failed.",
+    "written. places: other users' bundles left no place for it.",
     ("part",), "1 per part that failed", "sum")
 # fmt: on
 
@@ -67,7 +66,6 @@ class EvidenceExporter:
         ctx.ranks.keep_variables(NAMES)
         if self._config.serve:
             ctx.evidence.serve(self._file)
-        self._asker = AlertAsker(self._config, ctx) if self._config.alerts_url else None
 
     async def update(self) -> None:
         """Start the bundles that are due; NoData if their directory does not exist and cannot be made."""
@@ -84,11 +82,10 @@ class EvidenceExporter:
         self._drop_frozen()
         for job_id in sorted(look.failing - self._frozen.keys())[:MAX_FROZEN]:
             await self._freeze(job_id, views)
-        attempt = self._ctx.failures.attempt
-        stalled = attempt("which jobs stand still", lambda: self._watch.stalled(self._ctx.evidence.stalls()))
-        asker = self._asker
-        alerted = None if asker is None else attempt("which pages are open", lambda: asker.look(views))
-        for occasion in (*look.occasions, *(stalled or ()), *(alerted or ())):
+        stalled = self._ctx.failures.attempt(
+            "which jobs stand still", lambda: self._watch.stalled(self._ctx.evidence.stalls())
+        )
+        for occasion in (*look.occasions, *(stalled or ())):
             self._wait_for(occasion, user_of(_of_job(views, occasion.job_id)))
         for job_id in await self._writer.call(lambda: bundle_files.take_requests(self._folder)):
             if _of_job(views, job_id):  # a misspelt name must not cost another job's bundle its place
@@ -193,9 +190,9 @@ class EvidenceExporter:
     async def _write(self, files: dict[str, bytes], summary: summaries.Summary) -> str:
         """Write a bundle and return its file's name."""
         name = bundle.bundle_name(summary.job_id, summary.taken_at, self._ctx.hostname)
-        open_jobs = self._watch.troubled | (frozenset() if self._asker is None else self._asker.watch.open_jobs)
+        troubled = self._watch.troubled
         write = self._writer.call(
-            lambda: bundle.write(self._folder, name, files, summary, self._config.keep_bundles, open_jobs)
+            lambda: bundle.write(self._folder, name, files, summary, self._config.keep_bundles, troubled)
         )
         return await asyncio.wait_for(write, self._config.seconds_per_bundle)
 
@@ -263,8 +260,6 @@ class EvidenceExporter:
 
     def snapshot(self) -> Mapping[str, int]:
         """Return the failures by part."""
-        if self._asker is not None:
-            self._failures[ALERTS] = self._asker.failures
         return {WRITING: 0, **+self._failures}
 
     def families(self, snapshot: Mapping[str, int]) -> Iterable[Metric]:
@@ -273,8 +268,6 @@ class EvidenceExporter:
 
     async def drain(self) -> None:
         """Cancel the bundle being made: a restart must not wait for it."""
-        if self._asker is not None:
-            await self._asker.close()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -118,7 +118,6 @@ def because(occasion: Occasion) -> str:
         "hardware": f"hardware has failed under rank {occasion.rank}",
         "silent": f"rank {occasion.rank} completes no operation any more",
         "stalled": "RAS reports that it stands still",
-        "alert": f"Prometheus has a page open on it, and rank {occasion.rank} is here",
         "asked": "it was requested",
     }
     return words[occasion.trigger][: summary.MAX_TEXT]

@@ -10,7 +10,7 @@ from agent.sdk.ranks import Pauses, ProcessKey, RankLabel, RankView
 MAX_CHANGES_PER_JOB = 512  # Newest changes of state, remembered for the time line
 MAX_JOBS = 256  # Jobs whose changes are remembered; a node of 1,024 processes has fewer
 
-Reason = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "alert", "asked"]
+Reason = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "asked"]
 
 
 class Occasion(NamedTuple):

@@ -19,16 +19,10 @@ from full import full
 from jobs import ROOT, SimulatedJob
 from machines import Machine, alive
 from nodes import wait_until
-from ports import free_port
-from prometheus import Prometheus, one_target, why_no_prometheus
 from slow_files import hung_directory
-
-from exporters.evidence.alert_messages import AlertsAnswer, AlertsRequest
-from exporters.evidence.alerts import open_alerts
 
 BUNDLE_SECONDS = 25.0
 """Time from the event to the bundle."""
-PAGE_SECONDS = 90.0
 SCRAPE_SECONDS = 0.3
 RANKS = 4
 VICTIM = 2
@@ -144,42 +138,3 @@ def test_a_hung_file_system_costs_bundles_alone(tmp_path: Path) -> None:
         agent.wait_for_states(alive(RANKS) | {str(VICTIM): "dead"}, seconds=BUNDLE_SECONDS)
         assert slowest_scrape(agent, 5.0) < SCRAPE_SECONDS
         assert agent.stop() == 0
-
-
-RULE = """
-groups:
-  - name: test
-    interval: 1s
-    rules:
-      - alert: Stalled
-        expr: rankwatch_rank_state{{job_id="{job_id}", rank="{rank}", state="alive"}} == 1
-        labels: {{severity: page}}
-"""
-
-
-@full
-@pytest.mark.skipif(why_no_prometheus() is not None, reason=why_no_prometheus() or "")
-@pytest.mark.timeout(180)
-def test_a_page_that_is_open(tmp_path: Path) -> None:
-    """With alerts_url an open page on a local rank gives a bundle."""
-    machine = Machine(tmp_path)
-    folder = tmp_path / "evidence"
-    port = free_port()
-    with machine.job("--ranks", str(RANKS)) as job:
-        sections: dict[str, Any] = {
-            "inspector": {"paths": [str(job.dump_dir)]},
-            "evidence": {"path": str(folder), "alerts_url": f"http://127.0.0.1:{port}"},
-        }
-        rules = tmp_path / "rules.yml"
-        rules.write_text(RULE.format(job_id=machine.job_id, rank=VICTIM))
-        with Agent(tmp_path, {"exporters": sections}, job_id=machine.job_id) as agent:
-            config = f"{one_target('server', agent.port)}\nrule_files: [{rules}]\n"
-            agent.wait_for_states(alive(RANKS))
-            with Prometheus(tmp_path / "prometheus", config, port=port):
-                wait_until(lambda: bundles(folder), PAGE_SECONDS, "a bundle")
-                odd = AlertsRequest(
-                    f"http://127.0.0.1:{port}", 'clu"st\\er', ["a b(c|", 'x\\y"z', "\u00fc.*", "a-b_c:d\n"]
-                )
-                assert open_alerts(odd) == AlertsAnswer()
-    shown = evidence(folder, "show", machine.job_id).stdout
-    assert f"because Prometheus has a page open on it, and rank {VICTIM} is here" in shown
