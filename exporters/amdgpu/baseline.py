@@ -28,7 +28,7 @@ class View(msgspec.Struct, frozen=True):
 
     @property
     def links(self) -> dict[int, bool]:
-        """Return whether each XGMI link is up, for links that were up before: boards do not connect all links."""
+        """Return by link whether it is up, only for links that were up before: boards do not connect all links."""
         links = self.raw.table.links if self.raw is not None and self.raw.table is not None else {}
         return {number: up for number, up in links.items() if number in self.known.links}
 
@@ -52,7 +52,7 @@ def views(known: dict[str, Known], gpus: Sequence[RawGpu]) -> tuple[View, ...]:
 
 
 def verdicts(view: View) -> dict[str, CheckState]:
-    """Return the state of each check that the GPU has values for."""
+    """Return the state of each check for which the GPU has values."""
     if view.raw is None:
         return {"gpu_lost": CheckState.FAILED}
     raw = view.raw

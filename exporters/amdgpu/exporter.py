@@ -1,6 +1,6 @@
-"""Reads sysfs in a thread of its own, compares with the baseline, and writes to the agent's tables.
+"""Reads sysfs in a thread of its own, compares the GPUs with the baseline, and writes to the agent's tables.
 
-The metric families are those of all GPU makers, and AMD's own; a snapshot becomes metrics in a pure function.
+The metric families are those that all GPU makers share, and AMD's own. A pure function turns a snapshot into metrics.
 """
 
 from collections.abc import Iterable, Mapping
@@ -36,7 +36,7 @@ _NUMBERS = {
     "power/ppt/cap": (gpu_families.POWER_LIMIT, 1e-6, ()),
     "freq/sclk/input": (gpu_families.SM_CLOCK, 1.0, ()),
 }
-"""Maps values and sensors to family, factor to its unit, and further labels. A series has the first present value."""
+"""By value or sensor: family, factor to the family's unit, further labels. A series has its first present value."""
 _TYPES = {"ue": "uncorrected", "ce": "corrected", "de": "deferred"}
 FAMILIES = (
     gpu_families.PRESENT,

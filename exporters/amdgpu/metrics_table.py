@@ -10,11 +10,11 @@ from typing import NamedTuple
 import msgspec
 
 MAX_CYCLES = 2**31
-"""The greatest plausible number of cycles between two polls. A greater one means that the counter restarted."""
+"""The greatest plausible number of cycles between two polls. A greater number means that the counter restarted."""
 _HEADER = struct.Struct("<HBB")
 _NONE_U32 = 2**32 - 1  # The driver's mark for a value that the firmware does not have
 _REASONS = ("hw_slowdown", "sw_power_cap", "hw_thermal_slowdown", "hw_thermal_slowdown_vr", "hw_thermal_slowdown_hbm")
-"""The table's reasons, with NVIDIA's name if there is one.
+"""The table's reasons for lowered clocks. A reason that NVIDIA's GPUs have too has NVIDIA's name.
 
 In order: the board's alarm (prochot), the power limit (ppt), heat of the socket, the regulators, the memory.
 """
@@ -90,7 +90,7 @@ def _cycles_between(before: Table, now: Table) -> int:
 class LoweredSeconds:
     """How long each reason lowered the clocks of one GPU, in seconds.
 
-    Each poll adds the reason's share of the firmware's cycles, times the time since the previous poll.
+    Each poll adds the time since the previous poll, times the reason's share of the firmware's cycles in this time.
     """
 
     def __init__(self) -> None:

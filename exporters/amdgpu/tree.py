@@ -28,7 +28,7 @@ _DOMAIN = re.compile(r"^domain (\d{1,10})$", re.MULTILINE)
 
 
 class RawGpu(msgspec.Struct, frozen=True):
-    """One GPU. ``values``: the driver's numbers by attribute; an unreadable one is absent.
+    """One GPU. ``values``: the driver's numbers by attribute; an unreadable number is absent.
 
     ``sensors``: hwmon values by kind, label and part (temp/junction/input). ``errors``: by block and kind (ue, ce, de).
     """
@@ -109,7 +109,7 @@ def _errors(folder: Path) -> dict[str, dict[str, int]]:
 def read_versions(sys_root: Path, rocm: Path) -> tuple[str, str]:
     """Return the versions of the driver (empty if it is the kernel's own) and of ROCm in the directory ``rocm``.
 
-    ROCm writes its version to .info/version, from 7.13 on to core/.info/version (ROCm/rocm-systems#7011).
+    ROCm writes its version to .info/version; ROCm 7.13 and newer to core/.info/version (ROCm/rocm-systems#7011).
     """
     driver = sys_root / "module/amdgpu/version"
     return _version(driver), _version(rocm / ".info/version") or _version(rocm / "core/.info/version")
@@ -121,7 +121,7 @@ def _version(path: Path) -> str:
 
 
 def read_users(sys_root: Path) -> dict[int, list[str]]:
-    """Return the PCI addresses of the GPUs on which each pid has memory, as the kernel's KFD counts."""
+    """Return by pid the PCI addresses of the GPUs on which the process has memory, as the kernel's KFD reports."""
     root = sys_root / "class/kfd/kfd"
     addresses = _kfd_addresses(root / "topology/nodes")
     users: dict[int, list[str]] = {}

@@ -23,14 +23,14 @@ _DRAFT = re.compile(rf".+({re.escape(bundle_files.SUFFIX)}|{re.escape(bundle_fil
 
 
 MOST_TIMES = 4
-"""The node's limit in multiples of ``keep_bundles``: a user's only bundle and bundles of open pages stay up to it."""
+"""The node's limit in multiples of ``keep_bundles``. Up to it, a user's only bundle and bundles of open pages stay."""
 
 
 def oldest_of_largest(users: Sequence[str]) -> int:
-    """Return the index of the entry to drop: the oldest of the user with most entries. ``users``: by entry, oldest
-    first.
+    """Return the index of the entry to drop: the oldest entry of the user with the most entries. ``users``: each
+    entry's user, the oldest entry first.
 
-    The last entry is new and is never dropped: its user has an older entry, or another user has as many.
+    The last entry is new and is never dropped: its user has an older entry, or another user has as many entries.
     """
     counts = Counter(users)
     most = max(counts.values())
@@ -52,9 +52,9 @@ def most_kept(keep: int) -> int:
 def evicted(held: Sequence[Held], keep: int) -> int | None:
     """Return the index of the bundle to evict, or None; ``held``: the oldest first, the new one last.
 
-    Up to ``keep`` bundles, all stay. Above that, the oldest bundle of the user with most bundles is evicted, except a
+    Up to ``keep`` bundles, all stay. With more, the oldest bundle of the user with most bundles is evicted, except a
     user's only bundle and bundles of open pages. Above the node's limit, even bundles of open pages are evicted. If
-    each user has one, the oldest without an open page is evicted; if none is without, the new one is discarded.
+    each user has one bundle, the oldest bundle without an open page is evicted; without such a bundle, the new one.
     """
     if len(held) <= keep:
         return None
@@ -76,7 +76,7 @@ def bundle_name(job_id: str, taken_at: float, node: str) -> str:
 
 
 def fitted(files: Mapping[str, bytes], most_bytes: int) -> tuple[dict[str, bytes], list[str]]:
-    """Return the files that fit, the shortest first, long files cut to their end; and the other files' names."""
+    """Return the files that fit, short files first, long files cut to their end; and the names of the other files."""
     kept: dict[str, bytes] = {}
     left_out = []
     room = most_bytes
@@ -102,10 +102,10 @@ def write(
     keep: int,
     open_jobs: Container[str] = frozenset(),
 ) -> str:
-    """Write both files, whole or not at all, readable only by their owner; evict older bundles (see ``evicted``).
+    """Write the bundle and its summary, both or neither, readable only by their owner; evict bundles (see ``evicted``).
 
-    An existing name gets a number: two job ids may differ only in characters that a file name cannot have.
-    ``open_jobs``: jobs with a possibly open page. Returns the name; raises OSError or FolderFullError.
+    If the name exists, a number follows it: two job ids may differ only in characters that a file name cannot have.
+    ``open_jobs``: jobs that may have an open page. Returns the name; raises OSError or FolderFullError.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _remove_drafts(folder)

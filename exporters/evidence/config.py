@@ -13,7 +13,7 @@ class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw
     A user's only bundle and bundles of open pages stay too, while there are at most four times ``keep_bundles``
     bundles.
 
-    ``seconds_per_bundle``: time limit of collecting; later parts are left out. ``megabytes_per_bundle``: limit of its
+    ``seconds_per_bundle``: time limit of collecting; later parts are left out. ``megabytes_per_bundle``: limit of the
     unpacked files. ``minutes_between``: least time between two bundles of a job. ``silence_seconds``: a rank that had
     completed operations is silent if it completes none for this long and for longer than ever before. ``serve``: serve
     files of bundles at /evidence/FILE, only over TLS and with a password.

@@ -18,17 +18,17 @@ from exporters.evidence.story import NAMES, because, live_pids, ranks_file, user
 from exporters.evidence.watch import Occasion, TroubleWatch
 
 LOOK_SECONDS = 1.0
-FREEZE_SECONDS = 2.0  # Time limit of reading at a first exit, during which the rank table is not watched
+FREEZE_SECONDS = 2.0  # Time limit of reading at a first exit; meanwhile the rank table is not watched
 FROZEN_SECONDS = 120.0
 """Files that were read at a first abnormal exit wait this long for a verdict. The slowest verdict takes 45 s."""
-MAX_FROZEN = 8  # Jobs with waiting files; at the limit the user with the most loses the oldest
+MAX_FROZEN = 8  # Jobs with waiting files; at the limit the user with the most such jobs loses the oldest
 MAX_WAITING, MAX_WAITING_PER_USER = 16, 4
-"""Bundles that wait for the one being made; at a limit the user with the most loses the newest."""
+"""Bundles that wait while another is made. At MAX_WAITING the user with the most waiting bundles loses the newest."""
 PROCESSES, WRITING, PLACES = "processes", "bundle", "places"
 # fmt: off
 FAILURES = Family("rankwatch_evidence_failures_total", "counter",
     "Parts that are missing in bundles, by part: an exporter's name, or processes. bundle: the bundle could not be "
-    "written. places: other users' bundles left no place for it.",
+    "written. places: other users' bundles left no place for a bundle.",
     ("part",), "1 per part that failed", "sum")
 # fmt: on
 
@@ -88,7 +88,7 @@ class EvidenceExporter:
         for occasion in (*look.occasions, *(stalled or ())):
             self._wait_for(occasion, user_of(_of_job(views, occasion.job_id)))
         for job_id in await self._writer.call(lambda: bundle_files.take_requests(self._folder)):
-            if _of_job(views, job_id):  # a misspelt name must not cost another job's bundle its place
+            if _of_job(views, job_id):  # a misspelt name must not take the place of another job's bundle
                 self._waiting.insert(0, _Due(Occasion(job_id, "asked", ""), ""))
         if self._waiting and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._take_all())
@@ -106,7 +106,7 @@ class EvidenceExporter:
         self._waiting.append(_Due(occasion, user))
 
     def _has_place_for(self, user: str, counts: Counter[str]) -> bool:
-        """Return True if another bundle of the user may wait; at the limit the user with the most loses one."""
+        """Return True if another bundle of the user can wait; at the limit the user with most bundles loses one."""
         if len(self._waiting) < MAX_WAITING:
             return True
         most = max(counts.values(), default=0)
@@ -214,7 +214,7 @@ class EvidenceExporter:
         return Offered(await self._looks.look(roots.proc, roots.sys / "fs" / "cgroup", user, wanted.pids))
 
     async def _freeze(self, job_id: str, views: Iterable[RankView]) -> None:
-        """Keep the present state of the job's processes: after a death its launcher ends the others within a second."""
+        """Keep the present state of the job's processes: after a death the launcher ends the others within a second."""
         ranks = _of_job(views, job_id)
         user, pids = user_of(ranks), live_pids(ranks)
         made, failed, _ = await self._timed(PROCESSES, self._processes(Wanted(job_id, pids, ()), user), FREEZE_SECONDS)

@@ -1,8 +1,8 @@
-"""Reads the kernel's files on ranks' processes for a bundle. The reads block, so they have threads of their own.
+"""Reads the kernel's files about ranks' processes for a bundle. The reads block, so they have threads of their own.
 
 The reads avoid files that need the lock of the process's memory (environment, command line, maps): such a read can hang
-with the process. A process that waits in exec for a file system holds a lock that most of its files need: then its rank
-has no files, and the thread stays blocked.
+with the process. A process that waits in exec for a file system holds a lock that most of its files need. Then the
+bundle has no files of its rank, and the thread stays blocked.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ GROUP_FILES = (
 )
 PRESSURE = ("cpu", "memory", "io")
 MAX_FILE_BYTES = 64 * 1024
-MAX_RANK_THREADS = 512  # Threads of a rank, the first ones: NCCL and PyTorch make theirs early
-MAX_PER_USER = 2  # Simultaneous reads for one user, including those that hang; no further read starts
+MAX_RANK_THREADS = 512  # The first threads of a rank: NCCL and PyTorch make their threads early
+MAX_PER_USER = 2  # Simultaneous reads for one user, including reads that hang; at the limit no read starts
 MAX_THREADS = 40 * MAX_PER_USER  # Simultaneous reads for all users
 MAX_RANKS = 64  # Ranks of a job on a node whose processes are read
 RANK_SECONDS = 1.0
@@ -30,7 +30,7 @@ _Files = dict[str, bytes]
 
 
 def rank_files(proc: Path, cgroups: Path, rank: str, pid: int) -> dict[str, bytes]:
-    """Return the files on a rank's process, by name in the bundle; missing and unreadable ones are left out.
+    """Return the files about a rank's process, by name in the bundle; missing and unreadable ones are left out.
 
     ``proc``, ``cgroups``: /proc and the mount of version 2 of control groups.
     """
@@ -48,7 +48,7 @@ def rank_files(proc: Path, cgroups: Path, rank: str, pid: int) -> dict[str, byte
 
 
 def node_files(proc: Path) -> dict[str, bytes]:
-    """Return the files on the node, by name in the bundle."""
+    """Return the files about the node, by name in the bundle."""
     files: dict[str, bytes] = {}
     for name in PRESSURE:
         _put(files, f"node/pressure/{name}", proc / "pressure" / name)
@@ -97,7 +97,7 @@ def _read(path: Path) -> bytes:
 
 
 class ProcessFiles:
-    """Reads files on processes in threads. ``thread`` creates a thread with a name. Used on the event loop."""
+    """Reads files about processes in threads. ``thread`` creates a thread with a name. Used on the event loop."""
 
     def __init__(self, thread: Callable[[str], OwnThread]) -> None:
         self._thread = thread
@@ -106,9 +106,9 @@ class ProcessFiles:
         self._reading: list[str | None] = []
 
     async def look(self, proc: Path, cgroups: Path, user: str, pids: Mapping[str, int]) -> _Files:
-        """Return the files on the node and on these ranks' processes, by name in the bundle.
+        """Return the files about the node and these ranks' processes, by name in the bundle.
 
-        ``pids``: of ``user``, by rank. UNREAD names ranks whose reads hang. RuntimeError if too many hang.
+        ``pids``: of ``user``, by rank. UNREAD names ranks without an answer. RuntimeError if no thread is free.
         """
         files = await self._on_a_thread(None, partial(node_files, proc))
         unread = []

@@ -104,7 +104,7 @@ def time_line(
 
 
 def live_pids(views: Iterable[RankView]) -> dict[str, int]:
-    """Return the pids of live processes, those in trouble first."""
+    """Return the live processes' pids by rank, ranks in trouble first."""
     live = [view for view in views if view.process.exited_at is None]
     live.sort(key=lambda view: view.process.verdict is None or view.process.verdict.state == "alive")
     return {view.label.rank: view.process.key.pid for view in live}

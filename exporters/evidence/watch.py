@@ -111,7 +111,7 @@ class TroubleWatch:
         return tuple(self._changes.get(job_id, ()))
 
     def stalled(self, stalls: Mapping[str, float]) -> list[Occasion]:
-        """Return the jobs that newly stand still for longer than ``silence_seconds``. ``stalls``: seconds by job id."""
+        """Return the jobs of ``stalls`` (seconds by job) that have passed ``silence_seconds`` since the last call."""
         due = frozenset(job for job, seconds in stalls.items() if seconds > self._silence_seconds)
         new, self._stalled = due - self._stalled, due
         return [Occasion(job, "stalled", "") for job in sorted(new)]
@@ -140,7 +140,7 @@ class TroubleWatch:
 
 
 def _is_ill(view: RankView, seen: _Seen) -> bool:
-    """Return whether a rank is dead, does not respond, or has completed nothing since it fell silent."""
+    """Return whether a rank is dead, does not respond, or is still silent since its last operation."""
     if view.process.verdict is not None and view.process.verdict.state in ("dead", "unresponsive"):
         return True
     is_silent = seen.silent_at is not None and seen.silent_at == view.process.progress_seconds

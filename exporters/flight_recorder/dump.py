@@ -21,9 +21,9 @@ MAX_JSON_BYTES = 4 * 1024 * 1024
 MAX_ENTRIES = 100_000
 MAX_GROUPS_READ = 4096
 MAX_GROUPS = 32
-"""Limit of shown groups per rank: groups it waits in first, then the largest. Megatron makes 12 or 13 per rank."""
+"""Limit of shown groups per rank: groups that a rank waits in, then the largest. Megatron makes 12 or 13 per rank."""
 MAX_NAME_CHARACTERS = 64
-MAX_TEXT_CHARACTERS = 1024  # Limit of a name's length, because every entry of a dump may repeat one text
+MAX_TEXT_CHARACTERS = 1024  # Limit of a name's length, because every entry of a dump can repeat a name
 MAX_SEQUENCE = 1 << 53
 MAX_DIMENSIONS = 16  # Limit of a tensor's dimensions. PyTorch allows 64, but programs use at most 6
 WORLD = "default_pg"
@@ -82,7 +82,7 @@ class _Dump(msgspec.Struct):
 class Call(msgspec.Struct, frozen=True):
     """An operation that a rank waits in. ``sequence``: its number in the group, equal on all ranks.
 
-    ``operation``: one of OPERATIONS or OTHER. ``dtype`` and ``elements`` are empty if they may differ between ranks.
+    ``operation``: one of OPERATIONS or OTHER. ``dtype`` and ``elements`` are empty if they can differ between ranks.
     """
 
     sequence: int
@@ -96,7 +96,7 @@ class GroupProgress(msgspec.Struct, frozen=True):
     """A rank's progress in a process group. ``name``: equal on all ranks; ``description``: the job's own name for it.
 
     ``enqueued``: number of the last collective that the rank began, None if the dump lacks it. ``waits``: the first
-    collective that the rank has not completed, None without one.
+    collective that the rank has begun but not completed, else None.
     """
 
     name: str
@@ -118,7 +118,7 @@ class DumpSummary(msgspec.Struct, frozen=True):
 
 
 def read_dump(raw: bytes, rank: int) -> DumpSummary | None:
-    """Return the content of the dump (pickle or JSON); None if it is not of ``rank``. Raise RefusedError if invalid."""
+    """Return the content of the dump (pickle or JSON); None if another rank wrote it. Raise RefusedError if invalid."""
     return summarise(_decoded(raw), rank)
 
 
@@ -181,7 +181,7 @@ class _Calls:
                 self._waits[group] = entry
 
     def progress(self, group: _Group, size: int, by_status: int | None) -> GroupProgress:
-        """Return the rank's progress in a group of ``size`` ranks. ``by_status``: its last begun operation's number."""
+        """Return the rank's progress in a group of ``size`` ranks. ``by_status``: its last number in ``pg_status``."""
         numbers = [self._begun[group.name]] if group.name in self._begun else []
         if by_status is not None and group.name not in self._mixed:
             numbers.append(max(by_status, 0))
@@ -206,7 +206,7 @@ def _operation(entry: _Entry) -> str:
 
 
 def _elements(sizes: list[int]) -> str:
-    """Return the number of elements of a tensor of these sizes; an empty text if it is out of bounds."""
+    """Return the number of elements of a tensor of these sizes; an empty text if a number is out of bounds."""
     if len(sizes) > MAX_DIMENSIONS or any(not 0 <= size <= MAX_SEQUENCE for size in sizes):
         return ""
     count = math.prod(sizes)
@@ -216,8 +216,8 @@ def _elements(sizes: list[int]) -> str:
 def _by_status(dump: _Dump) -> Mapping[str, int]:
     """Return by group the number of the last operation that the rank had begun.
 
-    The status uses rank-local group numbers. These numbers and the groups' names both count up when the job makes a
-    group. So if the names are numbers, both have the same order. Entries have both, and must agree with this order.
+    The status has rank-local group numbers instead of names. Each new group gets a higher number, and a higher name if
+    names are numbers. Then both have the same order. Entries have both, and must agree with this order.
     """
     last_numbers = {
         number: status.last_enqueued_collective

@@ -1,4 +1,4 @@
-"""Lets a helper read the dumps of ranks that may hang or have exited, and shows them."""
+"""Lets a helper read the dumps of ranks that may hang or have exited, and shows the dumps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HELPER_SECONDS = 30.0
 """Timeout of a helper call. The helper does not wait for slow file systems; the largest file takes 6 s."""
 ALONE_SECONDS = 600.0
 """For this long after a helper failure, each call has one file, so that a bad file cannot block other files."""
-MAX_RANKS = 512  # Limit of dumps per search. The next searches take the others
+MAX_RANKS = 512  # Limit of dumps per search. The next searches take the other dumps
 DECODED = frozenset({"read", "incomplete", "malformed", "too_large", "other_rank"})
 """Results after which the helper has decoded the file."""
 RECORDED = "recorded"
@@ -59,7 +59,7 @@ _Prefix = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 class FlightRecorderConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``prefixes``: further dump paths, as jobs see them, without the final rank number; ``%j``: the job id.
 
-    Use them for programs that set PyTorch's variable themselves, because their initial environment lacks it.
+    Use ``prefixes`` for programs that set PyTorch's variable themselves, because their initial environment lacks it.
     ``ask``: trigger a dump of ranks that are silent for ``silence_seconds`` and for longer than ever before, through
     the pipe in their TORCH_NCCL_DEBUG_INFO_PIPE_FILE.
     """
@@ -145,7 +145,7 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
             self._pipes.rest()
 
     def _wanted(self, views: Mapping[RankLabel, RankView], now: float) -> dict[RankLabel, _Asked]:
-        """Return the requests of this search: least recently served ranks first, and among these the users in turn."""
+        """Return the requests of this search: the least recently served ranks first, among these the users in turn."""
         pids = reached_by(views.values())
         requests: dict[RankLabel, _Asked] = {}
         sort_keys: dict[RankLabel, tuple[int, int]] = {}
@@ -176,7 +176,7 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
 
 
 def recorded(prefixes: Iterable[str]) -> dict[RankLabel, _Asked]:
-    """Return requests for the dumps of recorded data, which have no processes."""
+    """Return requests for the dumps of recorded data, whose ranks have no processes here."""
     requests: dict[RankLabel, _Asked] = {}
     for prefix in prefixes:
         directory, _, begin = prefix.rpartition("/")

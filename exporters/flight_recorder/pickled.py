@@ -2,8 +2,8 @@
 
 A pickle is a program, and a user wrote the file. So this module first reads all operations without running them. It
 allows only the operations of PyTorch's writer that make dictionaries, lists, tuples, numbers, texts, True, False and
-None. No allowed operation imports, calls, builds or extends. This module limits the memory of values as far as it is
-known before they exist. The memory limit of the process covers the rest.
+None. No allowed operation imports, calls, builds or extends. This module limits the values' memory as far as it is
+known before the values exist. The memory limit of the process covers the rest.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COSTS = {
     **dict.fromkeys(["MARK", "BINPUT", "LONG_BINPUT"], 16),
     **dict.fromkeys(["PROTO", "APPENDS", "SETITEMS", "STOP"], 0),
 }
-"""Allowed operations with the bytes of each, including its slot in a container. A text's length comes on top."""
+"""Bytes of memory per allowed operation, with the value's slot in a container. A text's length is added."""
 
 _Reader = Callable[[IO[bytes]], Any]
 _ALLOWED: dict[bytes, tuple[str, _Reader | None, int]] = {

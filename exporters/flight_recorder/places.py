@@ -1,4 +1,4 @@
-"""Which ranks are to write a dump, paths of possible dumps, and the processes that make the paths visible. Pure."""
+"""The ranks that can have a dump, paths of possible dumps, and the processes that make the paths visible. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ CACHE, HOME = "XDG_CACHE_HOME", "HOME"
 VARIABLES = frozenset({*NAMED_BY, CACHE, HOME})
 SYSTEMS_PREFIX = "/tmp/nccl_trace_rank_"  # noqa: S108  # PyTorch's own name
 JOB_ID = "%j"
-BUSY_SECONDS = 30.0  # A rank with a completed operation in this time does not hang, so the exporter ignores its dump
+BUSY_SECONDS = 30.0  # A rank that completed an operation in this time does not hang, so the exporter ignores its dump
 AFTER_EXIT_SECONDS = 120.0
 """A rank writes its dump before it exits. The search for the dump ends this long after the exit."""
 MAX_RANK_DIGITS = 7
 
 
 def is_looked_at(view: RankView, now: float) -> bool:
-    """Return whether a rank with known number and user may have a new dump. ``now``: seconds since the epoch."""
+    """Return whether a rank with known number and user can have a new dump. ``now``: seconds since the epoch."""
     process = view.process
     if process.facts.uid is None or not is_number(view.label.rank):
         return False
@@ -64,8 +64,8 @@ def _is_name(job_id: str) -> bool:
 
 
 def reached_by(views: Iterable[RankView]) -> dict[RankLabel, int]:
-    """Return by rank the pid through which its files are visible: its own while it runs, else another rank's of the
-    job, else the launcher's.
+    """Return by rank the pid of a process that sees the rank's files: the rank while it runs, else another rank of the
+    job, else the launcher.
 
     Processes of one job on a node usually share their file systems. The launcher usually outlives its ranks.
     """
@@ -80,11 +80,11 @@ def reached_by(views: Iterable[RankView]) -> dict[RankLabel, int]:
 
 PIPE_VARIABLE = "TORCH_NCCL_DEBUG_INFO_PIPE_FILE"
 AGAIN_SECONDS = 600.0
-MAX_ASKED = 64  # Limit of ranks per search. The next searches take the others
+MAX_ASKED = 64  # Limit of ranks per search. The next searches take the other ranks
 
 
 class DumpAsker:
-    """Remembers the pauses and the last request of each rank. ``silence_seconds``: see the configuration."""
+    """Remembers each rank's pauses between operations and last request. ``silence_seconds``: see the configuration."""
 
     def __init__(self, silence_seconds: float) -> None:
         self._silence_seconds = silence_seconds

@@ -1,8 +1,8 @@
 """Keeps the dumps of this node's ranks and shows them as metrics and in bundles; counts files by result. Pure.
 
-A rank blocks others if it has not begun a collective that they wait in, or has not finished a collective that they
-have finished. The evidence blames a rank only if it waits for no other rank: a rank that waits in another collective
-may be blocked by a rank on another node.
+A rank blocks other ranks if it has not begun a collective in which they wait, or has not finished a collective that
+they have finished. The evidence blames a rank only if it waits for no other rank: a rank that waits in another
+collective may be blocked by a rank on another node.
 """
 
 from __future__ import annotations
@@ -134,13 +134,13 @@ _PER_GROUP = "after a timeout 1 per rank and process group of several ranks, at 
 ENQUEUED = Family(
     "rankwatch_flight_recorder_enqueued_sequence", "gauge",
     "Number of the last collective in the process group that the rank had begun when it wrote its dump. A rank blocks "
-    "others if its number is lower than that of the collective in which they wait.",
+    "other ranks if its number is lower than the number of the collective in which they wait.",
     ("job_id", "rank", "process_group"), _PER_GROUP, "max")
 UNFINISHED = Family(
     "rankwatch_flight_recorder_unfinished_sequence", "gauge",
     "Number of the first collective in the process group that the rank had begun but not completed. dtype, elements: "
-    "its input, if all ranks must pass the same. state: started (on the GPU) or scheduled (not started, or start "
-    "times are off).",
+    "the collective's input, if it must be the same on all ranks. state: started (on the GPU) or scheduled (not "
+    "started, or PyTorch records no start times).",
     ("job_id", "rank", "process_group", "description", "operation", "dtype", "elements", "state"),
     "after a timeout 1 per rank and process group that it waits in; for an hour", "max")
 WRITTEN = Family(
@@ -188,7 +188,7 @@ OF_ALL = frozenset(
      "_all_gather_base", "all_gather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base",
      "reduce_scatter_tensor_coalesced"]
 )  # fmt: skip
-"""Operations that complete on all ranks or on none."""
+"""Operations that complete on all ranks or on no rank."""
 _VARIANT = re.compile(r"^_|_base$")
 
 
@@ -206,8 +206,8 @@ def part(dumps: Iterable[ShownDump], job_id: str) -> Offered:
 
 
 class _Hang:
-    """Per process group: the highest collective in which a rank waits, and the lowest of the ranks' last
-    collectives."""
+    """Per process group: the collective with the highest number in which a rank waits, and the lowest number of a
+    rank's last collective."""
 
     def __init__(self, dumps: Collection[ShownDump]) -> None:
         self._awaited: dict[str, GroupProgress] = {}
@@ -219,7 +219,7 @@ class _Hang:
                 self._least[group.name] = min(group.enqueued, self._least.get(group.name, group.enqueued))
 
     def words(self, dump: ShownDump) -> Iterable[summary.Word]:
-        """Yield which collective the rank of a dump had not begun or not finished, or waited in."""
+        """Yield statements: which collective the rank of a dump had not begun, had not finished or waited in."""
         groups = dump.summary.groups
         waits = next((group for group in groups if group.waits is not None), None)
         behind = next((group for group in groups if self._has_not_begun(group)), None)
