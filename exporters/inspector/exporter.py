@@ -33,8 +33,8 @@ SILENCE_SECONDS = 5.0  # How often ranks without records are examined
 MAX_PATHS = 64
 INTERVAL_SECONDS = 0.25
 CHECKPOINT_BYTES = 32 * 1024 * 1024
-"""Limit of all directories together; the positions of 4,096 followed files alone may take 6 MB."""
-SERIES_CAP = 60_000  # A backstop: the admission of accumulators allows fewer
+"""Limit of all directories together; the positions of 4,096 followed files alone can take 6 MB."""
+SERIES_CAP = 60_000  # A backstop: the admission of accumulators allows fewer series
 POLL_SLACK_SECONDS = INTERVAL_SECONDS / 2
 """An update polls up to this long before the poll is due: the next update would come a whole interval late."""
 
@@ -44,9 +44,9 @@ AbsolutePath = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096
 class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Directories of Inspector's files, searched one level deep, and the interval between reads.
 
-    ``derived_series``: export also series that PromQL can compute from others, such as message bytes and unmatched
-    operations. They are 8 per rank with three communicators. ``operation_histogram``: durations of collectives, in
-    buckets. ``by_algorithm``: operations by NCCL's algorithm and protocol.
+    ``derived_series``: export also series that PromQL can compute from other series, such as message bytes and
+    unmatched operations. They are 8 per rank with three communicators. ``operation_histogram``: durations of
+    collectives, in buckets. ``by_algorithm``: operations by NCCL's algorithm and protocol.
     """
 
     paths: Annotated[list[AbsolutePath], msgspec.Meta(min_length=1, max_length=MAX_PATHS)] = msgspec.field(
@@ -66,7 +66,7 @@ NOTHING_INHERITED = msgspec.Raw(msgspec.msgpack.encode(Inheritance()))
 
 
 class Checkpoint(msgspec.Struct):
-    """The exporter's section of the checkpoint. A damaged part leaves the others readable.
+    """The exporter's section of the checkpoint. A damaged part leaves the other parts readable.
 
     ``sections``: each reader's encoded section, by directory; ``inherited``: an encoded Inheritance.
     """
@@ -114,7 +114,7 @@ class InspectorExporter:
     async def update(self) -> None:
         """Run one turn of each directory's reader; in a single pass, read all files.
 
-        Raise NoData if no directory exists and no rank's settings keep its records from the agent.
+        Raise NoData if no directory exists, unless the settings of a rank keep its records from the agent.
         """
         now = self._ctx.clock.monotonic()
         if self._ctx.once:
@@ -158,7 +158,7 @@ class InspectorExporter:
             await asyncio.gather(*(directory.close() for directory in self._directories))
 
     async def _last_operations(self, wanted: Wanted) -> Offered:
-        """Return the end of each rank's file, its last operation, and how long the others waited for it."""
+        """Return the end of each rank's file, the rank's last operation, and the others' wait for this rank."""
         ranks = files_of(self._labels, wanted.job_id)
         ends, unread = await last_lines(self._directories, ranks)
         late = ((rank, self._ctx.ranks.late_share(RankLabel(wanted.job_id, rank))) for rank in ranks.values())
@@ -225,7 +225,7 @@ class InspectorExporter:
         return [writer for directory in self._directories for writer in directory.writers()]
 
     def _forget(self) -> None:
-        """Forget the labels that no living writer uses, and the inherited totals that none continues."""
+        """Forget the labels that no living writer uses, and the inherited totals that no writer continues."""
         writers = self._writers()
         living = {(writer.writer_key, *place) for writer in writers for place in writer.places}
         self._labels = {place: label for place, label in self._labels.items() if place in living}

@@ -25,7 +25,8 @@ BYTES = Family(
     _SERIES, _SERIES_COST + _DERIVED)
 SECONDS = Family(
     "rankwatch_collective_seconds_total", "counter",
-    "GPU time of a rank's collective operations, including its wait for late ranks: the latest rank has the least.",
+    "GPU time of a rank's collective operations, including its wait for late ranks. So the latest rank has the least "
+    "time.",
     _SERIES, _SERIES_COST)
 BUS_BYTES = Family(
     "rankwatch_collective_bus_bytes_total", "counter",
@@ -52,7 +53,8 @@ LATENESS = Family(
     "1 per rank and collective of a communicator that is wholly on this node")
 LAST_ARRIVALS = Family(
     "rankwatch_collective_last_arrivals_total", "counter",
-    "Operations in which this rank alone arrived last, of those matched over all ranks of its communicator.",
+    "Operations in which this rank alone arrived last. Only operations matched over all ranks of its communicator "
+    "count.",
     ("job_id", "rank", "comm", "collective"),
     "1 per rank and collective of a communicator that is wholly on this node")
 MATCHED = Family(
@@ -69,8 +71,8 @@ FLOOR = Family(
     _ARRIVALS, _ARRIVALS_COST, aggregate="sum")
 TRANSFER = Family(
     "rankwatch_communicator_transfer_seconds", "gauge",
-    "Lowest 10th-percentile operation time of any rank on this node (window >= 10 s and 3 operations): the transfer "
-    "time without waiting. The minimum over nodes is the fabric's own time.",
+    "The 10th percentile of a rank's operation times (window >= 10 s and 3 operations), the lowest of this node's "
+    "ranks: the transfer time without waiting. The minimum over nodes is the fabric's own time.",
     _ARRIVALS, "1 per collective that synchronises, and size class, of a communicator that is not wholly on this node")
 LOST = Family(
     "rankwatch_communicator_lost_operations_total", "counter",
@@ -172,7 +174,7 @@ BY_ALGORITHM = Family(
 SLOW_PAIRS = Family(
     "rankwatch_p2p_slow_pair_bandwidth_bytes_per_second", "gauge",
     "Bandwidth that the fastest tenth of a pair's messages in one size class reached in the last window of at least "
-    "10 seconds and 20 messages. Only a rank's 4 slowest pairs and the 4 furthest below their own best have a series. "
+    "10 seconds and 20 messages. Only a rank's 4 slowest pairs and its 4 furthest below their own best have series. "
     "sender and receiver are ranks in the communicator; direction is the side that measured. A slow link is slow on "
     "both sides; a late rank is not slow on its own side. Messages up to 512 KiB do not count.",
     ("job_id", "rank", "comm", "direction", "sender", "receiver", "size"),

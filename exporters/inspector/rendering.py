@@ -38,11 +38,11 @@ Series: TypeAlias = dict[tuple[str, ...], Accumulator]
 
 
 class InspectorSnapshot(msgspec.Struct, frozen=True):
-    """The input of a rendering: each reader's published state, and the label of each (writer, communicator, rank in
-    it).
+    """The input of a rendering: each reader's published state, and the label of each member (writer, communicator,
+    rank).
 
-    A place without a label is not shown yet. ``unpublished``: a reader has not published yet, so no sum over readers is
-    complete. ``derived_series``: render also series that PromQL can compute. ``young``: new series, which show 0.
+    A member without a label is not shown yet. ``unpublished``: a reader has not published yet, so no sum over readers
+    is complete. ``derived_series``: render also series that PromQL can compute. ``young``: new series, which show 0.
     """
 
     readers: tuple[Published, ...]
@@ -150,7 +150,7 @@ def _lost(
             if not writer.caught_up:
                 hidden.add(communicator)
     rows = shown.LOST.rows()
-    if not snapshot.unpublished:  # its ranks may be in any directory
+    if not snapshot.unpublished:  # a communicator's ranks may be in any directory
         for communicator in communicators(series) - hidden:
             rows.add(communicator, 0 if (Kind.LOST, communicator) in snapshot.young else sums[communicator])
     return rows.metric
@@ -159,7 +159,7 @@ def _lost(
 def _gauges(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Iterable[Metric]:
     """Return the gauges. If several writers have the same labels (a restarted rank), the newest counts.
 
-    The algorithm is NCCL's latest choice, the transfer time (s) the shortest of this node's ranks.
+    The algorithm is NCCL's latest choice; the transfer time (s) is the shortest of this node's ranks.
     """
     bandwidths: dict[tuple[str, ...], float] = {}
     algorithms: dict[tuple[str, ...], tuple[str, str]] = {}

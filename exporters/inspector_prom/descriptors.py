@@ -1,6 +1,6 @@
 """The plugin's files that rank processes hold open for writing: this proves which process writes them. Blocking.
 
-Only links are read, which no file system can block."""
+Only the descriptors' links are read; no file system can block this."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ PROM_DUMP = "NCCL_INSPECTOR_PROM_DUMP"
 INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
 VARIABLES = frozenset({PLUGIN, ENABLE, THREAD, PROM_DUMP, INTERVAL})
 LEAST_INTERVAL_SECONDS = 30.0
-"""The plugin never writes more often. The value also stands for a setting in nccl.conf, which is not read."""
+"""The plugin never writes more often. The agent does not read nccl.conf: this value stands for a setting there, too."""
 MOST_INTERVAL_SECONDS = 3600.0  # A longer setting counts as this: values that are hours old are useless
 
 
 def asks_for_means(environment: Mapping[str, str] | None) -> bool:
-    """Return True when the environment makes the plugin write such files; nccl.conf, which may too, is not read."""
+    """Return True when the environment makes the plugin write such files. A setting in nccl.conf is not seen."""
     settings = environment or {}
     return bool(atoi(settings.get(ENABLE, "0"))) and bool(atoi(settings.get(PROM_DUMP, "0")))
 
@@ -89,8 +89,8 @@ MeansHolder = tuple[ProcessKey, int]  # A process that holds a file, and its use
 def writers(
     holders: Mapping[tuple[int, int], Iterable[MeansHolder]], owners: Mapping[tuple[int, int], int]
 ) -> dict[tuple[int, int], ProcessKey]:
-    """Return the process that writes each file (device and inode): its only holder or, of several, the only one of the
-    file's owner.
+    """Return by file (device and inode) the process that writes it: the only holder or, of several holders, the only
+    process of the file's owner.
 
     Other files have no writer: two processes on one GPU overwrite each other's file. ``owners``: uids.
     """

@@ -32,7 +32,7 @@ class InspectorPromConfig(ExporterConfig, frozen=True, forbid_unknown_fields=Tru
 
 
 Ranks = dict[ProcessKey, list[RankView]]
-"""The running rank processes without records, which this mode replaces, each with its ranks."""
+"""The running rank processes without records (this mode writes none), each with its ranks."""
 
 
 class InspectorPromExporter(ShownExporter[Mapping[RankLabel, Means]]):
@@ -65,7 +65,7 @@ class InspectorPromExporter(ShownExporter[Mapping[RankLabel, Means]]):
             raise NoData
 
     async def _look_for_files(self, here: Ranks, now: float) -> None:
-        """Find the files that ranks hold: of ranks in this mode at each poll, of others every OTHERS_SECONDS."""
+        """Find the files that ranks hold: of ranks in this mode at each poll, of other ranks every OTHERS_SECONDS."""
         self._held = {key: files for key, files in self._held.items() if key in here}
         self._looked_at = {key: at for key, at in self._looked_at.items() if key in here}
         looked_at = {key: self._looked_at.get(key, float("-inf")) for key in here}
@@ -192,7 +192,7 @@ def _asks(views: list[RankView]) -> bool:
 
 
 def own_file(view: RankView, held: list[HeldMeans]) -> HeldMeans | None:
-    """Return the file of one rank of a process: its only one, or that of the rank's own GPU; None when unknown."""
+    """Return the file of one rank of a process: the only file, or the file of the rank's own GPU; None when unknown."""
     if len(view.process.slots or ()) == 1 and len(held) == 1:
         return held[0]
     gpus = {gpu.uuid.removeprefix("GPU-").lower() for gpu in view.gpus()}

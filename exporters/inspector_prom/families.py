@@ -58,7 +58,7 @@ class MeansFile(msgspec.Struct):
         return text.skipped + Counter(series=refused)
 
     def is_fresh(self, now: float, interval_seconds: float) -> bool:
-        """Return True when it has rows from the last STALE_INTERVALS."""
+        """Return True when the file has rows from the last STALE_INTERVALS."""
         return bool(self.means.rows) and now - self.means.written_at[0] <= STALE_INTERVALS * interval_seconds
 
 
@@ -82,7 +82,7 @@ BANDWIDTH = Family(
     "Geometric mean of the bus bandwidth of a rank's operations between the plugin's last two writes (30 s or more "
     "apart; at most the last 1024 operations of a communicator), including waits. With NCCL 2.29: the last "
     "operation's bandwidth. Only for ranks whose Inspector is in Prometheus mode. 2.29 sets comm, 2.30 sets "
-    "comm_name: communicators with one name and size are one series.",
+    "comm_name: communicators with the same name and size share one series.",
     ("job_id", "rank", *_KIND), _COST)
 SECONDS = Family(
     "rankwatch_inspector_mean_operation_seconds", "gauge",
@@ -92,7 +92,7 @@ SECONDS = Family(
 WRITTEN = Family(
     "rankwatch_inspector_means_timestamp_seconds", "gauge",
     "Time when the plugin last wrote the rank's means; the rank completed an operation in the interval before. Like "
-    "the means, it is absent when the plugin has written none for three intervals.",
+    "the means, it is absent after three intervals without a write.",
     ("job_id", "rank"), "1 per rank in Prometheus mode", "max")
 OPERATIONS = Family(
     "rankwatch_inspector_plugin_operations_total", "counter",

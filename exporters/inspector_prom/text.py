@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 MAX_TEXT_BYTES = 128 * 1024
-"""Read of a file, about 280 rows; the plugin writes one per kind of operation and mebibyte of message size."""
+"""Limit of a file's read: about 280 rows. The plugin writes one row per kind of operation and mebibyte of size."""
 MAX_LINE_BYTES = 2048  # The plugin's own limit
 MAX_NAME_CHARACTERS = 255  # Of a communicator's name; the plugin's own limit
 MAX_GIGABYTES_PER_SECOND = 1e5  # Beyond any wire, and beyond any memory
@@ -73,7 +73,7 @@ class MeansRow(msgspec.Struct):
 
 
 class MeansText(msgspec.Struct):
-    """``rows``: those of the largest messages first. ``skipped``: lines left out, by reason.
+    """``rows``: rows of the largest messages first. ``skipped``: lines left out, by reason.
 
     ``counters``: the plugin's counts of operations; their keys are the values of COUNTERS.
     """
@@ -99,7 +99,7 @@ def parse(raw: bytes) -> MeansText:
                 pass
             case place, value:
                 reason = "twice" if place in values else "value" if value is None else ""
-                values[place] = None if reason else value  # either of two values may be the true one
+                values[place] = None if reason else value  # either value may be the true value
         if reason:
             skipped[reason] += 1
     rows: dict[MeansKind, MeansRow] = {}
@@ -113,7 +113,7 @@ def parse(raw: bytes) -> MeansText:
 
 
 def _value(line: bytes) -> tuple[_Place, float | None] | str:
-    """Return the place and value of one line (None: implausible), or why the line is left out ("": it has no value)."""
+    """Return where a line's value belongs and the value (None: implausible), or why it is left out ("": no value)."""
     if not line or line.startswith(b"#"):
         return ""
     if len(line) > MAX_LINE_BYTES:
@@ -125,7 +125,7 @@ def _value(line: bytes) -> tuple[_Place, float | None] | str:
     if name in COUNTERS:
         return (None, COUNTERS[name]), value if 0 <= value <= MAX_COUNT else None
     if name not in BANDWIDTHS | TIMES:
-        return ""  # a value that follows from others
+        return ""  # a value that follows from other values
     key = _key(_labels(match[2]))
     if key is None:
         return "malformed"

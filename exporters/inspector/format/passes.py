@@ -1,4 +1,4 @@
-"""Finds the plugin's passes in a file, and the header of lines that lack their own. Pure.
+"""Finds the plugin's passes in a file, and the header of lines without a header. Pure.
 
 In each pass the plugin empties its rings. It writes the lines of one ring together, within milliseconds of each other.
 A pass that wrote as many lines as the ring holds found the ring full, which is known only at the end of the pass. If
@@ -34,7 +34,7 @@ times as costly. Their losses count as `filtered_or_lost`."""
 
 
 class RingSizes(NamedTuple):
-    """The most records that the rings of one process hold, and so the most lines that one pass writes."""
+    """The sizes of one process's rings in records. For each ring, one pass writes at most this number of lines."""
 
     collective: int = DEFAULT_RING_LINES
     p2p: int = DEFAULT_RING_LINES
@@ -65,7 +65,7 @@ def _ring_lines(text: str | None) -> int:
 
 
 MAX_STEP_US = 5000
-"""Longest time between two lines of one pass. A longer pause splits the pass, and its loss has no known cause."""
+"""Longest time between two lines of one pass. A longer pause splits the pass, and the cause of a loss is unknown."""
 
 
 class Run(msgspec.Struct, rename={"id": "header_id"}):
@@ -86,8 +86,8 @@ def pieces(
 ) -> Iterator[tuple[list[InspectorRecord], Run | None]]:
     """Cut ``records`` into pieces at the ends of runs, and yield each piece with its run.
 
-    A run of at least ``ring_lines`` lines and the run that is open at the end become pieces; the others come with None.
-    ``run``: the open run of earlier records. A run's ``lines`` and ``last_us`` are its values at the piece's end.
+    A run of at least ``ring_lines`` lines and the open run at the end are pieces. The records between runs come with
+    None. ``run``: the open run of earlier records. A run's ``lines`` and ``last_us`` are its values at the piece's end.
     """
     done = 0
     if run is not None and records and _continues(run, records[0]):
@@ -198,7 +198,7 @@ class FileContext(msgspec.Struct):
         return known
 
     def end(self) -> None:
-        """End the batch: the next lines have no known header. After lost lines, they may be another batch's."""
+        """End the batch: the header of the next lines is unknown. After a loss, they may belong to another batch."""
         self.header = self.metadata = None
         self.lines = 0
 

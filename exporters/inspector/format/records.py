@@ -1,7 +1,7 @@
 """Inspector's JSON lines as typed records: the keys that are read, the kinds of line, and the operations' size classes.
 
-Source of the format: NVIDIA/nccl plugins/profiler/inspector (2.28 and later). The keys present tell lines apart,
-never `inspector_output_format_version` (it is "v4.0" in every tagged release up to 2.30).
+Source of the format: NVIDIA/nccl plugins/profiler/inspector (2.28 and later). The keys tell the kinds of line apart;
+`inspector_output_format_version` does not ("v4.0" in every tagged release up to 2.30).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MAX_WORD_CHARACTERS = 64  # In the name of a collective or of a timing source
 MAX_PID = (1 << 31) - 1
 MAX_PROXY_STEPS = 1 << 16  # In one line: the steps of an operation since the last pass
 
-# A value outside of these bounds makes a line malformed, and nothing is taken from it.
+# A value outside of these bounds makes a line malformed, and the agent takes nothing from the line.
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Unsigned = Annotated[int, msgspec.Meta(ge=-(1 << 63))]
 """Real lines have values up to 2**64, which msgspec cannot bound: the code compares them with bounds of its own."""
@@ -45,7 +45,7 @@ P2P_SEND = "p2p_send"
 P2P_RECV = "p2p_recv"
 P2P_OTHER = "p2p_other"
 P2P_NAMES = {"Send": P2P_SEND, "Recv": P2P_RECV}
-"""Maps names in records of P2P operations to our names; any other name is P2P_OTHER and counts as garbage."""
+"""Maps names in records of P2P operations to rankwatch's names; any other name is P2P_OTHER and counts as garbage."""
 
 COLLECTIVES = frozenset(
     {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "SendRecv", "All2All", "AllGatherV"}
@@ -189,14 +189,14 @@ BROKEN = InspectorRecord()  # Stands for a line that is no record
 
 _DECODER = msgspec.json.Decoder(InspectorRecord)
 _DECODING_ERRORS = (ValueError, RecursionError, MemoryError)
-"""The errors that a line can make decoding raise: msgspec's errors and UnicodeDecodeError are ValueErrors."""
+"""Errors that the decoding of a line can raise: msgspec's errors and UnicodeDecodeError are ValueErrors."""
 
 
 def decode_lines(data: bytes) -> list[InspectorRecord]:
     """Decode whole lines. A line that is no record gives BROKEN; blank lines give nothing."""
     try:
         return _DECODER.decode_lines(data)
-    except _DECODING_ERRORS:  # one line in it is bad: find out which
+    except _DECODING_ERRORS:  # a line is bad: find out which
         return [_decode(line) for line in data.split(b"\n") if line.strip()]
 
 
@@ -231,7 +231,7 @@ def bus_bytes_per_operation(collective: str, size_bytes: int, n_ranks: int) -> i
     """Return bus bandwidth times time of one operation, in bytes, rounded down (nccl-tests' PERFORMANCE.md).
 
     It is 0 for an unknown collective. The printed `coll_busbw_gbs` times the time is not used: both are rounded, so
-    sums drift, and a float total summed in another order after a restart looks like a counter reset.
+    sums drift. A float total that is summed in another order after a restart looks like a counter reset.
     """
     if collective == "AllReduce":
         return 2 * (n_ranks - 1) * size_bytes // n_ranks
@@ -251,8 +251,8 @@ SIZE_LABELS = (*(str(bound) for bound in SIZE_BOUNDS), "+Inf")
 class SeriesKey(NamedTuple):
     """The key of one accumulator of a writer; ``size``: a label of SIZE_LABELS, or `other` for a refused series.
 
-    ``comm`` is `other` only beyond the limits of ``Places``. A refused series keeps its communicator in the key, which
-    gives its rank; the exported label is `other`.
+    ``comm`` is `other` only beyond the limits of ``Places``. A refused series keeps its communicator in the key,
+    because the communicator gives the rank; the exported label is `other`.
     """
 
     comm: str

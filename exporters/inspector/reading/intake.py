@@ -45,7 +45,7 @@ def take(
     """Add whole lines to the aggregates of their writers; count each line's result in ``results``.
 
     ``context``: the file's open batch and run, which the lines update. ``ring_lines``: size of the smallest ring of the
-    file's writers. If one kind of record fails, only it is lost (Result.FAILED); the error is raised at the end.
+    file's writers. If one kind of record fails, only this kind is lost (Result.FAILED); the error is raised at the end.
     """
     intake = _Intake(aggregate_of, results, context or FileContext())
     for records, run in pieces(decode_lines(data), intake.context.run, ring_lines):
@@ -67,7 +67,7 @@ def finish_run(context: FileContext, aggregate_of: AggregateOf) -> None:
 
 
 def _release(run: Run, aggregate_of: AggregateOf, *, longer: bool = False) -> None:
-    """End a pass. Its ring was full if the run is as long. ``longer``: end only a run that is too long for one pass."""
+    """End a pass. A run as long as the ring filled it. ``longer``: end only a run that is too long for one pass."""
     aggregate = aggregate_of(WriterName(run.hostname, run.pid))
     if aggregate is None or (longer and run.lines <= aggregate.rings.of(p2p=run.p2p)):
         return

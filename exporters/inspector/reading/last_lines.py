@@ -1,6 +1,6 @@
 """The ends of a job's Inspector files, for a bundle of evidence: each rank's last operations, as the plugin wrote them.
 
-The files serve as the black box, so nothing is kept in memory. Blocking; runs in the thread of the directory's reader.
+The files are the history, so the agent keeps nothing in memory. Blocking; runs in the reader's thread.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ MAX_TRIED_LINES = 256
 """Last lines of a file that are searched for an operation: users can write other short lines."""
 MAX_WORD_CHARACTERS = 200
 SHOWN_SHARE, BLAMED_SHARE = 0.03, 0.1
-"""Shares of the last minute in which the others waited for one rank alone: lower limits to show and to blame it."""
+"""Lower limits to show and to blame a rank: the share of the last minute in which the others waited for it alone."""
 
 
-UNNAMED = "unknown"  # The plugin's name of a communicator to which the program gave none
+UNNAMED = "unknown"  # The plugin's name of a communicator that the program did not name
 
 
 def ends(files: Mapping[tuple[int, int], FollowedFile], ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
@@ -59,7 +59,7 @@ def files_of(labels: Mapping[Member, RankLabel], job_id: str) -> dict[tuple[int,
 def offered(last_lines: Mapping[str, bytes], late_shares: Mapping[str, float], unread: Iterable[str]) -> Offered:
     """Return the ends of files by rank, as a part of a bundle, and each rank's last operation in words.
 
-    ``late_shares``: by rank, the share of the last minute that the others waited for it alone, 0 to 1.
+    ``late_shares``: by rank, the share of the last minute in which the other ranks waited for it alone, 0 to 1.
     ``unread``: directories that do not answer; a file of the bundle names them.
     """
     words = [

@@ -1,4 +1,4 @@
-"""The files of one directory in reading order. No file can keep another from being read."""
+"""The files of one directory in reading order. No file can block another file."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Ring(Generic[M]):
         return self._heap[0][3]
 
     def served(self, seconds: float, number: int, *, stays: bool) -> None:
-        """Add ``seconds`` to the next member's time; it leaves unless it ``stays``. ``number`` counts all pieces."""
+        """Add ``seconds`` to the next member's time; the member leaves unless it ``stays``. ``number``: the piece's."""
         before, _, index, member = self._heap[0]
         self._served[member] = number
         if stays:
@@ -44,9 +44,9 @@ class ReadQueue:
     """Reads files a piece at a time.
 
     Users share a turn's time equally, a user's directories share the user's time, and a directory's files take turns.
-    Unused time goes to the others. A file that fails is read again later from the same position.
+    Unused time is shared in the same way. A file that fails is read again later from the same position.
 
-    ``read_some`` reads the next piece of a file, and returns whether there was one.
+    ``read_some`` reads the next piece of a file, and returns whether there was a piece.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ CATCH_UP_SECONDS = 30.0
 """After a restart, the node's counts are withheld until all files are read up to their old positions, at most this
 long: an unreadable file must not withhold them forever."""
 LOOKS_SHARE = 0.01
-"""Share of time for searches: on a large shared directory or a slow server they become rarer."""
+"""Share of time for searches: on a large shared directory or a slow server, searches become rarer."""
 TURN_SECONDS = 0.15  # One turn reads at most this long; the rest waits for the next turn
 READ_BYTES = 128 * 1024
 PIECE_SECONDS = 0.02
@@ -46,7 +46,7 @@ HOLE = b"\n\n"
 PUBLISH_SECONDS = 1.0
 SAVE_SECONDS = 2.5  # Half the interval at which the agent writes its checkpoint, so that the two delays do not add up
 BATCH_IDLE_SECONDS = 2.0
-"""After this long without a line the last pass counts as over; its writer may have stopped in the middle of it."""
+"""After this long without a line the last pass counts as over; its writer may have stopped during the pass."""
 NOT_SAVED = "not_saved"
 """The skip reason that counts failed encodings of the section."""
 
@@ -111,7 +111,7 @@ class DirectoryReader:
     ) -> TurnResult:
         """Read for at most TURN_SECONDS; ``retire``: writers to end; ``last``: publish and save even if not due.
 
-        ``rings``: known ring sizes of writers. If a turn raises, the next turn returns its results.
+        ``rings``: known ring sizes of writers. If a turn raises, the next turn returns the results of both.
         """
         now = self._clock.monotonic()
         self._writers.learn_ring_sizes(rings or {})
@@ -182,7 +182,7 @@ class DirectoryReader:
         return True
 
     def _take(self, data: bytes, record_file: RecordFile, context: FileContext) -> None:
-        """Add lines to totals. They are read once: after an error, lines not added count as failed."""
+        """Add lines to totals. Lines are read once: after an error, lines that were not added count as failed."""
         counted = sum(self._results.values())
         try:
             ring_lines = self._writers.smallest_ring(record_file)

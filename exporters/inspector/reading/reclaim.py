@@ -25,8 +25,8 @@ from agent.sdk.ranks import is_record_file
 from agent.sdk.system import ProcFS
 from exporters.inspector.reading.record_files import FileKey
 
-RUN_SECONDS = 5.0  # Interval between checks of the files: that of the agent's checkpoint
-RUN_BUDGET_SECONDS = 0.1  # One run starts no further file after this; the others wait for the next run
+RUN_SECONDS = 5.0  # Interval between checks of the files: the interval of the agent's checkpoint
+RUN_BUDGET_SECONDS = 0.1  # After this time a run starts no further file; the other files wait for the next run
 KEPT_BYTES = 4096  # Kept at a file's front: its first record identifies the file and its owner
 PUNCH_STEP_BYTES = 1 << 20  # A hole is made, or made longer, in steps of this size
 MAX_TAIL_BYTES = 1 << 20  # A file with more than this after its last whole line counts as not read to its end
@@ -116,7 +116,7 @@ class Reclaimer:
         self._punched = {file_key: end for file_key, end in self._punched.items() if file_key[:2] in owned}
 
     def _look(self, path: str, position: Position) -> None:
-        """Delete the file if that is allowed, else punch a hole. Leave a file that is not the one that was read."""
+        """Delete the file if that is allowed, else punch a hole. Leave a file that is not the file that was read."""
         directory, name = os.path.split(path)
         with contextlib.ExitStack() as opened:
             parent = os.open(directory, _DIRECTORY_FLAGS | (0 if directory == self._root else os.O_NOFOLLOW))
@@ -126,7 +126,7 @@ class Reclaimer:
             status = os.fstat(descriptor)
             if not _is_same(descriptor, status, position):
                 self.errors["replaced"] += 1
-            elif status.st_nlink != 1:  # another name of it may belong to another user
+            elif status.st_nlink != 1:  # the file's other name may belong to another user
                 self.errors["linked"] += 1
             elif (
                 self._is_old(status.st_mtime_ns)
@@ -155,7 +155,7 @@ class Reclaimer:
     def _may_be_written(self, name: str, position: Position) -> bool:
         """Return True when a process of this node has the pid in the file's name, in any namespace, and holds the file.
 
-        A process with unreadable descriptors counts as holding it; so does one that may be hidden (hidepid).
+        A process with unreadable descriptors or one that may be hidden (hidepid) counts as holding the file.
         """
         match = _PID_IN_NAME.search(name)
         if match is None or self._proc.status(1) is None:
@@ -174,7 +174,7 @@ def _key(position: Position) -> FileKey:
 
 
 def _is_same(descriptor: int, status: os.stat_result, position: Position) -> bool:
-    """Return True when the open file is the one that was read up to the position, with the same front."""
+    """Return True when the open file is the file that was read up to the position, with the same front."""
     front = position.fingerprint
     is_it = stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) == (position.device, position.inode)
     is_it = is_it and status.st_size >= position.offset

@@ -1,6 +1,6 @@
-"""The files of one directory: which ones this node reads, which writers they have, and which raise errors.
+"""The files of one directory: which files this node reads, their writers, and their errors.
 
-On a shared file system many agents see the same files: each reads those that its own node's processes write.
+On a shared file system many agents see the same files: each agent reads the files that its own node's processes write.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class FileState(StrEnum):
 class Ownership(NamedTuple):
     """What identifies this node's files: files that local ranks hold open, and host names of local UTS namespaces.
 
-    ``held``: each open file's path as its process names it, by device and inode. ``everyone``: read the files of every
+    ``held``: by device and inode, each open file's path as its process sees it. ``everyone``: read the files of every
     host (a single pass over recorded data).
     """
 
@@ -48,7 +48,7 @@ class Ownership(NamedTuple):
 
 
 def is_log(name: str) -> bool:
-    """Return True when a file may be Inspector's: `<hostname>-pid<pid>.log`, or renamed with the same ending."""
+    """Return True when a file can be Inspector's: `<hostname>-pid<pid>.log`, or renamed with the same ending."""
     return "-pid" in name and name.endswith(SUFFIXES)
 
 
@@ -59,7 +59,7 @@ def named_hostname(path: str) -> str | None:
 
 
 def written_hostname(head: bytes) -> str | None:
-    """Return the host name in the first record, which may be cut at the end of ``head``; None without one."""
+    """Return the host name in the first record, which can be cut at the end of ``head``; None without one."""
     match = _METADATA_HOSTNAME.search(head)
     return None if match is None else match[1].decode(errors="replace")
 
@@ -85,7 +85,7 @@ MAX_RETRY_SECONDS = 60.0
 _MAX_DOUBLINGS = 6
 FIRST_PIECE_BYTES, LEAST_PIECE_BYTES = 16 * 1024, 4096  # Of a file, per read
 MAX_HELD_TAKEN = 1024
-"""Limit of files that one turn begins to follow because a rank holds them open; others wait for the next turn."""
+"""Limit of files that one turn begins to follow because a rank holds them open; other files wait for the next turn."""
 
 FileKey = tuple[int, int, int]  # Device, inode and generation: one generation of a file
 
@@ -213,7 +213,7 @@ class RecordFiles:
     def _state(self, record_file: RecordFile, ownership: Ownership) -> FileState:
         """Decide whether this node reads a file; open it at most once for that, unless it changed."""
         file = record_file.file
-        if file.identity in self._restored and not file.caught_up:  # this node's before the agent's restart
+        if file.identity in self._restored and not file.caught_up:  # this node read it before the agent's restart
             return FileState.FOLLOWED
         if ownership.everyone or file.identity in ownership.held:
             return FileState.FOLLOWED

@@ -19,7 +19,7 @@ from agent.sdk.metrics import label_fields
 from agent.sdk.ranks import ProcessFacts, ProcessKey, RankSnapshot
 
 GRACE_SECONDS = 60.0  # A process is judged only after this: a first record shows that its settings work
-MAX_LOGGED = 4096  # Remembered logged processes; all are forgotten at once when there are more
+MAX_LOGGED = 4096  # Logged processes that are remembered; if there are more, all are forgotten at once
 
 RECORDING_VARIABLES = frozenset([
     "NCCL_PROFILER_PLUGIN", "NCCL_INSPECTOR_ENABLE", "NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
@@ -52,7 +52,7 @@ REMEDIES = {
 
 
 def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> SilenceCause | None:
-    """Return why the agent will never read the process's records in ``paths``; None if it may, or Inspector is off."""
+    """Return why the agent will never read the process's records in ``paths``; None if it can, or Inspector is off."""
     settings = facts.environment
     if settings is None or not atoi(settings.get("NCCL_INSPECTOR_ENABLE", "0")):
         return None

@@ -21,7 +21,7 @@ from exporters.inspector.totals.shared import Shared
 
 WAIT_SECONDS = 1.0  # An update waits this long for a turn; a slower turn continues in its thread
 ENDS_SECONDS = 5.0  # How long a bundle waits for the ends of files; other parts have 20 s by default
-STALE_SECONDS = 10.0  # After this long without return a reader's series are withheld: they would be out of date
+STALE_SECONDS = 10.0  # If a turn takes longer, its reader's series are withheld: they would be out of date
 
 
 class WatchedDirectory:
@@ -121,7 +121,7 @@ async def last_lines(
 ) -> tuple[dict[str, bytes], list[str]]:
     """Return by rank the ends of these ranks' files, and the directories that do not answer.
 
-    ``ranks``: by device and inode of their files.
+    ``ranks``: by device and inode of the rank's file.
     """
     calls = (asyncio.wait_for(directory.last_lines(ranks), ENDS_SECONDS) for directory in directories)
     answers = await asyncio.gather(*calls, return_exceptions=True)

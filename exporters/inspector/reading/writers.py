@@ -29,9 +29,9 @@ UNKNOWN = Share(-1, "")  # The share of restored writers whose file is unknown
 class Writers:
     """The living writers, at most MAX_WRITERS. At the limit, the user and directory with the most writers lose one.
 
-    ``retired``: last totals of removed writers; ``ended``: of idle communicators of other writers. The next turn
-    returns both. ``shares``: user and directory of the ``saved`` writers' files, by device and inode. Counts evicted
-    and refused writers in ``skipped``.
+    ``retired``: last totals of removed writers; ``ended``: last totals of idle communicators of other writers. The next
+    turn returns both. ``shares``: user and directory of the ``saved`` writers' files, by device and inode. Counts
+    evicted and refused writers in ``skipped``.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Writers:
         return aggregate
 
     def _reserve_writer(self, share: Share) -> bool:
-        """Return True if ``share`` may have one more writer; at the limit, evict a writer of the largest share.
+        """Return True if ``share`` can have one more writer; at the limit, evict a writer of the largest share.
 
         The writer with the oldest last record is evicted. Its totals are published like those of an ended writer.
         """
@@ -157,7 +157,7 @@ class Writers:
             aggregate.last_progress_us = min(aggregate.last_progress_us, now_us)
 
     def _bound_bindings(self) -> None:
-        """Clear remembered kinds of record, starting with the writer that has most, until the limit holds."""
+        """Clear remembered kinds of record, the writer with the most kinds first, until the limit holds."""
         remembered = sum(len(aggregate.bindings) for aggregate in self)
         for aggregate in (
             sorted(self, key=lambda aggregate: -len(aggregate.bindings)) if remembered > MAX_BINDINGS_IN_ALL else ()

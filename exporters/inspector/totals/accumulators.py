@@ -1,7 +1,7 @@
 """The accumulators for records: totals, windows, transfer times. Pure.
 
-An operation's time on a rank includes its wait for the latest rank. Means over minutes consist of these waits. Within a
-few seconds, a rank's shortest operation has almost no wait; the shortest time of all ranks is the fabric's own time.
+An operation's time on a rank includes its wait for the latest rank. Means over minutes mostly show these waits. Within
+a few seconds, a rank's shortest operation has almost no wait; the shortest time of all ranks is the fabric's own time.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ class Window:
     microseconds: int = 0
 
     def roll(self) -> None:
-        """End the window; if it has no data, keep the last one."""
+        """End the window; if it has no data, keep the last window."""
         if self.microseconds:
             self.last = (self.bus_bytes, self.microseconds)
             self.bus_bytes = self.microseconds = 0
 
     def latest(self) -> tuple[int, int] | None:
-        """Return bus bytes and microseconds of the last window with data, or of the first while it lasts; else None."""
+        """Return bus bytes and microseconds of the last window with data, or of the first while it runs; else None."""
         return (self.bus_bytes, self.microseconds) if self.last is None and self.microseconds else self.last
 
 
 QUANTILE = 0.1  # Low enough to leave out waits, high enough that one odd record among ten or more has no effect
-MAX_SAMPLES = 256  # Times kept per window, 2 KiB; with more operations every second, then every fourth
+MAX_SAMPLES = 256  # Times kept per window, 2 KiB; with more operations every second time, then every fourth
 ROLLS = 2  # A transfer window lasts at least this number of the reader's windows (5 s) ...
 MIN_SAMPLES = 3  # ... and until it has this number of operations ...
 MAX_ROLLS = 12  # ... but no longer than this (60 s): with fewer operations it has no value

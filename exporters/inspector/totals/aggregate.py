@@ -1,8 +1,8 @@
 """The totals of one writer's records by communicator, rank in it, collective and size class, in integers. Pure.
 
 Only operations timed by the GPU are added: the four counters of a series must cover the same operations, or a mean of
-two counters would name the wrong rank as late. The others are counted by result. A P2P operation is added like a
-collective one, under its direction.
+two counters would name the wrong rank as late. Other operations are counted by result. A P2P operation is added like a
+collective, under its direction (send or receive).
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ class Saved(msgspec.Struct, array_like=True):
 
 
 class Aggregate:
-    """The totals of one writer's records. ``from_start``: its records were read from the first one on.
+    """The totals of one writer's records. ``from_start``: the agent read them from the beginning.
 
-    ``shared``: limits of all living writers (None: its own); ``group``: the user and directory whose share it uses.
+    ``shared``: limits of all living writers (None: limits for this writer); ``group``: user and directory of its share.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Aggregate:
         perfs: list[records.CollectivePerf],
         results: Counter[records.Result],
     ) -> None:
-        """Add records that share ``key``, and count their results. ``header``: the header of one of them."""
+        """Add records that share ``key``, and count their results. ``header``: the header of one record."""
         binding = self.bindings.get(key)
         if binding is None:
             self.note_member(header)
@@ -131,7 +131,7 @@ class Aggregate:
     def _plausible(
         self, binding: Binding, perfs: list[records.CollectivePerf], results: Counter[records.Result]
     ) -> list[records.CollectivePerf]:
-        """Return the plausible records, and count the others. Add the numbers of all to the sequence, in order."""
+        """Return the plausible records, and count the others. Add all records' numbers to the sequence, in order."""
         plausible = []
         for perf in perfs:
             number, microseconds = perf.coll_sn, perf.coll_exec_time_us

@@ -1,6 +1,6 @@
-"""Decides once per kind of record where its records are added: accumulator, gaps, windows and members. Pure.
+"""Decides once per kind of record to what its records are added: accumulator, gaps, windows and members. Pure.
 
-The limit of places (communicator, rank) and the series budget admit a series. A refused series counts in `other`.
+A series must fit the limit of places (communicator, rank) and the series budget; a refused series counts in `other`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from exporters.inspector.totals.shared import (
 
 MAX_BINDINGS = 4096  # Remembered kinds: distinct (communicator, rank, collective, exact size, timing)
 P2P_SERIES = frozenset({records.P2P_SEND, records.P2P_RECV})
-P2P_FIRST = 1  # The first number of P2P operations; collective ones begin at 0
+P2P_FIRST = 1  # The first number of P2P operations; collectives begin at 0
 
 Admit = Callable[[Hashable, int, int, Group], bool]  # Takes owner, series, ranks and group
 RecordKey = tuple[str, int, int, str, int, str]
@@ -37,7 +37,7 @@ RecordKey = tuple[str, int, int, str, int, str]
 
 @dataclass(slots=True, eq=False)
 class Binding:
-    """Where the records of one RecordKey are added, and each record's values. A default means: in no series."""
+    """To what the records of one RecordKey are added, and each record's values. A default means: to no series."""
 
     result: Result
     sequence: Sequence = field(default_factory=lambda: Sequence(None))
@@ -69,9 +69,9 @@ class Binding:
 
 
 class WriterSeries:
-    """The series of one writer, created with its records. ``from_start``: its sequences begin at their first number.
+    """The series of one writer, created with its records. ``from_start``: sequences begin at their first number.
 
-    ``shared``: limits that all living writers share; ``group``: the user and directory whose share it uses;
+    ``shared``: limits that all living writers share; ``group``: the user and directory whose share the writer uses;
     ``bindings``: the decisions by kind of record.
     """
 
@@ -92,7 +92,7 @@ class WriterSeries:
         self._first: str | None = None
 
     def bind(self, key: RecordKey, header: records.Header) -> Binding:
-        """Decide where the records of ``key`` are added. ``header``: the header of one of them."""
+        """Decide to what the records of ``key`` are added. ``header``: the header of one record."""
         binding = self._make_binding(key, header)
         if binding.result is not Result.GARBAGE:
             if len(self.bindings) >= MAX_BINDINGS:
@@ -113,7 +113,7 @@ class WriterSeries:
             self.reserve(series_of(key, accumulator.arrivals))
 
     def serve_first(self, comm: str | None) -> None:
-        """Admit no series of other communicators until ``comm`` has one: short-lived ones would use up the budget."""
+        """Admit no series of other communicators until ``comm`` has one: short-lived communicators would use up all."""
         if comm is not None:
             self.bindings.clear()  # refused series may be requested again
         self._first = comm
@@ -196,7 +196,7 @@ class WriterSeries:
         binding.transfer = self.transfers.get(key)
 
     def _reserve_accumulator(self, comm: str) -> bool:
-        """Reserve an accumulator's series. After ``serve_first``, fail for others until its communicator has one."""
+        """Reserve an accumulator's series. Fail while another communicator must be served first."""
         if self._first not in (None, comm) or not self.reserve(SERIES_PER_ACCUMULATOR):
             return False
         if self._first is not None:

@@ -1,4 +1,4 @@
-"""The totals that a reader publishes: copies made in its thread, rendered in another, and never changed."""
+"""The totals that a reader publishes: copies that its thread makes and another thread renders. They never change."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ V = TypeVar("V")
 class WriterTotals(msgspec.Struct, frozen=True):
     """One writer's totals; ``caught_up`` is False while they may be less than before the agent's restart.
 
-    ``places``: all (communicator, rank in it) that need a label; each key begins with a place. ``windows``: bus bytes
-    and microseconds by collective. ``lost``: collective operations that the plugin's ring or slot lost. ``transfers``:
-    microseconds of operations without their wait, in communicators whose operations are not matched. ``gauges``: the
-    number of admitted series of windows. ``pairs``: bytes per second of the pairs that get a series. ``algorithms``:
-    NCCL's latest algorithm and protocol.
+    ``places``: all (communicator, rank in it) that need a label; each key begins with such a pair. ``windows``: bus
+    bytes and microseconds by collective. ``lost``: collective operations that the plugin's ring or slot lost.
+    ``transfers``: microseconds of operations without their wait, in communicators whose operations are not matched.
+    ``gauges``: the number of admitted series of windows. ``pairs``: bytes per second of the pairs that get a series.
+    ``algorithms``: NCCL's latest algorithm and protocol.
     """
 
     writer_key: WriterKey
@@ -83,7 +83,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
                 yield label, key, value
 
     def series(self) -> int:
-        """Return how many series of the budget its accumulators, gauges and connections take."""
+        """Return how many series of the budget the writer's accumulators, gauges and connections take."""
         admitted = sum(
             series_of(key, accumulator.arrivals) for key, accumulator in self.totals.items() if key.size != OTHER
         )

@@ -1,8 +1,8 @@
 """Ends the series of communicators that a living writer no longer uses, without lowering any sum. Pure.
 
 A process that runs for days makes and destroys communicators. No line says that one is gone. So a communicator counts
-as gone after IDLE_SECONDS without a record; sooner if a newer one replaced it, or if a limit refuses a communicator in
-use. The inheritance keeps its part of the rank's `other` and missing records.
+as gone after IDLE_SECONDS without a record; sooner if a newer communicator replaced it, or if a limit refuses a
+communicator in use. The inheritance keeps the communicator's part of the rank's `other` and missing records.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from exporters.inspector.totals.shared import MAX_COMMUNICATORS
 IDLE_SECONDS = 21_600.0
 """Six hours: longer than any checkpoint, evaluation or queue between two uses of a communicator should take."""
 SUCCEEDED_SECONDS = 600.0
-"""After this long without a record a communicator ends if a newer one has the same rank, size and name. If a limit
-refuses another communicator at a check, the communicator idle for longest (at least this long) ends too. If the next
-check refuses again, two end, then four."""
+"""After this long without a record a communicator ends if a newer communicator has the same rank, size and name. If a
+limit refuses another communicator at a check, the communicator idle for longest (at least this long) ends too. If the
+limit refuses again at the next check, two communicators end, then four."""
 LOOK_SECONDS = 300.0
 
 
@@ -61,7 +61,7 @@ class IdleWatch:
         return frozenset(over)
 
     def _succeeded(self, aggregate: Aggregate, still: dict[str, float], now: float) -> set[str]:
-        """Return the communicators without a record for SUCCEEDED_SECONDS that a newer one in use replaced."""
+        """Return the communicators without a record for SUCCEEDED_SECONDS that a newer one in use has replaced."""
         newest: dict[tuple[int, int, str], float] = {}
         members = [membership for membership in aggregate.memberships.values() if membership.comm in still]
         for membership in members:
@@ -81,7 +81,7 @@ def _counts(aggregate: Aggregate) -> tuple[Counter[str], Counter[str]]:
     """Return two counts by communicator: a number that changes with each record, and the operations that a limit
     refused.
 
-    Communicators without a place count under `other`.
+    Communicators beyond the limit of places count under `other`.
     """
     records: Counter[str] = Counter()
     refused: Counter[str] = Counter()

@@ -81,11 +81,11 @@ class Inheritance(msgspec.Struct):
         add_since_start(self.since_start, writer, labels)
 
     def prune(self, writers: Iterable[WriterTotals], labels: Mapping[Member, RankLabel]) -> None:
-        """Drop the totals that none of the living ``writers`` continues.
+        """Drop the totals that no living writer of ``writers`` continues.
 
         Series under `other` and tallies stay while their rank has a writer. A communicator's losses stay while one of
-        its ranks has a collective series in it. Counts since the agent's start stay while their job has a rank; those
-        of the proxy stay while a living writer has the same connection.
+        its ranks has a collective series in it. Counts since the agent's start stay while their job has a rank; the
+        proxy's counts stay while a living writer has the same connection.
         """
         ranks: set[tuple[str, str]] = set()
         series: set[SeriesLabels] = set()
@@ -126,7 +126,7 @@ class Inheritance(msgspec.Struct):
 def add_since_start(
     sums: dict[JobCount, tuple[int, ...]], writer: WriterTotals, labels: Mapping[Member, RankLabel]
 ) -> None:
-    """Add a writer's counts since the agent's start to those of its jobs."""
+    """Add a writer's counts since the agent's start to the counts of its jobs."""
     for label, key, counts in writer.labelled(writer.since_start, labels):
         add(sums, job_count(label, key), counts)
 
@@ -154,7 +154,7 @@ class Kind(StrEnum):
 
 
 SeriesId = tuple[Kind, tuple[str, ...]]
-"""A kind and a label set. Arrivals have the totals' labels: a series sums several label sets, each from its birth."""
+"""A kind and a label set. Arrivals have the totals' labels: their series sum label sets, each set from its birth."""
 Labels = Mapping[Member, RankLabel]
 
 

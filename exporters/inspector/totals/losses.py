@@ -1,8 +1,8 @@
 """Why records of one writer are missing, and further counts for its ranks as a whole. Pure.
 
-Only a gap's size is known. The line that begins a batch (`dump_stats`) says how many records a ring dropped. Without
-such lines, a pass with as many lines as the ring holds shows an overflow (``passes``). Both add to the ring's credit:
-its next gaps are attributed to overflow up to the credit; further gaps have no known cause.
+Only a gap's size is known, not its cause. The line that begins a batch (`dump_stats`) says how many records a ring
+dropped. Without such lines, a pass with as many lines as the ring holds shows an overflow (``passes``). Both add to the
+ring's credit: up to it, the ring's next gaps are attributed to overflow; further gaps have no known cause.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REORDER = 1024
 
 
 class Sequence(msgspec.Struct, gc=False, array_like=True):
-    """The `coll_sn` of one (communicator, rank, collective): which are missing although later numbers exist.
+    """The `coll_sn` of one (communicator, rank, collective): which numbers are missing although later numbers exist.
 
     ``first`` is None before the first record, unless the first number is known. ``missing`` never falls: a late record
     lowers what the next gap adds.
@@ -107,9 +107,9 @@ class SavedLosses(msgspec.Struct, array_like=True):
 
 
 class WriterLosses:
-    """The losses of one writer, computed from the ``sequences`` with its gaps.
+    """The losses of one writer, computed from the gaps in ``sequences``.
 
-    ``one_slot``: the plugin keeps one operation per communicator between two passes, so that gaps are normal.
+    ``one_slot``: the plugin keeps one operation per communicator between two passes, so gaps are normal.
     """
 
     def __init__(self, sequences: dict[SequenceKey, Sequence], *, from_start: bool, saved: SavedLosses) -> None:
@@ -198,7 +198,7 @@ class WriterLosses:
         return SavedLosses(self._one_slot, list(self._losses.items()), untimed)
 
     def _gaps(self, ring: RingKey) -> int | None:
-        """Return the gaps of a ring; None before its first record, unless it is read from the start."""
+        """Return the gaps of a ring; None before the first record, unless all records were read from the start."""
         of_ring = [sequence for key, sequence in self._sequences.items() if ring_of(key) == ring]
         return min(MAX_TOTAL, sum(sequence.gaps() for sequence in of_ring)) if of_ring or self._from_start else None
 

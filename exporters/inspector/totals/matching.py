@@ -20,13 +20,13 @@ from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.records import MAX_EXEC_TIME_US, MAX_SEQUENCE_NUMBER, MAX_TOTAL, Rank, SeriesKey, Total
 
 SYNCHRONISING = frozenset({"AllReduce", "AllGather", "ReduceScatter"})
-"""Collectives in which every output needs every input. In others some members finish early."""
+"""Collectives in which every output needs every input. In other collectives some members finish early."""
 TIE_US = 2  # Times are whole microseconds, rounded down; the timers often step by one
 TIE_PARTS = 100  # A lead of at most the shortest time divided by this comes from the end of transfers, not their start
 
 
 class Arrivals(msgspec.Struct, gc=False, array_like=True):
-    """Results of matched operations: the first two are of one rank, the others of its whole communicator.
+    """Results of matched operations: the first two results are of one rank, the others of its communicator.
 
     Rank 0 keeps the communicator's values; they are 0 for other ranks.
     """
@@ -65,10 +65,10 @@ def judge(times: Sequence[Sequence[int]]) -> list[Arrivals]:
 MAX_MEMBERS = 64  # In a matched communicator: no node has more GPUs
 MAX_MEMBERS_IN_ALL = 8192
 MAX_OPEN = 4096
-"""Limit of waiting operations of one kind per member: one file may be read this far ahead of another."""
+"""Limit of waiting operations of one kind per member: one file can be read this far ahead of another."""
 MAX_OPEN_ALONE = 1024  # The limit while some member was never seen: it may be on another node
 MAX_OPEN_IN_ALL = 65_536  # Times that wait after a turn, over all members: about 8 MB
-SLACK = 64  # How far operations of one kind may be written out of order
+SLACK = 64  # How far operations of one kind can be written out of order
 
 SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE_NUMBER)]
 ExecTimeUs = Annotated[int, msgspec.Meta(ge=0, le=MAX_EXEC_TIME_US)]
@@ -133,7 +133,7 @@ class PendingMember:
 
 
 class PendingOperations:
-    """A communicator's members for one kind of operation. ``given_up``: some are elsewhere. ``counted``: see _leave."""
+    """A communicator's members for one kind of operation. ``given_up``: not collected. ``counted``: see _leave."""
 
     def __init__(self, kind: OperationKind) -> None:
         self.kind = kind
@@ -142,7 +142,7 @@ class PendingOperations:
         self.counted = -1
 
     def _everyone(self) -> list[PendingMember]:
-        """Return all members in the order of their ranks; none while any was never seen."""
+        """Return all members in the order of their ranks; an empty list while one was never seen."""
         n_ranks = self.kind.n_ranks
         return [self.members[rank] for rank in range(n_ranks)] if len(self.members) == n_ranks else []
 
@@ -209,8 +209,8 @@ class Matching:
     ) -> PendingMember | None:
         """Return the member for a rank's operations of one kind; None when they cannot be matched.
 
-        ``key.size``: their size class; ``group``: the writer's user and directory; ``uid``: the user of its file. The
-        new member replaces another writer of that user at the same rank: the job restarted.
+        ``key.size``: their size class; ``group``: the writer's user and directory; ``uid``: the user of its file. A new
+        member replaces the same user's earlier member at this rank: the job restarted.
         """
         if not 0 <= key.comm_rank < n_ranks <= MAX_MEMBERS or n_ranks < 2:
             return None
@@ -248,7 +248,7 @@ class Matching:
                 break
 
     def _largest_first(self) -> list[PendingOperations]:
-        """Return the largest first: by waiting operations of the user, the directory, the communicator."""
+        """Return all, by the waiting times of their user, then of the directory, then their own; the largest first."""
         held: Counter[Group] = Counter()
         for pending in self._pending.values():
             for member in pending.members.values():

@@ -18,7 +18,7 @@ MAX_PAIRS = 8
 """Exported pairs per rank of a writer: half are the slowest, half fell furthest below their own best."""
 MAX_PEERS = 64  # Measured at a time per communicator, rank and direction; further peers take turns
 MAX_MEASURED_IN_ALL = 8192  # Pairs of all writers of one reader: about 8 MB
-MAX_SAMPLES = 64  # Operations kept per window; with more operations every second, then every fourth
+MAX_SAMPLES = 64  # Operations kept per window; if there are more, every second operation, then every fourth
 MIN_OPERATIONS = 20  # In a window: with fewer, the fastest tenth would be chance
 WINDOW_ROLLS = 2  # Minimum length of a window in rolls of the gauges' windows: ten seconds
 IDLE_ROLLS = 60  # A pair without an operation for this long (five minutes) loses its series
@@ -26,7 +26,7 @@ TURN_ROLLS = 24  # How long (two minutes) a turn of MAX_PEERS peers lasts
 LEAST_BYTES = 512 * 1024
 """The time of smaller messages is latency: it shows little of a link, and their bandwidth depends on the size."""
 KEEP_FACTOR = 1.25
-"""Only a pair that is worse by this factor replaces a shown one: series must not come and go by chance."""
+"""Only a pair that is worse by this factor replaces a shown pair: series must not come and go by chance."""
 FADE = 0.9995  # A pair's best bandwidth shrinks by this after each window: to half in four hours
 
 
@@ -50,7 +50,7 @@ class PairKey(NamedTuple):
 class Pair:
     """Bandwidths of one pair's operations, in bytes per microsecond.
 
-    ``bandwidth`` is what the fastest tenth reached in the last ended window; None before the first.
+    ``bandwidth``: what the fastest tenth of them reached in the last ended window; None before its end.
     """
 
     __slots__ = ("_idle", "_rolls", "_seen", "_stride", "bandwidth", "best", "sample", "shown")
@@ -183,5 +183,5 @@ def _speed(pair: Pair) -> float:
 
 
 def _fall(pair: Pair) -> float:
-    """Return how far the bandwidth fell below its best, as a factor; a pair already shown counts as a deeper fall."""
+    """Return the factor by which the bandwidth fell below its best; a pair already shown gets a greater factor."""
     return pair.best / (pair.bandwidth or 1.0) * (KEEP_FACTOR if pair.shown else 1.0)

@@ -24,11 +24,11 @@ MAX_COMMUNICATORS = 64  # Per writer; records of further communicators count und
 MAX_PLACES = 256  # Per writer; further places get no membership
 MAX_RANKS_PER_WRITER = 16  # No process drives more GPUs: a writer with more ranks gets no larger budget
 MAX_PLACES_IN_ALL = 4096
-"""Places over all writers of one reader; each place may have an accumulator per collective."""
+"""Places over all writers of one reader; each place can have an accumulator per collective."""
 
 
 def series_of_arrivals(comm_rank: int) -> int:
-    """Return how many series matched operations of one kind give a rank, shown or not (derived_series)."""
+    """Return how many series a rank gets for matched operations of one kind, shown or not (derived_series)."""
     return SERIES_PER_RANKS_ARRIVALS + (SERIES_PER_COMMUNICATORS_ARRIVALS if comm_rank == 0 else 0)
 
 
@@ -40,8 +40,8 @@ def series_of(key: SeriesKey, arrivals: Arrivals | None) -> int:
 class Places:
     """The places (communicator, rank in it) of one writer that get accumulators of their own.
 
-    A broken writer may make up millions of them. ``ranks``: its largest number of ranks in one communicator; each has a
-    series budget. ``group``: the writer's user and directory.
+    A broken writer can make up millions of places. ``ranks``: the writer's largest number of ranks in one communicator;
+    each rank has a series budget. ``group``: the writer's user and directory.
     """
 
     def __init__(self, room: FairBudget, group: Group = ()) -> None:

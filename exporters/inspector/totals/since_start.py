@@ -1,7 +1,7 @@
 """Counts since the agent's start: durations of collectives, their algorithms, and waits of the network proxy. Pure.
 
-They are in no checkpoint, so after a restart all begin at 0. A count is a tuple and never changes: a sum replaces it.
-The plugin traces the proxy with NCCL_INSPECTOR_ENABLE_PROXY=1 (format v4.3 and later). Its times are of a CPU thread.
+The counts are in no checkpoint and begin at 0 after a restart. A count is a tuple and never changes: a sum replaces it.
+The plugin traces the proxy with NCCL_INSPECTOR_ENABLE_PROXY=1 (format v4.3 and later). The times are a CPU thread's.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ BOUND_LABELS = (*(repr(bound / 1_000_000) for bound in BOUNDS_US), "+Inf")  # In
 MAX_CHOICES = 1024  # Series of one node by algorithm and protocol
 MAX_HISTOGRAMS = 256  # On one node; a job with all collectives in all size classes has 126
 MAX_PEERS = 16
-"""Peers per rank, communicator and direction; a ring has one, a tree three. Further peers count as `other`."""
+"""Peers per rank, communicator and direction; a ring has one peer, a tree three. Further peers count as `other`."""
 PHASES = {
     "send": ("gpu_produce", "peer_credit", "wire"),
     "recv": ("wire", "flush", "gpu_consume"),
@@ -31,7 +31,7 @@ _TIMES = {direction: attrgetter(*(f"{phase}_us" for phase in phases)) for direct
 
 
 class Counted(StrEnum):
-    """Kinds of counts: operations by bucket and their microseconds; operations; microseconds by phase."""
+    """Kinds of counts: operations by bucket of duration, and microseconds; operations; microseconds by phase."""
 
     DURATIONS = "durations"
     ALGORITHMS = "algorithms"
@@ -39,15 +39,15 @@ class Counted(StrEnum):
 
 
 WriterCount = tuple[str, int, Counted, tuple[str, ...]]
-"""Key of a writer's count: communicator, rank in it, and labels: collective and size, with algorithm and protocol for
-these; direction and peer of the proxy."""
+"""Key of a writer's count: communicator, rank in it, kind, and labels. The labels are collective and size, then perhaps
+algorithm and protocol; for the proxy they are direction and peer."""
 JobCount = tuple[str, Counted, tuple[str, ...]]
 """Key of a job's count. The proxy's labels begin with the rank and the communicator."""
 K = TypeVar("K", WriterCount, JobCount)
 
 
 def job_count(label: RankLabel, key: WriterCount) -> JobCount:
-    """Return the key of the job's count that a writer's count adds to."""
+    """Return the key of the job's count to which a writer's count is added."""
     comm, _, counted, labels = key
     return label.job_id, counted, (label.rank, comm, *labels) if counted is Counted.PROXY else labels
 
