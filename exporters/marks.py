@@ -27,9 +27,9 @@ MAX_CONNECTIONS = 8
 ANSWER_SECONDS = 2.0
 """How long a user may take to send a line."""
 MAX_ASKS = 120
-"""Requests of one user between two updates; further ones are closed unread, since each costs a log line."""
+"""Requests of one user between two updates; further requests are closed unread, because each costs a log line."""
 MAX_ASKING = 1024
-"""Users between two updates: one person may have 65,536 uids (subuid(5))."""
+"""Users between two updates: one person can have 65,536 uids (subuid(5))."""
 _CREDENTIALS = struct.Struct("3i")
 """Pid, uid and gid of the process that opened the socket (SO_PEERCRED, unix(7))."""
 
@@ -108,7 +108,7 @@ class RecentMarks:
         if len(self._marks) >= MAX_MARKS:
             of_loser = iter(self._marks.of(self._marks.losing_share(share)))
             oldest, _ = self._marks.items()[0]
-            self._marks.pop(next(of_loser, oldest))  # the oldest if each user has one
+            self._marks.pop(next(of_loser, oldest))  # the oldest mark if each user has one
         self._marks.put(mark, when, share)
 
 
@@ -174,7 +174,7 @@ class MarksExporter:
         self._open[writer] = uid
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                if line := await reader.readline():  # b"" from a connection closed for another
+                if line := await reader.readline():  # b"" from a connection that _close_one closed
                     writer.write(msgspec.json.encode(MarkAnswer(self._take(line, uid))) + b"\n")
                     await writer.drain()
         except (TimeoutError, OSError, ValueError):  # the peer is too slow, gone, or sends too long a line
@@ -234,7 +234,7 @@ class MarksExporter:
 
 
 def _uid(writer: asyncio.StreamWriter) -> int:
-    """Return the user who opened the connection, as the kernel identifies it."""
+    """Return the user who opened the connection, as reported by the kernel."""
     connected = writer.get_extra_info("socket")
     _, uid, _ = _CREDENTIALS.unpack(connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return int(uid)

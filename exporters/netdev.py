@@ -1,8 +1,8 @@
 """Network devices with their own hardware: errors, carrier changes and pause frames.
 
 Bridges, tunnels and the veth devices of pods are left out: there are hundreds, they change often, and they have no
-hardware that can fail. Pause frames of the link come by ethtool netlink, those of each priority (PFC) from the
-kernel's DCB; reading needs no privilege. A device that sends or receives them is congested: its traffic waits.
+hardware that can fail. Ethtool netlink gives the link's pause frames, the kernel's DCB the pause frames of each
+priority (PFC). Neither needs a privilege. A device that sends or receives pause frames is congested: its traffic waits.
 """
 
 import errno
@@ -22,7 +22,7 @@ from agent.sdk.system import ethtool, netlink, sysfs
 MAX_DEVICES = 128
 INTERVAL_SECONDS = 15.0
 UNSUPPORTED_SECONDS = 3600.0
-"""Time until the next query of a device without support: an updated driver may support it."""
+"""Time until the next query to a device without support: an updated driver may support the query."""
 FAILED_SECONDS = 60.0  # Time until the next query to a device whose query failed
 REFRESH_SECONDS = 60.0  # The time between two refreshes of the statistics of a driver in CACHING_DRIVERS
 CACHING_DRIVERS = frozenset({"mlx5_core"})
@@ -56,7 +56,7 @@ _GET_DCB, _GET_IEEE = 78, 21
 _DCB_DEVICE, _DCB_IEEE, _DCB_PFC = 1, 13, 2
 _DCB_HEADER = struct.Struct("=BBH")
 _PFC = struct.Struct("=BBBxHxx8Q8Q")
-"""Number of priorities, bits of the enabled ones, two other values; frames sent and received by priority."""
+"""Number of priorities, bits of the enabled priorities, two other values; frames sent and received by priority."""
 
 
 def pause_request(device: str) -> bytes:
@@ -240,7 +240,7 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevSnapshot]):
         return NetdevSnapshot(devices, self._read_pauses({device.name: device.driver for device in devices}))
 
     def _read_pauses(self, drivers: dict[str, str]) -> dict[str, tuple[Count, ...]]:
-        """Return the pause frames by device. If netlink is refused, return none and set the note of the front page."""
+        """Return the pause frames by device. If netlink is refused, return {} and set the front page's note."""
         if self._pauses is None:
             return {}
         try:

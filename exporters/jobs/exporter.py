@@ -26,7 +26,7 @@ ALLOCATION = Family("rankwatch_job_allocation_info", "gauge",
     ("job_id", "user", "account", "partition", "scheduler_cluster", "name", "nodes", "array_job_id", "array_task_id"),
     _RUNNING, "max")
 GPU = Family("rankwatch_job_gpu_info", "gauge",
-    "A GPU of this node, by its number (0.1: a part of it), that the scheduler gave to a running job; always 1.",
+    "A GPU of this node, by its number (0.1: a part of GPU 0), that the scheduler gave to a running job; always 1.",
     ("job_id", "gpu"), "1 per GPU given to a job")
 DIRECTORY_TROUBLE = Family("rankwatch_job_directory_trouble", "gauge",
     "1 for a job if Slurm's prolog could not properly create the directory for its Inspector records. taken: another "
@@ -72,8 +72,8 @@ _Uid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 2)]
 
 class JobsConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``directory``: files of jobs; ``dcgm_mapping``, ``amd_mapping``: files of GPUs. If empty: the default directory;
-    ``dcgm_mapping`` has none. ``write_dcgm_mapping``: a directory in which the exporter writes such files from the rank
-    table; empty: it writes none. ``owner_uids``: trusted users besides root and the agent's own.
+    ``dcgm_mapping`` has no default. ``write_dcgm_mapping``: a directory in which the exporter writes dcgm-exporter's
+    files from the rank table, if set. ``owner_uids``: trusted users besides root and the agent's own.
     """
 
     directory: _Path = ""
@@ -105,7 +105,7 @@ class JobsExporter(ShownExporter[tuple[ScheduledJob, ...]]):
         )
 
     async def update(self) -> None:
-        """Read the directories once; NoData if none of them exists."""
+        """Read the directories once; NoData if no directory exists."""
         now = self._ctx.clock.time()
         self.shown = ()
         if self._mapping is not None:

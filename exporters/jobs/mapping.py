@@ -48,7 +48,7 @@ class GpuMapping:
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=fd)
                     self._written.pop(name, None)
-            if self._own != free:  # before the files: after a crash the next run removes them
+            if self._own != free:  # written before the files: after a crash the next run removes the files
                 _replace(OWN, "".join(f"{name}\n" for name in sorted(free)), fd)
                 self._own = free
             for name in sorted(free):

@@ -14,7 +14,7 @@ MAX_NUMBER = 1 << 40
 KEPT_SECONDS = 3600.0  # How long a job is shown after its end
 MAX_RUNNING = 512
 MAX_ENDED = 128
-"""Shown ended jobs, the last ones. If more jobs end in an hour they are short, and earlier jobs were scraped."""
+"""Shown ended jobs: the last. If more jobs end in an hour, they are short, and the earlier jobs were scraped."""
 
 STATES = frozenset(
     {
@@ -22,7 +22,7 @@ STATES = frozenset(
         *("REQUEUED", "TIMEOUT"),
     }
 )
-"""Slurm's words for the end of a job; REQUEUED: it will run again, for an unknown reason."""
+"""Slurm's states of an ended job; REQUEUED: the job will run again, for an unknown reason."""
 OTHER, UNKNOWN = "OTHER", "UNKNOWN"
 REASONS = frozenset(
     {
@@ -45,8 +45,8 @@ _GPU_RANGE = re.compile(r"([0-9]{1,3})-([0-9]{1,3})", re.ASCII)
 class JobFile(msgspec.Struct, frozen=True):
     """The file of one job, as deploy/slurm writes it. Times are epoch seconds, 0 when unknown.
 
-    ``ended`` None: the job runs. ``state``: the scheduler's word, empty when unknown. ``records``: the problem with the
-    directory for the job's records. The files have further keys.
+    ``ended`` None: the job runs. ``state``: the scheduler's state, empty when unknown. ``records``: the problem with
+    the directory for the job's records. The files have further keys.
     """
 
     job_id: _JobId
@@ -152,7 +152,7 @@ def gpu_numbers(text: str) -> tuple[str, ...]:
 
 
 def is_gpu(name: str) -> bool:
-    """Return True for the number of a GPU, or of a part of one ("0.1")."""
+    """Return True for the number of a GPU, or of a part of a GPU ("0.1")."""
     return _GPU_NAME.fullmatch(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""Reads the directories with files of jobs; only files that root alone may write count. Blocking; for one thread."""
+"""Reads the directories with files of jobs; only files that root alone can write count. Blocking; for one thread."""
 
 import os
 import re
@@ -25,11 +25,11 @@ _Version = tuple[int, int, int, int]
 
 
 class NotTrusted(Exception):  # noqa: N818  # an answer, not an error
-    """A file or a directory is ignored; the text is the reason, of REASONS."""
+    """A file or a directory is ignored; the text is the reason, one of REASONS."""
 
 
 REASONS = ("directory", "owner", "kind", "size", "content", "count")
-"""directory: others may write to it. owner: the file is another user's, or others may write to it. kind: it is no
+"""directory: other users can write to it. owner: the file is another user's, or other users can write to it. kind: no
 regular file. count: it is beyond MAX_FILES or MAX_ENTRIES."""
 
 
@@ -119,7 +119,7 @@ class TrustedDirectory(Generic[T]):
             return NotTrusted("content")
 
     def _is_theirs(self, status: os.stat_result) -> bool:
-        """Return True if one of the owners has it, and only it, root's group and the agent's group may write."""
+        """Return True if an owner has it, and only this user, root's group and the agent's group may write."""
         by_group = status.st_mode & stat.S_IWGRP and status.st_gid not in (0, os.getegid())
         return status.st_uid in self._owners and not by_group and not status.st_mode & stat.S_IWOTH
 

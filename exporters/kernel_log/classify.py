@@ -19,7 +19,7 @@ XID = "xid"  # The value of ``fault`` in a category whose lines come from NVIDIA
 SEVERITIES = ("failed", "fatal")  # Severities of AMD's errors, each with a pattern group of its name
 
 _AMD_CODES = ("ring_timeout", "eviction")
-"""Pattern groups of AMD's categories: a group that matches replaces the category's error code by its name."""
+"""Pattern groups of AMD's categories: a group that matches replaces the category's error code by the group's name."""
 _WORD = re.compile(r"%([a-z0-9]{1,16})%")
 MAX_LOGGED = 10  # Log lines of one poll
 
@@ -53,8 +53,8 @@ class _Document(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 class KernelEvent(NamedTuple):
     """A line's category, and the code, PCI address (as sysfs writes it), pid and part that the line names.
 
-    ``pid`` may be the number of a thread. ``part`` is the name of a server or a file system. ``gpu_error``: the one in
-    the line, None without one. ``user``: the process's user id, -1 if unknown.
+    ``pid`` may be the number of a thread. ``part`` is the name of a server or a file system. ``gpu_error``: the GPU
+    error in the line, else None. ``user``: the process's user id, -1 if unknown.
     """
 
     category: str
@@ -105,7 +105,7 @@ def _quotes() -> tuple[re.Pattern[str], ...]:
 
 
 def classify(text: str) -> KernelEvent | None:
-    """Return the event of a line, by the beginning of the line; None for most lines, and for lines that quote users."""
+    """Return the event of a line, by the beginning of the line; None for most lines, and if a user's text is quoted."""
     lowered = text.lower()
     for compiled in _compiled():
         if compiled.word not in lowered:
@@ -131,7 +131,7 @@ def judged(event: KernelEvent) -> Judged | None:
 
 
 def fails(event: KernelEvent, seconds: float) -> str:
-    """Return the check that the event fails; empty if it fails none. ``seconds``: its time after the boot."""
+    """Return the check that the event fails; empty if it fails none. ``seconds``: the event's time after the boot."""
     category = categories()[event.category]
     if seconds < category.after_boot_seconds:
         return ""

@@ -30,7 +30,7 @@ from exporters.kernel_log.reader import EventGroup, KernelLog, LookResult
 INTERVAL_SECONDS = 1.0
 MAX_KINDS = 512  # Pairs of category and code. Events of further pairs are counted with an empty code.
 MAX_PARTS = 64
-"""Servers that do not respond, or file systems that became read-only, per check. Further ones are only counted."""
+"""Limit per check of servers that do not respond or file systems that became read-only. Others are only counted."""
 
 OOM_KILL = "oom_kill"  # The category of lines that explain the end of a rank's process
 READ_ONLY = "filesystem_read_only"  # The check for read-only file systems: mountinfo shows when they are writable again
@@ -58,7 +58,7 @@ class KernelLogConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
 
 
 class Seen(msgspec.Struct):
-    """How often a kind of event was seen, and the time of the last one (epoch seconds)."""
+    """How often a kind of event was seen, and the time of the last event (epoch seconds)."""
 
     last_seconds: SavedSeconds
     count: SavedCount = 0
@@ -79,7 +79,7 @@ class Past(msgspec.Struct):
 
 
 class KernelLogExporter(ShownExporter[bytes]):
-    """Exports the kernel's events, and fails or clears checks by them. It shows its section of the checkpoint."""
+    """Exports the kernel's events, which fail or clear checks. It shows its section of the checkpoint."""
 
     def __init__(self, config: KernelLogConfig) -> None:
         super().__init__(b"", render)
@@ -206,7 +206,7 @@ class KernelLogExporter(ShownExporter[bytes]):
         return self._named(category.subject, event.pci) if category.subject != "node" and event.pci else NODE
 
     def _named(self, kind: SubjectKind, pci: str) -> Subject:
-        """Return the device at the address. It has its address as name until an exporter has named it."""
+        """Return the device at the address. The address is its name until an exporter names the device."""
         return Subject(kind, self._names.get(kind, {}).get(pci, pci))
 
     def _learn_names(self) -> None:
@@ -227,7 +227,7 @@ class KernelLogExporter(ShownExporter[bytes]):
             return {}
         for view in self._ctx.ranks.snapshot().ranks:
             if view.process.key.pid == event.pid:
-                if event.category == OOM_KILL and not self._is_backlog:  # an older line may be of another process
+                if event.category == OOM_KILL and not self._is_backlog:  # an older line may name another process
                     self._ctx.ranks.observe_oom_kill(view.process.key)
                 return {"job_id": view.label.job_id, "rank": view.label.rank}
         return {}

@@ -1,7 +1,7 @@
 """The last errors of each GPU in the log, the places of a GPU where programs of several users fail, and Xids' lines.
 
 After its number an Xid's line has the unit, severity, NVLink, previous error, place in the GPU, and the process's name.
-A user chooses that name (up to 15 bytes). So a pattern either skips as long a name as possible, or needs a text longer
+A user chooses that name (up to 15 bytes). So a pattern either skips the longest possible name, or needs a text longer
 than a name: no name can pass as the driver's text. A line without a match loses only these details: its Xid still
 counts. Pure."""
 
@@ -15,7 +15,7 @@ from agent.sdk.hardware import DriverReport, Fault, FaultSeen, fault_table, gpu_
 
 MAX_GPUS = 64
 MAX_PLACES = 256
-"""Places of GPUs where a program failed. At this limit, a new place evicts the one with the oldest failure."""
+"""Places of GPUs where a program failed. At this limit, a new place evicts the place with the oldest failure."""
 MAX_USERS = 8  # Users of one place. More users would add no information.
 REPEAT_USERS = 3
 """When the programs of this many users fail at one place of a GPU, the place is the cause.
@@ -54,7 +54,7 @@ class GpuErrors(msgspec.Struct):
             users[user] = seconds
         while len(self.places) >= MAX_PLACES:
             del self.places[next(iter(self.places))]
-        self.places[key] = users  # the last one is the newest
+        self.places[key] = users  # the last place is the newest
         if len(users) < REPEAT_USERS:
             return None
         return msgspec.structs.replace(error, unit=gpu_faults.REPEATED)
@@ -67,7 +67,7 @@ class GpuErrors(msgspec.Struct):
 
 _COMM = r"(?:\\x[0-9a-f]{2}|[^\\]){1,15}"
 _PROCESS = rf"(?:, pid='?(?:\d{{1,10}}|<unknown>)'?)?(?:, name='?{_COMM}'?)?, "
-"""Matches the longest name first: a name may have commas, and ends at the last one that the driver's text follows."""
+"""Matches the longest name first: a name can have commas, and ends at the last comma before the driver's text."""
 _NVLINK5 = re.compile(
     rf"{_PROCESS}(?P<unit>[A-Z][A-Z0-9_/]{{1,38}})\s+(?P<severity>Fatal|Nonfatal)\s+XC\d{{1,2}} i\d{{1,2}} "
     r"(?:Link (?P<link>-?\d{1,3}) \()?"
@@ -91,9 +91,9 @@ _NVLINK5_CODES = frozenset(map(str, range(144, 151)))
 
 
 def read_xid(code: str, rest: str) -> DriverReport | None:
-    """Return the error in a line with the Xid ``code`` and the text ``rest`` after it; None if it is not an error.
+    """Return the error in a line with the Xid ``code`` and the text ``rest`` after it; None if there is no error.
 
-    Only Xid 154 can be no error: when the driver no longer requests an action.
+    Only Xid 154 can report no error: when the driver no longer requests an action.
     """
     if caused := _CAUSED.match(rest):
         return DriverReport(code, cause=caused["cause"])

@@ -20,7 +20,7 @@ _FRAGMENTS = (b"c", b"+")
 _RECORD = re.compile(rb"(\d{1,10}),(\d{1,20}),(\d{1,20}),([^;,\n]{0,16})[^;\n]{0,256};([^\n]{0,8192})")
 DRIVER = "NVRM: "  # Lines of NVIDIA's driver begin with this
 AFTER_A_NAME = ",mems_allowed="
-"""The kernel's text after the name of a cpuset: at the end of the record or, after an interruption, in another one."""
+"""The kernel's text after the name of a cpuset: in the same record or, after an interruption, in another record."""
 REST_SECONDS = 1.0  # The kernel writes the rest of an interrupted line sooner
 MAX_WAITING = 1024  # Lines that wait for the next poll. Beyond this limit the oldest count at once.
 
@@ -29,8 +29,8 @@ class KernelRecord(NamedTuple):
     """A record: its number since the boot, its time (seconds after the boot), its text.
 
     ``writer``: a user, or the kernel. A fragment is the kernel's, too: the rest of a line that another line
-    interrupted, which can begin with a user's text, such as the name of a control group; or a whole line of a driver
-    that marks it so.
+    interrupted, or a whole line that a driver marks as a rest. A rest can begin with a user's text, such as the name of
+    a control group.
     """
 
     sequence: int
@@ -53,9 +53,8 @@ def parse_records(read: bytes) -> list[KernelRecord]:
 
 
 class KernelLines:
-    """Selects the kernel's lines. A line of NVIDIA's driver waits for one poll, in which a rest of it would appear.
-
-    The lines after it wait, too. ``settled``: the last record that no poll needs again, or -1.
+    """Selects the kernel's lines. A line of NVIDIA's driver waits for one poll, in which the rest of the line would
+    appear. The lines after it wait, too. ``settled``: the last record that no poll needs again, or -1.
     """
 
     def __init__(self) -> None:
@@ -65,7 +64,7 @@ class KernelLines:
     def select(
         self, records: Iterable[KernelRecord], last: int, *, wait: bool = True
     ) -> tuple[list[KernelRecord], int]:
-        """Return the lines that waited, the kernel's lines of a poll, in order, and the number of doubtful lines.
+        """Return in order the lines that waited and the kernel's lines of a poll; and the number of doubtful lines.
 
         ``last``: the number of the poll's last record. Without ``wait`` no line waits.
         """

@@ -23,9 +23,9 @@ def still_failed(read_only: Mapping[str, bool], mounted: Mapping[str, bool]) -> 
 
 
 def mounted_devices(mountinfo: str, devices: Mapping[str, Iterable[str]]) -> dict[str, bool]:
-    """Return the mounted ones of the devices, each with True if it is read-only.
+    """Return the devices that are mounted, each with True if it is read-only.
 
-    ``devices``: by name, its words in mountinfo: its number (major:minor), or the last part of a path to it.
+    ``devices``: by device name, its words in mountinfo: the number (major:minor), or the last part of a path to it.
     """
     by_word = {word: name for name, words in devices.items() for word in words if word}
     states: dict[str, bool] = {}
@@ -42,7 +42,7 @@ def mounted_devices(mountinfo: str, devices: Mapping[str, Iterable[str]]) -> dic
 def read_mounted(roots: Roots, names: Iterable[str]) -> dict[str, bool] | None:
     """Return ``mounted_devices`` of the node; None if mountinfo cannot be read. Blocking."""
     devices = {name: _words(roots.sys / "class/block" / name) for name in names}
-    for process in ("1", "self"):  # init has the node's mounts; without ptrace rights only our own are readable
+    for process in ("1", "self"):  # init has the node's mounts; without ptrace rights only the agent's own are readable
         text = _read(roots.proc / process / "mountinfo")
         if text is not None:
             return mounted_devices(text, devices)

@@ -1,6 +1,6 @@
 """Reads the log, each record once, even across restarts of the agent, and groups equal events. For one thread.
 
-It blocks, but never waits for records.
+The reads block, but never wait for records.
 """
 
 import errno
@@ -25,7 +25,7 @@ MAX_RECORDS = 20_000
 MAX_AGE_SECONDS = 600.0
 """At a first start, lines that are older than the newest line by more than this are only counted.
 
-The problem may be repaired since. Only the log's timestamps are compared: other clocks drift apart from printk's.
+The problem may be repaired by now. Only the log's timestamps are compared: other clocks drift apart from printk's.
 """
 MAX_BACKLOG_READS = 50
 """Reads at the first poll: a million records, more than any log has. Later records count as new."""
@@ -66,7 +66,7 @@ class LookResult(NamedTuple):
 
 
 class KernelLog:
-    """The log at ``path``, which may also be a recorded file. ``lost``: records lost since the last poll.
+    """The log at ``path``, which can also be a recorded file. ``lost``: records lost since the last poll.
 
     ``last``: the number of the last record that was read, even by an earlier agent; -1 if there is none. ``kept``: the
     last records that the kernel wrote.

@@ -41,7 +41,7 @@ STATE = Family(
 CONTRADICTED = Family(
     "rankwatch_madengine_contradicted", "gauge",
     "1 if madengine counts a failed task as a success. reason: the task was lost, exited with a code other than 0 "
-    "(exit_code), or a rank of its job died on its node (rank_dead).",
+    "(exit_code), or a rank of the job died on the task's node (rank_dead).",
     (*_TASK, "reason"), "1 per task with a wrong verdict", "max")
 PERFORMANCE = Family(
     "rankwatch_madengine_performance", "gauge",
@@ -142,7 +142,7 @@ class MadengineConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
 
 
 class SavedTasks(SavedTexts):
-    """The checkpoint: the state from all lines read before, by job and node rank."""
+    """The checkpoint: by job and node rank, the state after all lines that were read."""
 
     tasks: dict[_Task, NodeTask] = msgspec.field(default_factory=dict)
 

@@ -15,7 +15,7 @@ MAX_NUMBER = 1e18
 MAX_CSV_BYTES = 8 * 1024 * 1024
 """Limit of a file's size. A longer file would have more than 10,000 results and is not read."""
 MAX_ROWS = 65_536
-MAX_RESULTS = 256  # Limit of (model, metric) pairs in perf.csv; the newest ones count
+MAX_RESULTS = 256  # Limit of (model, metric) pairs in perf.csv; the newest pairs count
 MAX_TABLE_RESULTS = 64  # Limit of (model, metric) pairs per table
 MAX_CELL_CHARACTERS = 65_536
 _NODE = re.compile(r"/node_([0-9]{1,6})/[^/]+", re.ASCII)
@@ -93,7 +93,7 @@ def node_of(path: str) -> int | None:
 
 
 def most_complete(tables: Iterable[NodeTable]) -> list[NodeTable]:
-    """Return each job's table with the most results; of equal tables the first node's."""
+    """Return each job's table with the most results; of equal tables the first node's table."""
     by_size = sorted(tables, key=lambda placed: (placed.table.filled, -placed.node_rank))
     return list({placed.job_id: placed for placed in by_size}.values())
 
@@ -104,7 +104,7 @@ def as_label(text: str) -> str:
 
 
 def _records(raw: bytes, columns: set[str]) -> Iterator[dict[str, str]]:
-    """Yield at most MAX_ROWS rows as stripped cells by column. Raise csv.Error if too long or without a column."""
+    """Yield at most MAX_ROWS rows as stripped cells by column. csv.Error if ``raw`` is too long or lacks a column."""
     if len(raw) > MAX_CSV_BYTES:
         raise csv.Error("too long")
     csv.field_size_limit(MAX_CELL_CHARACTERS)

@@ -51,7 +51,7 @@ class ManifestModel(NamedTuple):
 
 
 class _Part(msgspec.Struct):
-    """The fields read from a model's ``distributed``, from ``context``, ``deployment_config`` and its ``slurm``."""
+    """The fields read in a model's ``distributed``, in ``context``, and in ``deployment_config`` with its ``slurm``."""
 
     launcher: _Value = None
     nnodes: _Value = None

@@ -93,7 +93,7 @@ class NodeTask(msgspec.Struct):
     """One node's task. ``step``: last marker; ``code``: exit status by its last line; ``seconds``: last output (epoch).
 
     ``results``: the first value of each metric, as in madengine. ``failures``: count of failure lines by pattern.
-    ``missing_nodes``: in the master's last barrier timeout.
+    ``missing_nodes``: number in the master's last barrier timeout.
     """
 
     model: _Text = ""
@@ -135,7 +135,7 @@ class NodeTask(msgspec.Struct):
         return not self.failures and bool(self.results or node_rank > 0)
 
     def contradiction(self, node_rank: int, state: TaskState | None, *, has_dead_ranks: bool) -> Contradiction | None:
-        """Return why madengine's success is wrong; None if its verdict is a failure or nothing contradicts it."""
+        """Return why madengine's verdict of success is wrong; None if nothing contradicts it, or for a failure."""
         if not self.succeeds(node_rank):
             return None
         if state == "lost":

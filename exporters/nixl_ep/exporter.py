@@ -146,7 +146,7 @@ def place_in(nodes: str, hostname: str) -> int | None:
 def planned_names(job_id: str, run: JobRun, plan: Plan | None, views: Sequence[RankView]) -> Iterable[tuple[str, str]]:
     """Return (job id, rank) of each rank with a planned end, as the rank table names it.
 
-    If the rank table numbers ranks by start order, those without a known launch are omitted. A line from before a
+    If the rank table numbers ranks by start order, ranks without a known launch are omitted. A line from before a
     rank's start belongs to another process with the same number, in an earlier step of the job.
     """
     leaving = {number: rank for number, rank in run.ranks().items() if is_leaving(number, rank, plan)}
@@ -172,8 +172,8 @@ def numbers_of(launches: Sequence[Launch], of_job: Sequence[RankView]) -> dict[P
     """Return the run's own rank number of each local rank with a known launch.
 
     The environment names only the task's rank. So the rank table numbers ranks by start order, while the run uses
-    another order. Ranks with the same parent match the last launch with this number of ranks that the log reports
-    after their start. ``launches``: launches on this node only, in log order.
+    another order. Ranks with the same parent are the last launch that has their number of ranks and that the log
+    reports after their start. ``launches``: launches on this node only, in log order.
     """
     groups: defaultdict[int, list[RankView]] = defaultdict(list)
     for view in sorted(of_job, key=lambda view: view.process.key[::-1]):  # by start, then pid
@@ -205,7 +205,7 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
         await super().start(ctx)
 
     async def update(self) -> None:
-        """Read new lines. Raise NoData if no path is configured or none exists."""
+        """Read new lines. Raise NoData if no path is configured or no file exists."""
         available = await self.follow(self.ctx.ranks.snapshot())
         self.ctx.exits.set_planned(frozenset(RankLabel(*name) for name in self._planned))
         self.shown = EpSnapshot(self.section, dict(self._plans), self._planned, self.ctx.clock.time())
@@ -248,7 +248,7 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
         paths = {job_id: os.path.join(os.path.dirname(file.path), PLAN) for job_id, file in newest.items()}
         self._files.look({paths[job_id]: file.share.uid for job_id, file in newest.items()})
         plans = {job_id: self._files.contents.get(path) for job_id, path in paths.items()}
-        self._plans |= {job_id: plan for job_id, plan in plans.items() if plan is not None}  # a plan that is gone stays
+        self._plans |= {job_id: plan for job_id, plan in plans.items() if plan is not None}  # a plan outlives its file
 
 
 SPEC = Spec(

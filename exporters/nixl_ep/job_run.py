@@ -1,6 +1,6 @@
 """The state of one job's NIXL-EP run from all its files, those of nodes and the launcher's output. Pure.
 
-A planned end of ``srun`` is not a failure. Then srun logs the terminated tasks and both steps of its end alone.
+A planned end of ``srun`` is not a failure. Then srun logs only the terminated tasks and both steps of srun's end.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class SrunEnd(msgspec.Struct):
             self.others = True
 
     def is_planned(self, *, plan_kills: bool) -> bool:
-        """Return whether srun ended as planned: the plan kills ranks, and srun logged all three kinds and no others."""
+        """Return whether srun ended as planned: the plan kills ranks, and srun logged exactly the three kinds."""
         return plan_kills and not self.others and bool(self.terminated and self.terminating and self.forced)
 
 
@@ -104,8 +104,8 @@ class NodeLog(msgspec.Struct):
 class JobRun(msgspec.Struct):
     """The run of a job in its newest log directory. Times are seconds since the epoch.
 
-    ``completed``: last phase that the launcher reported as completed. ``excused``: it logged that srun's end was
-    planned.
+    ``completed``: last phase that the launcher reported as completed. ``excused``: the launcher logged that srun's end
+    was planned.
     """
 
     directory: _Path = ""
@@ -138,7 +138,7 @@ class JobRun(msgspec.Struct):
             self._take_failure(line, lines.seconds)
 
     def ranks(self) -> dict[int, RankRun]:
-        """Return the state of each rank, from the log with its highest phase."""
+        """Return the state of each rank, from the log with the rank's highest phase."""
         best: dict[int, RankRun] = {}
         for log in self.logs.values():
             for number, rank in log.run.ranks.items():
@@ -152,7 +152,7 @@ class JobRun(msgspec.Struct):
         return sum(1 + log.run.entries() for log in self.logs.values()) >= MAX_ENTRIES
 
     def phase(self) -> int | None:
-        """Return the newest phase that any rank began; None without one."""
+        """Return the newest phase that any rank began; None before the first phase."""
         return max((phase for log in self.logs.values() if (phase := log.run.phase()) is not None), default=None)
 
     def launches(self) -> list[Launch] | None:

@@ -1,7 +1,7 @@
 """Parses the ranks' output of one NIXL-EP run, and keeps their state. Pure.
 
-A job writes the text, so each part is bounded. Many processes write one file at the same time: a line may hold several
-records, and a record may begin anywhere in the line. Lines have no timestamps, so the caller passes the time of each
+A job writes the text, so each part is bounded. Many processes write one file at the same time: a line can hold several
+records, and a record can begin anywhere in the line. Lines have no timestamps, so the caller passes the time of each
 read. A measurement belongs to the newest phase of its rank.
 """
 
@@ -65,7 +65,7 @@ class RankRun(msgspec.Struct):
 
 
 class Launch(msgspec.Struct):
-    """Processes started together on a node. ``ranks``: rank by process number; ``seconds``: when it was read."""
+    """Processes started together on a node. ``ranks``: rank by process number; ``seconds``: time of the read."""
 
     seconds: SavedSeconds
     ranks: dict[_Number, _Number] = {}
@@ -94,7 +94,7 @@ class NodeRun(msgspec.Struct):
         return len(self.ranks) + sum(len(launch.ranks) for launch in self.launches)
 
     def phase(self) -> int | None:
-        """Return the newest phase that a rank of this log began; None without one."""
+        """Return the newest phase that a rank of this log began; None before the first phase."""
         return max((rank.phase for rank in self.ranks.values() if rank.phase is not None), default=None)
 
     def _rank(self, number: int) -> RankRun:
@@ -170,7 +170,7 @@ _KINDS: tuple[tuple[str, re.Pattern[str], _Take], ...] = tuple(
 
 
 def is_leaving(number: int, rank: RankRun, plan: Plan | None) -> bool:
-    """Return whether a rank's end is planned: it logged so, the plan kills it now, or it ended its last phase."""
+    """Return whether a rank's end is planned: the rank logged so, the plan kills it now, or it ended its last phase."""
     if rank.left:
         return True
     if plan is None or rank.phase is None:
