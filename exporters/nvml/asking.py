@@ -1,7 +1,7 @@
 """Calls NVML for one value at a time: a failed call loses only its own value. Runs in the helper process.
 
 The activity of a GPU between two polls is from the driver's GPM counters (Hopper and later): at each poll the driver
-fills a sample and compares it with the previous one, without extra work in between. A value is the mean since then."""
+fills a sample and compares it with the previous sample, without work in between. A value is the mean over this time."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -20,9 +20,9 @@ UNSUPPORTED = frozenset(
         pynvml.NVML_ERROR_NOT_FOUND,
     }
 )
-"""This GPU or this driver does not have the value. That is not an error and is not counted.
+"""These errors mean that the GPU or the driver does not have the value. The exporter does not count them.
 
-NVML_ERROR_NOT_FOUND is one of them: the numbers of MIG devices can have gaps.
+NVML_ERROR_NOT_FOUND is such an error: the numbers of MIG devices can have gaps.
 """
 _GONE = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND})
 _CODES = {
@@ -31,7 +31,7 @@ _CODES = {
     if name.startswith("NVML_ERROR_")
 }
 _UNREADABLE = (ValueError, MemoryError, OverflowError)
-"""The Python binding raises these on bytes that are not text, or on an impossible length."""
+"""The Python binding raises these errors on bytes that are not text, or on an impossible length."""
 
 _MEMBERS = {
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
@@ -66,7 +66,7 @@ class Asker:
         return self.ask_first((function,), *arguments)
 
     def ask_first(self, functions: Sequence[Callable[..., T]], *arguments: Any) -> T | None:
-        """Like ``ask``, with the first of ``functions`` (the preferred one first) that this driver has."""
+        """Like ``ask``, with the first of ``functions`` (in order of preference) that this driver has."""
         for function in functions:
             try:
                 return function(*arguments)
@@ -89,7 +89,7 @@ class Asker:
             raise
 
     def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> list[int | None]:
-        """Return the value of each (field id, scope), None for one without a value. Raise GpuGone when lost."""
+        """Return the value of each (field id, scope), None without a value. Raise GpuGone when the GPU is lost."""
         values = self.ask(pynvml.nvmlDeviceGetFieldValues, handle, wanted)
         return [None] * len(wanted) if values is None else [self._value(value) for value in values]
 
@@ -118,7 +118,7 @@ METRICS: Mapping[str, int] = {
     "tensor_active_percent": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
     "dram_active_percent": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
 }
-"""Maps our names (exporters/nvml/fields.py) to the driver's GPM metrics. The values have the driver's units."""
+"""Maps the names in exporters/nvml/fields.py to the driver's GPM metrics. The values have the driver's units."""
 
 
 class ActivitySampler:
@@ -134,7 +134,7 @@ class ActivitySampler:
         self._spare: Any = None
 
     def look(self, asker: Asker, handle: Any) -> dict[str, float]:
-        """Return the means since the previous poll, by the names of METRICS; the first poll returns none.
+        """Return the means since the previous poll, by the names of METRICS; the first poll returns no mean.
 
         Raise GpuGone when the driver cannot reach the GPU.
         """
@@ -148,7 +148,7 @@ class ActivitySampler:
         return {} if before is None else _between(asker, before, self._before)
 
     def free(self) -> None:
-        """Free the samples in the driver, before NVML is shut down. The next poll counts as a first one."""
+        """Free the samples in the driver, before NVML is shut down. The next poll counts as the first."""
         for sample in (self._before, self._spare):
             if sample is None:
                 continue

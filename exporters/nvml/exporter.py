@@ -18,14 +18,14 @@ from exporters.nvml.reading import LookAnswer, LookRequest
 NAME = "nvml"
 INTERVAL_SECONDS = 10.0
 START_FACTOR = 3.0
-"""The first poll may take this many times ``hang_seconds``: NVML initialises the GPUs, for seconds each.
+"""The first poll may take this many times ``hang_seconds``: NVML needs seconds to initialise each GPU.
 
 An update must end before the series of the previous update go stale.
 """
 ABSENT_SECONDS = 300.0
 """The time between two polls of a node without NVIDIA's driver. The helper ends in between, to free its memory."""
 REOPEN_SECONDS = 60.0
-"""How often the helper initialises NVML again while a GPU is lost: only that shows whether the GPU is back."""
+"""How often the helper initialises NVML again while a GPU is lost: only this shows whether the GPU is back."""
 _ABSENT = frozenset({"library_not_found", "driver_not_loaded"})
 HELPER = HelperSpec(NAME, "exporters.nvml.library:look", LookAnswer, memory_bytes=512 * 1024 * 1024)
 

@@ -22,7 +22,7 @@ READ_ERRORS = Family("rankwatch_gpu_read_errors_total", "counter",
     ("error",), "1 per error that happened", "sum")
 XID_ERRORS = counter("rankwatch_gpu_xid_errors_total",
     "Xid errors that the driver reported for the GPU while the agent ran, by number. After 32 different numbers per "
-    "GPU, further ones count as other.",
+    "GPU, further numbers count as other.",
     "1 per GPU and Xid that happened", "xid")
 RECOVERY_ACTION = gauge("rankwatch_gpu_recovery_action",
     "Always 1: the action that the driver requests for the GPU: gpu_reset, node_reboot, drain_p2p, drain_and_reset, "

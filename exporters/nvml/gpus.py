@@ -25,7 +25,7 @@ _RESET_ENDS = ("gpu_xid", "gpu_xid_warning", "gpu_lost")
 
 
 class Xid(msgspec.Struct, frozen=True):
-    """How often the driver reported an Xid, and the time of the last one (epoch seconds)."""
+    """How often the driver reported an Xid, and the time of the last report (epoch seconds)."""
 
     count: SavedCount
     last_seconds: SavedSeconds

@@ -1,7 +1,7 @@
 """The health of a GPU: checks of one reading (levels), and checks over the last polls (votes, windows). Pure.
 
 A level is a fault that the driver itself reports. A vote is a condition that may be temporary: it fails a check when
-more than FLAGGED_LOOKS of the last LOOKS have it. The module also adds up for how long each reason lowers a GPU's
+more than FLAGGED_LOOKS of the last LOOKS polls see it. The module also adds up for how long each reason lowers a GPU's
 clocks (nvml.h: clocks event reasons).
 """
 
@@ -30,12 +30,12 @@ HARDWARE_SLOWDOWN = 0x8 | 0x40 | 0x80
 """The hardware itself lowers the clocks, by half or more: because of heat, or the power supply's brake signal."""
 MAX_ELAPSED_SECONDS = 60.0  # A longer time between two polls is not counted: the state between them is unknown
 NANOSECONDS_PER_SECOND = 10**9
-BUSY_PERCENT = 10  # Below this utilization a GPU may lower the generation of its PCIe link to save power
+BUSY_PERCENT = 10  # Below this utilization a GPU can lower the generation of its PCIe link to save power
 MAX_REPLAYS_PER_MINUTE = 50.0
 RECOVERY_NONE = 0
 RECOVER_IMEX_DOMAIN = 5  # An action for an NVLink domain of many nodes. A node outside a domain can ignore it.
 LOOKS = 30
-FLAGGED_LOOKS = 15  # A check fails when more than this many of the last LOOKS are flagged
+FLAGGED_LOOKS = 15  # A check fails when more than this many of the last LOOKS polls are flagged
 _COUNTERS = ("energy_millijoules", "ecc_corrected_volatile", "ecc_uncorrected_volatile")
 SIGNS = (*_COUNTERS, "recovery_action")  # Values that a reset changes
 _LEVELS = {
@@ -54,7 +54,7 @@ The value 0 means "not supported". A route timeout or access timeout from which 
 _DOMAIN_FAULTS = {12: _FALSE, 14: _FALSE}
 """No partition, and fabric manager disconnected: faults only in a domain of many nodes (IMEX)."""
 _CONFIGURATION_SHIFT, _CONFIGURATION_MASK, _CONFIGURATION_GOOD = 8, 0xF, 1
-"""Also only in a domain: the configuration is incorrect when its value is neither 0 nor good."""
+"""Only a GPU in a domain has an incorrect configuration: its value is neither 0 nor good."""
 
 
 def active_reasons(reading: GpuReading) -> dict[str, bool]:
@@ -66,15 +66,15 @@ def active_reasons(reading: GpuReading) -> dict[str, bool]:
 
 
 def is_shown(reason: str, seconds: float) -> bool:
-    """Return whether a reason has a series. A setting has one once it was active; all other reasons always have one."""
+    """Return whether a reason has a series. A setting has one once it was active; other reasons always have one."""
     return reason not in SETTINGS or seconds > 0
 
 
 class ReasonSeconds:
     """How long each reason was active on one GPU, in seconds.
 
-    The driver's own count is used if it has one. Otherwise the time between two polls counts when the reason is active
-    at the second poll. The first poll decides between the two methods: a later switch would make the counter jump.
+    If the driver counts, its count is used. Otherwise the time between two polls counts when the reason is active at
+    the second poll. The first poll decides between the two methods: a later switch would make a jump.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class ReasonSeconds:
     def add(self, reading: GpuReading, elapsed_seconds: float) -> dict[str, float]:
         """Add a poll and return the known seconds by reason.
 
-        ``elapsed_seconds``: the time since the previous poll, 0 for the first one.
+        ``elapsed_seconds``: the time since the previous poll, 0 for the first poll.
         """
         now = active_reasons(reading)
         counted = reading.reason_nanoseconds
@@ -163,7 +163,7 @@ def _pcie_degraded(values: Mapping[str, int]) -> bool | None:
 
 
 def _is_in_domain(fabric: Fabric | None) -> bool:
-    """Return True for a GPU in an NVLink domain, which may span nodes. A GPU outside a domain has no cluster UUID."""
+    """Return True for a GPU in an NVLink domain, which can span nodes. A GPU outside a domain has no cluster UUID."""
     return fabric is not None and bool(fabric.cluster)
 
 

@@ -19,7 +19,7 @@ from exporters.nvml.asking import ActivitySampler, Asker, GpuGone, error_name
 from exporters.nvml.queries import Links
 from exporters.nvml.reading import MAX_EVENTS, MAX_GPUS, GpuReading, LookAnswer, LookRequest, XidEvent
 
-DRAIN_SECONDS = 1.0  # A poll reads events for at most this time. The driver keeps the others for the next poll.
+DRAIN_SECONDS = 1.0  # A poll reads events for at most this time. The driver keeps further events for the next poll.
 
 
 def look(request: LookRequest, body: bytes) -> LookAnswer:
@@ -103,7 +103,7 @@ class NvmlLibrary:
         self._events = None
 
     def _drain(self, asker: Asker) -> list[XidEvent]:
-        """Return the events that the driver has collected. Equal events become one with a count. Never waits."""
+        """Return the events that the driver has collected. Equal events become one event with a count. Never waits."""
         counts = Counter(self._gathered(asker))
         return [XidEvent(uuid, xid, count) for (uuid, xid), count in counts.items()]
 
@@ -153,7 +153,7 @@ class GpuDevice:
             self._is_forbidden = error.value == pynvml.NVML_ERROR_NO_PERMISSION
 
     def register(self, events: Any, asker: Asker) -> None:
-        """Make the driver collect the Xids of this GPU, if it supports that."""
+        """Make the driver collect the Xids of this GPU, if the GPU supports that."""
         if events is None or self._handle is None:
             return
         try:

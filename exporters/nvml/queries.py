@@ -1,7 +1,7 @@
 """Reads one GPU: maps each value to the NVML calls that return it. Runs in the helper process.
 
 GPU generations count errors of NVLinks in different counters. For each link and kind of error, several counters are
-tried in order. The first one that answers is read from then on.
+tried in order. From then on, the first counter that answers is read.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -90,7 +90,7 @@ _CALLS: tuple[tuple[tuple[str, ...], tuple[Callable[[Any], tuple[int, ...]], ...
     (("memory_total_bytes", "memory_used_bytes"), (_memory, _memory_before_510)),
     (("row_remap_pending", "row_remap_failed"), (_remapping,)),
 )
-"""Calls that return several numbers: the names of the numbers, and the functions, the preferred one first."""
+"""Calls that return several numbers: the names of the numbers, and the functions, the preferred function first."""
 
 
 def values(asker: Asker, handle: Any) -> dict[str, int]:

@@ -49,10 +49,10 @@ class Fabric(msgspec.Struct, frozen=True):
 class GpuReading(msgspec.Struct, frozen=True):
     """One GPU. ``lost``: the driver can no longer reach it; then only its identity is set.
 
-    ``values``: the driver's numbers by the names of exporters/nvml/fields.py, in the driver's units; an unknown one is
-    absent. ``reasons``: the bits of the active clock event reasons. ``reason_nanoseconds``: by reason, the time since
-    the driver was loaded, if the driver counts it. ``activity``: means since the previous poll, with the same names
-    and units. ``pids``: processes that compute on the GPU or on one of its MIG instances.
+    ``values``: the driver's numbers by the names of exporters/nvml/fields.py, in the driver's units; an unknown number
+    is absent. ``reasons``: the bits of the active clock event reasons. ``reason_nanoseconds``: by reason, the time
+    since the driver was loaded, if the driver counts it. ``activity``: means since the previous poll, with the same
+    names and units. ``pids``: processes that compute on the GPU or on one of its MIG instances.
     """
 
     index: int

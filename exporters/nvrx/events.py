@@ -1,7 +1,7 @@
 """Of one job: the counts of the events that its launchers and monitors log, the GPUs' scores, and the time of the last
 recovery. Pure.
 
-A job writes the text, so each part is bounded. Event times are UTC. A line's first time is local, and ignored.
+A job writes the text, so each part is bounded. Event times are UTC. The first time in a line is local and is ignored.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ _LINES: tuple[tuple[str, str, str], ...] = (
 _NOTICES = tuple((name, word, re.compile(pattern, re.ASCII)) for name, word, pattern in _LINES)
 MAX_BY_RANK = 1024  # Limit of (rank, kind) pairs per job, for time-outs and for interruptions separately
 MAX_RECOVERY_SECONDS = 86_400.0
-SLOW_START_SECONDS = 10.0  # A node may complete the start of its workers this long after another node's next failure
+SLOW_START_SECONDS = 10.0  # A node can complete the start of its workers this long after another node's next failure
 SCORED_AT_A_TIME = 6  # A report lists the three best and the three worst ranks
 
 Admit = Callable[[], bool]
@@ -115,7 +115,7 @@ class Recovery(msgspec.Struct):
 
 class JobEvents(msgspec.Struct):
     """Counts of one job since the exporter first read its lines. ``recovery``: None without a failure. ``heading``: the
-    kind of the report that is being read; ``scored``: its lines so far."""
+    kind of the report that is being read; ``scored``: number of its lines so far."""
 
     events: dict[_Text, SavedCount] = {}
     timeouts: _ByRank = {}
@@ -126,7 +126,7 @@ class JobEvents(msgspec.Struct):
     scored: int = 0
 
     def take(self, line: str, ranks: LocalRanks, admit: Admit) -> None:
-        """Count one line; most lines count nothing. Lines must come in the order of their file.
+        """Count the event in a line; most lines have none. Lines must come in the order of their file.
 
         ``admit`` reserves one more series of a rank. A rank without a series counts under UNKNOWN_RANK.
         """
@@ -222,7 +222,7 @@ _READERS: tuple[tuple[str, re.Pattern[str], Callable[[JobEvents, re.Match[str]],
 
 
 def _interrupted(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each interrupted rank with the kind. NVRx shortens long lists to ``3...12``, without the others."""
+    """Yield each interrupted rank with the kind. NVRx shortens long lists to first and last (``3...12``)."""
     for name, ranks in _INTERRUPTION.findall(text):
         kind = name.lower() if name.lower() in INTERRUPTIONS else OTHER
         for first, last in _RANKS.findall(ranks):

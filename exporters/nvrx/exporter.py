@@ -20,7 +20,7 @@ from exporters.nvrx.reading import Cycle, CycleRequest, OwnedCycle
 
 INTERVAL_SECONDS = 1.0
 CYCLES_SECONDS = 5.0  # Interval between reads of cycle files and launchers
-STALE_SECONDS = 60.0  # A cycle ends if its file could not be read for this long
+STALE_SECONDS = 60.0  # A cycle is no longer shown if its file could not be read for this long
 HELPER_SECONDS = 5.0
 """Timeout of a helper call. The helper does not wait for slow file systems and answers earlier than this."""
 MAX_JOBS = 64  # Limit of followed jobs per node
@@ -113,7 +113,7 @@ def render(snapshot: NvrxSnapshot) -> Iterable[Metric]:
 class NvrxConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``paths``: output of launchers and monitors; ``cycle_directories``: more directories with cycle files.
 
-    A rank's environment (NVRX_CURRENT_CYCLE_INFO) names its job's cycle file, which needs no configuration.
+    A rank's environment (NVRX_CURRENT_CYCLE_INFO) names its job's cycle file. This file needs no configuration.
     """
 
     paths: PathPatterns = msgspec.field(default_factory=list)
@@ -198,7 +198,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         return {job_id: launcher for job_id, launcher in jobs.items() if launcher is not None}
 
     async def _look_at_cycles(self, ranks: RankSnapshot, named: Mapping[str, CycleRequest]) -> None:
-        """Read the cycle files that ranks or the configuration name. A file without an answer leaves its last cycle."""
+        """Read the cycle files that ranks or the configuration name. A file without an answer keeps its last cycle."""
         here, now = jobs_in_turns(ranks, MAX_JOBS), self.ctx.clock.monotonic()
         if not self.ctx.once:
             self._cycles = {job_id: cycle for job_id, cycle in self._cycles.items() if job_id in here}

@@ -1,6 +1,6 @@
 """Finds the launcher above a rank and reads its command line options. Blocks: call it in the exporter's own thread.
 
-A command line may hold secrets, so the exporter keeps only numbers and words of closed sets.
+A command line can hold secrets, so the exporter keeps only numbers and words of closed sets.
 """
 
 from __future__ import annotations

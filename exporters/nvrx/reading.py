@@ -83,7 +83,7 @@ class CycleRequest(msgspec.Struct, frozen=True):
     """``path``: link to the current cycle, as process ``pid`` of ``proc_root`` sees it; ``pid`` 0: a directory.
 
     ``uid``: user of the process. A linked file of another user is not read. A directory has a negative number of its
-    own instead, and so a thread of its own.
+    own instead, so it has its own thread.
     """
 
     path: str
