@@ -28,7 +28,7 @@ class OomKills(NamedTuple):
 class OomCount(msgspec.Struct, frozen=True):
     """The counts of a process's groups from before any recent kill.
 
-    ``counters``: the files that count OOM kills, its own group's first, with their counts (None: unreadable).
+    ``counters``: the files that count OOM kills, the process's own group first, with their counts (None: unreadable).
     ``oomd``: the directories of those groups that only root may write to, with systemd-oomd's counts.
     """
 
@@ -51,7 +51,7 @@ class OomLedger:
         self._assigned: dict[str, int] = {}
 
     def assign(self, before: OomCount | None, now: OomNow | None) -> bool:
-        """Return True when the OOM killer ended the process with the counts ``before``; the kill is then assigned."""
+        """Return True when the OOM killer ended the process (``before``: its earlier counts); then assign the kill."""
         if before is None or now is None:
             return False
         if now.by_oomd:
@@ -80,12 +80,12 @@ class OomLedger:
 
 _OOM_KILL = re.compile(r"^(oom_kill|oom_group_kill) (\d{1,18})$", re.MULTILINE)
 _OOMD_ATTRIBUTES = ("user.oomd_ooms", "user.oomd_kill")
-"""systemd-oomd raises the first before it kills a group; the second counts the processes that it has killed."""
+"""systemd-oomd raises the first attribute before it kills a group; the second counts the processes that it killed."""
 _COUNT = re.compile(rb"\d{1,18}")
 
 
 def memory_files(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
-    """Return the files that count OOM kills for these cgroup paths, the process's own first; may be empty.
+    """Return the files that count OOM kills for these cgroup paths, the process's own group first; can be empty.
 
     Version 2: memory.events of the group and of the groups above, which count kills below them and outlive the group.
     Version 1: memory.oom_control, which counts only the group's own kills. Both have an `oom_kill` line, version 1
@@ -98,7 +98,7 @@ def memory_files(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
 
 
 def unified_groups(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
-    """Return the directories of the process's group and of those above in the unified hierarchy, nearest first.
+    """Return the directories of the process's group and of the groups above it in the unified hierarchy, nearest first.
 
     "/" is the group of a container that has its own control group namespace; the true root has no counters.
     """
@@ -138,7 +138,7 @@ def oom_now(before: OomCount) -> OomNow:
 def _attribute(directory: str, name: str) -> int:
     try:
         value = os.getxattr(directory, name, follow_symlinks=False)
-    except OSError:  # usually it was never set
+    except OSError:  # usually the attribute was never set
         return 0
     return int(value) if _COUNT.fullmatch(value) else 0
 

@@ -1,10 +1,10 @@
 """Waits for the exit of rank processes by pidfd on the event loop, and reads their exit statuses.
 
-Many processes may exit at once. The rank table learns of each exit immediately. A thread reads the exit statuses
+Many processes can exit at once. The rank table learns of each exit immediately. A thread reads the exit statuses
 together, and the table judges their jobs together: at once after a quiet time, else every JUDGE_PAUSE_SECONDS. The exit
 status of a process that is not the agent's child is readable in two ways, and both are tried: PIDFD_GET_INFO with
-PIDFD_INFO_EXIT (Linux 6.15, include/uapi/linux/pidfd.h) after the parent has reaped it; before that, while it is a
-zombie, field 52 of /proc/PID/stat, with ptrace rights.
+PIDFD_INFO_EXIT (Linux 6.15, include/uapi/linux/pidfd.h) after the parent has reaped it; before that, while the process
+is a zombie, field 52 of /proc/PID/stat, with ptrace rights.
 """
 
 import asyncio
@@ -50,7 +50,7 @@ def _is_there(proc: ProcFS, key: ProcessKey) -> bool:
 
 
 def from_pidfd(pidfd: int) -> ExitStatus | None:
-    """Return the status in the kernel's record; None while not reaped, or on a kernel without this record."""
+    """Return the status in the kernel's record; None before the reaping, or on a kernel without this record."""
     info = bytearray(_INFO_BYTES)
     struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
     try:
@@ -65,7 +65,7 @@ def from_pidfd(pidfd: int) -> ExitStatus | None:
 
 
 def from_zombie(proc: ProcFS, key: ProcessKey, may_ptrace: bool) -> ExitStatus | None:
-    """Return the exit status of a zombie; None when it is gone, or the agent may not read it.
+    """Return the exit status of a zombie; None when it is gone, or the agent has no right to read it.
 
     ``may_ptrace`` must be False if the process's environment was unreadable: the kernel then shows 0 for every status.
     """
@@ -177,7 +177,7 @@ class ExitWatch:
             self._learning = loop.create_task(self._learn(loop), name="exit-statuses")
 
     async def stop(self) -> None:
-        """Stop waiting. Try once more for each missing exit status; those that stay missing are unknown."""
+        """Stop waiting. Try once more for each missing exit status; statuses that stay missing are unknown."""
         for pidfd in self._pidfds.values():
             asyncio.get_running_loop().remove_reader(pidfd)
         if self._learning is not None:
@@ -230,7 +230,7 @@ class ExitWatch:
                     await asyncio.wait_for(self._news.wait(), next_at - now)
 
     def _apply(self, exited: _Exit, answer: _Answer, now: float) -> None:
-        """Settle the exit, or plan the next try while there is one: without a pidfd further tries are pointless."""
+        """Settle the exit, or plan the next try if tries are left: without a pidfd further tries are pointless."""
         if answer.error is not None:
             fields = self._log_fields(exited.key)
             self._log.error("exit status of process {pid} could not be read", **fields, error=answer.error)

@@ -1,8 +1,8 @@
 """Finds processes on a rank's GPU that do not belong to the rank's job. Pure.
 
-A process belongs to a job if it is in the same scheduler's job, pod or container, descends from one of its ranks, or
-is in a rank's session. Any other process on the GPU takes time, memory and power from the rank: a notebook, another
-job, or a leftover of an earlier run.
+A process belongs to a job if it descends from a rank of the job, or is in the scheduler job, pod, container or session
+of such a rank. Any other process on the GPU takes time, memory and power from the rank: a notebook, another job, or a
+leftover of an earlier run.
 """
 
 from collections import Counter
@@ -18,7 +18,7 @@ from agent.sdk.system import ProcFS, Stat
 from exporters.process.ownership import OwnerSearch, ancestors
 
 MPS_SERVER = "nvidia-cuda-mps"
-"""The kernel's name for nvidia-cuda-mps-server. The clients that it computes for are listed as well."""
+"""The kernel's name for nvidia-cuda-mps-server. The driver also lists the clients for which this server computes."""
 ROOT_UID = 0
 MAX_USERS = 8  # Named per GPU; the processes of further users are one series
 
@@ -92,15 +92,15 @@ def _is_of_one_job(process: GpuUser, rank: GpuUser) -> bool:
 
 
 def _bounded(counts: Counter[int | None]) -> Iterable[tuple[int | None, int]]:
-    """Return the users with the most processes by uid, then all others together."""
+    """Return the users with the most processes by uid, then all other users together."""
     named = [(uid, count) for uid, count in counts.most_common() if uid is not None][:MAX_USERS]
     rest = counts.total() - sum(count for _, count in named)
     return [*named, (None, rest)] if rest else named
 
 
 INTERVAL_SECONDS = 10.0  # Shortest time between two queries for the processes of GPUs
-MAX_PROCESSES = 512  # Remembered processes; further ones are not shown
-MAX_NEW = 64  # New processes examined in one turn; the others follow in the next turns
+MAX_PROCESSES = 512  # Remembered processes; further processes are not shown
+MAX_NEW = 64  # New processes examined in one turn; other processes follow in the next turns
 
 Shown = tuple[tuple[str, str, str, int], ...]  # GPU, its UUID, user, processes
 
@@ -155,7 +155,7 @@ class GpuUsers:
         self.shown: Shown = ()
 
     async def update(self) -> None:
-        """Look again if INTERVAL_SECONDS have passed."""
+        """Query the GPUs' users again if INTERVAL_SECONDS have passed."""
         now = self._ctx.clock.monotonic()
         if now - self._looked_at < INTERVAL_SECONDS:
             return

@@ -11,9 +11,9 @@ from agent.sdk.system import OpenFile, ProcFS, Stat
 from exporters.process.cgroups import OomCount, OomKills
 
 THREADS_SECONDS = 5.0
-"""Interval for reading the threads and the usage of ranks, and for searching record files of a rank that holds none."""
+"""Interval for reading the threads and the usage of ranks, and for searching record files of ranks that hold none."""
 NEW_RANK_SECONDS = 60.0  # For this long after a rank's discovery each scan searches its first record file
-MAX_NEW_PER_USER = 64  # New ranks of one user in each scan's search; further ones wait THREADS_SECONDS
+MAX_NEW_PER_USER = 64  # New ranks of one user in each scan's search; further ranks wait THREADS_SECONDS
 LOGS_SECONDS = 30.0  # Between two searches for further record files of a rank that holds one
 
 # Threads that a collective needs to make progress: NCCL's, CUDA's ("cuda-EvtHandlr", "cuda00001400006").
@@ -35,7 +35,7 @@ class KnownRank(msgspec.Struct):
 
     ``oom_kills``: the OOM kills that its groups (``oom_files``) counted at the last scan, ``oom_kills_before``: at the
     scan before; neither changes once the process is dying. ``oomd``: see ``OomCount``. ``blocked``: for each vital
-    thread in state D, its number of context switches, and since when that is unchanged.
+    thread in state D, its number of context switches, and since when this number is unchanged.
     """
 
     namespace_pid: int
@@ -98,7 +98,7 @@ def _note_threads(proc: ProcFS, key: ProcessKey, rank: KnownRank, threads: Seque
 
 
 def _look_at_logs(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float, searched: Counter[int | None]) -> None:
-    """Note the record files that the process holds open. If it runs without any, its communicators are gone."""
+    """Note the record files that the process holds open. If it runs and holds none, its communicators are gone."""
     for fd, file in list(rank.logs.items()):
         if proc.holds(key.pid, file) is False:
             stat = proc.stat(key.pid)

@@ -1,6 +1,6 @@
 """Finds the owner of a process from facts that its user cannot forge: root's control groups, and ancestors. Blocking.
 
-A user may make control groups of any name below `user@N.service`. So a path counts only if it has a known form from the
+A user can make control groups of any name below `user@N.service`. So a path counts only if it has a known form from the
 top of its hierarchy, and if uid 0 owns its directory. Sources of the forms: Slurm's cgroup/v1 and cgroup/v2 plugins,
 OpenPBS' cgroups hook, LSF, kubelet with both of its drivers, Docker, Podman, containerd, CRI-O.
 """
@@ -152,7 +152,7 @@ class OwnerSearch:
         """Return the job of the slurmstepd that the process descends from; empty without one.
 
         Any user can set a process title. So the slurmstepd and all its ancestors must belong to root, outside of login
-        sessions, and outside of containers, where the first process may be root with any title.
+        sessions, and outside of containers, where the first process can be root with any title.
         """
         job_id = ""
         parents = list(ancestors(self._proc, stat))

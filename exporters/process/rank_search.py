@@ -1,4 +1,4 @@
-"""Finds the processes that are ranks (decision 0002); for known processes it reads only a stat line. Blocking."""
+"""Finds the processes that are ranks (decision 0002); of known processes it reads only a stat line. Blocking."""
 
 import re
 import time
@@ -13,7 +13,7 @@ from agent.sdk.ranks import ProcessKey, WriterKey, is_record_file
 from agent.sdk.system import ProcFS, Stat
 
 LOOK_AGAIN_SECONDS = 30.0
-"""A process that was no rank is examined again when its number of threads changed, and this often anyway."""
+"""A process that was no rank is examined again when its number of threads changed, and at this interval."""
 NAMED_SECONDS = 2.0  # And again this long after its number of threads changed: threads get names after their start
 YOUNG_SECONDS = 600.0
 OLD_SECONDS = 10.0
@@ -45,11 +45,11 @@ _LIBRARY = re.compile(rb"/lib(nccl|rccl)[^/\n]*\.so")
 _GPU_DEVICE = re.compile(r"^/dev/(nvidia\d+|kfd|dri/renderD\d+)$")
 
 FilesByPid = dict[int, dict[tuple[int, int], int | None]]
-"""Files (device, inode) and their uids by the pid in their records, which is of the writer's pid namespace."""
+"""By the pid in the records (in the writer's pid namespace): files (device, inode), each with its uid."""
 
 
 class ClaimedRank(NamedTuple):
-    """The rank that an environment names, and the values that tell its job from others."""
+    """The rank that an environment names, and the values that tell its job from other jobs."""
 
     rank: str
     local_rank: str
@@ -70,7 +70,7 @@ class _Seen(msgspec.Struct):
     """The last examination of a process: its number of threads, its evidence, and the time of the next examination.
 
     ``inherited``: its GPU and library may be an ancestor's; this stays True when the ancestor ends.
-    ``claims_for_others``: its environment names a rank above or below it, even one that has ended. ``launched``: the
+    ``claims_for_others``: its environment names a rank above or below it, even a rank that has ended. ``launched``: the
     programs of ranks without NCCL that it has launched. ``is_ready``: it counts as a rank without NCCL. ``claim``: the
     rank in the environment of ``program``; None for a wrapper such as a shell. ``is_unread``: the environment is still
     to be read, but not while the main thread is blocked: the read could hang.
@@ -106,9 +106,9 @@ class RankSearch:
     def stats(
         self, pids: list[int], known: set[int], now: float, *, everyone: bool
     ) -> tuple[dict[int, Stat], set[int]]:
-        """Read the stat lines of ranks, of young processes, and at times of others (except kernel threads).
+        """Read the stat lines of ranks, of young processes, and at times of other processes (except kernel threads).
 
-        Return them by pid, and the pids with a malformed or currently unreadable line: such a process has not ended.
+        Return the lines by pid, and the pids with a malformed or now unreadable line: such a process has not ended.
         """
         stats, unread = {}, set()
         for pid in pids:
@@ -131,7 +131,7 @@ class RankSearch:
         return stats, unread
 
     def _stat(self, pid: int) -> tuple[Stat | None]:
-        """Return a process's stat line, None when it has ended; in a tuple, since None alone means unreadable."""
+        """Return a process's stat line, None when it has ended; in a tuple, because None alone means unreadable."""
         return (self._proc.stat(pid),)
 
     def forget(self, present: set[int]) -> None:
@@ -144,9 +144,9 @@ class RankSearch:
         return sum(not seen.kernel for seen in self._seen.values())
 
     def descendants(self, ranks: Collection[ProcessKey]) -> dict[ProcessKey, list[ProcessKey]]:
-        """Return the processes below each rank, except those below another of ``ranks``; ranks without any are missing.
+        """Return the processes below each rank, except below another of ``ranks``; ranks without processes are missing.
 
-        A process's parent is read at its first scan: a process that init adopted before that is lost.
+        A process's parent is read at its first scan: a process that init adopted before this scan is lost.
         """
         above: dict[ProcessKey, ProcessKey | None] = {key: key for key in ranks}
         by_rank: dict[ProcessKey, list[ProcessKey]] = {}
@@ -182,7 +182,7 @@ class RankSearch:
             files.setdefault(writer_key.pid, {})[writer_key.device, writer_key.inode] = uid
         for stat, seen in candidates:
             self._failures.attempt("a process", partial(self._inspect, stat, seen, now, files), pid=stat.pid)
-        # Only when all were examined: a child may come before its parent.
+        # Only when all were examined: a child can come before its parent.
         reasons = [(stat.key, self._evidence(seen, ranks)) for stat, seen in candidates]
         return [(key, reason) for key, reason in reasons if reason]
 
@@ -204,10 +204,10 @@ class RankSearch:
             seen.claims_for_others = False
 
     def without_nccl(self, ranks: Collection[ProcessKey], now: float) -> tuple[list[ProcessKey], list[ProcessKey]]:
-        """Return the processes without NCCL whose environment names a rank, and the ready ones among them.
+        """Return the processes without NCCL whose environment names a rank, and the ready processes among them.
 
         Children that inherit their parent's environment and launchers of such processes do not count. A process is
-        ready if none of its job has NCCL, and it was seen for SETTLED_SECONDS or restarted.
+        ready if no process of its job has NCCL, and it was seen for SETTLED_SECONDS or restarted.
         """
         self._read_claims()
         proven = {key.pid for key in ranks} | {s.key.pid for s in self._seen.values() if s.evidence or s.uses_gpu}
@@ -234,7 +234,7 @@ class RankSearch:
         return next((ancestor for ancestor in above if ancestor and ancestor.program not in WRAPPERS), None)
 
     def _read_claims(self) -> None:
-        """Read environments for at most CLAIMS_SECONDS of CPU time. The next scans read the others."""
+        """Read environments for at most CLAIMS_SECONDS of CPU time. The next scans read the other environments."""
         deadline = time.thread_time() + CLAIMS_SECONDS
         for pid, seen in self._seen.items():
             if seen.is_unread and not seen.is_blocked and time.thread_time() < deadline:
@@ -248,7 +248,7 @@ class RankSearch:
         return seen.claims_for_others
 
     def _ancestors(self, pid: int) -> Iterator[int]:
-        """Yield the pids above a process, up to one whose pid a younger process has taken."""
+        """Yield the pids above a process, up to a pid that a younger process has taken."""
         seen = self._seen.get(pid)
         for _ in range(MAX_ANCESTORS):
             parent = None if seen is None else self._seen.get(seen.parent_pid)

@@ -18,7 +18,7 @@ from exporters.process.ownership import OwnerSearch
 from exporters.process.rank_search import RankSearch
 from exporters.process.usage.reader import SeenRank, UsageReader, Usages
 
-MAX_NEW = 256  # New rank processes of one scan, users in turn; the others follow in the next scan
+MAX_NEW = 256  # New rank processes of one scan, users in turn; other processes follow in the next scan
 
 
 class ScanRequest(msgspec.Struct, frozen=True):
@@ -116,7 +116,7 @@ class Scanner:
         if request.without_nccl:
             proven = [*proven, *((key, "environment") for key in ready)]
         proven = [candidate for candidate in proven if candidate[0] not in request.refused]
-        if len(proven) > MAX_NEW:  # no user delays others
+        if len(proven) > MAX_NEW:  # no user delays other users
             proven = in_turns(proven, lambda candidate: self._uid(candidate[0]), MAX_NEW)
         facts = [
             self._failures.attempt(
@@ -133,7 +133,7 @@ class Scanner:
         return self._usage.look(ranks, self._search.descendants(running))
 
     def _make_listing_due(self, writer_keys: Collection[WriterKey], running: list[ProcessKey]) -> None:
-        """Let this scan, not a later one, list the record files of ranks that may be one of these writers."""
+        """List in this scan, not later, the record files of ranks that may be one of these writers."""
         pids = {writer_key.pid for writer_key in writer_keys}
         for key in running:
             rank = self._ranks.get(key)
@@ -251,7 +251,7 @@ def held_files(proc: ProcFS, files: Mapping[ProcessKey, Iterable[OpenFile]]) -> 
     """Return the path of each record file that a rank holds, by device and inode: the first file of each rank, then the
     second.
 
-    If ranks have several paths to a file, that of a rank that may write the file counts: any user may read it.
+    If ranks have several paths to a file, the path of a rank that can write to it counts: any user may read the file.
     """
     held: dict[tuple[int, int], str] = {}
     for key, file in in_turns(((key, file) for key, of_rank in files.items() for file in of_rank), itemgetter(0)):

@@ -9,15 +9,15 @@ import msgspec
 from agent.sdk.system import sysfs
 from exporters.process.usage.totals import GroupTotals
 
-MAX_LEVELS = 8  # The nearest groups, from a process's own upwards: a Slurm task has six, a container of a pod five
+MAX_LEVELS = 8  # The nearest groups, from a process's own upwards: a Slurm task has six levels, a pod's container five
 MAX_GROUPS = 512  # Groups read in one scan; the next scan reads the next groups
 _PRESSURE = re.compile(r"^some [^\n]*\btotal=(\d{1,18})$", re.MULTILINE)
 _THROTTLED = re.compile(r"^throttled_(usec|time) (\d{1,18})$", re.MULTILINE)
 
 
 class GroupPaths(msgspec.Struct, frozen=True):
-    """A process's groups. ``own``: its group of version 2, which has PSI (or empty). ``throttling``: may have a
-    quota."""
+    """A process's groups. ``own``: its group of version 2, which has PSI (or empty). ``throttling``: groups that can
+    have a quota."""
 
     own: str = ""
     throttling: tuple[str, ...] = ()
@@ -36,7 +36,7 @@ def group_paths(paths: Mapping[str, str], sys_root: Path) -> GroupPaths:
 
 
 def levels(path: str, mount: Path) -> tuple[str, ...]:
-    """Return the directories of a group and of those above, nearest first; none for a root or a path upwards."""
+    """Return the directories of a group and of the groups above, nearest first; () for a root or a path upwards."""
     group = PurePosixPath(path.lstrip("/"))
     if ".." in group.parts:
         return ()
@@ -52,7 +52,7 @@ class GroupReader:
         self._next = 0
 
     def read(self, wanted: Iterable[GroupPaths]) -> dict[str, GroupTotals]:
-        """Return the last read waits of these groups, by directory; forget other groups."""
+        """Return the waits of these groups at their last read, by directory; forget other groups."""
         with_pressure: dict[str, bool] = {}
         for paths in wanted:
             for directory in paths.throttling:

@@ -22,14 +22,14 @@ from exporters.process.usage.totals import ChildrenCpu, GroupTotals, RankUsage, 
 MAX_CPUS = 8192  # The most that Linux can have (NR_CPUS)
 _NODE = re.compile(r"node(\d{1,4})")
 _LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
-MAX_WAITS_READ = 64  # Blocked threads of one rank whose wait channel is read; the others count as other
-UNINTERRUPTIBLE = "DI"  # States of such sleeps; I, for example Lustre's waits for its servers, does not count as load
+MAX_WAITS_READ = 64  # Blocked threads of one rank whose wait channel is read; further threads count as other
+UNINTERRUPTIBLE = "DI"  # States of this sleep; I, for example Lustre's wait for its servers, does not count as load
 
 WHAT = "what a process uses"  # In the log of an error
 
 Wait = Literal["nfs", "lustre", "fuse", "disk", "gpu", "other"]
 
-# A file system's function may stand above a wait for pages: it tells more.
+# A file system's function can stand above a wait for pages, and shows more than the wait.
 _KINDS: tuple[tuple[Wait, re.Pattern[str]], ...] = (
     ("nfs", re.compile(r"nfs\d?_|rpc_|xprt_")),
     ("lustre", re.compile(r"ll_(?!back_merge)|cl_(sync|io|lock|page)_|(osc|lov|mdc|lmv|vvp|ldlm|ptlrpc|lnet)_")),
@@ -65,7 +65,7 @@ def wait_of(frames: Sequence[str]) -> Wait:
 
 
 def parse_cpus(text: str) -> frozenset[int]:
-    """Return the CPUs below MAX_CPUS of a list such as `0-3,8` (cpuset(7)); none if the text is no list."""
+    """Return the CPUs below MAX_CPUS of a list such as `0-3,8` (cpuset(7)); empty if the text is no list."""
     if _LIST.fullmatch(text) is None:
         return frozenset()
     cpus: set[int] = set()

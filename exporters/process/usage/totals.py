@@ -10,15 +10,15 @@ from agent.sdk.metrics import Family, Metric, Rows, declared
 from agent.sdk.ranks import ProcessKey, RankLabel
 from agent.sdk.system import Stat
 
-MAX_PER_RANK = 128  # Measured descendants of one rank, the oldest: a rank has some 4 to 32 data loaders
+MAX_PER_RANK = 128  # Measured descendants of one rank, the oldest first: a rank has about 4 to 32 data loaders
 MAX_IN_ALL = 2048  # Measured descendants of all ranks, in equal shares
 
 
 class RankUsage(msgspec.Struct, frozen=True):
     """Usage and waits of a rank process; totals are since its start or since the agent first saw it.
 
-    ``children_cpu_seconds`` None: it had no child. ``blocked``: threads in uninterruptible sleep by kind of wait.
-    ``groups``: directories of its control groups. ``cpus``: list of the CPUs that its main thread may run on,
+    ``children_cpu_seconds`` None: the process had no child. ``blocked``: threads in uninterruptible sleep by kind of
+    wait. ``groups``: directories of its control groups. ``cpus``: list of the CPUs that its main thread may run on,
     ``numa_nodes``: their NUMA nodes.
     """
 
@@ -70,7 +70,7 @@ class ThreadTotals:
         """Add a scan of all threads; ``run_queue_wait`` reads one thread's wait for a CPU.
 
         It is called for the main thread, for new threads, and for threads that are ready or ran since the last scan.
-        Any other thread did not wait for a CPU; the next scan after it runs counts any rest.
+        Any other thread did not wait for a CPU; the next scan after the thread runs counts any rest.
         """
         is_first, before = self._seen is None, self._seen or {}
         seen = {}
@@ -91,7 +91,7 @@ class ThreadTotals:
 
 
 def shares(children: Mapping[ProcessKey, Iterable[ProcessKey]]) -> dict[ProcessKey, list[ProcessKey]]:
-    """Return the oldest descendants of each rank, in equal shares so that no rank takes another's."""
+    """Return the oldest descendants of each rank, in equal shares so that no rank takes another rank's share."""
     share = max(1, min(MAX_PER_RANK, MAX_IN_ALL // max(len(children), 1)))
     return {
         rank: nsmallest(share, keys, key=lambda key: key[::-1]) for rank, keys in list(children.items())[:MAX_IN_ALL]
@@ -102,7 +102,7 @@ class ChildrenCpu:
     """The CPU time of one rank's descendants since the first scan; ``ticks`` is None before the first child.
 
     The sum is the time of live descendants plus the time that the kernel adds for waited-for children, so no child's
-    end changes it. Only a child without a wait() (or an adopted one) lowers the sum, which counts as no increase.
+    end changes it. Only a child without a wait(), or an adopted child, lowers the sum: then nothing is added.
     """
 
     def __init__(self) -> None:
@@ -126,8 +126,8 @@ _ONCE = "Absent while 0."
 CPU = Family("rankwatch_rank_cpu_seconds_total", "counter",
     "CPU time, user and system. part rank: all threads of the rank's process (several ranks of a process each show "
     "the whole process). part children: its descendants that are not ranks (data loaders), since the agent first saw "
-    "it: the 128 oldest at a time, and ended descendants that were waited for. children is absent before the first "
-    "child.",
+    "the process: the 128 oldest at a time, and ended descendants that were waited for. children is absent before the "
+    "first child.",
     (*_RANK, "part"), "1 per live rank, 2 with children", "max")
 WAIT = Family("rankwatch_rank_wait_seconds_total", "counter",
     "Time that threads of the rank's process waited, since the agent first saw the process. resource cpu: ready to "
@@ -152,11 +152,11 @@ CHILDREN_STOPPED = Family("rankwatch_rank_children_stopped", "gauge",
     _RANK, "1 per live rank with stopped children", "max")
 PRESSURE_WAITING = Family("rankwatch_job_pressure_waiting_seconds_total", "counter",
     "Time in which some task in a control group of the job's ranks on this node waited for the resource: cpu, memory "
-    "or io (pressure stall information of cgroup version 2). The sum over their groups, since the agent first saw "
+    "or io (pressure stall information of cgroup version 2). The sum over these groups, since the agent first saw "
     f"them. {_ONCE}",
     ("job_id", "resource"), "up to 3 per job", "sum")
 THROTTLED = Family("rankwatch_job_cpu_throttled_seconds_total", "counter",
-    "Time that the control groups of the job's ranks on this node, and those above them, were kept off CPUs because "
+    "Time that the control groups of the job's ranks on this node, and the groups above, were kept off CPUs because "
     "their quota of CPU time (cpu.max, cpu.cfs_quota_us) was used up. The sum over groups and CPUs, since the agent "
     f"first saw them. {_ONCE}",
     ("job_id",), "up to 1 per job", "sum")
