@@ -41,17 +41,17 @@ INTERVAL_SECONDS = 2.0  # Interval between scans of /proc; queries are rarer
 COLLECTIVE_SECONDS = 5
 LARGE_JOB_RANKS = 1024
 LARGE_JOB_COLLECTIVE_SECONDS = 30
-"""The library's soft timeout for gathering a report: its default, and a longer one for large jobs."""
+"""The library's soft timeout for gathering a report of a larger job; the default is shorter."""
 DRAIN_SECONDS = 45.0
 """Limit for a running query to end: the longest query of a large job with the library's default timeouts."""
 FILE_ROUNDS = 2
-STALE_INTERVALS = 2.0  # A report is shown until this number of intervals after the next one was due
+STALE_INTERVALS = 2.0  # A report is shown until this number of intervals after the next report was due
 KEPT_FAILURES = 2  # A report is kept through this number of consecutive failed queries
 SINGLE_PASS_LOOKS = 50  # How many times a single pass looks for the ranks
 SINGLE_PASS_LOOK_SECONDS = 0.1  # Between two searches
 
 _ROUNDS: WeakSet[asyncio.Task[None]] = WeakSet()
-"""All rounds that have not ended: after a reload the previous exporter may still read a query to its end."""
+"""All rounds of queries that have not ended: after a reload the previous exporter may still read a query to its end."""
 
 
 class RasExporter:
@@ -180,7 +180,7 @@ class RasExporter:
         return sites
 
     def _audible(self) -> dict[Endpoint, frozenset[ProcessKey]]:
-        """Return the addresses to monitor, with the processes that serve them; none in a single pass."""
+        """Return the addresses to monitor, with the processes that serve them; {} in a single pass."""
         if self._ctx.once or self._drained:
             return {}
         oldest = self._config.oldest()
@@ -234,7 +234,7 @@ class RasExporter:
         processes = self._processes()
         of_job: dict[OwnedJob, list[tuple[PublishedProcess, Report]]] = {}
         for answer in sorted(answers, key=lambda answer: answer.report.missing()):
-            if (server := processes.get(answer.server)) is not None:  # else it has ended since
+            if (server := processes.get(answer.server)) is not None:  # else the process has ended since
                 of_job.setdefault(job_of(server), []).append((server, answer.report))
         for job, [(server, best), *others] in of_job.items():
             self._keep_one(server, best, until, queried_seconds)

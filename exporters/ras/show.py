@@ -31,7 +31,7 @@ _PLACE = (*_COMM, "comm_rank", "rank", "host", "gpu")
 RANKS = Family(
     "rankwatch_communicator_ranks", "gauge",
     "Ranks of the communicator by the last report. expected: all ranks. responding: ranks that answered; initializing, "
-    "finalizing and aborted count some of them. missing: all others; unresponsive (the process did not answer) and "
+    "finalizing and aborted count some of them. missing: other ranks; unresponsive (the process did not answer) and "
     "dead (the process is declared dead) count some of them. A state that the report lacks is absent.",
     (*_COMM, "state"), "8 per communicator of a queried job", "max")
 RANK_MISSING = Family(
@@ -56,14 +56,14 @@ STALLED = Family(
     _COMM, "1 per communicator", "max")
 SUSPECT = Family(
     "rankwatch_communicator_suspect", "gauge",
-    "1 for a rank that blocks a stalled communicator; no series where that is unknown. reason: behind "
+    "1 for a rank that blocks a stalled communicator; no series if these ranks are unknown. reason: behind "
     "(it has launched less than others, and does not wait elsewhere), missing (it does not answer), "
     "left (it left the communicator, in which nothing was launched for 5 minutes).",
     (*_PLACE, "reason"), "1 per suspect, at most 32 per stalled communicator", "max")
 RANK_LAG = Family(
     "rankwatch_communicator_rank_lag", "gauge",
     "Launches by which the rank is behind the rank that has launched the most, in a stalled communicator. Only the 32 "
-    "ranks furthest behind have a series, and none if they are the majority.",
+    "ranks furthest behind have a series, and no rank if they are the majority.",
     (*_COMM, "comm_rank", "rank", "collective"), "at most 32 per stalled communicator and collective", "max")
 ASYNC_ERROR = Family(
     "rankwatch_communicator_async_error", "gauge",
@@ -164,7 +164,7 @@ LISTENERS = Family(
 REPORTER = Family(
     "rankwatch_ras_reporter", "gauge",
     "The node's role in queries of the job: reporter, standby or none; always 1. The job's ranks or the configuration "
-    "decide it.",
+    "decide the role.",
     ("job_id", "role"), "1 per job")
 NOT_QUERIED = Family(
     "rankwatch_ras_not_asked", "gauge",

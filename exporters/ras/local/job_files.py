@@ -26,7 +26,7 @@ _SYSTEM_FILE = "/etc/nccl.conf"
 
 
 def files_of(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the settings files that a process with this environment reads; none if all wanted settings are set."""
+    """Return the settings files that a process with this environment reads; empty if all wanted settings are set."""
     if all(name in environment for name in WANTED):
         return ()
     user_file = environment.get("NCCL_CONF_FILE") or f"{environment.get('HOME', '')}/.nccl.conf"
@@ -34,7 +34,7 @@ def files_of(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def read_conf(root: str, paths: tuple[str, ...]) -> dict[str, str]:
-    """Return RAS's settings from files under ``root``; the first file counts, an unreadable one is skipped."""
+    """Return RAS's settings from files under ``root``; the first file counts, an unreadable file is skipped."""
     settings: dict[str, str] = {}
     for path in paths:
         settings = parse(_read(root, path)) | settings
@@ -74,26 +74,26 @@ class FileRequest(msgspec.Struct, frozen=True):
 
 
 class FileFacts(msgspec.Struct, frozen=True):
-    """``settings``: RAS's settings in the files; ``version``: of the oldest library, None if any is unknown."""
+    """``settings``: RAS's settings in the files; ``version``: of the oldest library, None if a version is unknown."""
 
     settings: dict[str, str]
     version: Version | None
 
 
 def read_files(requests: list[FileRequest], _body: bytes) -> list[FileFacts | None]:
-    """Return the facts for each request; None if its file system does not answer: the request may be repeated."""
+    """Return the facts for each request; None if its file system does not answer: the request can be repeated."""
     return _readers.answers(requests, GRACE_SECONDS)
 
 
 def read_one(request: FileRequest) -> FileFacts:
-    """Read the requested files; an unreadable one counts as missing."""
+    """Read the requested files; an unreadable file counts as missing."""
     folder = f"{request.proc_root}/{request.pid}"
     settings = read_conf(f"{folder}/root", request.conf)
     return FileFacts(settings, oldest([_version(folder, name) for name in request.libraries]))
 
 
 def oldest(versions: Iterable[Version | None]) -> Version | None:
-    """Return the oldest version; None if there is none, or one is unknown."""
+    """Return the oldest version; None if there is no version, or a version is unknown."""
     known = list(versions)
     return min((version for version in known if version is not None), default=None) if None not in known else None
 
@@ -109,7 +109,7 @@ def _version(folder: str, name: str) -> Version | None:
                     _versions.clear()
                 _versions[version] = version_in(fd)
             return _versions.get(version)
-    except (OSError, ValueError, struct.error):  # the job owns path and file: both may be anything, and change
+    except (OSError, ValueError, struct.error):  # the job owns path and file: both can be anything, and can change
         return None
 
 
@@ -128,11 +128,11 @@ _NAME = re.compile(r"/libnccl\.so\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$")  # RCCL's 
 
 
 class NcclLibrary(NamedTuple):
-    """The library that a process maps. ``flavor``: nccl, rccl or "" (neither). ``version``: in the file name, None
-    without one.
+    """The library that a process maps. ``flavor``: nccl, rccl or "" (neither). ``version``: the version in the file
+    name, or None.
 
     ``files``: libraries without a version in the name: the path or, if the file was replaced, the mapping (as in
-    /proc/PID/map_files). A process may map several libraries: a preloaded one and its framework's. Only the first
+    /proc/PID/map_files). A process can map several libraries: a preloaded library and its framework's. Only the first
     loaded library serves RAS, and maps do not show the order, so the oldest version counts.
     """
 

@@ -5,7 +5,7 @@ its parent's listener but not the thread that serves it. The child keeps the lis
 thread answers.
 
 Jobs name addresses, and the agent can reach more addresses than a job. So an address counts as a site only if an
-interface of this network namespace has it, and a rank's process holds a listener there that its own user opened.
+interface of this network namespace has it, and a rank's process holds a listener there, opened by the process's user.
 """
 
 import math
@@ -24,14 +24,14 @@ from exporters.ras.local.job_files import WANTED, FileFacts, FileRequest, Versio
 from exporters.ras.local.sockets import LISTEN, Socket, addresses_in, connection, may_be_named, sockets
 from exporters.ras.protocol.client import Endpoint
 
-MAX_FACTOR = 60.0  # Makes timeouts of five minutes: a query delays the next one by no more
+MAX_FACTOR = 60.0  # Makes timeouts of five minutes: a query delays the next query by no more
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([0-9.]{7,15}|localhost)):([0-9]{1,5})")
 _LOOPBACKS = ("127.0.0.1", "::1")
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """``endpoints``: the addresses in NCCL_RAS_ADDR, none if unset; ``timeout_factor`` multiplies all timeouts."""
+    """``endpoints``: the addresses in NCCL_RAS_ADDR, empty if unset; ``timeout_factor`` multiplies all timeouts."""
 
     endpoints: tuple[Endpoint, ...]
     timeout_factor: float
@@ -202,7 +202,7 @@ class ListenerSearch:
         return {at: listeners for at, listeners in by_endpoint.items() if listeners}
 
     def _named(self) -> Iterable[Endpoint]:
-        """Return the addresses that jobs of this network namespace name, except those that no job may name."""
+        """Return the addresses that jobs of this network namespace name, except addresses that no job may name."""
         for process in self._settings.values():
             if process.namespace == self.namespace and process.settings is not None:
                 yield from (at for named in process.settings.endpoints if may_be_named((at := _reachable(named)).host))
@@ -245,9 +245,9 @@ class ListenerSearch:
         return None if status is None else status.uid
 
     def _may_serve(self, key: ProcessKey) -> bool:
-        """Return True unless the process surely has no RAS thread.
+        """Return False only if the process surely has no RAS thread.
 
-        If NCCL names its threads, one must be the RAS thread. Otherwise any second thread counts.
+        If NCCL names its threads, one of them must be the RAS thread. Otherwise any second thread counts.
         """
         names = [self._proc.thread_name(key.pid, tid) for tid in self._proc.thread_ids(key.pid)]
         if any(name.startswith(_NAMED_BY_NCCL) for name in names):
@@ -273,9 +273,9 @@ class ListenerSearch:
 
 
 def reachable(listeners: Iterable[Socket], host: str) -> list[Socket]:
-    """Return the ``listeners`` (all on one port) that a connection to ``host`` can reach: the most specific ones.
+    """Return the ``listeners`` (all on one port) that a connection to ``host`` can reach: the most specific sockets.
 
-    The kernel prefers a socket bound to the address itself, then one bound to all IPv4 addresses, then one bound to all
+    The kernel prefers a socket bound to the address itself, then a socket bound to all IPv4 addresses, then to all
     addresses of both families (inet_lookup_listener). So a user's wildcard listener takes no connections from a
     listener bound to the address.
     """

@@ -18,7 +18,7 @@ _IPV6 = re.compile(r"^([0-9a-f]{32}) ", re.MULTILINE)
 
 
 class Addresses:
-    """The addresses of one network namespace: single ones, and networks that are local as a whole (127/8)."""
+    """The addresses of one network namespace: single addresses, and networks that are local as a whole (127/8)."""
 
     def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
         self._networks = list(networks)
@@ -32,7 +32,7 @@ class Addresses:
 
 
 def addresses_in(folder: Path) -> Addresses:
-    """Return the addresses in the tables of ``folder``, a /proc/PID/net; none when they are unreadable."""
+    """Return the addresses in the tables of ``folder``, a /proc/PID/net; no address when unreadable."""
     networks: list[IPv4Network | IPv6Network] = []
     for network in list(dict.fromkeys(_LOCAL.findall(_read(folder / "fib_trie"))))[:MAX_ADDRESSES]:
         with contextlib.suppress(ValueError):
@@ -44,7 +44,7 @@ def addresses_in(folder: Path) -> Addresses:
 def may_be_named(host: str) -> bool:
     """Return False for an address to which a job's settings may not send the agent.
 
-    Such an address stands for another one (IPv4 in IPv6), depends on the interface, or names no single machine.
+    Such an address stands for another address (IPv4 in IPv6), depends on the interface, or names no single machine.
     """
     address = ip_address(host)
     return not (
@@ -66,7 +66,7 @@ def _read(path: Path) -> str:
 
 MAX_TABLE_BYTES = 8 * 1024 * 1024  # Listening sockets come first in a table (tcp_seq_start of the kernel)
 MAX_SEARCHED_BYTES = 64 * 1024 * 1024
-"""Read of a table to find one connection: 400,000 sockets. A connection beyond it has no known server."""
+"""Limit of a table's read to find one connection: 400,000 sockets. A connection beyond it has no known server."""
 MAX_PORT = 65535
 LISTEN = "0A"
 ESTABLISHED = "01"
@@ -83,7 +83,7 @@ class Socket(NamedTuple):
 
 
 def sockets(folder: Path, state: str) -> list[Socket]:
-    """Return the sockets in ``state`` in the tables of ``folder``, a /proc/PID/net; none when unreadable."""
+    """Return the sockets in ``state`` in the tables of ``folder``, a /proc/PID/net; empty when unreadable."""
     return [listed for name in ("tcp", "tcp6") for listed in parse_sockets(_read(folder / name), state)]
 
 

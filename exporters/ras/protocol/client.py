@@ -1,8 +1,8 @@
 """One conversation with a RAS thread: handshake, format, one STATUS, and the reply to its end.
 
-A collective over the whole job runs from STATUS to the end of the reply. If the client disconnects before, the library
-spins until then. So the deadline is later than the library's own. Only a reply above the size limit ends a query
-earlier; no library sends one, and after that many bytes the collective is over.
+A collective over the whole job runs from STATUS to the end of the reply. If the client disconnects before that end, the
+library spins until then. So the deadline is later than the library's own. Only a reply above the size limit ends a
+query earlier; no library sends such a reply, and after this number of bytes the collective is over.
 
 The stream of a MONITOR connection is split into events: a line of text each.
 """
@@ -52,7 +52,7 @@ _PIECE_BYTES = 256 * 1024
 
 T = TypeVar("T")
 ConnectionCheck: TypeAlias = Callable[["Endpoint"], Awaitable[bool]]
-"""Decides, from the agent's end of a connection, whether to send anything: the connection may reach any process."""
+"""Decides, from the agent's end of a connection, whether to send anything: the connection can reach any process."""
 Take: TypeAlias = Callable[[bool, AsyncIterator[bytes]], Awaitable[T]]
 """Takes whether a report is JSON, and its pieces. The client skips pieces that are not taken."""
 
@@ -80,8 +80,8 @@ class QueryError(Exception):
 class QueryLimits(msgspec.Struct, frozen=True):
     """``timeout_factor``: the job's NCCL_RAS_TIMEOUT_FACTOR; ``collective_seconds``: the library's soft timeout.
 
-    ``attempts``: limit of connections until one completes its handshake; each reaches any process of the node, and a
-    stopped process never answers. ``step_seconds``: timeout of each reply before the report.
+    ``attempts``: limit of connections until a handshake completes; each connection reaches any process of the node, and
+    a stopped process never answers. ``step_seconds``: timeout of each reply before the report.
     """
 
     timeout_factor: float = 1.0
@@ -123,7 +123,7 @@ async def query(endpoint: Endpoint, limits: QueryLimits, take: Take[T], accept: 
 async def greet(
     endpoint: Endpoint, limits: QueryLimits, accept: ConnectionCheck
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect until an accepted process's RAS thread answers; QueryError when none does.
+    """Connect until an accepted process's RAS thread answers; QueryError when no such thread does.
 
     Other processes get no data. No collective runs yet, so a disconnect disturbs no rank.
     """

@@ -1,4 +1,4 @@
-"""The jobs of this node: which ones it queries, at which address and when. No I/O."""
+"""The jobs of this node: which jobs it queries, at which address and when. No I/O."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -26,7 +26,7 @@ Processes = Mapping[ProcessKey, PublishedProcess]
 
 
 def job_of(process: PublishedProcess) -> OwnedJob:
-    """Return the job of a process. Without a known owner its user owns it; without a known user, the process itself."""
+    """Return the job of a process. The job's owner is the process's owner, else its user, else the process itself."""
     facts = process.facts
     owner = facts.owner.key if facts.owner.name else f"uid/{facts.uid}"
     if not facts.owner.name and facts.uid is None:
@@ -56,7 +56,7 @@ class QueryPlan(NamedTuple):
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """What the configuration and the agent's mode allow. ``own_namespace``: inode of its network namespace."""
+    """What the configuration and the agent's mode allow. ``own_namespace``: inode of the agent's network namespace."""
 
     configured: policy.Configured
     oldest: Version
@@ -138,7 +138,7 @@ class Schedules:
                 schedule.hasten(now, self._random.random())
 
     def due(self, plans: Iterable[QueryPlan], now: float) -> tuple[QueryPlan, policy.Schedule] | None:
-        """Return the query that has been due longest, with its schedule; None when none is due."""
+        """Return the query that has been due longest, with its schedule; None when no query is due."""
         wanted = [plan for plan in plans if plan.refusal is None]
         for query in wanted:
             if query[:2] not in self._known:

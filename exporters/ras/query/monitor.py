@@ -24,7 +24,7 @@ SILENCE_SECONDS = 10.0
 
 Servers = frozenset[ProcessKey]
 ServerCheck = Callable[[Endpoint, Endpoint], Awaitable[bool]]
-"""Checks, from the address and the agent's end of a connection, that a process to monitor has accepted it."""
+"""Checks, from the address and the agent's end, that a process to monitor has accepted the connection."""
 
 
 class Monitored(msgspec.Struct):
@@ -48,7 +48,7 @@ class _Stream(msgspec.Struct):
 
 
 class Monitors:
-    """The streams of all addresses. Only ``follow`` starts one, right after a search for listening processes."""
+    """The streams of all addresses. Only ``follow`` starts a stream, right after a search for listening processes."""
 
     def __init__(self, clock: Clock, log: Logger, accept: ServerCheck) -> None:
         self._clock = clock

@@ -26,12 +26,12 @@ SOUND_VERSION: Version = (2, 29, 2)
 """Older libraries can crash on a query while communicators are created, or if several communicators miss ranks
 (NVIDIA/nccl 1669, 1718, 1762). Up to 2.32.3 a text report can still crash a library (2346), a JSON report cannot:
 libraries from this version on give JSON."""
-MONITOR_VERSION: Version = (2, 29, 2)  # The first with MONITOR
+MONITOR_VERSION: Version = (2, 29, 2)  # The first version with MONITOR
 YOUNG_SECONDS = 120.0  # An older library, where configured, is queried once its youngest process is this old
 MIN_INTERVAL_SECONDS = 7.0
 """At this interval a killed rank shows in RAS within 10 s, jitter and scan delay included."""
 MAX_INTERVAL_SECONDS = 600.0
-"""The longest interval after failures, and for labels. A job of 4,500 ranks or more can afford only longer ones."""
+"""The longest interval after failures, and for labels. Jobs of 4,500 ranks or more can afford only longer intervals."""
 COST_SHARE = 0.01  # The share of time that queries of one job may take
 SECONDS_PER_SQUARE_RANK = 30e-6
 STANDBY_FACTOR = 4.0
@@ -39,7 +39,7 @@ LABELS_WAIT_SECONDS = 60.0
 """Other sources have this time to name the processes. Then each node of a job queries within six times this time."""
 MAX_DOUBLINGS = 7
 JITTER = 0.1
-ISOLATED_SHARE = 0.5  # If more of a communicator is missing, the process that answered may be cut off: query again
+ISOLATED_SHARE = 0.5  # If a greater share of ranks is missing, the process that answered may be cut off: query again
 
 ALARMS = frozenset({"PEER_DEAD", "PEER_UNRESPONSIVE"})
 """The events that are alarms. The end of a stream is an alarm too, since its process ended."""
@@ -54,9 +54,9 @@ class Schedule(msgspec.Struct):
     """The time of the next query of a job at an address, computed from its last queries. Times are monotonic.
 
     ``least_seconds``: the shortest interval that the site allows. ``hastened_at``: the last query that was moved
-    forward. Until ``alert_until``, after an alarm, a standby queries as often as the reporter. ``ranks``: the job's.
-    ``cost_seconds``: duration of the last query without timeouts; ``delays`` counts queries since then. ``missing``:
-    the last report missed ranks. ``up``: the last query gave a report. ``failures``: in a row.
+    forward. Until ``alert_until``, after an alarm, a standby queries as often as the reporter. ``ranks``: number of the
+    job's ranks. ``cost_seconds``: duration of the last query without timeouts; ``delays`` counts queries since then.
+    ``missing``: the last report missed ranks. ``up``: the last query gave a report. ``failures``: in a row.
     """
 
     due_at: float = 0.0
@@ -114,8 +114,8 @@ class Schedule(msgspec.Struct):
         """Return the seconds until the next query. ``alert``: an alarm was recent.
 
         A standby queries a large job a quarter as often as the job can afford. It queries a small job as often as the
-        reporter, whose failure goes unnoticed. While ranks are missing, it queries every job as often: the reporter's
-        node may be missing.
+        reporter does, because a reporter that fails goes unnoticed. While ranks are missing, it queries every job as
+        often as the reporter, because the reporter's node may be missing.
         """
         base = MAX_INTERVAL_SECONDS if role == "labels" else self._affordable_seconds()
         if role == "standby" and not (self.missing or alert):
@@ -179,6 +179,6 @@ def first_wait_seconds(role: Role, jitter: float) -> float:
 
 
 def retry_seconds(failures: int, jitter: float) -> float:
-    """Return the seconds until a stream is tried again after ``failures`` consecutive ones; ``jitter`` is in [0, 1)."""
+    """Return the seconds until the retry of a stream after consecutive ``failures``; ``jitter`` is in [0, 1)."""
     longest = min(FIRST_RETRY_SECONDS * 2.0 ** min(failures - 1, MAX_DOUBLINGS), LAST_RETRY_SECONDS)
     return longest * (0.5 + 0.5 * jitter)

@@ -56,7 +56,7 @@ def to_save(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> list[SavedJob]:
 
 
 def restored(saved: Iterable[SavedJob]) -> dict[OwnedJob, dict[str, Watch]]:
-    """Return the saved watches, except damaged ones: those with marks of an impossible length."""
+    """Return the saved watches, except damaged watches, which have marks of an impossible length."""
     return {
         OwnedJob(job.job_id, job.owner): {
             watch.hash: watch for watch in job.watches if len(watch.marks) % MARK_BYTES == 0
@@ -72,7 +72,7 @@ class Reports:
     """The last report of each job. The agent's budget of series admits a report or refuses it.
 
     Watches live as long as the job has processes on this node: a hang continues without new reports. ``saved``: earlier
-    ones.
+    watches.
     """
 
     def __init__(self, admit: Admission, saved: Collection[SavedJob] = ()) -> None:
@@ -100,7 +100,7 @@ class Reports:
         return {name: known.secondary for name, known in self.watches.get(job, {}).items()}
 
     def named(self, processes: Processes) -> dict[str, JobReport]:
-        """Return the reports of named jobs by job id. In a single pass, a job's name may come after its report."""
+        """Return the reports of named jobs by job id. In a single pass, a job's name can come after its report."""
         reports: dict[str, JobReport] = {}
         for job, kept in self.by_job.items():
             name = job.job_id or (job_of(processes[kept.owner]).job_id if kept.owner in processes else "")
@@ -136,7 +136,7 @@ def _budget(job: OwnedJob) -> tuple[str, ...]:
 
 
 def series_of(communicator: Communicator, watches: Mapping[str, Watch]) -> int:
-    """Return how many series a communicator may take; only a stalled one has lags and suspects."""
+    """Return how many series a communicator can take; only a stalled communicator has lags and suspects."""
     launches = communicator.launches
     collectives = len(launches.extremes) if launches else 0
     behind = len(launches.behind) * (collectives + 1) if launches and stalled(communicator, watches) else 0

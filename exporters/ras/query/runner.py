@@ -22,8 +22,8 @@ FIRST_PAUSE_SECONDS = 0.002
 ACCEPT_SECONDS = 1.0  # A RAS thread accepts a connection at once, a stopped process never does
 MAX_REPEATS = 2  # Further queries when most of a job looks missing: each probably reaches another process of the node
 READER = HelperSpec("ras", "exporters.ras.report.json_report:read", ReportReading, memory_bytes=64 * 1024 * 1024)
-"""The helper process that parses large reports. Its memory is bounded: a hostile report takes none of the agent's."""
-MAX_HELD_BYTES = 256 * 1024  # The thread reads a report up to this size; a longer one goes to the helper in pieces
+"""The helper process that parses large reports. Its memory is bounded: a hostile report takes no agent memory."""
+MAX_HELD_BYTES = 256 * 1024  # The thread reads a report up to this size; a longer report goes to the helper in pieces
 READER_SECONDS = 10.0  # Limit of each step of the helper, which reads a report of 40 MiB in half a second
 
 
@@ -56,7 +56,7 @@ class QueryTarget(NamedTuple):
     names: Mapping[str, str] = {}
 
     def attempts(self) -> int:
-        """Return how many connections to make, since each reaches any of the site's processes."""
+        """Return how many connections to make, because each reaches any of the site's processes."""
         chances = math.ceil(len(self.site.servers) / max(len(self.wanted), 1))
         return min(ATTEMPTS_PER_CHANCE * chances, MAX_ATTEMPTS)
 
@@ -189,7 +189,7 @@ async def _joined(head: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[by
         yield piece
 
 
-MAX_REQUESTS = 256  # In one call; the others wait for the next scan. Requests without an answer go last
+MAX_REQUESTS = 256  # In one call; other requests wait for the next scan. Requests without an answer go last
 CALL_SECONDS = 3.0  # The helper answers within 1 s, whichever file system hangs
 FILE_READER = HelperSpec(
     "ras_files", "exporters.ras.local.job_files:read_files", list[FileFacts | None], memory_bytes=192 * 1024 * 1024
@@ -206,7 +206,7 @@ class JobFiles:
         self._unanswered: frozenset[ProcessKey] = frozenset()
 
     async def read_for(self, search: ListenerSearch) -> bool:
-        """Read the files that the last search needs; return True when any was read."""
+        """Read the files that the last search needs; return True when a file was read."""
         wanted = await self._thread.call(search.wanted)
         if not wanted:
             self._helper.rest()  # the next process may start much later

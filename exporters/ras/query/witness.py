@@ -1,9 +1,9 @@
-"""What RAS reports of the ranks on this node: their communicators, and the processes that do not answer.
+"""What RAS reports about the ranks on this node: their communicators, and the processes that do not answer.
 
 A report names processes by address and pid. A running process that does not answer may hang, or its RAS thread may be
-cut off. After a stop of a minute, all other processes report a process as dead forever; the process itself answers, and
-reports all others as dead (tested, NCCL 2.24 to 2.32). Reports that miss a process are contradicted if another report
-has its answer, or if it answers a greeting. A greeting costs the job nothing.
+cut off. After a process stopped for a minute, all others report it as dead forever; the process itself still answers,
+and reports all others as dead (tested, NCCL 2.24 to 2.32). Reports that miss a process are contradicted if another
+report has the process's answer, or if the process answers a greeting. A greeting costs the job nothing.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -20,7 +20,7 @@ from exporters.ras.report.model import Report
 
 Host = tuple[str, int]  # Address, and pid in the job's pid namespace
 Greet = Callable[[frozenset[ProcessKey]], Awaitable[frozenset[ProcessKey]]]
-"""Greets processes of this node; returns those that answer."""
+"""Greets processes of this node; returns the processes that answer."""
 
 
 class Witness:
@@ -51,7 +51,7 @@ class Witness:
         self._publish()
 
     def forget(self, jobs: Collection[OwnedJob]) -> None:
-        """Withdraw the silences of jobs other than ``jobs``: those jobs have no fresh report."""
+        """Withdraw the silences of jobs other than ``jobs``: the other jobs have no fresh report."""
         gone = self._silences.keys() - jobs
         for job in gone:
             del self._silences[job]
@@ -117,8 +117,8 @@ def silences(
 
 
 def unambiguous(named: Iterable[tuple[ProcessKey, Host]]) -> dict[ProcessKey, Host]:
-    """Return the processes with exactly one (address, pid) that no other has: pods may share an address and have equal
-    pids."""
+    """Return the processes with exactly one (address, pid) that no other process has: pods can share an address and
+    have equal pids."""
     by_host: dict[Host, set[ProcessKey]] = {}
     by_key: dict[ProcessKey, set[Host]] = {}
     for key, host in named:

@@ -23,13 +23,13 @@ LEFT_SECONDS = 300.0
 """After this long without a launch a communicator counts as waiting for the ranks that left it. In a job that runs or
 ends, the ranks leave a communicator within seconds of each other."""
 UNHEARD_SECONDS = 30.0
-"""Launches this long after a rank's last answer show that none waits for it: no host is that far ahead of its GPU."""
+"""Launches this long after a rank's last answer show that no rank waits for it: no host is so far ahead of its GPU."""
 MAX_SUSPECTS = 32  # In one communicator
 WATCH_BYTES = 512
 UNHEARD_BYTES = 16  # A watch takes WATCH_BYTES, its marks, and this for each rank that does not answer
-MAX_SAVED_BYTES = 1024 * 1024  # In the checkpoint, shared by all jobs in turn: no job keeps out another
+MAX_SAVED_BYTES = 1024 * 1024  # In the checkpoint, shared by all jobs in turn: no job keeps out another job
 MAX_ABSENT_BYTES = 1024 * 1024
-"""Limit for watches of communicators that the last report lacks: 2,000 small ones. The last seen are kept."""
+"""Limit for watches of communicators that the last report lacks: 2,000 small watches. The last seen are kept."""
 
 SuspectReason = Literal["behind", "missing", "left"]
 
@@ -136,7 +136,7 @@ def stalled(communicator: model.Communicator, watches: Mapping[str, Watch]) -> b
 def suspects(
     communicators: Collection[model.Communicator], watches: Mapping[str, Watch]
 ) -> dict[str, tuple[Suspect, ...]]:
-    """Return the ranks that block stalled communicators, by communicator hash; none when they cannot be determined."""
+    """Return the ranks that block stalled communicators, by communicator hash; empty when they are unknown."""
     still = [communicator for communicator in communicators if stalled(communicator, watches)]
     silent = {communicator.hash: ranks for communicator in still if (ranks := _silent(communicator))}
     needed = {
@@ -179,7 +179,7 @@ def _silent(communicator: model.Communicator) -> list[model.NamedRank]:
 
 
 def _left(communicator: model.Communicator, known: Watch) -> list[model.NamedRank]:
-    """Return the ranks that left; none if half of the ranks or more have left: then the others are still to leave."""
+    """Return the ranks that left; none if half of the ranks or more have left: then the others leave later."""
     departed = _missing(communicator, "no_communicator")
     return departed if known.still_seconds >= LEFT_SECONDS and 2 * len(departed) < communicator.size else []
 
@@ -190,11 +190,11 @@ def _missing(communicator: model.Communicator, *reasons: model.MissingReason) ->
 
 ABORT_SHOWN_SECONDS = 60.0
 """How long an abort is shown: its flag is set for a second or two, and Prometheus scrapes every fifteen."""
-MAX_ABORTED = 1024  # Per job; the first ones seen are shown
+MAX_ABORTED = 1024  # Per job; the aborts seen first are shown
 
 
 class AbortedRank(NamedTuple):
-    """A rank that aborted a communicator, given by its hash."""
+    """A rank that aborted a communicator, and the communicator's hash."""
 
     hash: str
     comm_rank: int
@@ -208,7 +208,7 @@ class Abort(NamedTuple):
 
 
 def aborted(before: Mapping[AbortedRank, Abort], report: model.Report, now_seconds: float) -> dict[AbortedRank, Abort]:
-    """Return the ranks that aborted a communicator in this report, or in one less than ABORT_SHOWN_SECONDS ago."""
+    """Return the ranks that aborted a communicator in this report, or in a report less than ABORT_SHOWN_SECONDS ago."""
     aborts = {who: known for who, known in before.items() if 0.0 <= now_seconds - known.seconds < ABORT_SHOWN_SECONDS}
     for communicator in report.communicators:
         for troubled_rank in communicator.troubled:

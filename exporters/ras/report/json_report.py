@@ -1,4 +1,4 @@
-"""Reads JSON reports of NCCL 2.28.7 and later; ``read`` takes either format, and may run in a helper process. Pure."""
+"""Reads JSON reports of NCCL 2.28.7 and later; ``read`` takes either format, and can run in a helper process. Pure."""
 
 import re
 import zlib
@@ -102,7 +102,7 @@ class _Ras(msgspec.Struct):
 
 
 class _Report(msgspec.Struct):
-    """``communicators`` stay raw: an unreadable one costs no other, and other threads run between two decodings."""
+    """``communicators`` stay raw: a bad communicator costs no other, and other threads run between two decodings."""
 
     nccl_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.+_-]{1,64}\Z")]
     communicators: list[msgspec.Raw]
@@ -159,7 +159,7 @@ class _Reading:
         self._names = dict(names)
 
     def communicators(self, raws: list[msgspec.Raw]) -> Iterator[model.Communicator]:
-        """Decode the communicators one by one; count the unreadable and implausible ones."""
+        """Decode the communicators one by one; count unreadable and implausible communicators."""
         for raw in raws:
             try:
                 communicator = msgspec.json.decode(raw, type=_Communicator)
@@ -195,7 +195,7 @@ class _Reading:
         spread = self._compare(communicator, locations)
         missing = tuple(self._missing(rank) for rank in communicator.missing_ranks)
         present = [(location, rank.rank) for location, rank in zip(locations, communicator.ranks, strict=True)]
-        if communicator.size and communicator.hash not in self._hashes:  # model.accept refuses the others
+        if communicator.size and communicator.hash not in self._hashes:  # model.accept refuses the other communicators
             self._hashes.add(communicator.hash)
             for location, number in present:
                 if location.pid in self._pids and len(self.members) < model.MAX_MEMBERS:

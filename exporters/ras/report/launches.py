@@ -1,7 +1,7 @@
 """Which ranks have launched less than the others, from the launch counts of a communicator's ranks. Pure.
 
 The counts are of launches by the host, not of completions, and each rank is read at its own instant. In a running job
-the counts differ by a few and change all the time. Only counts that differ and do not change mean something.
+the counts differ by a few and change all the time. Only counts that differ and do not change are evidence.
 """
 
 from collections import Counter
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from exporters.ras.report import model
 
-MAX_WAITS = 8  # Recorded communicators in which a rank waits for others: one would suffice
+MAX_WAITS = 8  # Recorded communicators in which a rank waits for others: one communicator would suffice
 
 Counts = tuple[int, ...]  # Launches by collective, in the order of COLLECTIVES
 
@@ -24,10 +24,10 @@ class RankLaunches(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """A comparison of a communicator's launches. ``ahead``: places of the ranks that have launched the most; empty if
-    all ranks have launched the same.
+    """A comparison of a communicator's launches. ``ahead``: locations of the ranks that have launched the most; empty
+    if all have launched the same.
 
-    ``abreast``: launches of the ranks that answer, by place; empty if all ranks answer.
+    ``abreast``: launches of the ranks that answer, by location; empty if all ranks answer.
     """
 
     launches: model.Launches
@@ -38,7 +38,7 @@ class Spread(NamedTuple):
 def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spread | None:
     """Compare the ranks of one communicator; None before the first launch.
 
-    ``some_silent``: other ranks do not answer, so all that answer may wait for them.
+    ``some_silent``: other ranks do not answer, so all ranks that answer may wait for them.
     """
     if not any(any(rank.counts) for rank in ranks):
         return None
@@ -88,7 +88,7 @@ def note_waits(communicators: Iterable[model.Communicator], spreads: Mapping[str
 def _names_by_location(
     named: Iterable[tuple[str, Iterable[model.RankLocation]]],
 ) -> dict[model.RankLocation, list[str]]:
-    """Return by place the first MAX_WAITS + 1 communicators that have it: one of them may be the rank's own."""
+    """Return by location the first MAX_WAITS + 1 communicators: the current communicator may be among them."""
     names: dict[model.RankLocation, list[str]] = {}
     for name, locations in named:
         for location in locations:
@@ -99,10 +99,10 @@ def _names_by_location(
 
 
 def _sides(ranks: Sequence[RankLaunches]) -> tuple[list[RankLaunches], list[RankLaunches]]:
-    """Return the ranks behind and those ahead.
+    """Return the ranks behind and the ranks ahead.
 
     If all ranks have launched the same number of operations, but of different collectives, the majority is ahead. If
-    more than half of the ranks would be behind, none is: the others may be too far ahead.
+    more than half of the ranks would be behind, no rank is: the others may be too far ahead.
     """
     totals = [sum(rank.counts) for rank in ranks]
     most = max(totals)
@@ -117,14 +117,14 @@ def _sides(ranks: Sequence[RankLaunches]) -> tuple[list[RankLaunches], list[Rank
 
 
 class World:
-    """The largest communicator of a report, with the rank of each place in it."""
+    """The largest communicator of a report, with the rank at each location."""
 
     def __init__(self) -> None:
         self._size = 0
         self._ranks: dict[model.RankLocation, int] = {}
 
     def add(self, size: int, members: Iterable[tuple[model.RankLocation, int]]) -> None:
-        """Add a communicator. If two of the largest give a place different ranks, it gets none."""
+        """Add a communicator. If two of the largest give a location different ranks, the location gets none."""
         if size < self._size:
             return
         ranks = {location: number for location, number in members if location.host and location.pid > 0}

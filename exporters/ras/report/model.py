@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-Marks = bytes  # Rank and mark of each rank in turn, four bytes each; compact, as a report may hold 75,000 ranks
+Marks = bytes  # Rank and mark of each rank in turn, four bytes each; compact, because a report can hold 75,000 ranks
 MARK_BYTES = 8  # Of one rank
 
 
@@ -30,7 +30,7 @@ def differ(before: Marks, after: Marks) -> bool:
 
 
 def taken_together(before: Marks, after: Marks) -> Marks:
-    """Return the marks of ``after``, and those of ranks that only ``before`` has."""
+    """Return the marks of ``after``, and the marks of ranks that only ``before`` has."""
     if before == after:
         return after
     packed = array("I")
@@ -48,7 +48,7 @@ MAX_COMMUNICATOR_RANKS = 1_000_000
 MAX_COMMUNICATORS = 1_000
 MAX_DEVICE = 1024
 MAX_NAMED = 4_096
-"""Missing ranks named in one report, over all its communicators; further ones appear only in the counts."""
+"""Missing ranks named in one report, over all its communicators; further ranks appear only in the counts."""
 MAX_TROUBLED = 32
 MAX_BEHIND = 32
 """Ranks named in one communicator: with an error (MAX_TROUBLED), and the furthest behind (MAX_BEHIND)."""
@@ -66,7 +66,7 @@ answered, and has destroyed the communicator or makes another. unknown: the repo
 Skipped = Literal["phantom", "implausible", "duplicate", "surplus", "unnamed", "unreadable", "rank_surplus"]
 """Why a communicator is skipped, in this order: it has no ranks (made by a race in the library); its numbers contradict
 each other; another communicator has its hash; there are too many; the report gives no hash; it cannot be decoded.
-``rank_surplus``: missing ranks that are not named, since there are too many."""
+``rank_surplus``: missing ranks that are not named, because there are too many."""
 
 ERRORS = {
     1: "unhandled_cuda_error",
@@ -81,7 +81,7 @@ Trouble = Literal["async_error", "init_error", "aborted"]
 
 
 class ReportError(ValueError):
-    """A reply that is not a report. ``cut``: it is the beginning of one."""
+    """A reply that is not a report. ``cut``: it is the beginning of a report."""
 
     def __init__(self, message: str, *, cut: bool = False) -> None:
         super().__init__(message)
@@ -111,7 +111,7 @@ class MissingRank(NamedRank, gc=False, kw_only=True):
 
 
 class TroubledRank(NamedRank, gc=False, kw_only=True):
-    """A rank with an error (the name of its code), or one that has aborted the communicator (``error`` empty)."""
+    """A rank with an error (the name of its code), or a rank that has aborted the communicator (``error`` empty)."""
 
     trouble: Trouble
     error: str = ""
@@ -121,7 +121,7 @@ class BehindRank(NamedRank, gc=False, kw_only=True):
     """A rank that has launched less than others; ``lags``: operations behind, by collective.
 
     The other fields are hashes of other communicators. ``waits_in``: the rank is ahead in them, and waits for others.
-    ``beside_silent``: other ranks do not answer in them, so this rank may wait for those. ``overtaken_in``: the part of
+    ``beside_silent``: other ranks do not answer in them, so this rank may wait for them. ``overtaken_in``: the part of
     ``beside_silent`` in which another rank has the same launches, but is ahead of this rank in the current
     communicator.
     """
@@ -173,7 +173,7 @@ class Communicator(msgspec.Struct):
 
 
 class CommunicatorMember(msgspec.Struct, frozen=True, gc=False):
-    """A rank that answered: its place, its communicator (hash) with the size, and its rank there."""
+    """A rank that answered: its location, its communicator (hash) with the size, and its rank there."""
 
     location: RankLocation
     hash: str
@@ -200,7 +200,7 @@ class Report(msgspec.Struct, frozen=True):
         return max((communicator.size for communicator in self.communicators), default=0)
 
     def missing(self) -> int:
-        """Return how many ranks the largest communicator misses; of several largest, the most."""
+        """Return how many ranks the largest communicator misses; of several equally large, the most."""
         ranks = self.ranks()
         return max(
             (communicator.missing for communicator in self.communicators if communicator.size == ranks), default=0
@@ -210,7 +210,7 @@ class Report(msgspec.Struct, frozen=True):
 def accept(communicators: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Communicator, ...]:
     """Return the plausible communicators, the first of each hash; count the others in ``skipped``.
 
-    At the limit, the largest (the whole job's) are kept first, then those in trouble, then the next in size.
+    At the limit, the largest (the whole job's) are kept first, then communicators in trouble, then the next in size.
     """
     accepted: dict[str, Communicator] = {}
     for communicator in communicators:
@@ -235,8 +235,8 @@ def accept(communicators: Iterable[Communicator], skipped: Counter[Skipped]) -> 
 
 
 def _bound_names(kept: list[Communicator], skipped: Counter[Skipped]) -> None:
-    """Limit the names of missing ranks to MAX_NAMED, and of ranks behind to MAX_BEHIND_NAMED, in all; for the latter
-    the largest communicators come first.
+    """Limit the names of missing ranks to MAX_NAMED, and of ranks behind to MAX_BEHIND_NAMED, in all. The largest
+    communicators come first for ranks behind.
 
     It is not known yet which communicators stand still.
     """

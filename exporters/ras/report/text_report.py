@@ -49,7 +49,7 @@ _ANY = "any"  # Instead of a collective: 2.24 and 2.25 count all collectives tog
 
 
 class _Statement(NamedTuple):
-    """``about``: the collective, or the kind of error. ``counted``: number of ranks; ``ranks``: the listed ones."""
+    """``about``: the collective, or the kind of error. ``counted``: number of ranks; ``ranks``: the listed ranks."""
 
     kind: str
     value: str
@@ -130,7 +130,7 @@ class TroubleText:
         return tuple(troubled[: model.MAX_TROUBLED])
 
     def _launches(self, ranks: int) -> model.Launches | None:
-        """Return the launches that differ, the only ones in a text. ``ranks``: how many ranks gave data."""
+        """Return the launches that differ; a text has no others. ``ranks``: how many ranks gave data."""
         launched = [statement for statement in self._statements if statement.kind == "launched"]
         if not launched:
             return None
@@ -156,7 +156,7 @@ class TroubleText:
 
 
 def _digest(statements: list[_Statement]) -> int:
-    """Return one mark for all ranks: a text does not list the ranks that have launched as much as most."""
+    """Return one mark for all ranks: a text does not list the ranks that have launched as much as most ranks."""
     text = repr(
         [
             (statement.about, statement.value, statement.counted, [rank["rank"] for rank in statement.ranks])
@@ -174,7 +174,7 @@ def _missing(rank: re.Match[str], reason: model.MissingReason, dead: set[tuple[s
 
 
 def _at(rank: re.Match[str]) -> tuple[int, model.RankLocation]:
-    """Return the rank in its communicator, and its place."""
+    """Return the rank in its communicator, and its location."""
     fields = rank.groupdict()
     gpu = int(fields.get("nvml") or fields.get("cuda") or -1)
     host = model.plain_address(fields.get("host") or "") or ""
@@ -183,7 +183,7 @@ def _at(rank: re.Match[str]) -> tuple[int, model.RankLocation]:
     )
 
 
-MAX_TROUBLES = 4 * model.MAX_COMMUNICATORS  # More than are accepted: garbage of old versions takes some
+MAX_TROUBLES = 4 * model.MAX_COMMUNICATORS  # More than are accepted, because garbage of old versions takes some
 
 _BANNER = re.compile(r"[NR]CCL version (\d{1,3}(?:\.\d{1,3}){1,2}[0-9A-Za-z.+_-]{0,32}) compiled with ")
 _RULE = re.compile(r"={6,20}$")
