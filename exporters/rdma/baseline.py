@@ -24,7 +24,7 @@ class Best(msgspec.Struct):
 
 
 class Expected(msgspec.Struct):
-    """A PCI function's device: its name and place when last seen, and the best state of its ports.
+    """A PCI function's device: its name, PCI path and NUMA node when last seen, and its ports' best state.
 
     ``missing``: the device is absent. ``hidden``: it may be in another network namespace.
     """
@@ -77,7 +77,7 @@ def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collectio
 
 
 def levels(baseline: Baseline, devices: Iterable[RdmaDevice]) -> Levels:
-    """Return the devices' checks by their expected state; a port with an unreadable state or rate fails none."""
+    """Return the devices' checks by their expected state; a port with an unreadable state or rate fails no check."""
     present = _by_function(baseline, devices)
     states: dict[tuple[Subject, str], CheckState] = {}
     for pci, expected in sorted(baseline.functions.items()):
@@ -88,7 +88,7 @@ def levels(baseline: Baseline, devices: Iterable[RdmaDevice]) -> Levels:
 
 
 def _by_function(baseline: Baseline, devices: Iterable[RdmaDevice]) -> dict[str, RdmaDevice]:
-    """Return the physical devices by PCI function. If a function has several, the known one is used, else the first."""
+    """Return the physical devices by PCI function. Of several devices the known device counts, else the first."""
     by_pci: dict[str, RdmaDevice] = {}
     for device in devices:
         known = baseline.functions.get(device.pci)

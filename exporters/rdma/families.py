@@ -1,6 +1,6 @@
 """The metric families of the exporter, rendered from a snapshot, and the kernel's counts of objects in use.
 
-The kernel itself keeps that summary (RDMA_NLDEV_CMD_RES_GET of rdma/rdma_netlink.h). A list of queue pairs would need
+The kernel itself keeps these counts (RDMA_NLDEV_CMD_RES_GET of rdma/rdma_netlink.h). A list of queue pairs would need
 one firmware command for each pair on mlx5.
 """
 
@@ -126,9 +126,8 @@ _DIRECTIONS_OF_DRIVER = {
 class RdmaSnapshot(msgspec.Struct, frozen=True):
     """``all_counters``: render every counter, not only those of faults and congestion.
 
-    ``switches``: switch and switch port by device and port.
-    ``neighbours``: the same by network device, for ports that ``switches`` does not have.
-    ``resources``: objects in use.
+    ``switches``: switch and switch port by device and port. ``neighbours``: switch and switch port by network device,
+    for ports that ``switches`` does not have. ``resources``: objects in use.
     """
 
     devices: tuple[RdmaDevice, ...]

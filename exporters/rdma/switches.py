@@ -1,9 +1,9 @@
 """The switch and switch port of each port of the node, from files that the site provides.
 
-One is CSV with a header line: the columns device, port, switch and switch_port. A file for many nodes also has the
-column node. Lines of other nodes are ignored. The other is the output of `lldpcli -f json0 show neighbors`. This
-format (lldpcli(8)) is the same for one interface and for many: every member is a list. The device at the other end of
-a cable chooses its texts. Therefore their length is limited.
+One file is CSV with a header line: the columns device, port, switch and switch_port. A file for many nodes also has the
+column node. Lines of other nodes are ignored. The other file is the output of `lldpcli -f json0 show neighbors`. This
+format (lldpcli(8)) is the same for one interface and for many: every member is a list. The device at the other end of a
+cable chooses the texts. Therefore their length is limited.
 """
 
 import csv

@@ -72,7 +72,7 @@ def hidden_functions(sys_root: Path, functions: Iterable[str]) -> frozenset[str]
 
 
 def read_devices(sys_root: Path) -> list[RdmaDevice]:
-    """Return the devices, physical ones first, then by name."""
+    """Return the devices, physical devices first, then by name."""
     root = sys_root / "class/infiniband"
     names = [name for name in sysfs.entries(root) if _NAME.fullmatch(name)]
     names.sort(key=lambda name: not _is_physical(root / name / "device"))  # there may be hundreds of virtual devices

@@ -43,7 +43,7 @@ class StackAnswer(msgspec.Struct, frozen=True):
 
 
 def take_stack(request: StackRequest, _body: bytes) -> StackAnswer:
-    """Return the stack of the requested process, or the reason for none."""
+    """Return the stack of the requested process, or why it has none."""
     proc, pid = ProcFS(Path(request.proc_root)), request.pid
     stat, status = proc.stat(pid), proc.status(pid)
     if stat is None or status is None or stat.key.start_ticks != request.start_ticks:

@@ -22,7 +22,7 @@ STACK = Family("rankwatch_rank_stack_info", "gauge",
     "of them; always 1. The names come from the user's program.",
     ("job_id", "rank", "stack"), "while its job completes nothing 1 per rank, at most 32 per job", "max")
 DUMPS = Family("rankwatch_rank_stack_dumps_total", "counter",
-    "Reads of ranks' Python stacks, by result: read, gone, uninterruptible (not read, as a thread waits in the "
+    "Reads of ranks' Python stacks, by result: read, gone, uninterruptible (not read: a thread waits in the "
     "kernel), not_permitted, no_python, too_large, failed, unanswered.",
     ("result",), "1 per result", "sum")
 # fmt: on
@@ -38,9 +38,9 @@ class StacksSnapshot(NamedTuple):
 
 INTERVAL_SECONDS = 5.0
 HELPER_SECONDS = 10.0  # py-spy gets 5 s of these
-LOOK_SECONDS = 2.0  # After this an update starts no further read
-PART_SECONDS = 8.0  # After this a bundle's part starts no further read; a part has 20 s by default
-AGAIN_SECONDS = 600.0  # Between two reads of a rank, and before any read after an unanswered one
+LOOK_SECONDS = 2.0  # After this time an update starts no further read
+PART_SECONDS = 8.0  # After this time a bundle's part starts no further read; a part has 20 s by default
+AGAIN_SECONDS = 600.0  # Between two reads of a rank, and before any read after an unanswered read
 MAX_RANKS_PER_JOB = 32
 MAX_RANKS = 128  # Stacks that are kept, over all jobs of the node
 WAITING = 2
@@ -64,7 +64,7 @@ class StacksConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class _Held(NamedTuple):
-    """A rank's stack; ``progress_seconds``: time of its last completed operation then."""
+    """A rank's stack; ``progress_seconds``: time of the rank's last completed operation at the read."""
 
     key: ProcessKey
     stack: Stack
@@ -196,7 +196,7 @@ class StacksExporter:
             self._ctx.admit.release(("stacks", label))
 
     async def _part(self, wanted: Wanted) -> Offered:
-        """Return a job's stacks for a bundle: kept ones, and new ones of suspects and two others, or of all."""
+        """Return a job's stacks for a bundle: kept stacks, and new stacks of suspects and two others, or of all."""
         views = [view for view in _running(self._ctx.ranks.snapshot().ranks) if view.label.job_id == wanted.job_id]
         stacks = {view.label.rank: held.stack for view in views if (held := self._held.get(view.label)) is not None}
         rest = [view for view in views if view.label.rank not in stacks and self._may_look_at(view)]

@@ -63,10 +63,10 @@ def stack_of(answer: bytes, main_ids: Collection[int]) -> Stack | None:
 
 
 def others(stacks: Mapping[str, str]) -> dict[str, str]:
-    """Return the ranks whose stack differs from most, with their stacks; ``stacks``: by rank of a job.
+    """Return the ranks whose stack differs from most stacks, with their stacks; ``stacks``: by rank of a job.
 
-    A rank differs only if over half of the ranks share one stack and at most a quarter have this rank's stack.
-    The rules judge the ranks of all nodes alike (deploy/prometheus/sources/hangs.yml).
+    A rank differs only if over half of the ranks share one stack and at most a quarter have this rank's stack. The
+    rules judge the ranks of all nodes in the same way (deploy/prometheus/sources/hangs.yml).
     """
     counts = Counter(stacks.values())
     total = len(stacks)
@@ -76,7 +76,7 @@ def others(stacks: Mapping[str, str]) -> dict[str, str]:
 
 
 def _label(frames: Sequence[Frame]) -> str:
-    """Return the top frames in short, innermost first, and a hash of them; without lines, which change in a loop."""
+    """Return the top frames in short, innermost first, and a hash of them; without line numbers: loops change them."""
     top = frames[:TOP_FRAMES]
     names = [_clean(frame.name) for frame in top]
     names[0] += f" ({_file(top[0])})"

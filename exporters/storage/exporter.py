@@ -70,7 +70,7 @@ class StorageExporter(ShownExporter[tuple[Probe, ...]]):
         self._helper = ctx.helper(PROBER)
 
     async def update(self) -> None:
-        """Probe the paths. Raise NoData without Lustre if no path is configured or none exists."""
+        """Probe the paths. Without Lustre, raise NoData if no path is configured or no path exists."""
         health = await self._thread.call(lambda: sysfs.read_text(self._ctx.roots.sys / "fs/lustre/health_check"))
         lustre = None if health is None else health.startswith("healthy")
         if self._ctx.clock.monotonic() >= self._asleep_until:
