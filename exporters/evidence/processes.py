@@ -6,6 +6,7 @@ bundle has no files of its rank, and the thread stays blocked.
 """
 
 import asyncio
+import re
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -26,6 +27,7 @@ MAX_RANKS = 64  # Ranks of a job on a node whose processes are read
 RANK_SECONDS = 1.0
 """Limit for one rank's process: its files take milliseconds, with 512 threads on a busy node a tenth of a second."""
 UNREAD = "ranks/unread.txt"
+_CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _Files = dict[str, bytes]
 
 
@@ -67,7 +69,7 @@ def _threads(tasks: Path) -> bytes:
     for tid in ids:
         stat = _read(tasks / tid / "stat")
         fields = stat.rpartition(b")")[2].split()
-        name = _read(tasks / tid / "comm").strip().replace(b"\t", b" ")
+        name = _CONTROL.sub(b" ", _read(tasks / tid / "comm").strip())
         if len(fields) > 12:
             row = (tid.encode(), name, fields[0], _read(tasks / tid / "wchan").strip(), fields[11], fields[12])
             lines.append(b"\t".join(row))

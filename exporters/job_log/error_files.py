@@ -120,7 +120,7 @@ def read_error(raw: bytes, catalogue: Catalogue, seconds: float) -> Raised | Non
     """
     try:
         message = msgspec.json.decode(raw, type=_ErrorFile).message
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return None
     line = (message if isinstance(message, str) else message.message).partition("\n")[0]
     name = KNOWN.get(line.partition(":")[0].rpartition(".")[2], OTHER)

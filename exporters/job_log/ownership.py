@@ -241,7 +241,7 @@ class CycleLogs:
                 raw = read_bounded(fd, MAX_CYCLE_BYTES)
             named = msgspec.json.decode(raw if len(raw) <= MAX_CYCLE_BYTES else b"", type=_CycleFile).cycle_log_file
             status = stat_inside(root, named)
-        except (OSError, ValueError):  # ValueError: a NUL in the path; msgspec's errors are ValueErrors
+        except (OSError, ValueError, RecursionError):  # ValueError: a NUL in the path; msgspec's errors are ValueErrors
             return None
         path = self._outputs.path_of(pid, OpenFile(0, named, status.st_dev, status.st_ino))
         if path is None or status.st_uid != uid or not stat.S_ISREG(status.st_mode):

@@ -75,7 +75,7 @@ def read_cycle(raw: bytes) -> Cycle | None:
             standby=len(expand_hosts(written.standby_nodes)),
             generation=written.generation,
         )
-    except ValueError:  # msgspec and invalid UTF-8 raise ValueErrors
+    except (ValueError, RecursionError):  # msgspec and invalid UTF-8 raise ValueErrors
         return None
 
 

@@ -91,7 +91,17 @@ def test_what_a_message_means() -> None:
 def test_what_is_no_error_file() -> None:
     """A cut file, other JSON, binary data and Ctrl-C give no exception."""
     cut, interrupted = saved("ValueError: x")[:-5], saved("KeyboardInterrupt: ")
-    for raw in (b"", cut, interrupted, b"[]", b'{"message": 5}', b"\xff\x00", saved(5), b"[" * 100_000):
+    for raw in (
+        b"",
+        cut,
+        interrupted,
+        b"[]",
+        b'{"message": 5}',
+        b"\xff\x00",
+        saved(5),
+        b"[" * 100_000,
+        b'{"x": ' + b"[" * 9_000,
+    ):
         assert read_error(raw, CATALOGUE, 5.0) is None
 
 

@@ -111,6 +111,16 @@ async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.Monke
     assert (await look("mal", {"1": 1}))["ranks/1/status"] == b"well"
 
 
+def test_a_threads_name_makes_no_line_and_no_terminal_sequence(tmp_path: Path) -> None:
+    """The name of a thread stays in its own line, without control characters."""
+    task = tmp_path / "9/task/9"
+    task.mkdir(parents=True)
+    (task / "stat").write_text("9 (x) S " + " ".join(map(str, range(1, 30))))
+    (task / "comm").write_bytes(b"a\n1\tb\x1b[2J\n")
+    lines = processes.rank_files(tmp_path, tmp_path, "0", 9)["ranks/0/threads.tsv"].splitlines()
+    assert [line.split(b"\t")[:3] for line in lines[1:]] == [[b"9", b"a 1 b [2J", b"S"]]
+
+
 async def test_ranks_that_are_looked_at_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a job with more ranks than MAX_RANKS, only the first are read."""
     await site.start()
