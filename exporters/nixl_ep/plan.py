@@ -59,7 +59,7 @@ def read_plan(raw: bytes) -> Plan | None:
     try:
         written = _DECODER.decode(raw)
         return _plan([_ranks(phase) for phase in written])
-    except (msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+    except (ValueError, RecursionError):  # msgspec and invalid UTF-8 raise ValueErrors
         return None
 
 

@@ -177,8 +177,24 @@ SITUATIONS = (
         [jobs_of_an_array_fail],
         {f"RankDead 0 n{n % 2} fail info 9_{n}": Due(12 + 15 * n, 34 + 15 * n) for n in range(20)},
     ),
-    # A rank ends by SIGTERM, and a rank of another node by SIGKILL 40 s later (a manual cancel); the others stay.
-    Situation("killed_at_the_sigterm_of_a_peer", [exits(1, SIGTERM), wait(40.0), exits(5, SIGKILL)]),
+    # A rank ends by SIGTERM, and a rank of another node by SIGKILL 40 s later; the others stay, so it was no cancel.
+    Situation(
+        "killed_at_the_sigterm_of_a_peer",
+        [exits(1, SIGTERM), wait(40.0), exits(5, SIGKILL), wait(300.0)],
+        {f"{DEAD} killed": Due(300, 325)},
+    ),
+    # A rank exits with status 0, and half a minute later another one crashes; the others wait for both.
+    Situation(
+        "one_finishes_and_one_crashes",
+        [exits(1), wait(30.0), exits(5, SIGSEGV), HANG, wait(300.0)],
+        {f"{DEAD} crash": Due(300, 325)},
+    ),
+    # A rank ends by SIGTERM, half a minute later another one aborts, and a third fails with it; the others wait.
+    Situation(
+        "one_leaves_and_one_aborts",
+        [exits(1, SIGTERM), wait(30.0), exits(5, SIGABRT), wait(5.0), exits(6, code=1), HANG, wait(300.0)],
+        {f"{DEAD} fail info": Due(300, 325)},
+    ),
     # A job runs two torchruns of four ranks each, one per node; a rank of one is killed.
     Situation(
         "two_trainings_in_one_job",
