@@ -11,30 +11,33 @@ from typing import Any, Generic, TypeVar
 MAX_WAITING = 64  # Limit of hung threads; at the limit no file is read
 STACK_BYTES = 256 * 1024
 
-
+_User = tuple[int, int]
 R = TypeVar("R", bound=Any)
 A = TypeVar("A")
 
 
 class ByUser(Generic[R, A]):
-    """Answers requests with ``read``, which may hang; a request's ``uid`` is the owner of its file."""
+    """Answers requests with ``read``, which may hang; a request's ``uid`` is the owner of its file.
+
+    Root's requests have a thread for each process, ``pid``: most pods and containers run as root.
+    """
 
     def __init__(self, read: Callable[[R], A], max_waiting: int = MAX_WAITING) -> None:
         self._read = read
         self._max_waiting = max_waiting
-        self._waiting: dict[int, threading.Thread] = {}
+        self._waiting: dict[_User, threading.Thread] = {}
 
     def answers(self, requests: Sequence[R], grace_seconds: float) -> list[A | None]:
         """Return the answer to each request; None for a request without an answer ``grace_seconds`` after the call."""
         default_bytes = threading.stack_size(STACK_BYTES)
         results: list[A | None] = [None] * len(requests)
-        self._waiting = {uid: thread for uid, thread in self._waiting.items() if thread.is_alive()}
+        self._waiting = {user: thread for user, thread in self._waiting.items() if thread.is_alive()}
         begun = []
-        for uid in dict.fromkeys(request.uid for request in requests):
-            if uid in self._waiting or len(self._waiting) >= self._max_waiting:
+        for user in dict.fromkeys(map(_user_of, requests)):
+            if user in self._waiting or len(self._waiting) >= self._max_waiting:
                 continue
-            thread = threading.Thread(target=self._read_all, args=(requests, uid, results), daemon=True)
-            self._waiting[uid] = thread
+            thread = threading.Thread(target=self._read_all, args=(requests, user, results), daemon=True)
+            self._waiting[user] = thread
             thread.start()
             begun.append(thread)
         threading.stack_size(default_bytes)
@@ -43,7 +46,11 @@ class ByUser(Generic[R, A]):
             thread.join(max(until - time.monotonic(), 0.0))
         return list(results)
 
-    def _read_all(self, requests: Sequence[R], uid: int, results: list[A | None]) -> None:
+    def _read_all(self, requests: Sequence[R], user: _User, results: list[A | None]) -> None:
         for number, request in enumerate(requests):
-            if request.uid == uid:
+            if _user_of(request) == user:
                 results[number] = self._read(request)
+
+
+def _user_of(request: Any) -> _User:
+    return request.uid, 0 if request.uid else request.pid

@@ -33,6 +33,11 @@ class RankView(msgspec.Struct, frozen=True):
         """Return the uid of the rank's process; None if unknown."""
         return self.process.facts.uid
 
+    @property
+    def pid(self) -> int:
+        """Return the pid of the rank's process."""
+        return self.process.facts.key.pid
+
     def gpus(self) -> tuple[RankGpu, ...]:
         """Return the rank's GPUs. If a process has several ranks and one GPU for each, every rank has its own GPU."""
         gpus, slots = self.process.gpus, self.process.slots or ()

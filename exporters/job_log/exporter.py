@@ -18,11 +18,10 @@ from exporters.job_log.jobs import ERROR_FILE, LoggedJob, jobs_of
 from exporters.job_log.ownership import CYCLE_FILE
 from exporters.job_log.passages import LogPassages, log_part
 from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
-from exporters.job_log.tally import ShownLog
+from exporters.job_log.tally import RECENT_SECONDS, ShownLog
 
 INTERVAL_SECONDS = 1.0
 TURN_SECONDS = 60.0  # A longer turn is late: a file system hangs
-RECENT_SECONDS = 300.0  # A root cause older than this does not explain an exit now
 MAX_PATHS = 64
 MAX_PATTERNS = 32
 CHECKPOINT_BYTES = 4 * 1024 * 1024

@@ -234,7 +234,7 @@ class CycleLogs:
 
     def _read(self, view: RankView) -> tuple[Identity, ClaimedLog] | None:
         """Return the log that a rank's cycle file names; None without a file of the rank's user."""
-        pid, uid = view.process.facts.key.pid, view.uid
+        pid, uid = view.pid, view.uid
         root = f"{self._root}/{pid}/root"
         try:
             with open_inside(root, _cycle_file(view), uid) as fd:

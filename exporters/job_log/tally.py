@@ -30,6 +30,7 @@ POSITIONS = frozenset({"watchdog_position", "flight_recorder_dump"})
 CASCADE_SECONDS = 60.0
 """A cascade is shown only after this time without a root cause, because another log may be slower."""
 RECOVERED_SECONDS = 60.0  # If a job makes progress this long after an event, the event did not end it
+RECENT_SECONDS = 300.0  # A root cause older than this explains no exit, and gives room for a later one
 STARTED_SECONDS = 5.0
 """An event this long before the ranks' start belongs to an earlier run. The start is known to about 1 s."""
 MAX_EVENTS = 1024  # Limit of (rank, category) pairs per job. Further events count under UNKNOWN_RANK.
@@ -218,9 +219,12 @@ class JobTally:
         events[kind] = saved_sum(events.get(kind, 0))
 
     def _note_first(self, role: str, first: FirstEvent) -> None:
-        """Keep the first event of a role, but replace a weak root by a strong one."""
+        """Keep the first event of a role, but let a strong root replace a weak or an old one."""
         known = self.saved.root
-        if role == ROOT and (known is None or (known.weak and not first.weak)):
+        if role == ROOT and known is not None and not first.weak:
+            if known.weak or first.seconds - known.seconds > RECENT_SECONDS:
+                self.saved.root = first
+        elif role == ROOT and known is None:
             self.saved.root = first
         elif role == CASCADE and self.saved.cascade is None:
             self.saved.cascade = first

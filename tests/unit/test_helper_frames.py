@@ -80,6 +80,7 @@ class Request(NamedTuple):
 
     uid: int
     number: int = 0
+    pid: int = 0
 
 
 class Hanging:
@@ -100,6 +101,15 @@ class Hanging:
 def test_answers_are_in_the_order_of_requests() -> None:
     """Replies are in the order of the requests, across users."""
     assert ByUser(Hanging().read).answers([Request(3, 30), Request(2, 20), Request(3, 31)], 30.0) == [30, 20, 31]
+
+
+def test_each_process_of_root_is_a_user_of_its_own() -> None:
+    """While a call for one process of root hangs, another process of root, as in another pod, gets its reply."""
+    goes_on = threading.Event()
+    requests: ByUser[Request, bool] = ByUser(lambda request: request.pid == 8 or goes_on.wait(30.0))
+    asked = [Request(0, pid=7), Request(0, pid=8), Request(5, pid=7), Request(5, pid=8)]
+    assert requests.answers(asked, 0.5) == [None, True, None, None]
+    goes_on.set()
 
 
 @pytest.mark.slow

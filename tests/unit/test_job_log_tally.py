@@ -11,7 +11,14 @@ from agent.sdk.ranks import UNKNOWN_RANK
 from exporters.job_log import tally as tallies
 from exporters.job_log.collectives import MAX_GROUPS, MAX_SEQUENCES, SHOWN_LEAST
 from exporters.job_log.jobs import MAX_RANKS, LoggedJob
-from exporters.job_log.tally import CASCADE_SECONDS, RECOVERED_SECONDS, STARTED_SECONDS, JobTally, ShownLog
+from exporters.job_log.tally import (
+    CASCADE_SECONDS,
+    RECENT_SECONDS,
+    RECOVERED_SECONDS,
+    STARTED_SECONDS,
+    JobTally,
+    ShownLog,
+)
 
 ECC = "[rank{rank}]: RuntimeError: CUDA error: uncorrectable ECC error encountered"
 TIMEOUT = (
@@ -113,6 +120,13 @@ def test_the_first_cause(lines: list[str], root: tuple[str, str, str] | None) ->
         log.write(line)
     assert log.root() == root
     assert log.shown().events.get(("6", "collective_mismatch", "root"), 0) == (root == ("collective_mismatch", "6", ""))
+
+
+def test_an_old_cause_gives_room_for_a_later_one() -> None:
+    """A failure that the program survived for RECENT_SECONDS does not hide the cause of a later death."""
+    log = Log().write(ECC.format(rank=1), 0.0)
+    assert log.write(PORT, RECENT_SECONDS).root() == ("gpu_hardware", "1", "")
+    assert log.write(PORT, RECENT_SECONDS + 1.0).root() == ("port_error", UNKNOWN_RANK, "n9")
 
 
 def test_a_file_of_a_rank() -> None:
