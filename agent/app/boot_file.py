@@ -1,4 +1,4 @@
-"""Save the running ranks in a file that survives a loss of power: peers on other nodes may still wait for them.
+"""Save which ranks run, in a file that survives a loss of power: peers on other nodes can still wait for these ranks.
 
 The checkpoint is for one boot and is not synced to disk. This file is written and synced when ranks start or exit.
 """
@@ -18,9 +18,9 @@ from agent.ranks.liveness.job_line import RanBefore
 NAME = "ranks-of-this-boot"
 MAX_FILE_BYTES = 1024 * 1024
 WRITE_SECONDS = 3600.0
-"""The file is also written after this time without a change: its age then shows how long the machine was down."""
+"""An unchanged file is written again after this time: the file's age then shows how long the machine was down."""
 MAX_AGE_SECONDS = 86_400.0
-"""An older file is ignored: its jobs no longer wait."""
+"""An older file is ignored: no job still waits for ranks of that time."""
 
 
 class _File(msgspec.Struct):
@@ -76,7 +76,7 @@ class BootFile:
             self._saved = None  # the next tick tries again
             if error.errno != self._failed_by:
                 text = (
-                    "the ranks of this boot are not saved; state.path must be in a directory that the agent may write"
+                    "the ranks of this boot are not saved; state.path must be in a directory that the agent can write"
                 )
                 self._log.warning(text, path=path, error=error.strerror)
             self._failed_by = error.errno

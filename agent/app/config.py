@@ -56,16 +56,16 @@ class StateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class IdentityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section `identity`. ``job_id_variables``: environment variables with the job id; the first that is set wins.
+    """Section `identity`. ``job_id_variables``: variables with the job id; the first variable that is set counts.
 
-    They are tried before the known variables. A change applies to processes discovered later: a job id never changes.
+    They come before the known variables. A change applies to processes discovered later: a process keeps its job id.
     """
 
     job_id_variables: Annotated[list[VariableName], msgspec.Meta(max_length=MAX_JOB_ID_VARIABLES)] = []
 
 
 class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section `health`: the counted checks are the default checks and ``count``, minus ``ignore``."""
+    """Section `health`: the default checks and ``count``, minus ``ignore``, make a rank unhealthy."""
 
     count: list[str] = []
     ignore: list[str] = []
@@ -79,7 +79,7 @@ class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The whole configuration.
 
-    ``exporters``: raw sections, which are validated later, each as its exporter's own type.
+    ``exporters``: the sections as parsed; ``Loaded.section`` validates each section as its exporter's type.
     """
 
     web: WebConfig = WebConfig()
@@ -125,7 +125,7 @@ class Options:
     roots: Roots = field(default_factory=Roots)
 
     def web_file(self, loaded: Loaded) -> Path | None:
-        """Return the web file of the command line, else of the configuration; None for none."""
+        """Return the web file that the command line names, else the configuration; None if neither names a file."""
         named = loaded.config.web.config_file
         return self.web_config_file or (Path(named) if named else None)
 
@@ -146,7 +146,7 @@ def read_config(path: Path) -> str:
 async def read_config_in(executor: Executor, path: Path) -> str:
     """Return the file's text, read by ``executor``; raises ConfigError if it cannot be read."""
     with _as_config_errors(path):
-        file = await aiofiles.open(path, "rb", executor=executor)  # `async with` would close it in the shared pool
+        file = await aiofiles.open(path, "rb", executor=executor)  # `async with` closes files in the shared pool
         try:
             return _decoded(path, await file.read(MAX_BYTES + 1))
         finally:

@@ -35,7 +35,7 @@ from agent.web.serving import Serving
 SWITCH_INTERVAL_SECONDS = 0.001
 """How long a busy thread holds the interpreter. With Python's default (5 ms) the event loop is 16 ms late."""
 GC_THRESHOLDS = (20_000, 50, 100)
-"""A full collection during a scrape of 50,000 series takes 40 ms with these thresholds, and 90 ms with Python's."""
+"""A full collection during a scrape of 50,000 series takes 40 ms with these thresholds, and 90 ms with the defaults."""
 CONFIG_POLL_SECONDS = 5.0
 SELF_RENDER_SECONDS = 10.0
 
@@ -147,7 +147,7 @@ class Daemon:
             except Exception as error:  # noqa: BLE001  # the agent keeps its configuration after any error
                 self._refused = str(error) or type(error).__name__
                 self._log.error(
-                    "configuration refused, the old one stays",
+                    "configuration refused, the previous one stays",
                     error=str(error) if isinstance(error, ConfigError) else error,
                 )
             else:
@@ -160,7 +160,7 @@ class Daemon:
         path = self._options.config_path
         text = "" if path is None else await read_config_in(self._config_thread, path)
         loaded = await self._config_thread.call(lambda: load(self._options, text))
-        plan = await self._config_thread.call(lambda: prepare(loaded, self._log))  # it may import exporters
+        plan = await self._config_thread.call(lambda: prepare(loaded, self._log))  # it can import exporters
         fixed = {
             "$.state": loaded.config.state == self._loaded.config.state,
             "$.web.config_file": self._options.web_file(loaded) == self._terms.path,
@@ -174,7 +174,7 @@ class Daemon:
         self._loaded = loaded
 
     async def _watch_config(self) -> None:
-        """Request a reload when the file's text changes; an unreadable file is only reported after SIGHUP."""
+        """Request a reload when the file's text changes; an unreadable file is reported only after SIGHUP."""
         path = self._options.config_path
         if path is None:
             await asyncio.Event().wait()

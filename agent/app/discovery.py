@@ -86,7 +86,7 @@ def _spec_in_package(name: str) -> Spec:
 
 
 def _allow_openssl() -> None:
-    """Make ``import ssl`` work again, which prometheus-client and most collectors need; see ``leave_out_openssl``.
+    """Make ``import ssl`` work again: prometheus-client and most collectors need it; see ``leave_out_openssl``.
 
     A module that was already imported stays without ssl: asyncio has no TLS, and http.client must be imported again.
     """
@@ -98,8 +98,8 @@ def _allow_openssl() -> None:
 def prepare(loaded: Loaded, log: Logger) -> ExporterPlan:
     """Validate every exporter's section and return the enabled exporters; ConfigError names the first error.
 
-    Exporters of other packages load only if the configuration names them. A failed import is logged, and counts as
-    broken.
+    An exporter of another package loads only if the configuration names it. An exporter whose import fails is logged
+    and is ``broken``.
     """
     names = exporter_names()
     others = [name for name in loaded.config.exporters if name not in names]

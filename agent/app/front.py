@@ -36,7 +36,7 @@ class HeldAnswer(Generic[T]):
         self._made_at = 0.0
 
     def __call__(self) -> T:
-        """Return the cached result, or a new result if it is too old."""
+        """Return the cached result, or a new result if the cached one is too old."""
         now = self._clock.monotonic()
         if self._made is None or now - self._made_at >= HOLD_SECONDS:
             self._made, self._made_at = self._make(), now

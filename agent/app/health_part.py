@@ -12,11 +12,11 @@ from agent.ranks.health import HealthSnapshot, subjects_of
 from agent.ranks.snapshot import RankView
 
 OLD_FAULT_SECONDS = 120.0
-"""A fault from before a rank's start, or up to this time after it, did not cause its end: the rank ran despite it."""
+"""A fault that began before a rank's start, or within this time after it, did not end the rank: the rank ran on."""
 
 
 async def health_part(snapshot: Callable[[], HealthSnapshot], wanted: Wanted) -> Offered:
-    """Return the part of the bundle. Findings that do not count are in its file but blame no rank."""
+    """Return the part of the bundle. Its file also lists findings that do not count; such findings blame no rank."""
     known = snapshot()
     failed = [entry for entry in known.entries if entry.finding.state is CheckState.FAILED]
     words = [
@@ -44,7 +44,7 @@ def struck_ranks(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[]
 
 
 def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool]) -> Mapping[RankLabel, str]:
-    """Return by rank the check that failed more than OLD_FAULT_SECONDS after its start; for Xid 79 ``xid_79``."""
+    """Return by rank the check that failed over OLD_FAULT_SECONDS after the rank's start; ``xid_79`` for Xid 79."""
     if not has_failed():
         return {}
     known = snapshot()
@@ -53,13 +53,13 @@ def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool
         view.label: f"xid_{codes[entry.subject.name]}"
         if entry.check == "gpu_xid" and entry.subject.name in codes
         else entry.check
-        for view, entry in reversed(_struck(known))  # set last, the first check stays
+        for view, entry in reversed(_struck(known))  # the first check comes last, and stays
         if entry.finding.since_seconds - view.process.facts.start_seconds > OLD_FAULT_SECONDS
     }
 
 
 def _struck(known: HealthSnapshot) -> list[tuple[RankView, Entry]]:
-    """Return each rank with each failed check of its hardware that counts."""
+    """Return each rank with each failed check of its hardware, if the check counts."""
     failed = known.counted_failures()
     return [(view, entry) for view in known.ranks.ranks for entry in failed if entry.subject in subjects_of(view)]
 

@@ -11,7 +11,7 @@ from agent.export.exporter import Exporter, ExporterConfig, NoData, Spec
 from agent.export.registry import Source
 
 REST_RATIO = 0.5
-"""Part of an interval that passes between a slow update and the next update."""
+"""After a slow update, this part of an interval passes before the next update."""
 STALE_INTERVALS = 3
 STALE_FLOOR_SECONDS = 5.0
 """If a source fails, hangs or is absent, its series stay for three intervals, and for at least this time."""
@@ -62,7 +62,7 @@ class Running:
         self._schedule = asyncio.get_running_loop().create_task(self._run(), name=f"schedule-{self.name}")
 
     async def end(self) -> None:
-        """Stop the schedule and drain the exporter within its limit; a running update may use half of that time.
+        """Stop the schedule and drain the exporter within ``drain_seconds``; a running update has half of this time.
 
         The lease ends even if the drain fails or is late.
         """
@@ -172,7 +172,7 @@ def _wake(rest: asyncio.Future[None]) -> None:
 
 
 def rest_seconds(took_seconds: float, interval_seconds: float) -> float:
-    """Return the pause after an update: until one interval after its start, but at least REST_RATIO of an interval.
+    """Return the pause after an update: the rest of its interval, but at least REST_RATIO of an interval.
 
     Missed updates are not repeated.
     """
@@ -180,6 +180,6 @@ def rest_seconds(took_seconds: float, interval_seconds: float) -> float:
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """Retrieve the exception of a task that is perhaps never awaited, so that the event loop logs no warning."""
+    """Retrieve the exception of a task that no code awaits: without this the event loop logs a warning."""
     if not task.cancelled():
         task.exception()

@@ -23,8 +23,8 @@ TICK_SECONDS = 1.0
 RANKS_BYTES = 12 * 1024 * 1024
 """Limit of the rank table's size in the checkpoint."""
 FIRST_LOOK_SECONDS = 30.0
-"""Limit of the time after a start without series: a process that hangs in /proc must not hide its node. The update then
-passes its deadline, and the alert RankwatchLate fires."""
+"""The agent serves series at the latest this time after its start: a process that hangs in /proc must not hide its
+node. The search for processes is then late, and the alert RankwatchLate fires."""
 PROCESS_EXPORTER = "process"
 """The exporter that discovers rank processes, and confirms the processes in the checkpoint."""
 LAST_SAVE_SECONDS = 5.0
@@ -45,7 +45,7 @@ class Supervisor:
         self._saved_at = float("-inf")
         self.ranks = RankTable(clock, hostname, settle_at_once=once)
         if not self._restore("rank table", self._ranks_section, self.ranks.load):
-            self.ranks = RankTable(clock, hostname, settle_at_once=once)  # drops parts that are loaded already
+            self.ranks = RankTable(clock, hostname, settle_at_once=once)  # without the parts that are already loaded
         self._lender = Lender(roots=roots, clock=clock, hostname=hostname, ranks=self.ranks, state=state, once=once)
         self.series = self._lender.series
         self.helpers = self._lender.helpers
@@ -80,7 +80,7 @@ class Supervisor:
     async def begin(self, plan: ExporterPlan, schedule: bool = True) -> None:
         """Start the enabled exporters.
 
-        An exporter that fails to start counts as down (``broken``), and the others run.
+        An exporter that fails to start counts as down (``broken``), and the other exporters run.
         """
         asyncio.get_running_loop().set_exception_handler(ignore_ended)
         self._take(plan)
@@ -97,20 +97,19 @@ class Supervisor:
     async def apply(self, plan: ExporterPlan) -> bool:
         """Apply ``plan``.
 
-        Exporters with an equal section keep running. If a changed exporter does not start, the old ones run again and
-        the result is False. An exporter that already failed to start with this section does not count.
+        Exporters with an equal section keep running. If a changed exporter does not start, the previous exporters run
+        again and the result is False. An exporter that already failed with this section undoes nothing.
         """
         wanted, current = plan.enabled, self.running
         changed = [name for name in wanted if name not in current or current[name].config != wanted[name].config]
         removed = [name for name in current if name not in wanted]
         old = {name: current.pop(name) for name in [*changed, *removed] if name in current}
-        # In parallel: an exporter that ends slowly (RAS finishes its query) does not delay the others.
+        # In parallel: an exporter that ends slowly (RAS finishes its query) does not delay the other exporters.
         ends = [self._end(old[name]) for name in removed]
         replacements = await asyncio.gather(*(self._replace(old.get(name), wanted[name]) for name in changed))
         await asyncio.gather(*map(asyncio.shield, ends))
         started = dict(zip(changed, replacements, strict=True))
         refused = {name: wanted[name].config for name, running in started.items() if running is None}
-        # An exporter that already failed does not undo a reload.
         if any(self._refused.get(name) != config for name, config in refused.items()):
             await self._return_to(old, [running for running in replacements if running is not None])
             return False
@@ -132,7 +131,7 @@ class Supervisor:
         self.ranks.tick()
 
     async def stop(self) -> None:
-        """Drain every exporter, including those that a reload was stopping, then write the last checkpoint."""
+        """Drain every exporter, including exporters that a reload was stopping, then write the last checkpoint."""
         await asyncio.gather(*(running.end() for running in self.running.values()), *self._ends)
         if not self._once:
             self._publish("rank table", self._ranks_section, self.ranks.dump)
@@ -145,7 +144,7 @@ class Supervisor:
         self._past.stop()
 
     def health_snapshot(self) -> health.HealthSnapshot:
-        """Return a copy of the state about the health of ranks and node."""
+        """Return a copy of the ranks, the checks and the GPU errors."""
         ranks = self.ranks.timed_snapshot()
         return health.HealthSnapshot(ranks, self.ledger.entries(), self.counted, self.hardware.faults())
 
@@ -226,7 +225,7 @@ class Supervisor:
         return running
 
     def _end(self, running: Running) -> asyncio.Task[None]:
-        """End a run completely, even if the reload that requested it is cancelled because the agent stops."""
+        """End a run completely, even if the agent stops and cancels the reload that ends the run."""
         end = asyncio.get_running_loop().create_task(running.end(), name=f"end-{running.name}")
         self._ends.add(end)
         end.add_done_callback(self._ends.discard)
@@ -238,7 +237,7 @@ class Supervisor:
             running.begin()
 
     async def _return_to(self, old: dict[str, Running], started: list[Running]) -> None:
-        """Undo a failed reload: drain the exporters it started and restart the old ones from their checkpoints."""
+        """Undo a failed reload: drain the new exporters and restart the previous exporters from their checkpoints."""
         for running in started:
             del self.running[running.name]
         await asyncio.gather(*(running.end() for running in started))

@@ -19,9 +19,9 @@ POLL_SECONDS = 5.0
 
 
 class WebTerms:
-    """Requirements for clients from the file at ``path``; none if ``path`` is None.
+    """What the web file at ``path`` requires of clients; nothing if ``path`` is None.
 
-    The previous terms stay valid if the file is invalid, or if it lacks the earlier protection: it may be half written.
+    The previous terms stay if the file is invalid or lacks a protection that it had before: it can be half written.
     ``refused``: why the newest text is not in use; else empty.
     """
 
@@ -45,13 +45,14 @@ class WebTerms:
         stamp = _stamp_of([self.path])
         web_file = parse(read_config(self.path), str(self.path))
         folder = self.path.parent
-        self._known_files = tuple(web_file.files(folder))  # even of a refused file: its certificates may arrive later
+        self._known_files = tuple(web_file.files(folder))  # even of a refused file: its certificates can arrive later
         stamp += _stamp_of(self._known_files)
         if self._file is None and not (web_file.tls_server_config or web_file.basic_auth_users):
             self._log.warning("web configuration without TLS and passwords: any client may read", path=str(self.path))
         before = [] if self._file is None else self._file.protections()
         if gone := ", ".join(name for name in before if name not in web_file.protections()):
-            raise ConfigError(f"{self.path}: {gone} would remove protection: restart the agent if that is intended")
+            why = f"the new file lacks {gone} and would remove protection: restart the agent if that is intended"
+            raise ConfigError(f"{self.path}: {why}")
         terms = self._terms_of(web_file, folder)
         self.terms, self._file, self._stamp = terms, web_file, stamp
 

@@ -13,12 +13,12 @@ from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 MAX_DEPTH = 32
 _SHOWN_CHARACTERS = 40
-"""Limit of an unreadable value shown in a message."""
+"""Length of the part of an unreadable value that a message shows."""
 _PART = re.compile(r"\.([^.\[]+)|\[(\d*|\.\.\.)\]")
 
 
 class ConfigError(ValueError):
-    """An invalid configuration; the message names the place and the reason on one line."""
+    """An invalid configuration; the message gives the position in the file and the reason, on one line."""
 
 
 class Document:
@@ -151,7 +151,7 @@ def _with_choices(type_: type[Any], path: str, message: str) -> str:
 
 
 def _at(type_: type[Any], path: str) -> list[inspect.Type]:
-    """Return the types allowed at a path, with unions split; empty if the path leads nowhere."""
+    """Return the types allowed at a path, with unions split; empty if no type has this path."""
     types = _apart(inspect.type_info(type_))
     for match in _PART.finditer(path):
         types = [kind for parent in types for below in _below(parent, match[1]) for kind in _apart(below)]

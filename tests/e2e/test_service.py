@@ -73,7 +73,7 @@ def test_a_refused_configuration_leaves_the_old_one_in_use(tmp_path: Path) -> No
         for number, refused in enumerate(refusals, 1):
             agent.configure(refused)
             agent.signal(signal.SIGHUP)
-            wait_until(lambda n=number: agent.log().count("configuration refused, the old one stays") == n)
+            wait_until(lambda n=number: agent.log().count("configuration refused, the previous one stays") == n)
             assert agent.value(RELOAD_OK) == 0
         assert "$.exporters.inspector.pathz: unknown key" in agent.log()
         agent.configure({})
