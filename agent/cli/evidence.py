@@ -13,10 +13,10 @@ from agent.evidence import folder
 from agent.evidence.summary import Summary
 
 SHOWN_EVENTS = 40
-"""Limit of printed events: of a longer time line the first and the last ones are printed."""
+"""Limit of printed events: a longer time line loses its middle."""
 SHOWN_RANKS = 32
 TAKE_SECONDS = 40.0
-"""How long to wait for a bundle: the agent collects for 20 s by default, and may be busy with another bundle."""
+"""How long to wait for a bundle: the agent collects for 20 s by default, and can be busy with another bundle."""
 POLL_SECONDS = 0.2
 ASK_SECONDS = 5.0  # Timeout of a query to the agent
 
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
     commands = parser.add_subparsers(dest="command", required=True, metavar="list|show|take")
     listing = commands.add_parser("list", help="the bundles, the newest first")
     show = commands.add_parser("show", help="print a bundle's summary: suspects, time line, ranks")
-    show.add_argument("name", metavar="NAME", help="a bundle's name, or a job's id for its newest one")
+    show.add_argument("name", metavar="NAME", help="a bundle's name, or a job's id for the job's newest bundle")
     take = commands.add_parser("take", help="request a bundle of a job from the agent now")
     take.add_argument("--job", required=True, metavar="ID", help="the job's id, as the agent shows it")
     for command in (listing, show, take):
@@ -128,9 +128,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _configured(flags: argparse.Namespace) -> Path:
-    """Return the directory of bundles in the named configuration, else in the running agent's, else in the default one.
+    """Return the directory of bundles from the named configuration, else from the running agent's configuration.
 
-    Raises ConfigError if a named configuration cannot be read. Without a readable one, return the default directory.
+    Raises ConfigError if a named configuration cannot be read. If none can be read, return the default directory.
     """
     usual = own_agent.CONFIG_FILE
     with contextlib.suppress(OSError, ValueError):
@@ -143,8 +143,8 @@ def _configured(flags: argparse.Namespace) -> Path:
 def _check(path: Path, rights: int) -> None:
     """Raise OSError if the directory is missing, or if this user lacks ``rights`` on it."""
     if not path.is_dir():
-        why = "the agent takes no evidence, or elsewhere (--path), or is another one (--web.listen-address)"
-        raise FileNotFoundError(f"no directory {path}: {why}")
+        why = "the agent takes no evidence, or writes it elsewhere (--path), or another agent has it"
+        raise FileNotFoundError(f"no directory {path}: {why} (--web.listen-address)")
     if not os.access(path, rights):
         raise PermissionError(f"you have no right to {path}; run it as root: sudo rankwatch evidence")
 
@@ -164,7 +164,7 @@ def _show(path: Path, requested: str) -> None:
     if name not in folder.bundles(path):
         of_job = [name for name, summary in folder.summaries(path) if summary.job_id == requested]
         if not of_job:
-            raise ValueError(f"no bundle {requested}, and none of a job {requested}, in {path}")
+            raise ValueError(f"{path} has no bundle {requested}, and no bundle of a job {requested}")
         name = of_job[-1]
     say(shown(name, folder.read_summary(path, name)))
 
@@ -182,5 +182,5 @@ def _take(path: Path, job_id: str, seconds: float) -> None:
     request.unlink(missing_ok=True)
     raise ValueError(
         f"no bundle came within {seconds:.0f} s: has job {job_id} ranks here, does the agent run, "
-        "and is evidence enabled in it?"
+        "and is its exporter evidence enabled?"
     )

@@ -12,8 +12,8 @@ from agent.core.prometheus import Sample
 from agent.ranks.liveness.causes import HARDWARE
 
 DAYS, MAX_DAYS = 7, 90
-POINTS = 3  # Limit for failures of several users' jobs, as in the alert LemonNode
-POINTS_OF_ONE_USER = 5  # One user's program may be the cause
+POINTS = 3  # Least points of a listed node if jobs of several users failed, as in the alert LemonNode
+POINTS_OF_ONE_USER = 5  # Least points if only one user's jobs failed: the user's program can be the cause
 _SEEN = "max by (cluster, job_id, node, user, {labels}) (present_over_time({metric}[{days}d]))"
 _FAILURES = {"signal, cause": "rank:rankwatch_dead:time", "class": 'rank:rankwatch_exit:time{class="reboot"}'}
 _RULES = "count(present_over_time(cluster:rankwatch_targets:count[{days}d]))"
@@ -22,7 +22,7 @@ _SIGNALS = frozenset({"SIGSEGV", "SIGBUS", "SIGILL"})
 
 
 class Lemon(NamedTuple):
-    """A node. ``points``: one per job whose first failure was on it, or two if the cause looks like hardware."""
+    """A node. ``points``: one per job whose first failure was on the node, or two if the cause looks like hardware."""
 
     cluster: str
     node: str
@@ -98,7 +98,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rankwatch exclude",
         description="List nodes where jobs repeatedly fail first: one point per job, two if the cause "
-        "looks like hardware. The limits are those of the alert LemonNode with its shipped thresholds. Example: "
+        "looks like hardware. The limits are the shipped thresholds of the alert LemonNode. Example: "
         'nodes=$(rankwatch exclude --prometheus URL --format slurm) && sbatch --exclude "$nodes"',
     )
     add_prometheus(parser, "only nodes of this cluster")
@@ -109,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=POINTS,
         metavar="N",
-        help=f"the fewest points ({POINTS}; of one user's jobs {POINTS_OF_ONE_USER} at least)",
+        help=f"least points of a listed node ({POINTS}; if only one user's jobs failed, {POINTS_OF_ONE_USER} or more)",
     )
     parser.add_argument("--format", choices=sorted(_FORMATS), default="table")
     return parser

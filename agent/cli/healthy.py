@@ -73,7 +73,7 @@ def judge(families: Iterable[Metric], job_id: str | None = None) -> Answer:
         verdicts = [sample.value for sample in of_job if sample.name == RANK_HEALTHY.name]
         failed = [sample.labels for sample in of_job if sample.name == RANK_UNHEALTHY.name]
         against = sorted(f"{labels['reason'].replace('_', ' ')} under rank {labels['rank']}" for labels in failed)
-        unknown = f"cannot tell: no rank of job {job_id} whose hardware is known is on this node"
+        unknown = f"cannot tell: this node has no rank of job {job_id} with known hardware"
     if not verdicts:
         return Answer(CANNOT_TELL, unknown)
     if all(verdicts):

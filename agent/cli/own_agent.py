@@ -57,7 +57,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         "--web.listen-address",
         dest="address",
         metavar="HOST:PORT",
-        help="the agent's address, or unix:FILE (default: its own socket if you may use it, else the address in its "
+        help="the agent's address, or unix:FILE (default: its own socket if you can connect, else the address in its "
         f"configuration, else {DEFAULT_LISTEN_ADDRESS})",
     )
     known = f"its configuration (default {CONFIG_FILE})"
@@ -103,14 +103,14 @@ def read(agent: AgentAddress, path: str, seconds: float) -> bytes:
             hints = {
                 401: "; as root no password is needed",
                 404: "; is it an agent of rankwatch?",
-                503: "; it may be starting: try again",
+                503: "; perhaps it is starting: try again",
             }
             kind = NotReadyError if answer.status == http.HTTPStatus.SERVICE_UNAVAILABLE else OSError
             raise kind(f"HTTP status {answer.status} ({answer.reason}){hints.get(answer.status, '')}")
     except ConnectionRefusedError as error:
         raise OSError("no agent listens there: systemctl start rankwatch, or rankwatch --config.file FILE") from error
     except http.client.HTTPException as error:  # not an OSError
-        why = "; it may speak TLS" if isinstance(error, http.client.BadStatusLine) else ""
+        why = "; perhaps it speaks TLS" if isinstance(error, http.client.BadStatusLine) else ""
         raise OSError(f"not an answer in HTTP: {error!r}{why}") from error
     finally:
         connection.close()
@@ -123,7 +123,7 @@ def document(agent: AgentAddress, seconds: float) -> NodeDocument:
 
 
 def is_text(path: Path) -> bool:
-    """Return True for a regular file with content. Another user's agent may name a device, or a file of /proc."""
+    """Return True for a regular file with content. Another user's agent can name a device, or a file of /proc."""
     try:
         status = path.stat()
     except PermissionError:
@@ -154,7 +154,7 @@ def _connection(agent: AgentAddress, seconds: float) -> http.client.HTTPConnecti
 
 
 def _connects(path: Path) -> bool:
-    """Return True if an agent listens at this socket and this user may connect."""
+    """Return True if an agent listens at this socket and this user has the right to connect."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
         agent.settimeout(1.0)
         try:
@@ -165,7 +165,7 @@ def _connects(path: Path) -> bool:
 
 
 def stranger_at(port: int, proc: Path = Path("/proc")) -> int | None:
-    """Return the uid of another ordinary user that listens at ``port``, or None (blocking)."""
+    """Return the uid of another ordinary user whose process listens at ``port``, or None (blocking)."""
     tables = []
     for name in _TABLES:
         with suppress(OSError):

@@ -63,7 +63,7 @@ def of_job(document: NodeDocument, job_id: str | None) -> NodeDocument:
 
 
 def table(document: NodeDocument, *, colour: bool = False) -> str:
-    """Return sentences about jobs in trouble, a table of ranks (those in trouble first), and notes with remedies."""
+    """Return sentences about jobs in trouble, a table of ranks (ranks in trouble first), and notes with remedies."""
     troubled = [job for job in document.jobs if set(job.states) - {"alive", "finished"}]
     sentences = [f"job {plain(job.job_id)}: {plain(job.sentence)}" for job in troubled]
     notes = [plain(note) for note in document.notes]

@@ -19,7 +19,7 @@ _ODD_COLOUR = "33"
 
 
 def plain(text: str) -> str:
-    """Return untrusted ``text`` with every unprintable character, which a terminal may obey, replaced by ``?``."""
+    """Return untrusted ``text`` with ``?`` for every unprintable character: a terminal can obey such characters."""
     return "".join(character if character.isprintable() else "?" for character in text)
 
 

@@ -196,7 +196,7 @@ def test_a_hang(prometheus: Prometheus) -> None:
     cost = rows(page, "Cost")
     assert re.match(r"4\.09 GPU-hours \| no work done for 15 min 21 s$", cost[0]), cost
     assert cost[1].startswith("4.00 GPU-hours | of work after the last checkpoint")
-    assert re.match(r"0\.3[0-9] GPU-hours \| all waited for a late rank", cost[2]), cost
+    assert re.match(r"0\.3[0-9] GPU-hours \| all ranks waited for a late rank", cost[2]), cost
     assert rows(page, "What to do") == [
         "CommunicatorStalled | http://wiki.example/rankwatch/runbooks#communicatorstalled",
         "StragglerRank | http://wiki.example/rankwatch/runbooks#stragglerrank",

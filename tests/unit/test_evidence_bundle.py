@@ -323,7 +323,7 @@ def test_what_the_command_refuses(
     assert main([*path, "show", "team/train-1"]) == 0
     assert ": job team/train-1 on n1" in capsys.readouterr().out
     assert main(["--path", str(tmp_path / "none"), "list"]) == 1
-    assert "the agent takes no evidence, or elsewhere (--path)" in capsys.readouterr().err
+    assert "the agent takes no evidence, or writes it elsewhere (--path)" in capsys.readouterr().err
     assert main([*path, "take", "--job", "8"]) == 1
     assert "job 8 has no rank on this node; jobs here: 7" in capsys.readouterr().err
     monkeypatch.setattr(os, "access", lambda path, rights: not rights & os.W_OK)

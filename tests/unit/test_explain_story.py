@@ -300,7 +300,7 @@ def test_late_ranks_cost_without_gpu_metrics() -> None:
     """If the number of GPUs is unknown, the cost of waiting for a late rank counts one GPU for each rank."""
     spent, incident = Cost(0.0, 0.0, None, 2.67, is_guess=True), Incident(0.0, 1.0, 0.0, None, "went_on")
     page = story.page_of(KnownJob("4711", ("a",)), [incident], Details(), judge((), is_hang=False), spent, {})
-    assert "2.67 GPU-hours  all waited for a late rank (counting each rank as one GPU)" in as_text(page)
+    assert "2.67 GPU-hours  all ranks waited for a late rank (counting each rank as one GPU)" in as_text(page)
 
 
 def test_hostile_words() -> None:

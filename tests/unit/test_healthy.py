@@ -34,7 +34,7 @@ rankwatch_rank_unhealthy{job_id="7",rank="1",reason="nvlink_down"} 1
     ("", None, Answer(CANNOT_TELL, "cannot tell: no hardware of this node is checked")),
     (ILL, "7", Answer(NOT_HEALTHY, "not healthy: nvlink down under rank 1")),
     (ILL, "8", Answer(HEALTHY, "healthy")),
-    (WELL, "7", Answer(CANNOT_TELL, "cannot tell: no rank of job 7 whose hardware is known is on this node")),
+    (WELL, "7", Answer(CANNOT_TELL, "cannot tell: this node has no rank of job 7 with known hardware")),
 ])  # fmt: skip
 def test_verdicts(page: str, job_id: str | None, expected: Answer) -> None:
     """A node's verdict comes from its checks, a job's from its ranks' hardware; without data it is unknown."""

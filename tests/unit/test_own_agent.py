@@ -123,7 +123,7 @@ def test_doctor_waits_for_an_agent_that_starts(
     assert facts.metrics(AgentAddress(f"127.0.0.1:{port}")) == b"up 1\n"
     answers[0] = starting
     monkeypatch.setattr(facts, "START_SECONDS", 0.0)
-    with pytest.raises(OSError, match=r"503 .*it may be starting: try again"):
+    with pytest.raises(OSError, match=r"503 .*perhaps it is starting: try again"):
         facts.metrics(AgentAddress(f"127.0.0.1:{port}"))
 
 

@@ -24,7 +24,7 @@ Level = Literal["wrong", "note"]
 class NodeFinding(NamedTuple):
     """The result of one check.
 
-    Level ``wrong`` needs a fix; level ``note`` is a setting that the reader may not know.
+    Level ``wrong`` needs a fix; level ``note`` reports a setting that the reader perhaps does not know.
     """
 
     check: str
@@ -38,7 +38,7 @@ note = partial(NodeFinding, level="note")
 
 
 def examine(facts: Facts) -> list[NodeFinding]:
-    """Return all findings; the ones that need a fix come first."""
+    """Return all findings; findings that need a fix come first."""
     findings = [finding for check in CHECKS for finding in check(facts)]
     return sorted(findings, key=lambda finding: finding.level != "wrong")
 
@@ -122,7 +122,7 @@ _SERIES: tuple[tuple[str, NodeFinding], ...] = (
      note("ranks", WITHOUT_NCCL, "to show them as ranks: docs/jobs.md, Ranks without NCCL")),
     ("rankwatch_process_exit_status_unknown_total",
      note("kernel", "{count} rank processes ended with an unknown signal or exit status",
-          "Linux 6.15 shows it without rights; on older kernels rankwatch-setup --with-other-users shows most")),
+          "Linux from 6.15 on shows both without rights; else rankwatch-setup --with-other-users shows most exits")),
     ("rankwatch_checkpoint_save_errors_total",
      wrong("checkpoint", "{count} writes failed: counters start at zero after a restart",
            "see the log for the reason; state.path must be writable for the agent")),
@@ -246,9 +246,8 @@ def _rules(facts: Facts) -> Iterator[NodeFinding]:
         remedy = "set `runbooks` in your thresholds to your copy of docs/runbooks.md, and build the rules"
         yield note("rules", text, remedy)
     if watcher.shows_password:
-        yield note(
-            "prometheus", "the password in its address crosses the network unencrypted", "use an https:// address"
-        )
+        text = "the password in Prometheus' address crosses the network unencrypted"
+        yield note("prometheus", text, "use an https:// address")
 
 
 CHECKS: tuple[Callable[[Facts], Iterable[NodeFinding]], ...] = (
@@ -263,7 +262,8 @@ def main(arguments: Sequence[str]) -> int:
         description="Check this node's installation and print fixes. Exit status: 0 all is well, 1 something is wrong.",
     )
     own_agent.add_flags(parser)
-    parser.add_argument("--prometheus", metavar="URL", help="also ask whether this Prometheus scrapes and watches us")
+    watches = "also check that this Prometheus scrapes the agent and has the rules"
+    parser.add_argument("--prometheus", metavar="URL", help=watches)
     parser.add_argument("--json", action="store_true", help="the findings as JSON: check, level, text, remedy")
     flags = parser.parse_args(list(arguments))
     try:

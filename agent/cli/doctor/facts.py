@@ -53,9 +53,9 @@ class Watcher(NamedTuple):
     """Facts from a Prometheus. ``targets``: for each shipped scrape job, False if the last scrape of this node failed.
 
     ``error``: why the query failed. ``unsent``: number of alerts that could not be sent in the last 5 minutes.
-    ``clock_ahead_seconds``: how far this node's clock is ahead, None if unknown. ``rules_missing``: names of the rules
-    on this machine that Prometheus has not loaded. ``shows_password``: the password in its address crosses the network
-    unencrypted. ``placeholders``: alerts whose runbook link is still the example address.
+    ``clock_ahead_seconds``: how far this node's clock is ahead of Prometheus'; None if unknown. ``rules_missing``:
+    names of the rules on this machine that Prometheus has not loaded. ``shows_password``: the password in Prometheus'
+    address crosses the network unencrypted. ``placeholders``: alerts whose runbook link is still the example address.
     """
 
     url: str
@@ -77,7 +77,7 @@ class Facts:
 
     ``config_error``, ``agent_error``: why the configuration or the agent could not be read; empty without an error.
 
-    ``sees_own_user``: the service may read only its own user's processes.
+    ``sees_own_user``: the service can read only the processes of its own user.
     """
 
     config_file: str = ""
@@ -110,7 +110,7 @@ def gather(agent: own_agent.AgentAddress, config_file: Path | None, url: str | N
         document = own_agent.document(agent, ASK_SECONDS)
         used = document.configuration.file
         samples = _samples(metrics(agent).decode("utf-8", "replace"))
-        if not document.ready:  # from before the wait for metrics
+        if not document.ready:  # the document is older than the wait for metrics
             document = own_agent.document(agent, ASK_SECONDS)
         facts = replace(facts, document=document, samples=samples)
     except (OSError, ValueError) as error:
@@ -144,7 +144,7 @@ def metrics(agent: own_agent.AgentAddress) -> bytes:
 
 
 def _may_be_there(path: Path) -> bool:
-    """Return True if the file exists, or if this user may not see the directory."""
+    """Return True if the file exists, or if this user has no right to see the directory."""
     try:
         return path.is_file()
     except PermissionError:

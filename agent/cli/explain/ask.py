@@ -1,4 +1,4 @@
-"""Query Prometheus for a job and its course over a range. The number of series is independent of the ranks."""
+"""Query Prometheus for a job and its course over a range. The number of series does not grow with the job's ranks."""
 
 import itertools
 import math
@@ -24,7 +24,7 @@ OLDEST_SECONDS = 900.0
 SAME_SECONDS = 5.0
 """Two times this close together, each computed from an age, belong to one event."""
 MAX_DEATHS = 8
-"""Limit of deaths per evaluation time: the first ones, each on another node."""
+"""Limit of deaths per evaluation time: the first deaths, each on another node."""
 EPISODE_SECONDS = 60.0
 """Deaths this close together form one episode, which has one first death."""
 GOES_ON_SECONDS = 60
@@ -33,7 +33,7 @@ WEAK_CATEGORIES = (
     "peer_gpu_memory|ib_retry_exceeded|ib_remote_invalid_request|ib_completion_error|ib_async_event|launcher_failed"
     "|watchdog_exception|ib_call_failed|program_error|restart_refused"
 )
-"""Log categories that may be a cause or a consequence: they count only if the log has no line of another category."""
+"""Log categories that can be a cause or a consequence: they count only if the log has no line of another category."""
 
 
 class _Rule(msgspec.Struct):
@@ -175,7 +175,7 @@ def _first_deaths(labels: str) -> str:
 
 
 def _all_killed(labels: str) -> str:
-    """Return the query for exits by SIGKILL in a job without live ranks whose end has no other explanation."""
+    """Return the query for exits by SIGKILL in a job that has neither live ranks nor another explanation of its end."""
     others = f'rank:rankwatch_exit:time{{{labels}, class!="killed"}}'
     explained = (f"job:rankwatch_ranks_live:sum{{{labels}}} > 0", others, f"job:rankwatch_ended:time{{{labels}}}")
     return (
@@ -229,12 +229,12 @@ def ended(labels: Mapping[str, str]) -> str:
 
 
 def believed(stamp: float, seen: float) -> float:
-    """Return ``stamp``; if a wrong clock made it, return ``seen``, the time at which Prometheus first saw it."""
+    """Return ``stamp``, or ``seen`` if a wrong clock made the stamp. ``seen``: when Prometheus first saw the stamp."""
     return stamp if seen - OLDEST_SECONDS <= stamp <= seen else seen
 
 
 def _timestamps(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Return the points with values, which are times, cut to the time of the point."""
+    """Return the points. Each value is a time, and is cut to the time of its point."""
     return tuple((at, min(value, at)) for at, value in points)
 
 

@@ -10,13 +10,13 @@ from agent.evidence.folder import parsed_summary
 from agent.evidence.summary import Event, Summary
 
 MAX_FILES = 4096
-"""Limit of files read in a folder: the last ones by name."""
+"""Limit of files read in a folder: the last files by name."""
 MAX_WORDS = 64
-"""Limit of one bundle's statements and of its events (those about suspects first), so that every node has a share."""
+"""Limit of one bundle's statements, and of its events (about suspects first): every node then has a share."""
 MAX_NAMED = 8
 """Limit of unreadable files shown with their error; further files are counted."""
 LATE_SECONDS = 1800.0
-"""A bundle belongs to an incident if it was taken at most this long after it."""
+"""A bundle belongs to an incident if the agent took it at most this long after the incident."""
 EARLY_SECONDS = 120.0
 TOGETHER_SECONDS = 0.05
 """Exits this close together have no known order: an agent sees the exit of a process a few milliseconds late."""
@@ -55,7 +55,7 @@ def read(folder: Path, job_id: str) -> Read:
 def weigh(summaries: Iterable[Summary], job: KnownJob, incident: Incident) -> Details:
     """Return the details of ``incident`` from bundles, without bundles of other incidents or of another cluster's job.
 
-    If a node's clock is known to be wrong, its times are corrected, as the rules correct the times of metrics.
+    If a node's clock is known to be wrong, the node's times are corrected, as the rules correct the times of metrics.
     """
     happened: list[Happened] = []
     said: list[Said] = []

@@ -108,7 +108,7 @@ def _of_bundles(read: bundles.Read, job: KnownJob) -> Incident:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="rankwatch explain",
-        description="Print the story of a job's last incident: what happened when, which rank caused it by which "
+        description="Print the story of a job's last incident: what happened when, which rank caused it, the "
         "witnesses, its cost and what to do. Exit status: 0 printed (or nothing happened), 1 no such job, 2 no answer.",
     )
     parser.add_argument("job", metavar="ID", help="the job's id")

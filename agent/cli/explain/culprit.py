@@ -10,12 +10,12 @@ from agent.evidence.summary import Witness
 AFTER_A_DEATH: tuple[Witness, ...] = (
     "hardware", "verdict", "kernel_log", "job_log", "ras", "flight_recorder", "stacks", "records",
 )  # fmt: skip
-"""Witnesses, the most trusted first: decides between ranks that equally many blame. An exit is observed, not
-inferred."""
+"""Witnesses, the most trusted first: the order decides if an equal number of witnesses blame each of two ranks. An exit
+is observed, not inferred."""
 IN_A_HANG: tuple[Witness, ...] = (
     "hardware", "flight_recorder", "ras", "stacks", "verdict", "kernel_log", "job_log", "records",
 )  # fmt: skip
-"""The same for a job that hung first: the first death then is often an innocent rank, which its watchdog ended."""
+"""The order for a job that hung first: then the first death is often that of an innocent rank, by its watchdog."""
 MAX_CULPRITS = 64
 
 
@@ -36,10 +36,10 @@ class WeighedWords(NamedTuple):
 def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
     """Return the culprits and all statements.
 
-    The culprit is the rank that the most kinds of witness blame; of equals, the rank with the most trusted witness.
+    The culprit is the rank that the largest number of witnesses blame; of equal ranks the order of trust decides.
 
     A witness counts once per rank, however many nodes and bundles repeat it: copies or one forged source cannot outvote
-    another witness. Metrics cover the whole job, a bundle one node: if a witness is in both, its bundle blames no
+    another witness. Metrics cover the whole job, a bundle one node: if a witness is in both, the bundle blames no
     further rank. Ranks with the same witnesses are blamed together.
     """
     trust = IN_A_HANG if is_hang else AFTER_A_DEATH
@@ -61,7 +61,7 @@ def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
 
 
 def _of_the_whole(said: Sequence[Said]) -> list[Said]:
-    """Return the statements; a bundle's statement loses its blame if its witness blames other ranks in metrics."""
+    """Return the statements. If metrics have a witness' blame, its statements in bundles blame no other rank."""
     whole: dict[Witness, set[str]] = {}
     for word in said:
         if word.blames and word.source == "metrics":

@@ -1,4 +1,4 @@
-"""Query Prometheus for the witnesses of one incident: for each a limited number of series, the worst first."""
+"""Query Prometheus for the witnesses of one incident: for each witness a limited number of series, the worst first."""
 
 import math
 import re
@@ -12,8 +12,8 @@ from agent.core.prometheus import Sample
 from agent.evidence.summary import Witness
 
 MAX_SERIES = 16
-"""Limit of series per witness. A witness that blames more ranks names no culprit: then all ranks may have ended or may
-wait. Lost nodes are an exception: MAX_SERIES of their ranks are blamed even if there are more."""
+"""Limit of series per witness. A witness that blames more ranks names no culprit: perhaps all ranks ended or wait. Lost
+nodes are an exception: MAX_SERIES of their ranks are blamed even if there are more."""
 MAX_ENDS = 8
 """Limit of exits in the time line; further exits are counted."""
 AROUND_SECONDS = 120
@@ -75,7 +75,7 @@ class _Window:
         ]
 
     def add_words(self, samples: Sequence[Sample], witness: Witness, says: _Wording) -> None:
-        """Add a witness' statements; if it blames more than MAX_SERIES ranks, they blame no rank."""
+        """Add a witness' statements; statements about more than MAX_SERIES ranks blame no rank."""
         blames = len(samples) <= MAX_SERIES
         more = "" if blames else f" (of more than {MAX_SERIES} ranks)"
         self.said += [
@@ -93,7 +93,7 @@ def _worded(words: _Wording, sample: Sample) -> str:
 def details(ask: Ask, labels: str, incident: Incident, course: Course) -> Details:
     """Return the details of an incident from metrics."""
     window = _Window(ask, labels, incident, course)
-    # By the rules these deaths were first: the witness is the verdict. In a crash loop the earliest counts.
+    # By the rules these deaths were first: the witness is the verdict. In a crash loop the earliest death counts.
     deaths = sorted(death for death in window.happened if death.kind == "died")
     window.said += [Said(death.rank, death.node, "verdict", death.what, blames=True) for death in deaths[:1]]
     for witness in (_ends, _unresponsive, _hardware, _faults, _lost_nodes, _late, _ras, _flight_recorder, _marks):
@@ -194,7 +194,7 @@ def _log_words(window: _Window) -> list[str]:
         "- on (cluster, job_id, group) group_right () "
         f"max by (cluster, job_id, group, rank) ({enqueued}) > 0))"
     )
-    window.add_words(behind, "job_log", "NCCL watchdog logs: the others were waiting for it")
+    window.add_words(behind, "job_log", "NCCL watchdog logs: the other ranks were waiting for it")
     window.said[before:] = [word for word in window.said[before:] if word.rank.isdecimal()]  # not the launcher
     return [ADVICE[word] for sample in root if (word := sample.labels.get("advice", "")) in ADVICE]
 

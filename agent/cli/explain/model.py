@@ -11,7 +11,7 @@ What = Literal["hung", "died", "node_lost", "went_on"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Kinds in the order of events at the same time."""
 SYMPTOMS = frozenset({"late", "hardware", "log", "silent", "unresponsive", "node_lost", "died"})
-"""Kinds of events that start an incident; other kinds only belong to one."""
+"""Kinds of events that start an incident; events of other kinds only join an incident."""
 
 
 class Span(NamedTuple):
@@ -23,7 +23,7 @@ class Span(NamedTuple):
 
 
 class Happened(NamedTuple):
-    """An event in the time line. ``at``: epoch seconds. ``rank``, ``node``: empty if the event concerns none."""
+    """An event in the time line. ``at``: epoch seconds. ``rank``, ``node``: empty if the event has no rank or node."""
 
     at: float
     kind: Kind
@@ -48,10 +48,10 @@ class Said(NamedTuple):
 
 
 class Incident(NamedTuple):
-    """An incident of the job. ``back``: when the job worked again; None if it had not at the end of the range.
+    """An incident of the job. ``back``: when the job worked again; None if it did not in the range.
 
-    ``since``: the last progress before the incident (``has_progress``), or its first symptom if no progress is known.
-    ``what``: the job hung before any death, a rank died while it worked, a node was lost, or the job went on.
+    ``since``: the last progress before the incident (``has_progress``), or the first symptom if no progress is known.
+    ``what``: the job hung before any death, a rank died while the job worked, a node was lost, or the job went on.
     """
 
     start: float

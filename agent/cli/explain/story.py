@@ -15,7 +15,7 @@ from agent.page.front_page import age_text
 MAX_TIMELINE = 28
 """Limit of lines in the time line, so that the story fits one page."""
 MAX_WORDS = 12
-"""Limit of rows of statements of each kind: for the culprit, against it, others."""
+"""Limit of rows in each section of statements: for the culprits, against them, and all other statements."""
 WHAT: Mapping[What, str] = {
     "hung": "the job hung",
     "died": "a rank died while the job worked",
@@ -187,10 +187,10 @@ def _cost(spent: Cost) -> tuple[tuple[str, ...], ...]:
         rows.append((f"{spent.stopped:.2f} GPU-hours", f"no work done for {age_text(spent.seconds)}{guess}{still}"))
     if spent.again is not None:
         rows.append(
-            (f"{spent.again:.2f} GPU-hours", "of work after the last checkpoint, lost if the job went back to it")
+            (f"{spent.again:.2f} GPU-hours", "of work after the last checkpoint, lost if the job restarted from it")
         )
     if spent.late > 0:
-        rows.append((f"{spent.late:.2f} GPU-hours", f"all waited for a late rank{guess}"))
+        rows.append((f"{spent.late:.2f} GPU-hours", f"all ranks waited for a late rank{guess}"))
     return tuple(rows) or (("nothing", "the job did not stop and did not wait for a rank"),)
 
 
@@ -198,7 +198,7 @@ def _to_do(details: Details, judgement: WeighedWords, runbooks: Mapping[str, str
     rows = [(advice, "") for advice in details.advice]
     rows += [(name, runbooks.get(name, "docs/runbooks.md")) for name in details.alerts]
     if not rows and judgement.ranks:
-        rows.append(("no alert has fired yet: docs/runbooks.md has what each witness means", ""))
+        rows.append(("no alert has fired yet: docs/runbooks.md explains each witness", ""))
     return tuple(rows)
 
 

@@ -28,7 +28,7 @@ class RankKey(NamedTuple):
 class JobRank(NamedTuple):
     """A rank of the job.
 
-    ``state``: as in docs/metrics.md, or UNSEEN. ``late_share``: share (0 to 1) of time that others waited.
+    ``state``: as in docs/metrics.md, or UNSEEN. ``late_share``: share (0 to 1) of time that other ranks waited for it.
     """
 
     node: str
@@ -74,7 +74,7 @@ def facts_from(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
     """Return the job's facts; if several clusters have such a job, only their names. ``cluster`` None: any cluster."""
     job = matcher(job_id, cluster)
     [now] = ask("vector(time())")
-    # A rank can have series of several nodes. The others count only if no series shows a live rank.
+    # A rank can have series of several nodes. Series of ended ranks count only if no series shows the rank alive.
     live = f'rankwatch_rank_state{{{job}, state=~"alive|unresponsive"}}'
     shown = ask(f"{live} or on (cluster, job_id, rank) rankwatch_rank_state{{{job}}}")
     has_rules = bool(ask(f"job:rankwatch_ranks_live:sum{{{job}}}"))
