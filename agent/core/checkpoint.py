@@ -49,9 +49,9 @@ class _Checkpoint(msgspec.Struct):
 class StateSection(Leased[None]):
     """One owner's section of the checkpoint. Called on the event loop.
 
-    ``restored``: the owner's last publication in this boot, or None. ``publish`` replaces it; the file follows within
-    seconds. ``durable``: the publication that is in the file, or None. ``refused``: number of publications larger than
-    ``max_bytes``. After ``close`` the last publication stays.
+    ``restored``: the owner's last publication in this boot, or None. ``publish`` replaces the publication; the file
+    follows within seconds. ``durable``: the publication that is in the file, or None. ``refused``: number of
+    publications larger than ``max_bytes``. After ``close`` the last publication stays.
     """
 
     def __init__(self, name: str, restored: bytes | None, max_bytes: int = MAX_SECTION_BYTES) -> None:
@@ -161,7 +161,7 @@ class StateFile:
         return self._path is not None and any(section.published is not section.durable for section in sections)
 
     def encode(self) -> Draft:
-        """Return the file's next content: publications, and as many restored sections without an owner as fit."""
+        """Return the file's next content: publications, and restored sections without an owner while there is room."""
         owned = {s.name: s.published for s in self._sections.values() if s.published is not None}
         sections, room = dict(owned), MAX_BYTES - ENVELOPE_BYTES - sum(map(len, owned.values()))
         for name, section in list(self._restored.items()):
@@ -197,7 +197,7 @@ class StateFile:
     def note(self, draft: Draft, *, written: bool) -> None:
         """Note whether ``draft`` was written.
 
-        If so, its sections are durable. If not, they stay changed, and the failure is counted.
+        If so, its sections are durable. If not, its sections stay changed, and the failure is counted.
         """
         if not written:
             self._write_errors += self._path is not None
@@ -242,7 +242,7 @@ def read_own_file(path: Path, max_bytes: int) -> bytes:
         if status.st_uid not in (os.geteuid(), 0):
             raise OSError(errno.EPERM, f"owned by uid {status.st_uid}")
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            raise OSError(errno.EPERM, f"mode {stat.S_IMODE(status.st_mode):04o}: others may write it")
+            raise OSError(errno.EPERM, f"mode {stat.S_IMODE(status.st_mode):04o}: other users can write it")
         raw = file.read(max_bytes + 1)
     if len(raw) > max_bytes:
         raise OSError(errno.EFBIG, f"larger than {max_bytes} bytes")

@@ -28,7 +28,7 @@ class LoopLag:
         self._peaks: deque[tuple[float, float]] = deque()
 
     def begin(self) -> None:
-        """Start measuring; it continues while the loop runs."""
+        """Measure from now on, while the loop runs."""
         asyncio.get_running_loop().call_later(PROBE_SECONDS, self._probe, self._clock.monotonic())
 
     def _probe(self, before: float) -> None:

@@ -35,7 +35,7 @@ class FairLane(Generic[K, V]):
     async def get(self, peer: str, key: K) -> V:
         """Return the result of ``work(key)``, or raise its exception.
 
-        A cancelled request disturbs neither others nor running work. Work begins only while a request waits for it.
+        A cancelled request disturbs no other request and no running work. Work begins only while a request waits.
         """
         flight = self._flights.get(key)
         if flight is None:

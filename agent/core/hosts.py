@@ -65,7 +65,7 @@ def _names(part: str, room: int) -> list[str]:
             raise ValueError(f"more than {MAX_HOSTS} hosts")
         names = [f"{name}{prefix}{tail}" for name in names for tail in tails]
     if "" in names or len(names) > room:
-        raise ValueError("an empty name, or too many")
+        raise ValueError("an empty name, or too many names")
     return names
 
 
@@ -77,7 +77,7 @@ def _inside(text: str, room: int) -> Iterable[str]:
             raise ValueError("no range of numbers")
         first, last = int(match[1]), int(match[2] or match[1])
         if not 0 <= last - first < room:
-            raise ValueError(f"a range of more than {MAX_HOSTS} numbers, or one that falls")
+            raise ValueError(f"a range of more than {MAX_HOSTS} numbers, or a falling range")
         room -= last - first + 1
         yield from (str(number).zfill(len(match[1])) for number in range(first, last + 1))
 

@@ -25,7 +25,7 @@ LEVELS: tuple[Level, ...] = get_args(Level)
 FORMATS: tuple[Format, ...] = get_args(Format)
 
 MAX_VALUE_CHARACTERS = 512
-"""Limit of a value or message; a longer one is cut and ends in an ellipsis."""
+"""Limit of a value or message; longer text is cut and ends in an ellipsis."""
 MAX_QUEUED_LINES = 1000
 """Limit of unwritten lines, if the reader of standard error hangs; further lines are lost and counted."""
 FLUSH_SECONDS = 1.0
@@ -41,7 +41,7 @@ class Logger:
     """The log of one part of the agent, ``name``; every method takes a constant message and fields.
 
     Repeats are counted by message, so variable parts must be fields. If a field names a ``user`` (or ``uid``), repeats
-    are counted by user and ``job_id``: messages of one user do not suppress messages of another. ``{name}`` in the
+    are counted by user and ``job_id``: messages of one user do not suppress messages of another user. ``{name}`` in the
     message is replaced by the field ``name``: "rank {rank} left". Values have any type; an exception is shown by its
     type, its text and, unless it is an OSError, the line that raised it.
     """
@@ -126,7 +126,7 @@ def json_line(fields: Mapping[str, object]) -> str:
 
 
 class _LineHandler(logging.Handler):
-    """Formats lines in the logging thread and writes them in its own thread, the only one that waits for the stream.
+    """Formats lines in the logging thread, and writes them in its own thread: only this thread waits for the stream.
 
     ``emit`` runs under the handler's lock on any thread, and owns ``_lost`` and ``_limit``.
     """
@@ -157,7 +157,7 @@ class _LineHandler(logging.Handler):
             if lost := self._lost + self._limit.forgotten:
                 fields["lines_lost"] = lost
             line = self._line_of(fields)
-        except Exception:  # noqa: BLE001  # a value whose text fails must not harm the caller; counted
+        except Exception:  # noqa: BLE001  # str() of a value can raise, and must not harm the caller; counted
             self._lost += 1
             return
         self._queue.put(line)
@@ -179,7 +179,7 @@ class _LineHandler(logging.Handler):
             if isinstance(item, threading.Event):
                 item.set()
                 continue
-            with suppress(OSError, ValueError):  # closed, or its reader is gone: the line is lost
+            with suppress(OSError, ValueError):  # the stream is closed, or has no reader: the line is lost
                 self._stream.write(item + "\n")
                 self._stream.flush()
 

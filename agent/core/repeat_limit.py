@@ -34,7 +34,8 @@ class RepeatLimit:
         self.forgotten = 0
 
     def admit(self, key: MessageKey, user: str = "", job_id: str = "") -> int | None:
-        """Return how many of ``key`` were suppressed since the last admitted one; None to suppress this one, too.
+        """Return how many messages of ``key`` were suppressed since the last admitted one; None to suppress this
+        message.
 
         ``forgotten`` counts suppressed messages of evicted windows.
         """
@@ -50,7 +51,7 @@ class RepeatLimit:
         return sum(self._pass(counted, now) for counted in limits)
 
     def _pass(self, counted: _CountedKey, now: float) -> int:
-        """Count an admitted message; return how many the previous window suppressed if this one starts a window."""
+        """Count an admitted message. If it starts a window, return how many messages the last window suppressed."""
         window = self._windows.get(counted)
         if window is not None and now - window.start < WINDOW_SECONDS:
             self._windows[counted] = window._replace(passed=window.passed + 1)

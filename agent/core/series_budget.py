@@ -18,9 +18,9 @@ class FairBudget:
     """A limit of ``room`` entries that groups share. ``refused``: number of refusals.
 
     An entry is admitted if its group then holds at most GREED times the number of free entries. So groups above an
-    equal share are refused early, entries stay free for new groups, and no entry is ever evicted. If k groups request
-    everything, each gets GREED / (GREED * k + 1) of it. Subgroups share their group's limit in the same way: one user's
-    job with one directory gets 4/7 of all, and all jobs of one user 2/3.
+    equal share are refused early, entries stay free for new groups, and no entry is ever evicted. If each of k groups
+    requests all entries, it gets GREED / (GREED * k + 1) of them. Subgroups share their group's limit in the same way:
+    one user's job with one directory gets 4/7 of all, and all jobs of one user 2/3.
     """
 
     def __init__(self, room: int) -> None:
@@ -79,7 +79,7 @@ class Admission(Leased[SeriesBudget]):
         self._group: dict[Hashable, Group] = {}
 
     def admit(self, owner: Hashable, series: int, ranks: int = 1, group: Group = ()) -> bool:
-        """Reserve ``series`` series for ``owner``, which has ``ranks`` ranks; at a limit, count this and return False.
+        """Reserve ``series`` series for ``owner``, which has ``ranks`` ranks; at a limit, count it and return False.
 
         The first admission sets the owner's ``group``. For an empty group only the total and the limit per rank apply.
         """

@@ -51,7 +51,7 @@ def watchdog_interval_seconds(environ: Mapping[str, str], pid: int) -> float | N
 
 
 class WatchdogGate:
-    """Allows a watchdog notification only after all of ``beats`` were seen since the last one."""
+    """Allows a watchdog notification only after all of ``beats`` were seen since the last notification."""
 
     def __init__(self, beats: Iterable[str], monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic

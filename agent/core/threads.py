@@ -77,7 +77,7 @@ def _settle(future: asyncio.Future[Any] | Future[Any], result: object, error: Ba
         return
     if error is None:
         future.set_result(result)
-    elif isinstance(error, StopIteration):  # a future refuses it, and the caller would wait for ever
+    elif isinstance(error, StopIteration):  # a future refuses StopIteration: the caller would wait for ever
         future.set_exception(RuntimeError(f"a call ended in {error!r}"))
     else:
         future.set_exception(error)

@@ -21,7 +21,7 @@ MAX_SUMMARY_BYTES = 8 * 1024 * 1024
 MAX_SERVED_BYTES = 16 * 1024 * 1024
 """Limit of a file served over HTTP; packed bundles have about 1 MiB, unpacked up to 20 MiB."""
 MAX_LISTED = 1000
-"""Limit of listed bundles of a directory: the newest ones."""
+"""Limit of listed bundles of a directory: the newest bundles."""
 REQUEST_PREFIX = "take-"
 MAX_REQUESTS = 8
 """Limit of requests handled at once; further requests wait."""

@@ -32,11 +32,11 @@ Offer = Callable[[Wanted], Awaitable[Offered]]
 
 
 Stalls = Callable[[], Mapping[str, float]]
-"""Returns for each stalled job the seconds of its stall when last seen. Called often, so it must be cheap."""
+"""Returns each stalled job with the length of its stall (s) when last seen. Called often, so it must be cheap."""
 
 
 Files = Callable[[str], Awaitable[bytes | None]]
-"""Returns a file of a bundle by its name; None without such a file. May raise OSError."""
+"""Takes the name of a bundle's file and returns the file; None without such a file. Can raise OSError."""
 
 
 class Offers(Leased["EvidenceRegistry"]):
@@ -50,7 +50,7 @@ class Offers(Leased["EvidenceRegistry"]):
         self.files: Files | None = None
 
     def offer(self, make: Offer) -> None:
-        """From now on make a part of each bundle by ``make``; its name is the exporter's."""
+        """From now on make a part of each bundle by ``make``; the part has the exporter's name."""
         self.ensure_open()
         self.make = make
 
@@ -64,7 +64,7 @@ class Offers(Leased["EvidenceRegistry"]):
         self.read_stalls = stalls
 
     def stalls(self) -> dict[str, float]:
-        """Return the stalled jobs of all exporters, each with the longest stall that any of them reports."""
+        """Return the stalled jobs of all exporters, each with the longest stall that an exporter reports."""
         longest: dict[str, float] = {}
         for offers in self._table.offers:
             for job_id, seconds in offers.read_stalls().items():
@@ -87,7 +87,7 @@ class Offers(Leased["EvidenceRegistry"]):
 
 
 class EvidenceRegistry:
-    """The board: parts of all exporters, stalled jobs, and ranks on failed hardware.
+    """The parts of all exporters, stalled jobs, and ranks on failed hardware.
 
     Every method runs in the event loop.
     """
@@ -102,7 +102,7 @@ class EvidenceRegistry:
         return self.offers[-1]
 
     async def file(self, name: str) -> bytes | None:
-        """Return a file of a bundle by its name; None without such a file, or if no exporter serves files."""
+        """Return the file ``name`` of a bundle; None without such a file, or if no exporter serves files."""
         for offers in self.offers:
             if offers.files is not None and (content := await offers.files(name)) is not None:
                 return content

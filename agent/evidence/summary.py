@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 
 MAX_LISTED = 4096
-"""Limit of ranks, of statements, of events and of parts of each kind."""
+"""Limit of each list of a summary."""
 MAX_TEXT = 512
 
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
@@ -18,7 +18,7 @@ Witness = Literal["verdict", "records", "ras", "flight_recorder", "hardware", "k
 class RankAtTime(msgspec.Struct, frozen=True):
     """A rank of this node. ``state``: as in rankwatch_rank_state. ``since``: start of the state, epoch seconds.
 
-    ``last_operation``: text from its records ("last completed AllReduce no. 812, ..."). ``quiet_seconds``: its age.
+    ``last_operation``: text from its records ("last completed AllReduce no. 812, ..."), ``quiet_seconds`` old.
     """
 
     rank: Text

@@ -80,7 +80,7 @@ def collector_spec(name: str, make: Callable[..., Collector]) -> Spec:
 def converted(collected: Iterable[Any]) -> tuple[Metric, ...]:
     """Return the converted metric families.
 
-    Raises CollectorError for our prefix, a bad name, a timestamp, duplicate or too many series.
+    Raises CollectorError for rankwatch's prefix, an invalid name, a timestamp, duplicate series or too many series.
     """
     metrics: dict[str, Metric] = {}
     samples = 0

@@ -95,7 +95,7 @@ class Exporter(Protocol):
         ...
 
     async def update(self) -> None:
-        """Read the source once; raise NoData if it is absent. The agent never cancels it, and calls do not overlap."""
+        """Read the source once; raise NoData if it is absent. The agent never cancels a call; calls never overlap."""
         ...
 
     def snapshot(self) -> object:
@@ -117,8 +117,8 @@ class Spec:
 
     ``build``: takes the decoded ``config``; it must not touch the source. ``deadline_seconds``: a longer update is late
     (marked and counted, not cancelled). ``series_cap``: limit of series; series above it are dropped and counted.
-    ``checkpoint_bytes``: limit of its section of the checkpoint; 0 for none. ``keeps_past``: bundles of evidence
-    contain its series of the last minutes.
+    ``checkpoint_bytes``: limit of the exporter's section of the checkpoint; 0 for none. ``keeps_past``: bundles of
+    evidence contain the exporter's series of the last minutes.
     """
 
     name: str

@@ -1,8 +1,7 @@
 """Read lines of jobs' text files and map each file to its job.
 
-The node on which a process writes a file reads the file. A file belongs to the job whose control group contains the
-writer, even if the writer runs as another user, as in containers. Without such a group the file belongs to a job of the
-file's owner.
+The agent on the writer's node reads a file. A file belongs to the job whose control group contains the writer, even if
+the writer runs as another user, as in containers. Without such a group the file belongs to a job of the file's owner.
 
 ``JobTexts`` blocks and belongs to the thread of its exporter.
 """
@@ -145,6 +144,6 @@ class JobTexts:
         if self._ctx.once:  # recorded data: the jobs have no ranks on this node
             return named or "recorded"
         proven = self._ours.get(file.identity, "")
-        if proven and proven in ranks.job_ids and named in (None, proven):  # even if another user runs its ranks
+        if proven and proven in ranks.job_ids and named in (None, proven):  # even if another user runs the job's ranks
             return proven
         return ranks.job_of(file.share.uid, named or proven or None)  # the proven job, or no job

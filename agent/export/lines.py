@@ -1,7 +1,7 @@
 """Write families as lines of Prometheus' text format 0.0.4 and of OpenMetrics 1.0.0.
 
-The result equals that of prometheus-client byte for byte: tests compare them. The head of each line (name and escaped
-labels) is built once and cached while the series exists: docs/decisions/0053-rendering.md.
+The result equals prometheus-client's byte for byte: tests compare them. The head of each line (name and escaped labels)
+is built once and cached while the series exists: docs/decisions/0053-rendering.md.
 """
 
 import re
@@ -47,9 +47,9 @@ def _with_exponent(digits: str, before_point: int) -> str:
 
 
 class Heads:
-    """The last series of ``family`` in order, with the head (name and labels) of each line.
+    """The series of ``family`` in the last scrape, in order, with the head (name and labels) of each line.
 
-    Most series equal those of the last scrape; then the labels are only compared.
+    If a scrape has the same series as the last scrape, no head is built: the labels are only compared.
     """
 
     def __init__(self, family: Family) -> None:
@@ -59,7 +59,7 @@ class Heads:
         self._lines: dict[str, str] = {}
 
     def of(self, labels: list[tuple[str, ...]]) -> list[str]:
-        """Return the heads of these series, and replace the cache by them.
+        """Return the heads of these series, which replace the cached heads.
 
         Raises ValueError if a series has too many or too few label values, TypeError for a value that is not text.
         """

@@ -133,7 +133,7 @@ class Registry:
 
 
 def _limited(metric: Metric, cap: int, outcome: _Outcome) -> Metric:
-    """Return the series of ``metric`` that are no duplicates and within the limit, and count the others."""
+    """Return the series of ``metric`` that are no duplicates and within the limit, and count the other series."""
     earlier = outcome.given.setdefault(metric.family.name, [])
     seen = set(metric.labels)
     kept = metric
