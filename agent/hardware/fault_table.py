@@ -45,7 +45,7 @@ FaultsByPci: TypeAlias = Mapping[str, Sequence[FaultSeen]]  # The errors by the 
 
 
 def add(known: Iterable[FaultSeen], fault: Fault, seconds: float) -> list[FaultSeen]:
-    """Return the MAX_FAULTS most important of a GPU's ``known`` errors and ``fault``, seen at ``seconds`` (epoch)."""
+    """Return a GPU's MAX_FAULTS most important errors: ``known`` errors, and ``fault`` at ``seconds`` (epoch)."""
     return _first(_last([*known, FaultSeen(fault, seconds)]))
 
 
@@ -91,7 +91,7 @@ def _first(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
 
 
 def _best_known(seen: Sequence[FaultSeen]) -> list[FaultSeen]:
-    """Return the errors. An error that is known by number alone is left out if the line of the same error is known."""
+    """Return the errors. An error known only by its number is left out if the log line of the same error is known."""
     by_number = {
         fault_seen.fault
         for fault_seen in seen

@@ -33,9 +33,9 @@ UTILIZATION = gauge(
     "Share of the driver's last sample period (at most 1 s) in which a kernel ran on the GPU.",
 )
 ACTIVE = gauge("rankwatch_gpu_active_ratio",
-    "Mean between the last two looks, by unit. sm: share of busy compute units (streaming multiprocessors); tensor: "
-    "share of the time in which they did tensor operations; dram: used share of the memory bandwidth. NVIDIA GPUs from "
-    "Hopper on, without MIG; dram also of AMD GPUs with a gpu_metrics table of version 1.6 or later.",
+    "Mean between the agent's last two reads, by unit. sm: share of busy compute units (streaming multiprocessors); "
+    "tensor: share of the time in which they did tensor operations; dram: used share of the memory bandwidth. NVIDIA "
+    "GPUs from Hopper on, without MIG; dram also of AMD GPUs with a gpu_metrics table of version 1.6 or later.",
     "up to 3 per GPU that reports it", "unit")
 MEMORY = gauge("rankwatch_gpu_memory_bytes", "Total memory of the GPU.")
 MEMORY_USED = gauge(
@@ -43,9 +43,9 @@ MEMORY_USED = gauge(
     "Allocated memory of the GPU. NVIDIA drivers before 510 include the memory that the driver reserves.",
 )
 CLOCKS_SECONDS = counter("rankwatch_gpu_clocks_event_seconds_total",
-    "How long the reason lowered the GPU's clocks: the driver's own count, else an estimate from the looks. AMD GPUs "
-    "also have hw_thermal_slowdown_vr (voltage regulators) and hw_thermal_slowdown_hbm (memory). NVIDIA GPUs have the "
-    "settings applications_clocks_setting, sync_boost and display_clock_setting after they were active once.",
+    "How long the reason lowered the GPU's clocks: the driver's own count, else an estimate from the agent's reads. "
+    "AMD GPUs also have hw_thermal_slowdown_vr (voltage regulators) and hw_thermal_slowdown_hbm (memory). NVIDIA GPUs "
+    "have the settings applications_clocks_setting, sync_boost and display_clock_setting after they were active once.",
     "5 to 8 per GPU", "reason")
 POWER = gauge("rankwatch_gpu_power_watts", "Power that the GPU and its memory draw.")
 POWER_LIMIT = gauge("rankwatch_gpu_power_limit_watts", "Power that the GPU may draw before it lowers its clocks.")

@@ -12,8 +12,8 @@ import msgspec
 
 Maker: TypeAlias = Literal["nvidia", "amd"]
 MAX_WORD = 40  # Characters of the name of a unit or place. The drivers' own names have fewer than 30.
-CLEAN_UP = "45"  # The Xid whose row is used for each error whose line says that another error caused it
-REPEATED = "repeated"  # The table's unit for an error that programs of several users have at one place of the GPU
+CLEAN_UP = "45"  # The row of this Xid judges every error whose log line names another error as its cause
+REPEATED = "repeated"  # The table's unit for an error at one place of the GPU in programs of several users
 RECOVERY_ACTIONS = (
     "none", "gpu_reset", "node_reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset",
     "system_reboot",
@@ -50,7 +50,7 @@ class Judged(NamedTuple):
 class DriverReport(msgspec.Struct, frozen=True):
     """An error as the driver reports it, by number or line; see ``Fault``.
 
-    ``cause``: the code of the error that caused it. ``place``: where in the GPU it happened.
+    ``cause``: the code of the error that caused this error. ``place``: where in the GPU the error happened.
     """
 
     code: str
@@ -108,7 +108,7 @@ def _row(maker: Maker, report: DriverReport) -> _Row:
 
 @cache
 def read_table() -> dict[tuple[str, str, str, str], _Row]:
-    """Return the rows by maker, code, unit and severity. The first call reads the file: make it in a thread."""
+    """Return the rows by maker, code, unit and severity. The first call reads the file: it must run in a thread."""
     rows: dict[tuple[str, str, str, str], _Row] = {}
     for line in Path(__file__).with_suffix(".tsv").read_text().splitlines():
         if line.startswith("#"):

@@ -22,7 +22,7 @@ MAX_GPU_PROCESSES = 4096
 class Gpu(msgspec.Struct, frozen=True, order=True):
     """A GPU. ``index``: the driver's number. ``uuid``: as dcgm-exporter writes it (GPU-...). ``pci``: as dddd:bb:dd.f.
 
-    ``pci_path``: the addresses from the root of the PCI tree to the GPU: the bridges above it, then its own.
+    ``pci_path``: the addresses from the root of the PCI tree to the GPU: the bridges above the GPU, then the GPU.
     ``numa``: its NUMA node, -1 if unknown.
     """
 
@@ -34,7 +34,7 @@ class Gpu(msgspec.Struct, frozen=True, order=True):
 
 
 class Nic(msgspec.Struct, frozen=True, order=True):
-    """An RDMA device: its name, and its place in the PCI tree (see ``Gpu``)."""
+    """An RDMA device: its name, and its position in the PCI tree (see ``Gpu``)."""
 
     device: str
     pci: str
@@ -98,7 +98,7 @@ class Hardware:
         return [gpu for gpu in self.gpus() if gpu.uuid in used]
 
     def gpu_users(self) -> dict[int, frozenset[str]]:
-        """Return, by pid, the UUIDs of the GPUs that each process uses and can share with others."""
+        """Return, by pid, the UUIDs of the GPUs that each process uses and can share with other processes."""
         users: dict[int, frozenset[str]] = {}
         for observed in self._of.values():
             for pid, uuids in observed.users.items():
@@ -115,7 +115,7 @@ class Hardware:
 
 
 class HardwareSource(Leased[Hardware]):
-    """Writes and reads for one exporter (``source``). Each write replaces the previous one.
+    """Writes and reads for one exporter (``source``). Each write replaces the previous write.
 
     After ``close`` the observations stay until the exporter's next run, or until ``Hardware.withdraw``.
     """
@@ -135,7 +135,7 @@ class HardwareSource(Leased[Hardware]):
     def observe_gpu_processes(
         self, users: Mapping[int, Iterable[str]], unseen: Iterable[str] = (), divided: Iterable[str] = ()
     ) -> None:
-        """Write the UUIDs of the GPUs that each process uses. The pids are those of the agent's namespace.
+        """Write the UUIDs of the GPUs that each process uses. The pids are of the agent's pid namespace.
 
         ``unseen``: GPUs that did not answer, such as a lost GPU: their processes are unknown. ``divided``: GPUs in
         parts (MIG), whose processes share no part.
@@ -153,7 +153,7 @@ class HardwareSource(Leased[Hardware]):
 def nearest_nics(gpus: Iterable[Gpu], nics: Iterable[Nic]) -> dict[str, str]:
     """Return the nearest NIC of each GPU by UUID.
 
-    A NIC that no other GPU has is preferred. A NIC without a common PCI bridge must be on the GPU's NUMA node.
+    A NIC that no other GPU has yet is preferred. A NIC without a common PCI bridge must be on the GPU's NUMA node.
     """
     all_nics = list(nics)
     pairs = sorted(

@@ -1,7 +1,7 @@
 """The health ledger: the failed checks of the hardware, each with the piece of hardware and the time of the failure.
 
 The event loop owns it: call every method there. Exporters write findings. The roll-up (agent/ranks/health.py) derives
-the health of ranks and the node from them. A finding is a level or a latched fault. Exporters write levels again at
+the health of ranks and the node from findings. A finding is a level or a latched fault. Exporters write levels again at
 every update. A latched fault stays until its recovery is seen (a reset, a counter cleared), even if no later update
 reports it. A reboot ends the checkpoint, and with it every latched fault.
 """
@@ -128,11 +128,11 @@ class Checks(Leased[HealthLedger]):
         self._drop_levels_unless(lambda subject, check: (subject, check) in levels)
 
     def latch(self, subject: Subject, check: str) -> None:
-        """Write a fault that stays until it is cleared. Its time is the time of the last write."""
+        """Write a fault that stays until it is cleared. The fault's time is the time of the last write."""
         self._put(subject, check, CheckState.FAILED, latched=True)
 
     def clear(self, subject: Subject | None, checks: Collection[str]) -> None:
-        """End these faults of the subject, from every source, after its recovery was seen; None: of all hardware."""
+        """End these faults of ``subject`` (None: all hardware), from every source, after its recovery was seen."""
         table = self._lent
         for key, known in list(table.findings.items()):
             if subject in (None, key[1]) and key[2] in checks and known.state is CheckState.FAILED:
@@ -145,7 +145,7 @@ class Checks(Leased[HealthLedger]):
     def rename(self, kind: SubjectKind, names: Mapping[str, str]) -> None:
         """Move findings of this kind to new names, by ``names`` (old to new; old names are PCI addresses).
 
-        If both names have a finding of one check, the worse finding stays, or of equal findings the later one.
+        If both names have a finding of one check, the worse finding stays; if both are equally bad, the later finding.
         """
         findings = self._lent.findings
         for key, finding in list(findings.items()):

@@ -1,7 +1,7 @@
 """Run helpers: processes for calls that may hang, or whose memory hostile data could increase.
 
-A thread that hangs in a driver cannot be ended; a process usually can be killed. A process in uninterruptible sleep
-cannot: the agent abandons it without a wait, and starts no other process while it exists.
+A thread that hangs in a driver cannot be ended; a process usually can be killed. The agent abandons a process in
+uninterruptible sleep without a wait, and starts no other process while that process exists.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from agent.helper.process import HelperProcess
 
 BACK_OFF_SECONDS = 1.0
 MAX_BACK_OFF_SECONDS = 60.0
-"""Wait before a start after the second failure in a row; it doubles with each further failure. After a single failure
-the next call, which may concern another user, must not fail."""
+"""The wait before a start: BACK_OFF_SECONDS after the second failure in a row, double after each further failure, at
+most this. A single failure causes no wait: the next call can concern another user."""
 KILL_SECONDS = 0.5  # A killed process exits within milliseconds; if it exists after this time, it hangs in the kernel
 STOP_SECONDS = 1.0  # Time for a process to exit on request, before it is killed
 _MAX_DOUBLINGS = 16
@@ -85,7 +85,7 @@ class Helper(Generic[Answer]):
     async def call(self, request: object, deadline_seconds: float) -> Answer:
         """Send a request that msgspec can encode and return the answer; raises HelperHung or HelperFailed.
 
-        ``deadline_seconds`` limits first the process' start and the receipt of the request, then the answer.
+        ``deadline_seconds`` limits the receipt of the request with the process' start, and then again the answer.
         """
         return await self.call_with_body(request, _no_pieces(), deadline_seconds)
 
@@ -114,7 +114,7 @@ class Helper(Generic[Answer]):
             self._kill()
 
     async def stop(self) -> None:
-        """End the process after its last user; a running call may be answered within STOP_SECONDS."""
+        """End the process after its last user; a running call has STOP_SECONDS for its answer."""
         self._users -= 1
         if self._users > 0:
             return
@@ -241,7 +241,7 @@ class Helpers:
 
 
 class LendHelper(Protocol):
-    """Function that lends a helper to an exporter, whose ``drain`` must ``stop`` it."""
+    """Function that lends a helper to an exporter. The exporter's ``drain`` must ``stop`` the helper."""
 
     def __call__(self, spec: HelperSpec[Answer]) -> Helper[Answer]:
         """Return the helper; no process is started before its first call."""

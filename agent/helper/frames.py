@@ -8,7 +8,7 @@ import struct
 from enum import IntEnum
 from typing import BinaryIO
 
-MAX_PAYLOAD_BYTES = 4 * 1024 * 1024  # Limit of one frame in both directions; an answer must fit into one
+MAX_PAYLOAD_BYTES = 4 * 1024 * 1024  # Limit of a frame in both directions; an answer must fit into one frame
 _HEADER = struct.Struct("<IB")
 HEADER_BYTES = _HEADER.size
 

@@ -1,7 +1,7 @@
 """Entry point of a helper process: `python -I main.py TARGET MEMORY_BYTES PARENT_PID SYS_PATH`.
 
 Standard input and output belong to the agent; prints go to standard error, which the agent logs. SYS_PATH is the
-agent's: rankwatch's modules can be imported only after it is set.
+agent's sys.path: rankwatch's modules can be imported only after it is set.
 """
 
 import ctypes
@@ -20,7 +20,7 @@ def main(target: str, memory_bytes: str, parent_pid: str, sys_path: str) -> int:
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     try:
         os.setpriority(os.PRIO_PROCESS, 0, NICENESS)
-    except PermissionError as error:  # a sandbox may forbid it
+    except PermissionError as error:  # a sandbox can forbid it
         print(f"not nice: {error}", file=sys.stderr)  # noqa: T201  # the agent logs it
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.close(0)

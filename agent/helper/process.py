@@ -30,8 +30,8 @@ class _Spawned(NamedTuple):
 def _spawn(target: str, memory_bytes: int) -> _Spawned:
     """Start a new process; raises OSError if that fails.
 
-    Runs on the event loop's thread: the kernel kills a helper when the *thread* that started it ends. Until the exec
-    the interpreter stops anyway, for one or two milliseconds.
+    Runs on the event loop's thread: the kernel kills a helper when the *thread* that started it ends. On any thread the
+    interpreter stops until the exec, for one or two milliseconds.
     """
     path = os.pathsep.join(sys.path)
     arguments = [sys.executable, "-I", "-X", "faulthandler", str(_MAIN), target, str(memory_bytes), str(os.getpid())]
@@ -101,7 +101,7 @@ class HelperProcess:
         return kind, await self._reader.readexactly(length)
 
     async def gone_within(self, seconds: float) -> bool:
-        """Wait at most ``seconds`` for its exit; return True if it has exited."""
+        """Wait at most ``seconds`` for the process' exit; return True if the process has exited."""
         try:
             async with asyncio.timeout(seconds):
                 await self._gone.wait()

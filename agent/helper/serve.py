@@ -23,7 +23,7 @@ def serve(target: str, memory_bytes: int, requests: BinaryIO, answers: BinaryIO)
     """Answer calls with ``target`` (MODULE:FUNCTION) until ``requests`` ends; return the exit status.
 
     FUNCTION takes the request, decoded as the annotated type, and the body (bytes). It returns a value that msgspec can
-    encode. An error ends the process, whose state is then unknown. ``memory_bytes``: limit for calls alone.
+    encode. An error ends the process, as its state is then unknown. ``memory_bytes``: limit for calls alone.
     """
     try:
         function, decoder = _load(target)
@@ -45,7 +45,7 @@ def serve(target: str, memory_bytes: int, requests: BinaryIO, answers: BinaryIO)
 
 
 def bound_memory(memory_bytes: int) -> None:
-    """Limit this process to ``memory_bytes`` more memory than now; above it, it gets MemoryError or crashes.
+    """Limit this process to ``memory_bytes`` more memory than now; above the limit it gets MemoryError or crashes.
 
     The limit counts private writable memory (RLIMIT_DATA, VmData): a driver's library maps far more than it uses.
     """
@@ -74,7 +74,7 @@ def _import_alone(name: str) -> ModuleType:
 
 
 def _read_call(requests: BinaryIO) -> tuple[bytes, bytes] | None:
-    """Return the request and the body of the next call; None if the agent has no more."""
+    """Return the request and the body of the next call; None if the agent has no more calls."""
     try:
         kind, request = read_frame(requests)
         if kind is not FrameKind.REQUEST:
