@@ -25,7 +25,7 @@ def ranks(known: health.HealthSnapshot, speeds: RankSpeeds) -> list[Rank]:
 
 
 def jobs(views: Iterable[RankView], judged: Iterable[Rank], now_seconds: float) -> list[JobView]:
-    """Return the jobs of ``judged``, those with ranks in trouble first; ``views`` has the facts of their processes."""
+    """Return the jobs of ``judged``: jobs with ranks in trouble first. ``views``: facts of the ranks' processes."""
     by_job: defaultdict[str, list[Rank]] = defaultdict(list)
     for rank in judged:
         by_job[rank.job_id].append(rank)
@@ -45,7 +45,7 @@ def waits_for(rank: Rank, others: Iterable[Rank], idle_seconds: float) -> str:
 
 
 def sentence(members: Sequence[Rank], now_seconds: float) -> str:
-    """Return a sentence about a job's ranks on this node: those in trouble with their states, and how many are not."""
+    """Return a sentence about a job's ranks on this node: ranks in trouble with their states, then how many others."""
     counts = Counter(rank.state for rank in members)
     said = [_trouble(state, [rank for rank in members if rank.state == state], now_seconds) for state in _TROUBLE]
     runs = counts["alive"]
@@ -153,7 +153,7 @@ def notes(table: RankSnapshot) -> list[str]:
     said = [WITHOUT_NCCL.format(count=table.without_nccl)] if table.without_nccl else []
     if table.unidentified and table.unreadable:
         said.append(
-            f"{table.unidentified} rank processes, not identified: their environment may not be read; {OTHER_USERS}"
+            f"{table.unidentified} rank processes, not identified: no right to read their environment; {OTHER_USERS}"
         )
     elif table.unidentified:
         said.append(f"{table.unidentified} rank processes, not identified: nothing names their ranks yet")

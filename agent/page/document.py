@@ -18,7 +18,7 @@ MAX_RANKS = 4096
 class RankEnd(msgspec.Struct, frozen=True):
     """A rank's end. ``reason``: exited, signaled, oom_killed or unknown. ``code``: None without a status.
 
-    ``exception``: the exception that ended it, if its launcher saved one in a file.
+    ``exception``: the exception that ended the rank, if its launcher saved one in a file.
     """
 
     at_seconds: float
@@ -31,9 +31,9 @@ class RankEnd(msgspec.Struct, frozen=True):
 class Rank(msgspec.Struct, frozen=True, kw_only=True):
     """A rank, running or ended recently. Unknown values are empty or null.
 
-    ``state``: alive, unresponsive, exited, dead, finished or unknown; ``state_reason``: the rule that set it.
+    ``state``: alive, unresponsive, exited, dead, finished or unknown; ``state_reason``: the rule that set ``state``.
     ``unhealthy``: failed checks of its GPUs, NICs or node. ``bus_bandwidth_bytes_per_second``: over the last seconds
-    with data. ``late_share``: share of the last minute that all others waited for this rank alone, if known.
+    with data. ``late_share``: share of the last minute that all other ranks waited for this rank alone, if known.
     """
 
     job_id: str
@@ -57,8 +57,8 @@ class Rank(msgspec.Struct, frozen=True, kw_only=True):
 class JobView(msgspec.Struct, frozen=True, kw_only=True):
     """A job, from its ranks on this node.
 
-    ``states``: number of these ranks by state. ``world_size``: ranks of the whole job, null if its environment does not
-    name it. ``sentence``: a summary.
+    ``states``: number of these ranks by state. ``world_size``: ranks of the whole job, null if no environment names it.
+    ``sentence``: a summary.
     """
 
     job_id: str

@@ -150,7 +150,7 @@ def _rank_cells(rank: Rank, others: Sequence[Rank], now: float) -> tuple[str, ..
 
 
 def _progress(rank: Rank, others: Sequence[Rank], idle: float | None) -> str:
-    """Return the rank's last progress; if it stands still and one other rank is in trouble, the rank it waits for."""
+    """Return the rank's last progress; if it has none now and one other rank is in trouble, the rank it waits for."""
     if idle is None:
         return ""
     if idle <= STALE_SECONDS or rank.state != "alive":
@@ -162,7 +162,7 @@ def _progress(rank: Rank, others: Sequence[Rank], idle: float | None) -> str:
 def _meter(share: float | None, rank: str) -> str:
     if share is None or share < 0.005:
         return ""
-    label = f"share of time that others wait for rank {_text(rank)}"
+    label = f"share of time that other ranks wait for rank {_text(rank)}"
     return f'<meter min="0" max="1" value="{share:.2f}" aria-label="{label}"></meter>{share:.0%}'
 
 

@@ -106,7 +106,7 @@ def test_lateness_is_drawn() -> None:
     """A bar shows the share of time that other ranks wait for this one; if the share is unknown, there is no bar."""
     rank = Rank(job_id="1", rank="0", state="alive", late_share=0.312)
     html = front_page(document([rank]))
-    assert 'value="0.31" aria-label="share of time that others wait for rank 0"></meter>31%' in html
+    assert 'value="0.31" aria-label="share of time that other ranks wait for rank 0"></meter>31%' in html
     assert "meter" not in Page(front_page(document([msgspec.structs.replace(rank, late_share=None)]))).tags
 
 

@@ -1,6 +1,6 @@
 "use strict";
-// Keeps the page as the agent would show it now: asks for it again and changes what differs. Selection, focus and what
-// was opened stay. Without this script the page is the same, and is loaded anew every ten seconds.
+// Keeps the page current: requests it again and changes only what differs. Selection, focus and opened parts stay.
+// Without this script the page is the same, and reloads every ten seconds.
 
 function follow(shown, wanted) {
   if (shown.nodeType !== wanted.nodeType || shown.nodeName !== wanted.nodeName) {
