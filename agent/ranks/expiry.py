@@ -29,10 +29,10 @@ def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
 
 
 def surplus(processes: Mapping[ProcessKey, RankProcess]) -> Iterator[ProcessKey]:
-    """Yield the keys of the ended ranks' records to evict: those beyond MAX_ENDED per user.
+    """Yield the keys of the ended ranks' records to evict: the records beyond MAX_ENDED per user.
 
-    Whole jobs are evicted first: jobs without a running rank, then jobs without a dead rank, then the oldest. A user's
-    last job is not evicted. It keeps MAX_ENDED_OF_JOB records: dead ranks first, then by time of exit.
+    Whole jobs are evicted first: jobs without a running rank, then jobs without a dead rank, then the oldest jobs. A
+    user's last job stays, with MAX_ENDED_OF_JOB records: first dead ranks, then the earliest exits.
     """
     ended: defaultdict[str, defaultdict[str, list[_Ended]]] = defaultdict(lambda: defaultdict(list))
     running = set()

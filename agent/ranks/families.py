@@ -135,7 +135,7 @@ def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
 
 
 def _first_claimed(live: Sequence[RankProcess], name: str) -> str:
-    """Return field ``name`` of the first process whose environment sets it; empty if none does."""
+    """Return field ``name`` of the first process whose environment sets it; empty without such a process."""
     return next(filter(None, (getattr(process.claim, name) for process in live)), "")
 
 

@@ -50,7 +50,7 @@ class HealthSnapshot(msgspec.Struct, frozen=True):
 
 
 def counted_checks(count: Collection[str], ignore: Collection[str]) -> frozenset[str]:
-    """Return the default counted checks, plus those in ``count``, minus those in ``ignore``."""
+    """Return the default counted checks, plus the checks in ``count``, minus the checks in ``ignore``."""
     return frozenset({name for name, counts in CHECKS.items() if counts} | set(count)) - frozenset(ignore)
 
 
@@ -64,7 +64,7 @@ def families(snapshot: HealthSnapshot) -> Iterable[Metric]:
     well.update((entry.check, 0.0) for entry in failed)
     since = CHECK_FAILED.rows()
     first: dict[tuple[str, ...], float] = {}
-    for entry in failed:  # two sources may report the same fault
+    for entry in failed:  # two sources can report the same fault
         key = (entry.check, *entry.subject)
         first[key] = min(first.get(key, entry.finding.since_seconds), entry.finding.since_seconds)
     for failed_at, seconds in first.items():
@@ -89,7 +89,7 @@ def _ranks(snapshot: HealthSnapshot) -> Iterable[Metric]:
 
 
 def subjects_of(view: RankView) -> set[Subject]:
-    """Return the hardware that a rank needs: the node, its GPUs and the NICs near them."""
+    """Return the hardware that a rank needs: the node, the rank's GPUs and the NICs near these GPUs."""
     subjects = {NODE}
     for gpu in view.gpus():
         subjects.add(Subject("gpu", gpu.uuid))

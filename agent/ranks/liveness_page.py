@@ -77,7 +77,7 @@ def by_job(ranks: Iterable[RankView]) -> Mapping[str, Sequence[RankProcess]]:
 
 
 def _restarts_left(members: Sequence[RankProcess]) -> int | None:
-    """Return the restarts left of the newest process that names them (the fewest if several are newest), or None."""
+    """Return the restarts left by the newest process that names them (the minimum if several are newest), or None."""
     restarts = [(-p.found_at, p.claim.restarts_left) for p in members if p.claim.restarts_left is not None]
     return min(restarts)[1] if restarts else None
 

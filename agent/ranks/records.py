@@ -33,7 +33,7 @@ class WriterRecord(msgspec.Struct):
 class SavedTable(msgspec.Struct):
     """The rank table in the checkpoint.
 
-    ``saved_at``: monotonic. ``schedulers``: those with a proven job on this node.
+    ``saved_at``: monotonic. ``schedulers``: schedulers with a proven job on this node.
     """
 
     processes: list[RankProcess]

@@ -12,7 +12,7 @@ from agent.ranks.rank.facts import UNSEEN, ProcessFacts
 from agent.ranks.rank.process import RankGpu, RankProcess
 
 HOSTNAME = "HOSTNAME"
-"""The variable with a container's host name. A scheduler may copy the variable from another node."""
+"""The variable with a container's host name. A scheduler can copy the variable from another node."""
 
 
 class PublishedProcess(RankProcess, frozen=True):  # type: ignore[misc]  # msgspec allows this and refuses assignments
@@ -100,7 +100,7 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
 
 
 def local_ranks(views: Iterable[RankView], hostnames: frozenset[str]) -> dict[tuple[str, str], str]:
-    """Return the newest rank of a job by host name and local rank; UNKNOWN_RANK if two live ranks have them.
+    """Return the newest rank of a job by host name and local rank; UNKNOWN_RANK if two live ranks have the same.
 
     A rank's host name is its HOSTNAME if ``hostnames`` contains it; else it is empty, which stands for every host name.
     """

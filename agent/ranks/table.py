@@ -28,7 +28,7 @@ UNSEEN_SECONDS = 5.0
 class RankTable:
     """The rank table. ``settle_at_once``: bind without waiting (a single pass over recorded data).
 
-    ``job_id_variables``: environment variables with the job id of new processes, tried before the known ones.
+    ``job_id_variables``: environment variables with the job id of new processes, tried before the known variables.
     ``variables``: for each exporter the environment variables of rank processes that it needs. ``changed``: jobs with
     exits that are not judged yet. ``hostnames``: of this node and of its containers with ranks.
     """
@@ -52,7 +52,7 @@ class RankTable:
         self.speeds = RankSpeeds(clock)
 
     def kept_variables(self) -> frozenset[str]:
-        """Return the variables to read of rank processes: the names of rank and job, and those that exporters need."""
+        """Return the variables to read of rank processes: variables that name rank and job, or that exporters need."""
         return KEPT_VARIABLES.union(self.job_id_variables, *self.variables.values())
 
     def observe_gpus(self, hardware: Hardware) -> None:
@@ -94,7 +94,7 @@ class RankTable:
     def tick(self) -> None:
         """Publish due bindings, judge every job, and remove expired records. Called at 1 Hz."""
         now = self.clock.monotonic()
-        self.judge_changed()  # first: a restarted rank may take the label of a rank whose exit explains other exits
+        self.judge_changed()  # first: a restarted rank can take the label of a rank whose exit explains other exits
         self.binder.bind_due(self.processes, self.unseen())
         for process in self.running().values():
             if process.unproven_since is not None and now - process.unproven_since > UNSEEN_SECONDS:
@@ -151,7 +151,7 @@ class RankTable:
         self.binder.release(key, process)
 
     def make_room(self, owner: str) -> bool:
-        """Evict a process for a new one of ``owner`` (see ``eviction_candidate``); return False if there is none."""
+        """Evict the ``eviction_candidate`` for a new process of ``owner``; return False without a candidate."""
         self.judge_changed()
         if (key := expiry.eviction_candidate(self.processes, owner)) is not None:
             self._drop(key)

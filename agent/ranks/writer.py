@@ -47,8 +47,8 @@ class RankWriter(Leased[RankTable]):
     def close(self) -> None:
         """Withdraw the evidence that is valid only while the exporter runs.
 
-        Variables and held files stay until its next run: the variables of a process are read only once, at its
-        discovery, and a file that no process holds would no longer be read.
+        Variables and held files stay until the exporter's next run: the variables of a process are read only once, at
+        its discovery, and a file that no process holds would no longer be read.
         """
         for withdraw in list(self._at_end.values()):
             withdraw()
@@ -67,8 +67,8 @@ class RankWriter(Leased[RankTable]):
         self._lent.variables[self._source] = names
 
     def observe_process(self, facts: ProcessFacts) -> bool:
-        """Add a rank process. When the table is full, a process of the owner with the most processes is evicted; return
-        False if none may be evicted."""
+        """Add a rank process. A full table evicts a process of the owner with most processes; return False if it can
+        evict no process."""
         table = self._lent
         now = table.clock.monotonic()
         if facts.key in table.processes:
@@ -109,7 +109,7 @@ class RankWriter(Leased[RankTable]):
         process.finalized = finalized
 
     def lose_sight(self) -> None:
-        """Note that no exporter observes processes now; after UNSEEN_SECONDS they are hidden until observed again."""
+        """Note that no exporter observes processes now; UNSEEN_SECONDS later they are hidden until observed again."""
         table = self._lent
         for process in table.running().values():
             if process.unproven_since is None:
@@ -141,7 +141,7 @@ class RankWriter(Leased[RankTable]):
                 table.refused += not process.join(membership, table.clock.monotonic())
 
     def observe_silences(self, silences: Mapping[ProcessKey, RasSilence]) -> None:
-        """Note which processes on this node are missing in RAS reports; for all others the silence ends."""
+        """Note which processes on this node are missing in RAS reports; for all other processes the silence ends."""
         for key, process in self._lent.processes.items():
             process.silence = silences.get(key) if process.exited_at is None else None
         self._at_end["silences"] = lambda: self.observe_silences({})
@@ -259,7 +259,7 @@ class RankWriter(Leased[RankTable]):
     def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
         """Link a process that truncated its file just before it exited: no process holds the file now.
 
-        If it exited while the agent was away, the time is unknown: newer records may be of a later process.
+        After an exit without a running agent, the exit time is unknown: newer records can be of a later process.
         """
         key = self._former(writer_key)
         process = None if key is None else self._table.processes.get(key)

@@ -14,11 +14,11 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
 
 ENDED_SECONDS = 900.0
-"""How long a job's series stay after its last rank ended, and how long a lead exit stays that cannot raise an alert."""
+"""How long a job's series stay after its last rank ended, and how long a lead exit without a possible alert stays."""
 LEAD_SECONDS = 86_400.0
 """How long a lead exit is exported while its job may run on other nodes."""
 RETRACTED_SECONDS = 300.0
-"""How long a retracted lead exit is exported as -1, so that Prometheus sees it even if some scrapes fail."""
+"""How long a retracted lead exit is exported as -1: Prometheus sees the -1 even if some scrapes fail."""
 MAX_RETRACTED = 6
 """Limit of retracted lead exits per job and node; the oldest is dropped first."""
 MAX_LEADS = 3
@@ -66,7 +66,7 @@ class JobLine(msgspec.Struct):
     ``share``: the user; all jobs of one user share one part of bounded tables. ``live``: number of live ranks, None if
     unknown. ``proven``: the scheduler proves that a rank on this node belongs to the job. ``proves_first``: that rank
     is rank 0. ``started_at``: when the oldest rank of the latest run started. ``left_at``: when the last rank ended,
-    None while one runs. ``ranks``: the most ranks on this node at once. ``expected``: ranks of the job (0: unknown).
+    None while one runs. ``ranks``: peak number of ranks on this node. ``expected``: ranks of the job (0: unknown).
     """
 
     share: str
@@ -85,7 +85,7 @@ class JobLine(msgspec.Struct):
     leads: tuple[LeadExit, ...] = ()
 
     def note_ranks(self, members: Collection[RankProcess], started_at: float | None, now: float) -> None:
-        """Note which of ``members`` run at ``now``; ``started_at``: start of the oldest running one, None if none runs.
+        """Note which of ``members`` run at ``now``; ``started_at``: start of the oldest running rank, or None.
 
         A start in the future (damaged evidence) counts as now. The scheduler's end of an earlier run is dropped.
         """
@@ -133,7 +133,7 @@ class JobLine(msgspec.Struct):
                 self.retract(lead, now)
 
     def admit(self, lead: LeadExit, now: float) -> bool:
-        """Add a lead exit; at the limit, retract one of class ok or else left.
+        """Add a lead exit; at the limit, retract an exit of class ok, or else of class left.
 
         Return False if the exit is not added.
         """
@@ -163,7 +163,7 @@ class JobLine(msgspec.Struct):
 
 
 class RanBefore(msgspec.Struct, frozen=True):
-    """A job whose ranks ran on this node before a reboot. ``started_seconds``: epoch start of its oldest rank.
+    """A job whose ranks ran on this node before a reboot. ``started_seconds``: start of the oldest rank (epoch).
 
     ``proven``: the scheduler proved that one of the ranks belongs to the job. ``share``: as in JobLine.
     """
@@ -199,7 +199,7 @@ def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float
 def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitClass:
     """Return the class of an exit.
 
-    ``finished``: the process is proven to have finished. ``torn``: the result of ``killed_before_teardown``.
+    ``finished``: the process is proven to have finished. ``torn``: ``killed_before_teardown`` has the process.
     """
     if finished:
         return "ok"

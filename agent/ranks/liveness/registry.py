@@ -23,7 +23,7 @@ CAUSE_SECONDS = 5.0
 MAX_LEADS_PER_NODE = 64
 """Limit of lead exits on the node that are not retracted."""
 MAX_ENDED_JOBS = 64
-"""Limit of one user's jobs exported after their last rank on this node ended. Jobs with lead exits do not count."""
+"""Limit of one user's jobs that are exported without a running rank on this node. Jobs with lead exits do not count."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -94,7 +94,7 @@ class LivenessRegistry:
         line = self.jobs.get(job_id)
         if line is not None and end.state in ENDED_BY_SCHEDULER and line.end_state != end.state:
             ended_at = min(now, now - (now_seconds - end.ended_seconds))  # on the boot clock
-            if ended_at >= line.started_at:  # not the end of an earlier run, which schedulers repeat
+            if ended_at >= line.started_at:  # else this is the end of an earlier run, repeated by the scheduler
                 line.end_state, line.end_at = end.state, ended_at
 
     def expire(self, now: float) -> None:
@@ -130,7 +130,7 @@ class LivenessRegistry:
                 self._revise(line, lead, process, is_torn=process.key in torn, now=now)
 
     def _consider(self, line: JobLine, process: RankProcess, *, is_lead: bool, is_torn: bool, now: float) -> None:
-        """Add a lead exit once its status and cause are known; mark others, or all at the limit, as victims."""
+        """Add a lead exit once its status and cause are known. Other exits, and at the limit all, become victims."""
         label, exited_at = self._labels.held(process), process.exited_at
         if label is None or exited_at is None:
             return
@@ -180,7 +180,8 @@ class LivenessRegistry:
         )
 
     def _make_room(self, line: JobLine, now: float) -> bool:
-        """Retract the oldest lead exit of the user with the most; return False if this job belongs to that user."""
+        """At the limit, retract the oldest lead exit of the user with most of them; return False if it is this job's
+        user."""
         held = [(job.share, lead, job) for job in self.jobs.values() for lead in job.leads if lead.retracted_at is None]
         if len(held) < MAX_LEADS_PER_NODE:
             return True

@@ -1,4 +1,4 @@
-"""Bind processes to ranks: decide when a process gets its labels, which then stay for its life."""
+"""Bind processes to ranks: decide when a process gets its labels. Labels stay for the life of the process."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,7 @@ BINDING_SECONDS = 10.0
 MAX_RENAMED = 4096
 """Limit of job ids that moved to a proven owner since the agent's start; above it exporters keep the old labels."""
 MAX_SIBLINGS = 64
-"""Limit of processes that share one environment. Above the limit one process is shown and the others are duplicates."""
+"""Limit of processes that share one environment. Above the limit one process is shown; all others are duplicates."""
 
 ProcessName = ProcessKey | WriterKey
 """Key of a process in the table; for a process that was never seen, the key of its writer."""
@@ -111,7 +111,7 @@ class RankBinder:
     def restore(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> None:
         """Restore the labels of the processes from the checkpoint."""
         kept = [*processes.values(), *unseen.values()]
-        for process in sorted(kept, key=lambda p: p.exited_at is None):  # live processes last: the last holds the label
+        for process in sorted(kept, key=lambda p: p.exited_at is None):  # live processes last: they hold the label
             self.labels.restore(process)
         self.owners.restore(kept)
         for process in processes.values():
@@ -129,7 +129,7 @@ class RankBinder:
             or (
                 claim.rank is not None
                 and unique
-                and not coordinates_of(process.seen.title)  # the siblings of a titled worker may start later
+                and not coordinates_of(process.seen.title)  # the siblings of a titled worker can start later
                 and waited >= SETTLE_SECONDS
                 and (bool(claim.job_id) or world is not None)
             )
@@ -137,7 +137,7 @@ class RankBinder:
         )
 
     def _rivals(self, process: RankProcess) -> list[RankProcess]:
-        """Return the processes that claim the same rank and live at the same time, including this one."""
+        """Return the processes that claim the same rank and live at the same time, including ``process``."""
         return [
             rival
             for rival in self._claimants.get(_claimed(process), [])
@@ -173,7 +173,7 @@ class RankBinder:
         return self._step_id(process, processes)
 
     def _step_id(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> str:
-        """Return the job's id; if another step of the job already ran on this node, add a hash of this step."""
+        """Return the job's id; while an earlier step of the job runs on this node, with a hash of this step."""
         shown, step = process.shown_job_id, process.claim.group
         if not step.startswith(environment.STEP):
             return shown
@@ -223,7 +223,7 @@ def _claimed(process: RankProcess) -> _Claimed:
 
 
 def _claimants(processes: Mapping[ProcessKey, RankProcess]) -> dict[_Claimed, list[RankProcess]]:
-    """Return the processes by claimed rank, at most MAX_SIBLINGS + 1 per rank: all others are duplicates."""
+    """Return the processes by claimed rank, at most MAX_SIBLINGS + 1 per rank: all other processes are duplicates."""
     claimants: defaultdict[_Claimed, list[RankProcess]] = defaultdict(list)
     for process in processes.values():
         if process.claim.rank is not None and len(same := claimants[_claimed(process)]) <= MAX_SIBLINGS:

@@ -31,7 +31,7 @@ class Holder(msgspec.Struct):
 class JobOwners:
     """The holder of each job id on this node.
 
-    ``schedulers``: schedulers with a proven job on this node. Unproven claims of its job ids are suspect.
+    ``schedulers``: schedulers with a proven job on this node. Unproven claims of these schedulers' job ids are suspect.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class JobOwners:
                 self._hold(process.shown_job_id, process)
 
     def _may_hold(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> bool:
-        """Return True if the id is free, held by its party, or by an unproven holder (same user) that has exited."""
+        """Return True if the id is free, or held by the process' party or an exited, unproven holder (same user)."""
         proven = is_proven(process)
         suspect = not proven and process.claim.scheduler in self.schedulers and plain == process.claim.job_id
         holder = self._holders.get(plain)
@@ -103,7 +103,7 @@ class JobOwners:
 def party(process: RankProcess) -> str:
     """Return the key of the party that has a job id: the user, or the owner of a pod or of a container run as root.
 
-    The uid of root in a container does not show which user started it. Other users may span jobs and containers.
+    The uid of root in a container does not show which user started it. Any other user is one party everywhere.
     """
     owner, uid = process.owner, process.seen.uid
     if owner.kind == "pod" or uid is None or (owner.kind == "container" and uid == 0):

@@ -6,7 +6,7 @@ from agent.ranks.rank.process import RankProcess
 
 
 class LabelHolders:
-    """The holder of each label. A live process keeps its label, and takes it from an ended or unseen process."""
+    """The holder of each label. A live process keeps its label, and takes labels from ended and unseen processes."""
 
     def __init__(self) -> None:
         self._holders: dict[RankLabel, RankProcess] = {}
@@ -32,7 +32,7 @@ class LabelHolders:
                 del self._holders[label]
 
     def restore(self, process: RankProcess) -> None:
-        """Restore the labels of a process from the checkpoint; the process restored last holds an equal label."""
+        """Restore the labels of a process from the checkpoint; of equal labels the last process is the holder."""
         self._holders.update(dict.fromkeys(process.labels, process))
 
     def holder(self, label: RankLabel) -> RankProcess | None:

@@ -21,7 +21,7 @@ Coordinates = tuple[tuple[str, int], ...]
 def are_siblings(process: RankProcess, other: RankProcess) -> bool:
     """Return True for processes of one scheduler task, or of one parent process.
 
-    A rank and its own child are not siblings: the child may be a helper, which the rank may end at any time.
+    A rank and its own child are not siblings: the child can be a helper, and the rank can end a helper at any time.
     """
     if process.facts is None or other.facts is None:
         return False
@@ -34,7 +34,7 @@ def are_siblings(process: RankProcess, other: RankProcess) -> bool:
 
 @lru_cache(maxsize=4096)
 def coordinates_of(title: str) -> Coordinates:
-    """Return the (axis, number) pairs that a process title names, the outermost first; empty if it names none."""
+    """Return the (axis, number) pairs that a process title names, the outermost first; empty without a pair."""
     match = _TITLE.match(title)
     if match is None:
         return ()
@@ -42,7 +42,7 @@ def coordinates_of(title: str) -> Coordinates:
 
 
 def number_of(own: Coordinates, members: Sequence[Coordinates]) -> int | None:
-    """Return the rank of ``own`` in ``members``, which include it; None if axes differ or two places are equal."""
+    """Return the rank of ``own`` in ``members``, which include it; None if axes differ or two members are equal."""
     axes = [axis for axis, _ in own]
     if not own or len(set(members)) < len(members) or any([axis for axis, _ in member] != axes for member in members):
         return None

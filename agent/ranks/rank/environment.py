@@ -25,7 +25,7 @@ _RANK_VARIABLES = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
 _LOCAL_RANK_VARIABLES = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-# Variables with job ids, each with its scheduler (empty: any launcher); the first that is set wins.
+# Variables with job ids, each with its scheduler (empty: any launcher); the first variable that is set wins.
 _JOB_VARIABLES = {
     "SLURM_JOB_ID": "slurm", "SLURM_JOBID": "slurm", "MAD_SLURM_JOB_ID": "slurm", "PBS_JOBID": "pbs",
     "LSB_JOBID": "lsf", "TORCHELASTIC_RUN_ID": "", "RAY_JOB_ID": "", "JOBSET_NAME": "",
@@ -52,12 +52,12 @@ MAX_SETTING_CHARACTERS = 1024
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The rank and the job that an environment names. ``rank`` None, ``job_id`` empty: it names none.
+    """The rank and the job that an environment names. ``rank`` None, ``job_id`` empty: not named.
 
     ``group``: rendezvous address and port, else the scheduler's job step; it distinguishes process groups under one job
     id; empty if unknown. ``scheduler``: the scheduler that gave ``job_id``; empty for another launcher's id or a hash.
     ``task``: the pid of the scheduler's task, inherited by the processes that it starts. ``tasks``: number of tasks of
-    the job step; ``local_tasks``: of its tasks on this node. ``nodes``, ``restarts``: numbers as text.
+    the job step; ``local_tasks``: number of the step's tasks on this node. ``nodes``, ``restarts``: numbers as text.
     ``restarts_left``: restarts that the launcher can still make; None if unknown.
     """
 
@@ -120,7 +120,7 @@ def read_claim(
 
 
 def group_job_id(job_id: str, group: str) -> str:
-    """Return the id of one group among several under one job id."""
+    """Return the id of one of several process groups under one job id."""
     return f"{job_id}-{hashlib.blake2s(group.encode()).hexdigest()[:_GROUP_HASH_DIGITS]}"
 
 

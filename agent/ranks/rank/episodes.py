@@ -19,8 +19,8 @@ def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMB
     """Return the first exit of each episode if SIGKILL caused it before a live peer failed or ended by SIGTERM.
 
     ``exits``: in order of time. An exit by SIGTERM within SIMULTANEOUS_SECONDS of the SIGKILL counts as later. Episodes
-    are so far apart that one exit of a peer counts for one episode only. If SIGKILL ended several processes at once, a
-    person or program ended the job: then only a peer's SIGTERM is evidence, not its failure.
+    lie far apart: one exit of a peer counts for one episode only. If SIGKILL ended several processes at once, a person
+    or program ended the job: then only a peer's SIGTERM is evidence, not its failure.
     """
     killed = [p for p in exits if ended_by(p, SIGKILL) and p.unproven_since is None]
     failed = [p for p in exits if _fails(p) or ended_by(p, SIGTERM)] if killed else []
@@ -45,7 +45,7 @@ def preceded(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[Pr
     """Return the processes that exited after another process of the same episode: they may be victims of a teardown.
 
     ``exits``: in order of time. Each process is compared with two exits only: the last clearly earlier exit, and the
-    first simultaneous exit by ``_order`` (the first struck exit, or else the first of all).
+    first simultaneous exit by ``_order`` (the first struck exit, or else the first exit).
     """
     struck_keys = struck_exits(exits, numbers)
     struck = [p for p in exits if p.key in struck_keys]
@@ -66,7 +66,7 @@ def left_at_of(process: RankProcess) -> float:
 
 
 def _precedes(other: RankProcess, process: RankProcess, struck: Set[ProcessKey], numbers: Numbers) -> bool:
-    """Return True when ``other`` exited before ``process`` in the same episode; ``process`` may be its victim."""
+    """Return True when ``other`` exited before ``process`` in the same episode, and can have caused its exit."""
     if other.key == process.key or other.exited_at is None or process.exited_at is None:
         return False
     apart = process.exited_at - other.exited_at

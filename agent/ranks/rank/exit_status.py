@@ -9,8 +9,8 @@ import msgspec
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 FATAL_SIGNALS = frozenset({SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS})
-"""Signals that are caused by a fault of the process itself."""
-CRASHES = frozenset(signal.name for signal in FATAL_SIGNALS)
+"""Signals that a fault of the process itself causes. Exit class crash (liveness/job_line.py) excludes SIGABRT."""
+_CRASHED_IN_WORDS = frozenset(signal.name for signal in FATAL_SIGNALS)
 ENDED_BY_SCHEDULER = frozenset({"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE"})
 """States of a job that the scheduler ended on purpose, by SIGTERM and later SIGKILL."""
 ENDED_IN_ORDER = frozenset({"COMPLETED", "REQUEUED"})
@@ -20,7 +20,7 @@ ENDED_IN_ORDER = frozenset({"COMPLETED", "REQUEUED"})
 class ExitStatus(msgspec.Struct, frozen=True):
     """Exit status of a process. ``known`` False: it could not be read. ``oom``: the OOM killer sent the signal.
 
-    ``by_launcher``: the status of processes that the launcher ends.
+    ``by_launcher``: the launcher ends processes with this status.
     """
 
     known: bool
@@ -59,7 +59,7 @@ def in_words(reason: str, signal: str, code: str) -> str:
     if reason == "oom_killed":
         return "killed by the OOM killer"
     if signal:
-        return f"{'crashed' if signal in CRASHES else 'killed'} ({signal})"
+        return f"{'crashed' if signal in _CRASHED_IN_WORDS else 'killed'} ({signal})"
     return f"exited with status {code}" if code else "exited, status unknown"
 
 

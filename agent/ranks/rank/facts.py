@@ -15,8 +15,7 @@ _SUFFIX_DIGITS = 8
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """The owner of a process: its pod, else its scheduler's job, else its container, else its user; the first that is
-    proven.
+    """The owner of a process: its proven pod, else the proven job of its scheduler, else its container, else its user.
 
     ``name``: the pod's uid, ``scheduler/job id``, the container's id or the user's uid; empty if unknown.
     ``namespace``: of a pod; empty if unknown. ``scheduler`` and ``job_id``: the job that ``proof`` names.
@@ -31,7 +30,7 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return the key of all the owner's processes. For a pod it is the namespace: Kubernetes' border of trust."""
+        """Return the key of the owner's processes. For a pod it is the namespace: Kubernetes' border of trust."""
         if self.kind == "pod" and self.namespace:
             return f"namespace/{self.namespace}"
         return f"{self.kind}/{self.name}"
@@ -48,7 +47,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     ``uid``, or the number as text while the name is unknown. ``evidence``: why it counts as a rank process.
     ``environment``: the kept variables; None if unreadable. ``network_namespace``: inode, 0 if unreadable.
     ``directory``: its working directory when discovered, in its own mount namespace; empty if unreadable. ``session``:
-    session id, 0 if unknown. ``title``: its command line, which the process may have changed.
+    session id, 0 if unknown. ``title``: its command line; the process can have changed it.
     """
 
     key: ProcessKey

@@ -16,9 +16,9 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 MAX_MEMBERSHIPS = 256
 FUTURE_SLACK_SECONDS = 2.0
-"""A record's time may be this far in the future; a later time is reduced to it."""
+"""A record's time may be this far in the future; a later time is reduced to this limit."""
 SIGN_OF_LIFE_SECONDS = 5.0
-"""Records may arrive this late. A newer record was written after the first RAS report without the process."""
+"""Records can arrive this late. A newer record was written after the first RAS report without the process."""
 
 _LOG = Logger("ranks")
 RAY_TITLE, RAY_ENDS = "ray::", ExitStatus(known=True, code=1)
@@ -40,7 +40,7 @@ class RankProcess(msgspec.Struct):
     """A process of one or several ranks; without ``facts``, the stand-in for a process that was never seen.
 
     ``slots``: its labels once bound, in the order of its ranks in its largest communicator; None for a label that
-    another live process holds. ``plain_job_id``: its job's id without a suffix for its owner; ``shown_job_id``: with
+    another live process holds. ``plain_job_id``: the job's id without a suffix for the owner; ``shown_job_id``: with
     the suffix, if there is one. ``state``: the kernel's letter. ``blocked_since``: when a thread that NCCL needs was
     first seen in D with its current context-switch count. ``unproven_since``: when the process was last seen running,
     if no exporter has observed it since. ``gpus``: the GPUs that it uses, or last used. ``oom_logged``: the kernel's
@@ -137,7 +137,7 @@ class RankProcess(msgspec.Struct):
     def join(self, membership: Membership, now: float) -> bool:
         """Note its membership in a communicator at monotonic time ``now``; return False at MAX_MEMBERSHIPS.
 
-        If its rank in the world communicator differs from all published labels, this is logged.
+        A rank in the world communicator that differs from all published labels is logged.
         """
         place = (membership.comm, membership.comm_rank)
         known = self.members.get(place)
@@ -184,7 +184,7 @@ class RankProcess(msgspec.Struct):
     def note_progress(self, seconds: float, now_seconds: float) -> None:
         """Note that it completed an operation at this time (epoch seconds); an earlier time changes nothing.
 
-        No time stays in the future: a record may be damaged, and the clock may have been set back.
+        No time stays in the future: a record can be damaged, and the clock can have been set back.
         """
         self.progress_seconds = min(max(self.progress_seconds or 0.0, seconds), now_seconds + FUTURE_SLACK_SECONDS)
 
@@ -237,19 +237,19 @@ class RankProcess(msgspec.Struct):
 
     @property
     def shown_state(self) -> State:
-        """Return the state of its last verdict; before the first one, ``alive`` or ``exited``."""
+        """Return the state of its last verdict; before the first verdict, ``alive`` or ``exited``."""
         if self.verdict is not None:
             return self.verdict.state
         return "alive" if self.exited_at is None else "exited"
 
     @property
     def judged(self) -> VerdictReason | None:
-        """Return the reason of its last verdict. The evidence for that verdict may have left the table since."""
+        """Return the reason of its last verdict. The evidence for that verdict can have left the table since."""
         return None if self.verdict is None else self.verdict.reason
 
     @property
     def progress_after_exit_seconds(self) -> float:
-        """Return how long after its exit records of it were still written; 0 while it runs."""
+        """Return the time from its exit to its last record (negative: the record is older); 0 while it runs."""
         if self.exited_at is None or self.progress_seconds is None:
             return 0.0
         return self.progress_seconds - self.exited_seconds
@@ -275,5 +275,5 @@ class RankProcess(msgspec.Struct):
         return local.index(comm_rank) if len(local) == len(self.slots or ()) and comm_rank in local else None
 
     def world(self) -> Membership | None:
-        """Return its membership of its largest communicator (if several, the smallest hash); None without any."""
+        """Return its membership of its largest communicator (of equal sizes, the smallest hash), or None."""
         return min(self.members.values(), key=lambda m: (-m.size, m.comm, m.comm_rank), default=None)

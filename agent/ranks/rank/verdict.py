@@ -27,9 +27,9 @@ PROGRESS_SLACK_SECONDS = 5.0
 class _Job(msgspec.Struct, frozen=True):
     """The processes of a job, indexed so that ``_judge`` compares one process with all others in O(log n).
 
-    ``found_at``: when each was discovered, in ascending order. ``alive_until``: for each index i the latest time at
-    which one of the processes 0 to i was known to be alive. ``preceded``: result of that function. ``torn_down``:
-    result of ``killed_before_teardown``.
+    ``found_at``: when each process was discovered, in ascending order. ``alive_until``: for each index i the latest
+    time at which one of the processes 0 to i was known to be alive. ``preceded``: result of that function.
+    ``torn_down``: result of ``killed_before_teardown``.
     """
 
     found_at: Sequence[float]
