@@ -42,7 +42,7 @@ def make_parser() -> Parser:
     add("--hosts", type=whole(1), default=1, metavar="H", help="hosts of the ranks (1)")
     add("--host-index", type=whole(0), default=0, metavar="I", help="index of this launcher's host (0)")
     add("--tp", type=whole(1), default=0, metavar="T", help="ranks per tensor-parallel group (4, or a divisor)")
-    add("--job-id", metavar="ID", help=f"its id, as shown by the agent ({DEFAULT.job_id}, shown only with --scheduler)")
+    add("--job-id", metavar="ID", help=f"the id, as shown by the agent ({DEFAULT.job_id}, shown only with --scheduler)")
     add("--seed", type=whole(0), default=0, metavar="N", help="equal seeds and job ids give equal hashes and times (0)")
     rate = DEFAULT.records_per_second
     add("--records-per-second", type=positive, default=rate, metavar="R", help=f"per healthy rank ({rate:g})")
@@ -56,7 +56,7 @@ def make_parser() -> Parser:
         help=f"interval of dump passes ({DEFAULT.dump_interval_us})")  # fmt: skip
     add("--flush-at-end", action="store_true", help="make a last dump pass at an orderly end (RCCL does, NCCL not)")
     add = parser.add_argument_group("the appearance of the processes").add_argument
-    add("--scheduler", choices=[*JOB_ID_VARIABLE, "none"], help="the ranks have its job id variable "
+    add("--scheduler", choices=[*JOB_ID_VARIABLE, "none"], help="the ranks have this scheduler's job id variable "
         "(torchrun, or none without --job-id)")  # fmt: skip
     add("--no-rank-environment", dest="rank_environment", action="store_false",
         help="leave out RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT")  # fmt: skip
@@ -75,7 +75,7 @@ def make_parser() -> Parser:
     add("--kill-at", dest="kill_at_seconds", type=amount, default=0.0, metavar="SECONDS", help="when")
     add("--kill-signal", default="KILL", metavar="NAME", help="KILL, SEGV, ABRT, TERM, STOP ... (KILL)")
     add("--exit", dest="exit_ranks", type=ranks, default=(), metavar="RANKS", help="ranks that exit by themselves")
-    add("--exit-code", type=whole(0), default=1, metavar="N", help="their exit status (1)")
+    add("--exit-code", type=whole(0), default=1, metavar="N", help="exit status of these ranks (1)")
     add("--exit-at", dest="exit_at_seconds", type=amount, default=0.0, metavar="SECONDS", help="when")
     add("--stuck", type=whole(0), metavar="RANK", help="a rank that lives but stops working")
     add("--stuck-at-step", type=whole(0), default=0, metavar="K", help="the step that it does not begin (0)")
@@ -84,7 +84,7 @@ def make_parser() -> Parser:
     add("--recreate-seconds", type=amount, default=DEFAULT.recreate_seconds, metavar="SECONDS",
         help=f"duration of a recreation ({DEFAULT.recreate_seconds:g})")  # fmt: skip
     add("--teardown", choices=["none", "torchrun", "srun"], default="none",
-        help="when a rank dies: leave the others, or end them (SIGTERM, then SIGKILL; srun: SIGCONT too)")  # fmt: skip
+        help="when a rank dies: leave or end the other ranks (SIGTERM, then SIGKILL; srun: SIGCONT too)")  # fmt: skip
     add("--grace", dest="grace_seconds", type=amount, default=DEFAULT.grace_seconds, metavar="SECONDS",
         help=f"from SIGTERM to SIGKILL ({DEFAULT.grace_seconds:g})")  # fmt: skip
     add("--slow-sigterm-ranks", type=ranks, default=(), metavar="RANKS", help="ranks that exit late after SIGTERM")

@@ -14,7 +14,7 @@ SHARED = (
 
 
 class Job(NamedTuple):
-    """A job, as one launcher sees it. All launchers of a job have equal fields, except ``host_index``.
+    """A job, as one launcher sees it. All launchers of a job have equal SHARED fields.
 
     Ranks are global ranks. ``steps`` 0 and ``duration_seconds`` 0 mean: until stopped. Times of accidents are relative
     to the moment when all ranks of the job are initialised. All hosts share ``job_dir``, but not necessarily

@@ -159,7 +159,7 @@ def prepare(job: Job) -> None:
         if other != job.file() and (name := job.difference(decode(other.read_text()))):
             raise ValueError(f"{name} differs from {other}: the hosts of a job must agree")
     Path(job.dump_dir).mkdir(exist_ok=True)
-    # By a link other hosts see only the complete file, and an old file is never replaced.
+    # With a link other hosts see only the complete file, and an old file is never replaced.
     draft = job.file().with_suffix(".draft")
     draft.write_text(job.encode())
     try:

@@ -33,7 +33,7 @@ STEP = (
     Operation("dp", "AllGather", 32 * MIB),
     Operation("world", "AllReduce", 16 * KIB),
 )
-"""A training step. The operation of the world communicator is the last one, so that all ranks end a step together."""
+"""A training step. The world communicator's operation comes last: all ranks end a step together."""
 
 
 class SimulatedCommunicator(NamedTuple):

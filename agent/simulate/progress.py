@@ -25,7 +25,7 @@ END_REQUESTED, END_OPERATION, FAILED, HEADER_WORDS = 0, 1, 2, 3
 
 
 class SharedProgress:
-    """One word per rank: 0 before initialisation, n+1 after arrival at n operations.
+    """One word (WORD_BYTES) per rank: 0 before initialisation, n+1 after arrival at n operations.
 
     Each word has one writer. A word is aligned and written in one store: a reader never sees half a word.
     """
@@ -85,7 +85,7 @@ class Timeline:
 class RankProgress:
     """Progress of one rank. ``arrived``, ``completed``: numbers of operations since the job's start.
 
-    ``stuck_at``: the operation at which it stops arriving, None for never.
+    ``stuck_at``: the first operation at which the rank does not arrive; None: it arrives at all.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class RankProgress:
         self._started_seconds = now_seconds
 
     def advance(self, now_seconds: float, end_operation: int | None) -> None:
-        """Complete operations at which all ranks arrived, then arrive at those on schedule, up to ``end_operation``."""
+        """Complete operations at which all ranks arrived, then arrive at due operations, up to ``end_operation``."""
         while self.completed < self.arrived and self._progress.all_arrived(
             self._members_at[self.completed % len(self._step)], self.completed + 1
         ):
@@ -161,7 +161,7 @@ class RankProgress:
 
 
 def run_ahead_operations(plan: TimingPlan) -> int:
-    """Return how many uncompleted operations a rank may have arrived at."""
+    """Return at how many operations a rank can arrive before it completes them."""
     operation_us = (plan.compute_us + plan.jitter_us) * plan.pace
     return 1 + int(RUN_AHEAD_SECONDS * 1e6 / operation_us)
 

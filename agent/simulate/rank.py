@@ -160,7 +160,7 @@ class SimulatedRank:
 
 
 def start_library_thread() -> None:
-    """Start a thread named like the one of NCCL."""
+    """Start a thread with the name of NCCL's thread."""
     named = threading.Event()
 
     def stay() -> None:

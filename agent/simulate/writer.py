@@ -90,7 +90,7 @@ class CommunicatorLog:
 
 
 class InspectorFile:
-    """The open file ``<dump_dir>/<hostname>-pid<pid>.log``; an OSError passes through (a full disk ends the rank)."""
+    """The open file ``<dump_dir>/<hostname>-pid<pid>.log``; the caller gets any OSError (a full disk ends the rank)."""
 
     def __init__(self, dump_dir: str, hostname: str, pid: int) -> None:
         self.path = f"{dump_dir}/{hostname}-pid{pid}.log"
@@ -100,7 +100,7 @@ class InspectorFile:
         os.fchmod(self._fd, 0o666)  # independent of the umask, as in the plugin
 
     def dump(self, logs: Sequence[CommunicatorLog]) -> None:
-        """Write one dump pass of ``logs``, which are in order of creation: the newest communicator first."""
+        """Write one dump pass of ``logs`` (in order of creation), the newest communicator first."""
         text = "".join(
             f"{log.line_start}{time.time_ns() // 1000}{self._middle}{line_end(record, log.ranks)}"
             for log in reversed(logs)

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 ROUTE, GENERIC, RDMA = 0, 16, 20  # Protocols (linux/netlink.h): network, families by name, RDMA
-TIMEOUT_SECONDS = 2.0  # The kernel replies at once; a driver may wait for its device
-MAX_MESSAGE_BYTES = 64 * 1024  # Limit of one datagram; the kernel's have at most 32 KiB
+TIMEOUT_SECONDS = 2.0  # The kernel replies at once; a driver can wait for its device
+MAX_MESSAGE_BYTES = 64 * 1024  # Limit of one datagram; datagrams of the kernel have at most 32 KiB
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 REQUEST, DUMP = 0x1, 0x300
 _HEADER = struct.Struct("=IHHII")

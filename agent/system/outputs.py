@@ -30,8 +30,8 @@ class Outputs:
     def of(self, pid: int, *, forwards: bool = False) -> list[OpenFile]:
         """Return a process' standard output and error, if these are regular files that the process may write.
 
-        ``forwards``: it writes the output of other processes: return its other files, too. Blocks on a hung file
-        system.
+        ``forwards``: the process writes the output of other processes: return its other files, too. Blocks on a hung
+        file system.
         """
         files = []
         for number in self._descriptors(pid) if forwards else NUMBERS:
@@ -48,7 +48,7 @@ class Outputs:
     def open_among(self, paths: Iterable[str]) -> frozenset[str]:
         """Return the ``paths`` that are standard output or error of a process, or that an srun has open.
 
-        It only reads links, which never blocks on a file system.
+        Only links are read: this never blocks on a file system.
         """
         open_paths = set()
         for pid in self._procfs.pids():
@@ -70,7 +70,7 @@ class Outputs:
     def path_of(self, pid: int, file: OpenFile) -> str | None:
         """Return a path to a process' file: the path that the process uses, or that path below the process' root.
 
-        None if the file is at neither: it is gone or was renamed.
+        None if neither path leads to the file: it is gone or was renamed.
         """
         for path in (file.target, f"{self._root}/{pid}/root{file.target}"):
             try:
@@ -85,7 +85,7 @@ class Outputs:
 def writers_of(proc: ProcFS, paths: Mapping[str, int]) -> dict[tuple[int, int], str]:
     """Return the files of ``paths`` (with their uids) that a process of that user, or of root, can write now.
 
-    The key is (device, inode), the value the Slurm job whose control group has the process; empty without one.
+    The key is (device, inode), the value the Slurm job whose control group has the process; empty without such a job.
     Blocking. Needs the right to read the processes' descriptors; without it the result is empty.
     """
     writers: dict[tuple[int, int], str] = {}

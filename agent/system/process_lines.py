@@ -19,9 +19,9 @@ class Stat(msgspec.Struct, frozen=True, gc=False):
     """Used fields of /proc/PID/stat. ``exit_code``: in waitpid's form, 0 without ptrace rights.
 
     ``exiting``: the kernel tears down the main thread, whose descriptors may be gone long before it is a zombie. CPU
-    time and major faults of a process include all its threads, even ended threads; those of a thread are its own.
-    ``io_wait_ticks`` is always of one thread. ``waited_cpu_ticks``: of children that the process waited for, and of
-    their children.
+    time and major faults of a process include all its threads, even ended threads; a thread's stat has only the values
+    of this thread. ``io_wait_ticks`` is always of one thread. ``waited_cpu_ticks``: of children that the process waited
+    for, and of their children.
     """
 
     pid: int
@@ -69,7 +69,7 @@ class Status(msgspec.Struct, frozen=True, gc=False):
 
 
 def parse_stat(text: str) -> Stat | None:
-    """Parse /proc/PID/stat; None if it is invalid. The name is in brackets and may contain anything."""
+    """Parse /proc/PID/stat; None if it is invalid. The name is in brackets and can contain anything."""
     try:
         pid, rest = text.split(" ", 1)
         name, tail = rest[1:].rsplit(") ", 1)

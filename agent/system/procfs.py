@@ -106,7 +106,7 @@ class ProcFS:
     def kernel_frames(self, pid: int, tid: int) -> list[str]:
         """Return the kernel functions that a thread waits in, innermost first; empty if it runs or is unreadable.
 
-        All functions need CAP_SYS_ADMIN; the innermost one needs only the right to read the environment.
+        All functions need CAP_SYS_ADMIN; the innermost function needs only the right to read the environment.
         """
         stack = self._text(f"{pid}/task/{tid}/stack") or ""
         if frames := _FRAME.findall(stack):
@@ -151,7 +151,7 @@ class ProcFS:
     def title(self, pid: int) -> str:
         """Return the command line, with blanks between words; empty if the process is gone.
 
-        Cut to MAX_TITLE_BYTES. The process may have changed it.
+        Cut to MAX_TITLE_BYTES. The process can have changed it.
         """
         raw = self._bytes_if_any(f"{pid}/cmdline", MAX_TITLE_BYTES) or b""
         return raw.rstrip(b"\0").replace(b"\0", b" ").decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""Read small files of sysfs, and a device's place in the PCI tree. Blocking; unreadable files give None."""
+"""Read small files of sysfs, and a device's position in the PCI tree. Blocking; unreadable files give None."""
 
 import os
 import re

@@ -18,8 +18,8 @@ def read_changed(
 ) -> tuple[FileVersion, bytes] | None:
     """Return a regular file's version and its first ``max_bytes`` + 1 bytes; raises OSError if unreadable.
 
-    Returns None if its version is ``known``, or if it is not a regular file; with ``uid`` also for a link or another
-    owner.
+    Returns None if the version is ``known``, or if the file is not regular. With ``uid``, returns None for a file of
+    another owner, and raises OSError for a link.
     """
     fd = os.open(path, _FLAGS | (0 if uid is None else os.O_NOFOLLOW))
     try:
@@ -42,7 +42,7 @@ class ChangedFiles(Generic[T]):
         self.contents: dict[str, T] = {}
 
     def look(self, paths: Mapping[str, int | None]) -> None:
-        """Read these files and drop all others.
+        """Read the changed files of ``paths``; drop files outside ``paths``.
 
         ``paths`` maps a path to the uid of its required owner (None: any user).
         """

@@ -8,8 +8,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import h11
 
 CloseReason: TypeAlias = Literal[
-    "all_busy",  # refused at the limit: all connections of the peer with the most wait for replies
-    "evicted",  # closed for a newer connection, or at the memory limit of unread replies: its peer has the most
+    "all_busy",  # refused at the limit: all connections of the peer with most connections wait for replies
+    "evicted",  # closed for a newer connection or reply: its peer has most connections, or most unread bytes
     "handshake_failed",  # of TLS: the client sent no TLS, another version, or no valid certificate
     "handshake_timeout",
     "header_timeout",
@@ -29,7 +29,7 @@ class ServerLimits:
     """All limits of the server. ``idle_seconds`` exceeds a scrape interval, so that a scraper keeps its connection.
 
     ``tls_connections``: limit with TLS, where asyncio holds 256 KiB per connection. ``held_bytes``: limit of all
-    replies that clients have not read yet; a shared reply counts once. A single reply may be larger.
+    replies that clients have not read yet; a shared reply counts once. A single reply can be larger.
     """
 
     connections: int = 256
@@ -62,7 +62,7 @@ class Connection:
     served: bool = False
     header_begun: bool = False
     held: bytes = b""
-    """The body that is being written; several connections may share one body."""
+    """The body that is being written; several connections can share one body."""
     tls: TlsTerms | None = None
     task: asyncio.Task[None] | None = None
     transport: asyncio.WriteTransport = field(init=False)
@@ -92,7 +92,7 @@ async def shake_hands(connection: Connection, terms: TlsTerms, seconds: float) -
         await connection.writer.start_tls(terms.context, ssl_handshake_timeout=seconds)
     except (TimeoutError, ConnectionAbortedError) as error:  # raised by asyncio, which aborts a late handshake
         raise Closed("handshake_timeout") from error
-    except OSError as error:  # ssl.SSLError is one
+    except OSError as error:  # also an ssl.SSLError
         raise Closed("handshake_failed") from error
     except AttributeError:
         given: asyncio.WriteTransport | None = connection.writer.transport

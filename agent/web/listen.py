@@ -24,7 +24,7 @@ _FORM = re.compile(r"(?:\[(?P<v6>[0-9A-Fa-f:.%\w]+)\]|(?P<host>[^\[\]:]*)):(?P<p
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """A host (name or address; empty for all addresses of the machine) and a TCP port (0: any free one)."""
+    """A host (name or address; empty for all addresses of the machine) and a TCP port (0: any free port)."""
 
     host: str
     port: int
@@ -108,7 +108,7 @@ def open_local_listener(path: Path) -> socket.socket:
 
 
 def inherited_listeners(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
-    """Return the listening sockets from systemd (sd_listen_fds(3)); raises ValueError without any."""
+    """Return the listening sockets from systemd (sd_listen_fds(3)); raises ValueError without a socket."""
     count = environ.get("LISTEN_FDS", "")
     if environ.get("LISTEN_PID") != str(pid) or not count.isdecimal() or not 0 < int(count) <= MAX_INHERITED:
         raise ValueError("--web.systemd-socket: systemd passes no socket; is rankwatch.socket started?")

@@ -16,7 +16,7 @@ _SNIFF = ("X-Content-Type-Options", "nosniff")
 class HttpRequest:
     """A GET or HEAD request. ``path``: as sent, without the query. ``headers``: by lower-case name, values joined.
 
-    ``client``: its peer (agent/web/peers.py), empty without one. ``is_private``: it came over TLS with a password.
+    ``client``: name of its peer (agent/web/peers.py), or empty. ``is_private``: it came over TLS with a password.
     """
 
     path: str
@@ -42,7 +42,7 @@ def request_of(
 ) -> HttpRequest | HttpResponse:
     """Return the request of ``head``, or a refusal (other methods, bodies, invalid targets).
 
-    More than ``query_fields`` fields in the query are refused too. ``client``: its peer. ``scheme``: http or https.
+    More than ``query_fields`` fields in the query are refused too. ``client``: peer. ``scheme``: http or https.
     """
     headers: dict[str, str] = {}
     for raw_name, raw_value in head.headers:
@@ -65,14 +65,14 @@ def request_of(
 
 
 def head_of(response: HttpResponse, connection: str) -> h11.Response:
-    """Return the status line and headers of ``response``. ``connection``: value of that header, empty for none."""
+    """Return the status line and headers of ``response``. ``connection``: value of header Connection, or empty."""
     headers = [
         ("Content-Type", response.content_type),
         ("Content-Length", str(len(response.body))),
         ("Date", email.utils.formatdate(usegmt=True)),
         *response.headers,
     ]
-    if _SNIFF[0] not in dict(response.headers):  # the web file may set it
+    if _SNIFF[0] not in dict(response.headers):  # the web file can set it
         headers.append(_SNIFF)
     if connection:
         headers.append(("Connection", connection))

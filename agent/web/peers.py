@@ -9,7 +9,7 @@ from collections.abc import Callable
 from agent.system.netlink import Netlink, open_channel
 
 LOOPBACK = "loopback"
-"""Peer of all users of this node if the kernel names none: each user can connect from all of 127.0.0.0/8."""
+"""Peer of all users of this node if the kernel names no user: each user can connect from all of 127.0.0.0/8."""
 _SOCK_DIAG, _BY_FAMILY = 4, 20
 _REQUEST = struct.Struct("=BBBBI")
 """struct inet_diag_req_v2 (linux/inet_diag.h): family, protocol, extensions, padding, states; then the socket."""
@@ -23,7 +23,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 _NO_NETLINK = frozenset({errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EPERM, errno.EACCES})
-"""Errors of a sandbox without AF_NETLINK (55-hardware.conf allows it). Others, such as too many open files, are
+"""Errors of a sandbox without AF_NETLINK (55-hardware.conf allows it). Other errors, such as too many open files, are
 temporary."""
 
 
@@ -51,7 +51,7 @@ class Peers:
         return str(address) if address.version == 4 else f"{ipaddress.IPv6Address(address.packed[:8] + bytes(8))}/64"
 
     def close(self) -> None:
-        """Close the channel; the next query opens another."""
+        """Close the channel; the next query opens a new channel."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None

@@ -20,7 +20,7 @@ MAX_GOOD = 64
 MAX_CLIENTS = 1024
 """Limit of peers whose failures are counted."""
 MAX_PASSWORD_BYTES = 72
-"""Limit of bcrypt's input; it ignores further bytes."""
+"""Limit of bcrypt's input; bcrypt ignores further bytes."""
 CHECKS_AT_ONCE = 10
 CHECKS_PER_SECOND = 2.0
 """Rate of checks of unknown pairs per peer."""
@@ -29,7 +29,7 @@ MAX_WAITING = 64
 
 Verdict = Literal["right", "wrong", "too_many"]
 OPEN_PATHS = frozenset({"/-/healthy", "/-/ready"})
-"""Paths without a password, for kubelets and load balancers; they show nothing else."""
+"""Paths without a password, for kubelets and load balancers; they show only health and readiness."""
 _REALM = (("WWW-Authenticate", 'Basic realm="rankwatch", charset="UTF-8"'),)
 
 
@@ -101,7 +101,7 @@ class Passwords:
 
     async def _matches(self, pair: tuple[bytes, bytes]) -> bool:
         user, password = pair
-        hashed = self._users.get(user) or self._any_hash  # the check for an unknown user must take as long
+        hashed = self._users.get(user) or self._any_hash  # for an unknown user the check must take as long
         return await self._thread.call(lambda: self._check_password(password[:MAX_PASSWORD_BYTES], hashed))
 
     def _may_check(self, client: str) -> bool:

@@ -17,7 +17,7 @@ from agent.web.peers import Peers
 
 LINGER_SECONDS = 1.0
 LINGER_BYTES = 256 * 1024
-"""Limit of bytes of a refused request that are read and dropped after the reply: unread data would destroy it."""
+"""Limit of bytes of a refused request that are dropped after the reply: unread data would destroy the reply."""
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 _WITH_AN_ANSWER = frozenset({None, "header_too_large", "malformed", "refused_request"})
@@ -28,10 +28,10 @@ class WebServer:
     """Serves ``handler`` within ``limits``. Closed connections are logged.
 
     A connection waits (idle, or its header is incomplete), is handled, or writes. At the limit of connections the peer
-    with the most connections loses one: the longest waiting, else the longest writing, else the new one, else the
-    longest handled connection. At the limit of unread replies the peer with the largest unread replies loses the
-    connection that reads longest. So clients of other peers never prevent a scrape, however many they are. ``tls``
-    returns the TLS settings of a connection.
+    with most connections loses its longest waiting, else its longest writing, else its new, else its longest handled
+    connection. At the limit of unread replies the peer with the largest unread replies loses the connection that reads
+    longest. So clients of other peers, whatever their number, never prevent a scrape. ``tls`` returns the TLS settings
+    of a connection.
     """
 
     def __init__(
@@ -100,14 +100,14 @@ class WebServer:
         task.add_done_callback(self._tasks.discard)
 
     def _victim(self, newcomer: Connection) -> Connection:
-        """Return the connection to close for ``newcomer``: a connection of the peer with the most."""
+        """Return the connection to close for ``newcomer``: a connection of the peer with most connections."""
         counts = Counter(connection.peer for connection in self._connections)
         most = max(counts.values())
         queues: tuple[Iterable[Connection], ...] = (self._waiting, self._writing, (newcomer,), self._connections)
         return next(connection for queue in queues for connection in queue if counts[connection.peer] == most)
 
     def _make_room(self, newcomer: Connection) -> None:
-        """Close connections until the newcomer's reply fits the limit of unread replies, or is the only one."""
+        """Close connections until the newcomer's reply fits the limit of unread replies, or no other reply is left."""
         while self._writing:
             bodies = {id(connection.held): len(connection.held) for connection in (newcomer, *self._writing)}
             if sum(bodies.values()) <= self._limits.held_bytes:
@@ -120,7 +120,7 @@ class WebServer:
     def _close(self, connection: Connection, reason: CloseReason | None) -> None:
         """Close a connection at once and drop unsent data.
 
-        Its task ends; if the handler runs, the task is cancelled.
+        The connection's task ends; if the handler runs, the task is cancelled.
         """
         if reason in ("all_busy", "evicted"):
             self._log.warning("too many connections, one was closed: {reason}", reason=reason, peer=connection.peer)

@@ -90,7 +90,7 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         if unknown:
             mistakes.append(f"cipher_suites: {unknown[0]} is none of {', '.join(sorted({*CIPHERS, *TLS13_CIPHERS}))}")
         if len(self.curve_preferences) > 1:
-            mistakes.append("curve_preferences: one curve is supported, or none for those of OpenSSL")
+            mistakes.append("curve_preferences: one curve is supported, or none for OpenSSL's own curves")
         if self.curve_preferences and self.curve_preferences[0] not in CURVES:
             mistakes.append(f"curve_preferences: {self.curve_preferences[0]} is none of {', '.join(CURVES)}")
         return mistakes
@@ -142,7 +142,7 @@ class WebFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if match is None:
                 raise ValueError(f"basic_auth_users: {user!r} has no bcrypt hash ($2y$10$...)")
             if int(match[1]) > _MAX_COST:
-                raise ValueError(f"basic_auth_users: the hash of {user!r} costs {match[1]}; {_MAX_COST} is the most")
+                raise ValueError(f"basic_auth_users: the hash of {user!r} costs {match[1]}; the limit is {_MAX_COST}")
 
     def protections(self) -> list[str]:
         """Return the names of the settings that restrict clients."""

@@ -41,7 +41,7 @@ REFUSED_HERE = {
      "RequireAnyClientCert is not supported: certificates are always verified"),
     "old": (f"tls_server_config: {{{TLS}, min_version: TLS10}}", "TLS10 and TLS11 are not supported"),
     "curves": (f"tls_server_config: {{{TLS}, curve_preferences: [CurveP256, CurveP384]}}", "one curve is supported"),
-    "costly": (f'basic_auth_users: {{prom: "{HASH.replace("$10$", "$15$")}"}}', "costs 15; 14 is the most"),
+    "costly": (f'basic_auth_users: {{prom: "{HASH.replace("$10$", "$15$")}"}}', "costs 15; the limit is 14"),
     "upside-down": (f"tls_server_config: {{{TLS}, min_version: TLS13, max_version: TLS12}}", "min_version is above"),
     "both": ("tls_server_config: {cert: a, cert_file: b, key_file: c}", "cert and cert_file exclude each other"),
     "sans": (f"tls_server_config: {{{TLS}, client_allowed_sans: [a]}}", "client_allowed_sans needs"),
