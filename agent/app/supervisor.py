@@ -98,7 +98,7 @@ class Supervisor:
         """Apply ``plan``.
 
         Exporters with an equal section keep running. If a changed exporter does not start, the previous exporters run
-        again and the result is False. An exporter that already failed with this section undoes nothing.
+        again and the result is False. If this exporter already failed with this section, the reload stays.
         """
         wanted, current = plan.enabled, self.running
         changed = [name for name in wanted if name not in current or current[name].config != wanted[name].config]

@@ -113,7 +113,7 @@ class WebTerms:
 
 
 def local_socket(environ: Mapping[str, str]) -> Path | None:
-    """Return the path of the socket for commands of root, in the unit's RuntimeDirectory=; None without one."""
+    """Return the path of the socket for commands of root, in the unit's RuntimeDirectory=; None if unset."""
     directory = environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
     return Path(directory, "web.sock") if directory else None
 

@@ -1,7 +1,7 @@
 """`rankwatch healthy`: report whether this node's hardware is healthy, to health checks of schedulers and launchers.
 
-It prints the agent's verdict on the hardware, not on the ranks: a launcher runs it before it restarts ranks. The
-command ends within two seconds, even if the agent hangs.
+It prints the agent's verdict on the hardware, not on the ranks: launchers run it before they restart ranks. The command
+ends within two seconds, even if the agent hangs.
 """
 
 import argparse

@@ -39,7 +39,7 @@ def label_fields(labels: Collection[RankLabel]) -> dict[str, str]:
 
 
 class WriterKey(NamedTuple):
-    """The writer of a stream of records: the file, its generation, and the host name and pid in its name.
+    """The writer of a stream of records: the file, its generation, and the host name and pid in the file's name.
 
     ``pid`` is in the writer's pid namespace, ``hostname`` in its UTS namespace. ``generation`` counts truncations of
     the file, so that a restarted writer of the same file gets another key.

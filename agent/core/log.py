@@ -220,7 +220,7 @@ def _plain(value: object) -> str | int | float | bool | None:
     text = _error_text(value) if isinstance(value, BaseException) else str(value)
     if len(text) > MAX_VALUE_CHARACTERS:
         text = text[: MAX_VALUE_CHARACTERS - 1] + "…"
-    return text.encode("utf-8", "backslashreplace").decode()  # names of files may hold lone surrogates
+    return text.encode("utf-8", "backslashreplace").decode()  # names of files can have lone surrogates
 
 
 def _error_text(error: BaseException) -> str:

@@ -115,7 +115,7 @@ def _parts(url: str) -> urllib.parse.SplitResult:
     try:
         parts = urllib.parse.urlsplit(url if "//" in url else f"http://{url}")
         is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:  # its text may contain part of the password
+    except ValueError:  # the error's text can contain part of the password
         is_address = False
     if not is_address:
         raise ValueError(f"{shown(url)!r} is no address such as http://prometheus:9090") from None

@@ -8,7 +8,7 @@ from agent.core.leased import Leased
 SERIES_PER_RANK = 400
 SERIES_IN_ALL = 50_000
 GREED = 2
-"""A group may hold at most this many times the number of free entries."""
+"""A group holds at most this many times the number of free entries."""
 
 Group = tuple[Hashable, ...]
 """Owner of entries, the widest group first: a user, then a directory of that user. The empty group is the total."""

@@ -58,7 +58,7 @@ def parsed_summary(path: Path) -> Summary:
 
 
 def read_file(folder: Path, name: str) -> bytes | None:
-    """Return a bundle or its summary by its file name; None if it is missing or too large. Raises OSError."""
+    """Return the file ``name`` of a bundle or summary; None if it is missing or too large. Raises OSError."""
     suffix = next((ending for ending in (SUFFIX, SUMMARY_SUFFIX) if name.endswith(ending)), "")
     if not suffix or not _NAME.fullmatch(name.removesuffix(suffix)):
         return None
@@ -99,7 +99,7 @@ def request_bundle(folder: Path, job_id: str) -> Path:
 def take_requests(folder: Path) -> list[str]:
     """Return the jobs with a request for a bundle, and remove the requests.
 
-    Only users who may write to the directory, which belongs to the service, can request a bundle.
+    Only users with the right to write to the directory (the service's) can request a bundle.
     """
     try:
         names = sorted(path.name for path in folder.glob(f"{REQUEST_PREFIX}*"))

@@ -39,7 +39,7 @@ SavedPositions = Annotated[list[Position], msgspec.Meta(max_length=MAX_POSITIONS
 Claim = Callable[[str, str], bool | None]
 """Takes a path and a job id, and returns whether this node reads the file; None: the node of the writer reads it.
 
-Called only for files with the job id in their names. A file without a writer on this node may belong to another job of
+Called only for files with the job id in their names. A file without a writer on this node can belong to another job of
 the same user, on other nodes or from an earlier week.
 """
 
@@ -57,7 +57,7 @@ class JobLines(NamedTuple):
 class JobTexts:
     """Files that match ``patterns``. ``resume``: saved positions of files that this node continues to read.
 
-    An exporter may set ``claim`` if its files name their node.
+    An exporter can set ``claim`` if its files name their node.
     """
 
     def __init__(self, ctx: Context, patterns: Sequence[str], resume: Sequence[Position] = ()) -> None:
@@ -72,7 +72,7 @@ class JobTexts:
 
     @property
     def available(self) -> bool:
-        """Return whether a file exists, or a directory in which one may appear."""
+        """Return whether a file exists, or a directory in which a file can appear."""
         return self._files.available
 
     def turn(self, ranks: RankSnapshot) -> list[JobLines]:
@@ -122,7 +122,7 @@ class JobTexts:
                 del self._ours[next(iter(self._ours))]
 
     def _is_wanted(self, file: FollowedFile, ranks: RankSnapshot) -> bool:
-        """Return True if the file may belong to a job on this node and its writer is not known yet."""
+        """Return True if the file can belong to a job on this node and the file's writer is not known yet."""
         if self._ctx.once or (file.identity in self._ours and file.identity not in self._resumed):
             return False
         named, job_id = self._files.job_id(file), self._job(file, ranks)

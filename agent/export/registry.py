@@ -48,7 +48,7 @@ class _Outcome:
 class Registry:
     """Renders the current ``sources`` at each request. An error affects only one source's series.
 
-    ``installed``: names of sources that may be disabled; a scrape that selects a disabled source must not fail.
+    ``installed``: names of sources that can be disabled; a scrape that selects a disabled source must not fail.
     """
 
     def __init__(

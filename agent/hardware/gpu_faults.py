@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import msgspec
 
 Maker: TypeAlias = Literal["nvidia", "amd"]
-MAX_WORD = 40  # Characters of the name of a unit or place. The drivers' own names have fewer than 30.
+MAX_WORD = 40  # Characters of the name of a unit or place. The drivers' own names have fewer than 30 characters.
 CLEAN_UP = "45"  # The row of this Xid judges every error whose log line names another error as its cause
 REPEATED = "repeated"  # The table's unit for an error at one place of the GPU in programs of several users
 RECOVERY_ACTIONS = (

@@ -41,7 +41,7 @@ class HelperFailed(HelperError):  # noqa: N818  # named like the metric's label
 
 
 class HelperHung(HelperError):  # noqa: N818  # named like the metric's label
-    """The process did not answer in time, or an earlier such process still exists."""
+    """The process did not answer in time, or an earlier process of the helper still exists."""
 
 
 @dataclass(frozen=True, slots=True)

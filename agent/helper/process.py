@@ -91,7 +91,7 @@ class HelperProcess:
         return self._gone.is_set()
 
     async def send(self, kind: FrameKind, payload: bytes = b"") -> None:
-        """Send a frame and wait until the stream can take the next one; raises OSError if the process is gone."""
+        """Send a frame and wait until the stream can take the next frame; raises OSError if the process is gone."""
         self._writer.write(frame(kind, payload))
         await self._writer.drain()
 

@@ -45,7 +45,7 @@ def waits_for(rank: Rank, others: Iterable[Rank], idle_seconds: float) -> str:
 
 
 def sentence(members: Sequence[Rank], now_seconds: float) -> str:
-    """Return a sentence about a job's ranks on this node: ranks in trouble with their states, then how many others."""
+    """Return a sentence about a job's ranks on this node: ranks in trouble with their states, then the other ranks."""
     counts = Counter(rank.state for rank in members)
     said = [_trouble(state, [rank for rank in members if rank.state == state], now_seconds) for state in _TROUBLE]
     runs = counts["alive"]

@@ -1,6 +1,6 @@
 """The document at `/api/v1/ranks`: the ranks of this node. Documented in docs/web.md.
 
-Version 1 may get new fields; no field is renamed or removed. Times are epoch seconds by the node's clock.
+Version 1 can get new fields; no field is renamed or removed. Times are epoch seconds by the node's clock.
 """
 
 from typing import Any

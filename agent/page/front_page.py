@@ -29,7 +29,7 @@ class SiteLinks(NamedTuple):
 
 
 def front_page(document: NodeDocument, links: SiteLinks) -> str:
-    """Return the page as HTML. Every text in ``document`` may be hostile."""
+    """Return the page as HTML. Every text in ``document`` can be hostile."""
     host = _text(document.hostname)
     ready = _mark("ready", "good") if document.ready else _mark("not ready", "bad")
     return (
@@ -150,7 +150,7 @@ def _rank_cells(rank: Rank, others: Sequence[Rank], now: float) -> tuple[str, ..
 
 
 def _progress(rank: Rank, others: Sequence[Rank], idle: float | None) -> str:
-    """Return the rank's last progress; if it has none now and one other rank is in trouble, the rank it waits for."""
+    """Return a rank's last progress; if the rank stands still and one other is in trouble, the rank it waits for."""
     if idle is None:
         return ""
     if idle <= STALE_SECONDS or rank.state != "alive":

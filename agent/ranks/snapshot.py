@@ -100,7 +100,7 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
 
 
 def local_ranks(views: Iterable[RankView], hostnames: frozenset[str]) -> dict[tuple[str, str], str]:
-    """Return the newest rank of a job by host name and local rank; UNKNOWN_RANK if two live ranks have the same.
+    """Return the newest rank of a job by host name and local rank; UNKNOWN_RANK if two live ranks share both.
 
     A rank's host name is its HOSTNAME if ``hostnames`` contains it; else it is empty, which stands for every host name.
     """

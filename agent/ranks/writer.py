@@ -179,7 +179,7 @@ class RankWriter(Leased[RankTable]):
             self.observe_exit(key, None)
 
     def observe_job_ends(self, ends: Iterable[JobEnd]) -> None:
-        """Note how schedulers ended jobs on this node. Exporters report an end repeatedly: exits may follow later."""
+        """Note how schedulers ended jobs on this node. Exporters report an end repeatedly: exits can follow later."""
         table, by_id = self._lent, {end.job_id: end for end in ends}
         for process in table.processes.values() if by_id else ():
             end = by_id.get(process.scheduled_job_id)

@@ -2,7 +2,7 @@
 
 Exporter: the five methods that the agent calls. Spec: name, configuration, families and intervals, read before the
 start. Context: resources lent to one exporter run. NoData: raise it if the source is absent. LeaseEnded: every write
-raises it after the run. ExporterConfig: base of a section of the configuration. Roots: paths of /proc, /sys and others.
+raises it after the run. ExporterConfig: base of a section of the configuration. Roots: paths such as /proc and /sys.
 ShownExporter: base of an exporter that exports its last result. SysfsExporter: base of an exporter that reads small
 files. OwnThread: a thread for blocking calls. Clock, Logger. FailureCounter: logs and counts an exception.
 StateSection: a section of the checkpoint; SavedCount, SavedSeconds, saved_sum: numbers in a section; MAX_SECTION_BYTES:

@@ -13,7 +13,7 @@ from agent.simulate.physics import OperationTimes, StepTimes, TimingPlan, step_t
 from agent.simulate.writer import CommunicatorLog, SimulatedRecord
 
 RUN_AHEAD_SECONDS = 0.03
-"""How far arrivals may run ahead of completions: three polls. At a lower limit fast jobs would wait for each poll."""
+"""How far arrivals can run ahead of completions: three polls. At a lower limit fast jobs would wait for each poll."""
 
 CATCH_UP_SECONDS = 1.0
 """A rank that is further behind its schedule does not catch up: as in a real job, the stalled time is lost."""

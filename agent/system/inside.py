@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 MAX_PATH_BYTES = 4096
 MAX_LINKS = 40  # The kernel's own limit
-MAX_NAMES = 256  # Limit of directories on the way, including those of links
+MAX_NAMES = 256  # Limit of directories on the way, including directories in links
 _WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -60,7 +60,7 @@ def open_regular(fd: int) -> int:
 
 
 def open_named(path: str, *, is_link: bool = False) -> AbstractContextManager[int]:
-    """Open the regular file at ``path``; raises OSError. The caller closes it. ``is_link``: the path may be a link."""
+    """Open the regular file at ``path``; raises OSError. The caller closes it. ``is_link``: a link is allowed."""
     with _closing(os.open(path, os.O_PATH | os.O_CLOEXEC | (0 if is_link else os.O_NOFOLLOW))) as fd:
         return _closing(open_regular(fd))
 

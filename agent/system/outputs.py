@@ -28,7 +28,7 @@ class Outputs:
         self._procfs = ProcFS(root)
 
     def of(self, pid: int, *, forwards: bool = False) -> list[OpenFile]:
-        """Return a process' standard output and error, if these are regular files that the process may write.
+        """Return a process' standard output and error, if these are regular files that the process can write.
 
         ``forwards``: the process writes the output of other processes: return its other files, too. Blocks on a hung
         file system.

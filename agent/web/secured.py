@@ -147,7 +147,7 @@ class Secured:
             self._bucket = _Bucket(max(rate.burst, 1), 1 / rate.seconds, monotonic)
 
     async def refuse(self, request: HttpRequest) -> HttpResponse | None:
-        """Return the refusal of a request; None if it may proceed."""
+        """Return the refusal of a request; None if the request is allowed."""
         if self._bucket is not None and not self._bucket.take():
             return self.finish(HttpResponse(429, TEXT, b"Too many requests\n"))
         if self.passwords is None or request.path in OPEN_PATHS:

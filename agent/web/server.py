@@ -151,7 +151,7 @@ class WebServer:
             self._log.error("a connection failed", error=error)
         finally:
             if connection in self._connections and connection.tls is not None and reason in _WITH_AN_ANSWER:
-                self._waiting[connection] = None  # may be evicted while it waits for the client
+                self._waiting[connection] = None  # can be evicted while it waits for the client
                 await end(connection, LINGER_SECONDS)
             if connection in self._connections:
                 self._close(connection, reason)
@@ -222,7 +222,7 @@ class WebServer:
         if connection.writer.transport.is_closing():  # evicted in the middle of its header
             raise Closed(reason)
         await self._send(connection, response, method, is_last=True)
-        self._waiting[connection] = None  # may be evicted while it waits for the client
+        self._waiting[connection] = None  # can be evicted while it waits for the client
         try:
             async with asyncio.timeout(LINGER_SECONDS):
                 if connection.writer.can_write_eof():

@@ -35,7 +35,7 @@ def test_binding_is_frozen(table: Table, caplog: pytest.LogCaptureFixture) -> No
     table.record(1, [Membership(WORLD, 6, 8)], key)
     table.tick(60.0)
     assert table.labels() == {RankLabel("4711", "3"): 1}
-    assert [record.msg for record in caplog.records] == ["records call the process another rank: it keeps its own"]
+    assert [record.msg for record in caplog.records] == ["records name another rank: the process keeps its rank"]
 
 
 def test_node_rank_in_the_environment(table: Table) -> None:

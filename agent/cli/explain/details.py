@@ -19,7 +19,7 @@ MAX_ENDS = 8
 AROUND_SECONDS = 120
 """Series of an incident are searched from this long before it to this long after it."""
 TOGETHER_SECONDS = 10.0
-"""Nodes lost within this time (two evaluations of the rules) are lost together; later losses may be consequences."""
+"""Nodes lost within this time (two evaluations of the rules) are lost together; later losses can be consequences."""
 NODE_ALERTS = "RankUnhealthy|HardwareFailed|GpuSlowdown|RdmaLinkFlap|RdmaErrors"
 """Alerts about nodes, without a job id."""
 ADVICE = {
@@ -29,7 +29,7 @@ ADVICE = {
     "fix_system": "By the job's log a restart alone will not help before the system is mended.",
 }
 _Wording = str | Callable[[Sample], str]
-_MOST = MAX_SERIES + 1  # one more, to detect that the limit is exceeded
+_MOST = MAX_SERIES + 1  # one series more, to detect that the limit is exceeded
 
 
 class _Window:

@@ -91,7 +91,7 @@ def cost(course: Course, incident: Incident, ranks: int | None) -> Cost:
     """Return the cost of ``incident`` until the job worked again, or until the end of the range."""
     gpus, each_seconds, last = course.gpus, course.step, incident.end
     is_guess = not gpus
-    if gpus:  # the job may release its GPUs before the range ends
+    if gpus:  # the job can release its GPUs before the range ends
         last = max(at for at, _ in gpus) + each_seconds
     else:
         gpus, each_seconds = ((course.start, float(ranks or 0)),), course.end - course.start

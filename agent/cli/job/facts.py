@@ -71,7 +71,7 @@ class JobFacts:
 
 
 def facts_from(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
-    """Return the job's facts; if several clusters have such a job, only their names. ``cluster`` None: any cluster."""
+    """Return the job's facts; if several clusters have such a job, only the clusters' names. ``cluster`` None: any."""
     job = matcher(job_id, cluster)
     [now] = ask("vector(time())")
     # A rank can have series of several nodes. Series of ended ranks count only if no series shows the rank alive.

@@ -16,7 +16,7 @@ from agent.ranks.rank.process import RankProcess
 ENDED_SECONDS = 900.0
 """How long a job's series stay after its last rank ended, and how long a lead exit without a possible alert stays."""
 LEAD_SECONDS = 86_400.0
-"""How long a lead exit is exported while its job may run on other nodes."""
+"""How long a lead exit is exported while its job can still run on other nodes."""
 RETRACTED_SECONDS = 300.0
 """How long a retracted lead exit is exported as -1: Prometheus sees the -1 even if some scrapes fail."""
 MAX_RETRACTED = 6
@@ -108,7 +108,7 @@ class JobLine(msgspec.Struct):
             return
         at = min(now, now - (now_seconds - newest_seconds))
         if self.progress_at is not None and newest_seconds > (self.progress_seconds or 0.0):
-            at = max(at, self.progress_at)  # the clock may have been set forward
+            at = max(at, self.progress_at)  # perhaps the clock was set forward
         if self.progress_at is not None and self.progress_at >= self.started_at:
             self.longest_pause = max(self.longest_pause, at - self.progress_at)
         self.progress_seconds, self.progress_at = newest_seconds, at

@@ -180,7 +180,7 @@ class LivenessRegistry:
         )
 
     def _make_room(self, line: JobLine, now: float) -> bool:
-        """At the limit, retract the oldest lead exit of the user with most of them; return False if it is this job's
+        """At the limit, retract the oldest lead exit of the user with most of them; return False for this job's
         user."""
         held = [(job.share, lead, job) for job in self.jobs.values() for lead in job.leads if lead.retracted_at is None]
         if len(held) < MAX_LEADS_PER_NODE:

@@ -1,1 +1,1 @@
-"""Assign job ids and rank numbers to processes, even if several claim the same rank or share one environment."""
+"""Assign job ids and rank numbers to processes, even if processes claim the same rank or share one environment."""

@@ -21,7 +21,7 @@ BINDING_SECONDS = 10.0
 MAX_RENAMED = 4096
 """Limit of job ids that moved to a proven owner since the agent's start; above it exporters keep the old labels."""
 MAX_SIBLINGS = 64
-"""Limit of processes that share one environment. Above the limit one process is shown; all others are duplicates."""
+"""Limit of processes that share one environment. Above the limit one process is shown; the rest are duplicates."""
 
 ProcessName = ProcessKey | WriterKey
 """Key of a process in the table; for a process that was never seen, the key of its writer."""
@@ -151,7 +151,7 @@ class RankBinder:
         siblings: Sequence[RankProcess],
         processes: Mapping[ProcessKey, RankProcess],
     ) -> None:
-        """Bind a process that shares its task's environment to its first free candidate rank."""
+        """Bind ``process``, which shares its task's environment, to the first free candidate rank."""
         job_id = self._job_id(process, processes)
         others = {id(sibling) for sibling in siblings if sibling is not process}
         for rank, source in candidates(process, siblings):
@@ -186,7 +186,7 @@ class RankBinder:
         return shown
 
     def _unnamed_job_id(self, process: RankProcess) -> str:
-        """Return an id for a job without a name: a hash of its world communicator, else of its owner or session."""
+        """Return an id for a job without a name: a hash of the world communicator, else of the owner or session."""
         world, facts = process.world(), process.facts
         if world is not None:
             return environment.job_hash(world.comm)
@@ -197,7 +197,7 @@ class RankBinder:
 
     def _log_owner(self, process: RankProcess) -> None:
         claim, user = process.plain_job_id, process.user
-        message = "a process of {user} claims job {claim} of another owner: it is shown as {job_id}"
+        message = "a process of {user} claims job {claim} of another owner: the process is shown as {job_id}"
         self._log.warning(message, user=user, claim=claim, job_id=process.shown_job_id)
 
     def _rename_others(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> None:

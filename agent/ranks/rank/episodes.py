@@ -42,7 +42,7 @@ def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMB
 
 
 def preceded(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
-    """Return the processes that exited after another process of the same episode: they may be victims of a teardown.
+    """Return the processes that exited after another process of the same episode: they can be victims of a teardown.
 
     ``exits``: in order of time. Each process is compared with two exits only: the last clearly earlier exit, and the
     first simultaneous exit by ``_order`` (the first struck exit, or else the first exit).

@@ -16,7 +16,7 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 MAX_MEMBERSHIPS = 256
 FUTURE_SLACK_SECONDS = 2.0
-"""A record's time may be this far in the future; a later time is reduced to this limit."""
+"""Limit of a record's time after now; a later time is reduced to this limit."""
 SIGN_OF_LIFE_SECONDS = 5.0
 """Records can arrive this late. A newer record was written after the first RAS report without the process."""
 
@@ -157,7 +157,7 @@ class RankProcess(msgspec.Struct):
     def log_contradiction(self, rank: str) -> None:
         """Log that records name another rank; the process keeps its own."""
         fields = label_fields(self.labels)
-        _LOG.warning("records call the process another rank: it keeps its own", records=rank, user=self.user, **fields)
+        _LOG.warning("records name another rank: the process keeps its rank", records=rank, user=self.user, **fields)
 
     def leave(self, now: float, now_seconds: float) -> None:
         """Note its exit at monotonic time ``now`` and epoch time ``now_seconds``."""
@@ -207,7 +207,7 @@ class RankProcess(msgspec.Struct):
     def is_surely_a_rank(self) -> bool:
         """Return True when it initialised NCCL.
 
-        A process that only maps the library and uses a GPU may not be a rank.
+        A process that only maps the library and uses a GPU is perhaps no rank.
         """
         return self.seen.evidence in ("thread", "records")
 
