@@ -12,11 +12,14 @@ UNKNOWN_RANK = "unknown"
 """Rank label of records whose rank inside a process of several ranks is unknown."""
 
 
+MAX_TICKS = 2**46  # 20,000 years: a damaged checkpoint may name any time
+
+
 class ProcessKey(NamedTuple):
     """A process of this boot: its pid in the agent's pid namespace, and its start in clock ticks since the boot."""
 
     pid: int
-    start_ticks: int
+    start_ticks: Annotated[int, msgspec.Meta(ge=0, le=MAX_TICKS)]
 
 
 class RankLabel(NamedTuple):
