@@ -202,8 +202,9 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         here, now = jobs_in_turns(ranks, MAX_JOBS), self.ctx.clock.monotonic()
         if not self.ctx.once:
             self._cycles = {job_id: cycle for job_id, cycle in self._cycles.items() if job_id in here}
-        own_threads = (CycleRequest(path, uid=-1 - number) for number, path in enumerate(self._directories))
-        requests = [*named.values(), *own_threads]
+        ids = frozenset(job_id for view in ranks.ranks for job_id in (view.label.job_id, view.process.plain_job_id))
+        directories = (CycleRequest(path, "", 0, -1 - number, ids) for number, path in enumerate(self._directories))
+        requests = [*named.values(), *directories]
         if not requests:
             return
         answers = await self._helper.call(requests, HELPER_SECONDS)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Container
 from contextlib import AbstractContextManager, suppress
 from itertools import islice
 from typing import Annotated, NamedTuple
@@ -21,7 +22,7 @@ from agent.tail.shares import in_turns
 
 MAX_CYCLE_BYTES = 256 * 1024  # A file for 10,000 nodes whose names form no ranges has 150 KB
 MAX_NUMBER = 1 << 31
-_CURRENT = re.compile(r"cycle_info\.[^./\s]{0,128}\.current", re.ASCII)
+_CURRENT = re.compile(r"cycle_info\.([^./\s]{0,128})\.current", re.ASCII)
 _NAME = re.compile(r"cycle_info\.[^./\s]{0,128}\.[0-9]{1,9}\.[0-9]{1,9}", re.ASCII)
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
@@ -83,13 +84,14 @@ class CycleRequest(msgspec.Struct, frozen=True):
     """``path``: link to the current cycle, as process ``pid`` of ``proc_root`` sees it; ``pid`` 0: a directory.
 
     ``uid``: user of the process. A linked file of another user is not read. A directory has a negative number of its
-    own instead, so it has its own thread.
+    own instead, so it has its own thread. ``job_ids``: of a directory, the jobs on this node, which come first.
     """
 
     path: str
     proc_root: str = ""
     pid: int = 0
     uid: int = -1
+    job_ids: frozenset[str] = frozenset()
 
 
 class OwnedCycle(NamedTuple):
@@ -103,24 +105,25 @@ def read_one(request: CycleRequest) -> list[OwnedCycle]:
     """Return the requested cycles. Unreadable and half-written files are missing from the result."""
     try:
         if not request.pid:
-            return _read_directory(request.path)
+            return _read_directory(request.path, request.job_ids)
         named = _read(open_inside(f"{request.proc_root}/{request.pid}/root", request.path, request.uid))
         return [] if named is None else [named]
     except (OSError, ValueError):  # ValueError: a NUL in the path
         return []
 
 
-def _read_directory(path: str) -> list[OwnedCycle]:
-    """Return the current cycle of each job with one of the newest MAX_FOUND links, with equal shares of all users."""
+def _read_directory(path: str, job_ids: Container[str]) -> list[OwnedCycle]:
+    """Return the current cycle of at most MAX_FOUND jobs: of ``job_ids``, then by newest link, users in turn."""
     links = []
     with os.scandir(path) as entries:
         for entry in islice(entries, MAX_ENTRIES):
-            if _CURRENT.fullmatch(entry.name):
+            if current := _CURRENT.fullmatch(entry.name):
                 with suppress(OSError):
-                    links.append((entry.stat(follow_symlinks=False), entry.name))
-    links.sort(key=lambda link: -link[0].st_mtime_ns)  # ended jobs leave their links
+                    status = entry.stat(follow_symlinks=False)
+                    links.append((current[1] not in job_ids, -status.st_mtime_ns, status.st_uid, entry.name))
+    links.sort()  # ended jobs leave their links
     cycles = []
-    for _, link in in_turns(links, lambda link: link[0].st_uid, MAX_FOUND):
+    for *_, link in in_turns(links, lambda link: link[2], MAX_FOUND):
         with suppress(OSError):
             if _NAME.fullmatch(name := os.readlink(f"{path}/{link}")):
                 cycles.append(_read(open_named(f"{path}/{name}")))

@@ -271,7 +271,7 @@ def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.Monke
 
 
 def test_links_of_ended_jobs_hide_no_cycle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more than MAX_FOUND links in a directory the newest are read."""
+    """Of more than MAX_FOUND links in a directory those of jobs on the node are read, then the newest."""
     for number in range(12):
         (tmp_path / f"cycle_info.{number}.0.0").write_text(json.dumps(RUNNING | {"cycle_number": number}))
         link = tmp_path / f"cycle_info.{number}.current"
@@ -279,6 +279,8 @@ def test_links_of_ended_jobs_hide_no_cycle(tmp_path: Path, monkeypatch: pytest.M
         os.utime(link, (0, number % 10), follow_symlinks=False)
     monkeypatch.setattr(reading, "MAX_FOUND", 2)
     assert [file.cycle.cycle for file in read_one(CycleRequest(str(tmp_path)))] == [9, 8]
+    here = CycleRequest(str(tmp_path), job_ids=frozenset({"3"}))
+    assert [file.cycle.cycle for file in read_one(here)] == [3, 9]
 
 
 def test_a_directory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
