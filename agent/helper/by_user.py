@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 MAX_WAITING = 64  # Limit of hung threads; at the limit no file is read
-STACK_BYTES = 256 * 1024
+STACK_BYTES = 512 * 1024  # A user's JSON of 10,000 levels, the limit of Python 3.13, takes 350 KiB: less is a crash
 
 _User = tuple[int, int]
 R = TypeVar("R", bound=Any)

@@ -116,7 +116,7 @@ def test_cycle_files_that_are_refused(cycles: Cycles) -> None:
         (text.ljust(MAX_CYCLE_BYTES), True),
         (text.ljust(MAX_CYCLE_BYTES + 1), False),
         (text[:-1], False),
-        ('{"x": ' + "[" * 9_000, False),
+        ('{"x": ' + "[" * 20_000, False),
     ):
         cycles.file("cycle", written)
         assert bool(cycles.of()) is is_read

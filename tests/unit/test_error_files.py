@@ -100,7 +100,7 @@ def test_what_is_no_error_file() -> None:
         b"\xff\x00",
         saved(5),
         b"[" * 100_000,
-        b'{"x": ' + b"[" * 9_000,
+        b'{"x": ' + b"[" * 20_000,
     ):
         assert read_error(raw, CATALOGUE, 5.0) is None
 
