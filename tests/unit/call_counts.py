@@ -1,4 +1,4 @@
-"""Count the function calls of a piece of work. Unlike its time, the count is the same on every machine."""
+"""Count the function calls of a piece of work. The count is the same on every machine; the duration is not."""
 
 from __future__ import annotations
 

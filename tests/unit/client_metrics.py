@@ -53,7 +53,7 @@ def reference(families: Iterable[Metric], *, openmetrics_format: bool = False) -
 
 
 def reference_of(families: Iterable[ClientMetric], *, openmetrics_format: bool = False) -> bytes:
-    """Return the text that prometheus-client writes for families of its own."""
+    """Return the text that prometheus-client writes for prometheus-client's own families."""
     registry = CollectorRegistry()
     registry.register(_Collected(families))
     return (openmetrics if openmetrics_format else text).generate_latest(registry)
@@ -71,7 +71,7 @@ class _Collected:
 
 
 def encode(families: Iterable[Metric], selection: Selection | None = None) -> Rendered:
-    """Encode these families as the agent encodes one source."""
+    """Encode these families as the agent encodes those of one source."""
     chosen = selection or Selection()
     body, heads = Body(chosen), KeptHeads()
     for family in families:

@@ -53,7 +53,7 @@ class Site:
         await self.look(30)
 
     async def look(self, times: int = 20) -> None:
-        """Let ``times`` seconds pass. Each second the table ticks, the exporter updates, and its bundle is finished."""
+        """Let ``times`` seconds pass; each second tick the table, update the exporter, and wait for its bundle."""
         for _ in range(times):
             self.clock.advance(1.0)
             self.ranks.tick()

@@ -19,7 +19,7 @@ from agent.sdk.exporter import StateSection
 
 
 class ExporterNode:
-    """A node with exporter ``name``, which ``build`` makes; ``lends`` replaces parts of its context."""
+    """A node with exporter ``name``, which ``build`` makes; ``lends`` replaces parts of the exporter's context."""
 
     def __init__(self, name: str, folder: Path, build: Callable[[], Any], **lends: Any) -> None:
         self.runner = asyncio.Runner()
@@ -59,7 +59,7 @@ class ExporterNode:
         }
 
     def restart(self) -> None:
-        """Stop the exporter and start another one with its checkpoint."""
+        """Stop the exporter and start another one from the first one's checkpoint."""
         self.stop()
         state = StateSection(self.name, self.ctx.state.published)
         self.ctx = lent(self.name, self.clock, self.folder, **(self.lends | {"state": state}))

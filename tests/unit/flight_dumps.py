@@ -26,7 +26,7 @@ def recorded(scenario: str) -> Mapping[int, bytes]:
 
 
 def pickled(value: Any) -> bytes:
-    """Pickle a value as PyTorch's writer does, which writes equal strings again instead of references."""
+    """Pickle a value as PyTorch's writer does: it writes a repeated string again, not a reference to the first."""
     return b"\x80\x02" + _value(value) + b"."
 
 

@@ -12,7 +12,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Order(msgspec.Struct):
-    """A named behaviour and its amount."""
+    """The name of a behaviour, and a number for it."""
 
     what: str = "nothing"
     amount: int = 0
@@ -27,7 +27,7 @@ class Outcome(msgspec.Struct):
 
 
 def obey(order: Order, body: bytes) -> Outcome:
-    """Run the ordered behaviour, which may be a failure."""
+    """Run the ordered behaviour, which can be a failure."""
     return Outcome(os.getpid(), ORDERS[order.what](order.amount) or [], len(body))
 
 

@@ -48,7 +48,7 @@ class Operation(NamedTuple):
         return self.size_bytes if self.is_p2p else int(BUS_FACTORS[self.name](self.header["n_ranks"]) * self.size_bytes)
 
     def result(self) -> str:
-        """Return the result as which the reader must count the line."""
+        """Return the result under which the reader must count the line."""
         if self.size_bytes >= 2**63:
             return "garbage"
         if self.timing != "kernel_gpu":
@@ -127,7 +127,7 @@ def _add(sums: dict[tuple[str, int, str, int, str, str], list[int]], one: Operat
 
 
 def _missing(operations: list[Operation]) -> Counter[str]:
-    """Count missing records by cause: if a dump has as many lines as the ring holds, its gaps are overflow."""
+    """Count missing records by cause: if a dump has as many lines as the ring, the gaps in the dump are overflow."""
     missing: Counter[str] = Counter()
     rings: dict[tuple[str, int, bool], list[list[Operation]]] = defaultdict(list)
     last = None

@@ -39,7 +39,7 @@ def read(reader: DirectoryReader) -> Published:
 
 
 def sums_of(view: Published) -> dict[tuple[Any, ...], list[int]]:
-    """Return published totals in the form of ``expected_sums``; the generations of a file are added up."""
+    """Return published totals in the form of ``expected_sums``; the totals of a file's generations are added up."""
     sums: dict[tuple[Any, ...], list[int]] = {}
     for writer in view.writers:
         for key, own in writer.totals.items():

@@ -67,7 +67,7 @@ def children() -> list[str]:
 def lent(name: str, clock: Clock, root: Path | None = None, **changed: Any) -> Context:
     """Return a context for exporter ``name``, with its own tables and with the trees below ``root``.
 
-    ``changed``: other fields; ``hardware`` is a whole Hardware, ``ranks`` a whole RankTable."""
+    ``changed``: fields with other values: for ``hardware`` a Hardware, for ``ranks`` a RankTable."""
     fields: dict[str, Any] = {
         "roots": Roots() if root is None else Roots(root / "proc", root / "sys", root / "run"), "clock": clock,
         "hostname": "here", "ranks": RankTable(clock, "here"), "state": StateSection(name, None), "admit": Admission(),

@@ -41,7 +41,7 @@ class _Spot(NamedTuple):
 
 
 def _spots(bodies: Iterable[bytes]) -> list[_Spot]:
-    """Return the words of these texts, each pair of neighbours once, so that rare words are as likely as others."""
+    """Return the words of these texts, each once with the same neighbours: rare words are as likely as others."""
     spots: dict[tuple[bytes, ...], _Spot] = {}
     for body in bodies:
         words = list(_WORD.finditer(body))
@@ -137,7 +137,7 @@ def shown(families: Iterable[Metric]) -> bytes:
 
 
 class AtOnce:
-    """Stands in for a thread: runs the work in the caller."""
+    """Stands in for a thread: runs the work at once, in the caller's thread."""
 
     def __init__(self, name: str = "") -> None:
         self.name = name

@@ -40,7 +40,7 @@ def writer_key(pid: int, generation: int = 0) -> WriterKey:
 
 
 def view(pid: int, rank: str, job: str = "4711", *, exited: bool = False, source: str = "", **more: Any) -> RankView:
-    """Return a published rank, the only one of its process; ``more``: fields of its facts."""
+    """Return the published view of a process's only rank; ``more``: fields of the process's facts."""
     known = msgspec.structs.replace(facts(pid), **more)
     label = RankLabel(job, rank)
     exited_at = 1.0 if exited else None
@@ -110,7 +110,7 @@ class Table:
         return {v.label: v.process.facts.key.pid for v in self.ranks.snapshot().ranks if v.process.facts}
 
     def states(self) -> dict[str, str]:
-        """Return the states by rank, after the verdict on changed jobs, as at the end of the loop."""
+        """Return the states by rank, after the verdict on changed jobs, as at the end of an iteration of the loop."""
         self.ranks.judge_changed()
         views = self.ranks.snapshot().ranks
         return {v.label.rank: v.process.verdict.state for v in views if v.process.verdict is not None}

@@ -39,7 +39,7 @@ def cpu_seconds() -> float:
 
 
 def test_all_families_are_declared() -> None:
-    """The rendered families are the declared ones, each once."""
+    """The agent renders each declared family once, and no other family."""
     rendered = [family.family for family in families(SNAPSHOT, OWN)]
     assert sorted(family.name for family in rendered) == sorted(family.name for family in FAMILIES)
     assert set(rendered) == set(FAMILIES)
@@ -64,7 +64,7 @@ def test_own_figures_are_the_kernels() -> None:
 
 
 def test_an_exporter_without_a_source_says_little() -> None:
-    """An exporter without a source is up, with no duration and no counts; a failing one has both."""
+    """An exporter without a source is up, with no duration and no counts; a failing exporter has both."""
     statuses = (
         ExporterStatus("idle", up=True, present=False),
         ExporterStatus("failing", up=False, present=False, failures=2, skipped=1),

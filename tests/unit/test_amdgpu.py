@@ -145,7 +145,7 @@ def write_table(root: Path, links: Iterable[int], cycles: int = 0, memory: int =
 
 
 async def test_xgmi_links(root: Path) -> None:
-    """A link that was up is down when it fails, even after a restart; one that was never up is not connected."""
+    """A link that was up is reported as down when it fails, even after a restart; a link that was never up is not."""
     node = Node(root)
     for links, restarts, down in (((1, 1, 0), False, False), ((1, 0, 0), True, True), ((1, 1, 0), False, False)):
         await asyncio.to_thread(write_table, root, (*links, *NO_LINKS))
@@ -211,7 +211,7 @@ STATES = {0: True, 1: False, 2: True, 3: True, 4: True}
 
 
 def test_tables() -> None:
-    """Each layout has its offsets; a field that the firmware leaves empty is absent; other or short tables are None."""
+    """Each layout has its offsets; a field that the firmware left empty is absent; other or short tables are None."""
     whole = {40: CYCLES, 80: MEMORY, 264: LINKS}
     tables: list[tuple[bytes, Table | None]] = [
         (table(6, {32: CYCLES, 72: MEMORY}), Table(1000, LOWERED, 6000)),
@@ -259,7 +259,7 @@ def test_how_long_the_clocks_were_lowered() -> None:
 
 
 def test_the_memorys_share() -> None:
-    """The memory's share is its percentages by cycles; None if a value is missing, restarted or too large."""
+    """The memory's share is its percentages per cycle; it is None if a value is missing, restarted or too large."""
     cases: list[Any] = [
         ((1000, 6000), (2000, 48_000), 0.42),
         ((2**32 - 500, 2**32 - 10), (500, 24_990), 0.25),

@@ -100,7 +100,7 @@ def test_a_page_has_what_prometheus_client_writes(make: Callable[[], Any]) -> No
     ([Sample("x", {"a": "1"}, 1), Sample("x", {"a": "1"}, 2)], "twice"),
 ])  # fmt: skip
 def test_what_cannot_be_exported_is_refused(samples_: list[Sample], why: str) -> None:
-    """A metric name of the agent, an invalid name, a timestamp and a duplicate raise an error that says which."""
+    """A metric name of the agent, an invalid name, a timestamp and a duplicate raise an error that names it."""
     family = GaugeMetricFamily("x", "X.")
     family.samples += samples_
     with pytest.raises(CollectorError, match=why):
@@ -194,7 +194,7 @@ def test_only_what_the_configuration_names_is_loaded(package: str) -> None:
 
 
 async def test_a_scrape_during_an_update_gets_the_last_result() -> None:
-    """During a read a scrape gets the last result; a source that has gone gives none."""
+    """During an update a scrape gets the previous result; once the source has gone, it gets none."""
     reads, go = iter((1, 2)), asyncio.Event()
 
     class Slow(SysfsExporter[ExporterConfig, int]):

@@ -37,7 +37,7 @@ def shown(**more: Any) -> Facts:
 
 
 def test_the_document_is_as_new_as_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the agent was starting when doctor asked first, doctor reads its document again after the metrics."""
+    """If the agent was starting at the first query, doctor reads the agent's document again after the metrics."""
     documents = [shown(ready=False).document, DOCUMENT]
     monkeypatch.setattr(facts_module.own_agent, "document", lambda *_: documents.pop(0))
     monkeypatch.setattr(facts_module.own_agent, "read", lambda *_: b"up 1\n")
@@ -46,7 +46,7 @@ def test_the_document_is_as_new_as_the_metrics(monkeypatch: pytest.MonkeyPatch) 
 
 
 def counted(name: str, value: float = 2.0, **labels: str) -> Facts:
-    """Return a good node with one other series."""
+    """Return a good node whose family ``name`` has only this series."""
     return replace(GOOD, samples={**GOOD.samples, name: [(labels, value)]})
 
 
@@ -139,7 +139,7 @@ def test_what_is_a_choice(name: str) -> None:
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without an agent the status is 1; JSON has every field of a finding; an error in the file is one finding."""
+    """Without an agent the exit status is 1; JSON has all fields of a finding; a wrong configuration is one finding."""
     monkeypatch.setattr("agent.cli.doctor.facts.UNITS", ())
     config = tmp_path / "r.yml"
     config.write_text("wbe: {}\n")

@@ -88,7 +88,7 @@ def test_records_of_ended_ranks_are_bounded_by_user() -> None:
 
 
 def test_the_last_job_of_a_user_keeps_more_records() -> None:
-    """The last job of a user keeps MAX_ENDED_OF_JOB records, among them those of dead ranks and of the first exit."""
+    """A user's last job keeps MAX_ENDED_OF_JOB records, which include those of dead ranks and of the first exit."""
     job = [record("1", "ada", float(number)) for number in range(MAX_ENDED_OF_JOB)]
     assert evicted(*job) == []
     assert evicted(*job, record("0", "ada", 0.0)) == [("ada", "0")]
@@ -140,7 +140,7 @@ def test_ended_ranks_are_evicted_before_running_ones_and_dead_ranks_last(table: 
     table.ranks.observe_exit(ended, KILLED)
     table.tick(1.0)
     add(table, ALICE, range(5000, 5001), "4711")
-    assert ended not in dict(table.ranks.processes)  # the test is about its record
+    assert ended not in dict(table.ranks.processes)  # its record is evicted
     add(table, ALICE, range(5001, 5002), "4711")
     assert dead in dict(table.ranks.processes)
     assert table.ranks.observe_process(owned(6000, environment(0, job="666"), MALLORY, uid=1001))

@@ -68,7 +68,7 @@ def ended(*ranks: int, contained: bool = False, uid: int = OWNER, owner: str = "
 
 
 def test_what_a_message_means() -> None:
-    """A message has the category of the same log line; its name is shown only if Python or PyTorch defines it."""
+    """A message has the category of the same log line; an exception that Python or PyTorch defines has its name."""
     cases = {
         "OutOfMemoryError: CUDA out of memory. Tried": ("cuda_oom", "root", "torch.OutOfMemoryError", False),
         "KeyError: 'tokens'\nsecret": ("program_error", "root", "KeyError", True),
@@ -170,7 +170,7 @@ def test_limit_of_files_per_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs root")
 def test_a_file_system_that_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that hangs delays a turn by GRACE_SECONDS; other users' files are still read."""
+    """A file system that hangs delays a turn by GRACE_SECONDS; other users' files are still read."""
     hangs, opened = threading.Event(), error_files.open_inside
 
     def open_slowly(root: str, path: str, uid: int) -> AbstractContextManager[int]:

@@ -87,7 +87,7 @@ async def test_a_look_that_hangs_costs_its_own_rank(site: Site, monkeypatch: pyt
 
 
 async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the limit of hanging reads no read starts until one has returned: of a user, then of all users."""
+    """At a user's limit of hanging reads, and at that of all users, no read starts until a hanging one has returned."""
     await site.start()
     door = Door(500)
     monkeypatch.setattr(processes, "rank_files", door)
@@ -122,7 +122,7 @@ def test_a_threads_name_makes_no_line_and_no_terminal_sequence(tmp_path: Path) -
 
 
 async def test_ranks_that_are_looked_at_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a job with more ranks than MAX_RANKS, only the first are read."""
+    """Of a job with more ranks than MAX_RANKS, only the first MAX_RANKS are read."""
     await site.start()
     monkeypatch.setattr(processes, "rank_files", Door(0))
     files = await site.exporter._looks.look(Path("/none"), Path("/"), "ann", {str(pid): pid for pid in range(1, 67)})
@@ -162,7 +162,7 @@ async def test_a_bundle_that_is_written_late_is_there(site: Site, monkeypatch: p
 
 
 async def test_a_misspelt_job_costs_no_bundle_its_place(site: Site) -> None:
-    """A request for a job without ranks on this node is removed: it gives no bundle and evicts none."""
+    """A request for a job without ranks on this node is removed: it gives no bundle and evicts no bundle."""
     await site.start()
     await taken(site, "1", "2", "3")
     before = await asyncio.to_thread(folder.bundles, site.folder)

@@ -32,7 +32,7 @@ NAME = "7-20231114T221320Z-n1"
 
 
 def keep_bundle(directory: Path, number: int, user: str, keep: int, job_id: str = "") -> str:
-    """Write the bundle of a job and set its time to ``number``; return its name."""
+    """Write the bundle of a job and set the bundle's time to ``number``; return the bundle's name."""
     name = bundle_name(job_id or str(number), 1.7e9 + number, "n1")
     write(directory, name, {}, summary(job_id or str(number), user=user), keep)
     os.utime(directory / f"{name}.tar.gz", (number, number))
@@ -227,7 +227,7 @@ def job_of(directory: Path, name: str) -> str:
 
 @pytest.mark.parametrize("other", ["a/b", "a_b"])
 def test_two_bundles_of_one_second_are_two(tmp_path: Path, other: str) -> None:
-    """A second bundle of one name gets a number; no bundle is overwritten."""
+    """A second bundle with the same name gets a number; no bundle is overwritten."""
     for job in ("a_b", other, "a:b"):
         name = write(tmp_path, bundle_name(job, MOMENT, "n1"), {}, summary(job), 10)
         assert job_of(tmp_path, name) == job
@@ -278,7 +278,7 @@ def test_an_agent_killed_while_it_writes_leaves_no_heap(tmp_path: Path) -> None:
 
 
 def held(text: str) -> list[Held]:
-    """Return bundles with letters as users, the oldest first; a capital letter has an open page."""
+    """Return bundles, the oldest first: a letter is the user, and a capital letter means an open page."""
     return [Held(letter.lower(), has_open_page=letter.isupper()) for letter in text]
 
 
@@ -288,7 +288,7 @@ def held(text: str) -> list[Held]:
     ("Abcd" + "E", 1, 1), ("ABCD" + "E", 1, 4), ("ABCD" + "A", 1, 0), ("aaaaaaaa" + "B", 1, 0),
 ])  # fmt: skip
 def test_which_goes(users: str, keep: int, goes: int | None) -> None:
-    """Bundles of closed pages go before those of open pages, and a user's surplus before a user's only bundle."""
+    """Bundles of closed pages are evicted before bundles of open pages, and a user's surplus before an only bundle."""
     assert evicted(held(users), keep) == goes
 
 

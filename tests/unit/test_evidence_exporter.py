@@ -53,7 +53,7 @@ async def test_a_thousand_verdicts_at_once(site: Site, monkeypatch: pytest.Monke
 
 
 async def test_the_directory_is_there_before_the_first_bundle(site: Site) -> None:
-    """The first look makes the directory in which root can leave a request; only the service can read it."""
+    """The first look makes the directory for root's requests; only the service can read that directory."""
     await site.start()
     assert await asyncio.to_thread(lambda: site.folder.stat().st_mode & 0o777) == 0o700
 
@@ -113,7 +113,7 @@ async def test_a_part_that_hangs_or_fails_costs_itself(site: Site) -> None:
 
 
 async def test_one_bundle_in_ten_minutes(site: Site) -> None:
-    """A second death within ten minutes gives no bundle; a request always gives one."""
+    """A second death within ten minutes gives no bundle; a request always gives a bundle."""
     await site.start_and_kill(1)
     site.kill(0)
     await site.look(30)
@@ -135,7 +135,7 @@ async def test_a_restarted_agent_takes_no_bundle_again(site: Site, minutes: int)
 
 
 async def test_a_requested_bundle_holds_back_none_after_a_restart(site: Site) -> None:
-    """A death after a restart has its bundle, even if one was requested minutes before."""
+    """A death after a restart has its bundle, even if a bundle was requested minutes before."""
     await site.start()
     await asyncio.to_thread(folder.request_bundle, site.folder, "7")
     await site.look(1)
@@ -164,7 +164,7 @@ async def test_a_bundle_that_cannot_be_written_is_counted(
 
 
 async def test_many_jobs_in_trouble_at_once_wait_in_a_bounded_line(site: Site) -> None:
-    """Above the limit of waiting requests, the newest request of the user with the most is dropped and counted."""
+    """Above the limit of waiting requests, the user with the most requests loses the newest one, which is counted."""
     await site.start()
     request = module._Due(module.Occasion("7", "asked", ""), "")
     site.exporter._waiting.append(request)
@@ -197,7 +197,7 @@ async def test_the_bundle_of_a_job_in_trouble_outlives_a_flood(site: Site) -> No
 async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the limit of early looks at failed jobs, another user's look stays."""
+    """Above MAX_FROZEN early looks at failed jobs, the look at another user's job stays."""
     monkeypatch.setattr(processes, "rank_files", lambda *_: {})
     await site.start()
     for number in range(module.MAX_FROZEN + 3):

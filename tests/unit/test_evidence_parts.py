@@ -150,7 +150,7 @@ class Reader:
 
 
 async def test_a_directory_that_hangs_costs_its_own_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    """If one directory hangs, the part has the files of the others and names the hanging one."""
+    """If one directory hangs, the part has the files of the other directories and names the hanging directory."""
     monkeypatch.setattr(watched_directory, "ENDS_SECONDS", 0.1)
     readers = [Reader("/lustre", None), Reader("/local", LINE)]
     try:

@@ -1,4 +1,4 @@
-"""The jobs for which a bundle of evidence is taken."""
+"""The occasions: events of a job for which a bundle of evidence is taken."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def test_states_that_are_occasions(looks: list[list[RankView]], occasions: list[
 def test_deaths_that_an_earlier_bundle_covers(
     looks: list[list[RankView]], covered: float, occasions: list[tuple[Occasion, ...]]
 ) -> None:
-    """A rank that was dead at the first look is no occasion if a newer bundle exists; one that dies later always is."""
+    """A rank that was dead at the first look is no occasion if a newer bundle exists; a later death always is."""
     watch = TroubleWatch(SILENCE)
     watch.covered["7"] = covered
     assert [watch.look(views, float(at)).occasions for at, views in enumerate(looks)] == occasions
@@ -74,7 +74,7 @@ def test_a_job_is_failing_at_its_first_abnormal_exit() -> None:
 
 
 def test_silence_longer_than_ever_is_an_occasion_once() -> None:
-    """A rank that completes nothing for longer than the limit and its longest pause is silent; this counts once."""
+    """A rank that completes nothing for longer than the limit and its longest pause is one occasion, `silent`."""
     watch, quiet = TroubleWatch(SILENCE), [view(0, progress_seconds=1000.0)]
     assert watch.look(quiet, 1000.0 + SILENCE).occasions == ()
     assert watch.look(quiet, 1001.0 + SILENCE).occasions == (Occasion("7", "silent", "0"),)

@@ -1,4 +1,4 @@
-"""Summaries of evidence bundles: forged, cut or duplicate ones, and those of other clusters, times and clocks."""
+"""Summaries of evidence bundles: forged, cut or duplicate, or from other clusters, times and clocks."""
 
 import os
 from pathlib import Path
@@ -124,7 +124,7 @@ def test_who_followed_is_not_blamed() -> None:
 
 
 def test_a_share_of_words_and_events_for_each_bundle() -> None:
-    """A bundle gives at most 64 words, first those that blame suspects; no event is later than the bundle."""
+    """A bundle gives at most 64 statements, first those that blame a rank; no event is later than the bundle."""
     words = [Word(str(rank), "ras", "waits", blames=False) for rank in range(MAX_LISTED - 1)]
     words.append(Word("3", "stacks", "in DataLoader", blames=True))
     events = [Event(999.0, "1", f"line {number}", "log") for number in range(MAX_LISTED - 2)]

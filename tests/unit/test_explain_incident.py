@@ -107,7 +107,7 @@ def test_a_lost_node() -> None:
 
 
 def word(rank: str, witness: Witness, source: str = "metrics", *, blames: bool = True, says: str = "") -> Said:
-    """Return a witness's word about a rank."""
+    """Return a witness's statement about a rank."""
     return Said(rank, "a", witness, says or f"{witness} of {rank}", blames, source)
 
 
@@ -134,7 +134,7 @@ COPIES = [word("0", "job_log", f"node{number}") for number in range(50)]
 def test_the_culprit(
     said: list[Said], is_hang: bool, culprits: tuple[str, ...], against: list[tuple[str, Witness]], other: str
 ) -> None:
-    """The culprit is the rank that most independent witnesses blame; words that blame no rank are kept."""
+    """The culprit is the rank that most independent witnesses blame; statements that blame no rank are kept."""
     guess = judge(said, is_hang=is_hang)
     assert guess.ranks == culprits
     assert [(entry.rank, entry.witness) for entry in guess.against] == against
@@ -145,7 +145,7 @@ def test_the_culprit(
 
 
 def test_equal_statements_are_shown_once() -> None:
-    """Equal words of metrics and a bundle are one line; a different text is a second line."""
+    """Equal statements of metrics and a bundle are one line; a different statement is a second line."""
     for says, lines in (("died", 1), ("died of SIGSEGV", 2)):
         said = [word("1", "verdict", says="died"), word("1", "verdict", "n1", says=says)]
         assert len(judge(said, is_hang=False).for_them) == lines

@@ -60,7 +60,7 @@ SAMPLES: dict[str, list[Sample]] = {
 
 
 class Asked:
-    """Records all queries, and replies by the beginning of an expression."""
+    """Records all queries, and replies according to an expression's beginning."""
 
     def __init__(self, samples: dict[str, list[Sample]], lines: dict[str, list[Line]]) -> None:
         self.samples, self.lines = samples, lines
@@ -159,7 +159,7 @@ def test_html(server: str, tmp_path: Path) -> None:
 
 
 def test_bundles_add_a_witness(server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The words of a bundle join those of the metrics; an invalid file is named below."""
+    """The page has the statements of a bundle beside those of the metrics, and names an invalid file below."""
     summary = Summary(
         1, "7", "b", DEATH + 30, "dead", "rank 3", "1", [RankAtTime("5", 1, "alive", 0.0)],
         [Word("3", "kernel_log", "the kernel killed it", blames=True)], ["3"], [], [],
@@ -175,7 +175,7 @@ def test_bundles_add_a_witness(server: str, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_bundles_alone(tmp_path: Path) -> None:
-    """If Prometheus has no data of the job, the story uses the bundles, and lists what is unknown."""
+    """If Prometheus has no data of the job, the story uses the bundles, and lists the facts that it lacks."""
     word = Word("3", "verdict", "killed (SIGKILL)", blames=True)
     made = Summary(1, "70", "b", DEATH, "dead", "rank 3", "1", [RankAtTime("3", 1, "dead", DEATH)], [word], [], [], [])
     (tmp_path / "a.json").write_bytes(msgspec.json.encode(made))
@@ -228,7 +228,7 @@ def test_the_most_points_of_a_range() -> None:
 
 
 def test_deaths_of_one_episode() -> None:
-    """A death time that changes from scrape to scrape is one death; a death minutes later is another."""
+    """A death time that changes from scrape to scrape is one death; a death minutes later is another death."""
     moving = tuple((at, DEATH + at % 2) for at, _ in every(DEATH + 5, DEATH + 60))
     other = {**DIED, "rank": "4", "node": "b"}
     late = (*every(DEATH + 15, DEATH + 60, DEATH + 10), *every(DEATH + 900, DEATH + 960, DEATH + 890))
@@ -289,7 +289,7 @@ def test_a_long_time_line_keeps_both_ends() -> None:
 
 
 def test_the_time_line_is_in_order() -> None:
-    """If a death is reported twice, the time line has the earlier time and the words that say it was first."""
+    """If a death is reported twice, the time line has the earlier time, and the text that calls the death the first."""
     deaths = [(1000.0, "3", "died"), (1008.0, "5", "died"), (1012.0, "3", "died: first to go")]
     rows = story.timeline([Happened(at, "died", rank, "a", what, "verdict") for at, rank, what in deaths])
     assert [row[0] for row in rows] == ["00:16:40", "00:16:48"]

@@ -33,7 +33,7 @@ def test_a_silent_rank_is_asked_once_in_ten_minutes() -> None:
     asker = DumpAsker(SILENCE)
     assert asker.due([view(3)], "/proc", 1000.0 + SILENCE, 0.0) == []
     [request] = asker.due([view(3)], "/proc", 1001.0 + SILENCE, 1.0)
-    assert request == PipeRequest("/tmp/fr_3.pipe", "/proc", 103, 7)  # a job's
+    assert request == PipeRequest("/tmp/fr_3.pipe", "/proc", 103, 7)  # a job's path
     assert asker.due([view(3)], "/proc", 1900.0, AGAIN_SECONDS) == []
     assert len(asker.due([view(3)], "/proc", 1901.0, AGAIN_SECONDS + 1.0)) == 1
 

@@ -55,7 +55,7 @@ def config(*names: str) -> dict[str, Any]:
 
 
 def status(**enqueued: int) -> dict[str, Any]:
-    """Return statuses, keyed by the rank's own numbers of groups; each keyword is an n and the number."""
+    """Return groups' statuses, keyed by the rank's own number of a group; keyword n15 is the status of number 15."""
     return {number[1:]: {"last_enqueued_collective": last} for number, last in enqueued.items()}
 
 

@@ -21,18 +21,18 @@ OF_SOME = ("send", "recv", "broadcast", "_broadcast_oop", "reduce", "_reduce_oop
 
 
 def shown(raw: Mapping[int, bytes], written: float = WRITTEN, job: str = "7") -> list[ShownDump]:
-    """Dumps by rank, as they are shown."""
+    """Return the dumps of ranks in the form in which the exporter shows them."""
     summaries = {rank: read_dump(content, rank) for rank, content in raw.items()}
     return [ShownDump(RankLabel(job, str(rank)), written, read) for rank, read in summaries.items() if read is not None]
 
 
 def blamed(dumps: list[ShownDump]) -> dict[str, str]:
-    """What is said of each rank that is blamed."""
+    """Return the statement about each rank that the part blames."""
     return {word.rank: word.says for word in part(dumps, "7").words if word.blames}
 
 
 def hang(enqueued: Mapping[int, int], waits: Mapping[int, int]) -> list[ShownDump]:
-    """Four ranks of one group, by what each has begun and what it waits in."""
+    """Return dumps of one group, by the operation that each rank began last, and by that in which it waits."""
     entries = {rank: [entry(sequence=number)] for rank, number in waits.items()}
     return shown({rank: pickled(dump(entries.get(rank, []), enqueued=number)) for rank, number in enqueued.items()})
 
@@ -82,7 +82,7 @@ def test_a_rank_that_does_not_finish() -> None:
 
 
 def test_only_dumps_of_the_hang_and_of_the_job_count() -> None:
-    """Dumps of another job or of an earlier hang are left out; without any there is no part."""
+    """Dumps of another job or of an earlier hang are left out; if no dump is left, there is no part."""
     dumps = hang({0: 5}, {0: 5})
     [old] = shown({1: pickled(dump([], enqueued=3))}, WRITTEN - APART_SECONDS)
     [older] = shown({1: pickled(dump([], enqueued=3))}, WRITTEN - APART_SECONDS - 1.0)
@@ -103,7 +103,7 @@ def test_words_are_bounded() -> None:
 
 
 def test_what_the_rules_know_is_the_same() -> None:
-    """The rules take the same operations as ending on all ranks, and the same time between dumps of one hang."""
+    """Rules and bundle agree on the operations that end on all ranks, and on the time between dumps of one hang."""
     rules = (DEPLOY / "rules/hangs.yml").read_text()
     of_all = re.search(r'operation=~"([^"]*all_\?reduce[^"]*)"', rules)
     assert of_all

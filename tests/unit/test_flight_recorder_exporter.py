@@ -28,7 +28,7 @@ ME = os.getuid()
 PREFIX = "/dumps/trace_"
 OWN = ("torch/comm_lib_trace_rank_3", "torch/nccl_trace_rank_3")
 """PyTorch's default paths of rank 3, below a cache directory."""
-SYSTEMS = "/tmp/nccl_trace_rank_3"  # another default of PyTorch's
+SYSTEMS = "/tmp/nccl_trace_rank_3"  # another default path of PyTorch
 STARTED = 1.7e9
 """Start time of the ranks, and the fake clock's time."""
 
@@ -355,7 +355,7 @@ def test_a_file_that_ends_the_helper_costs_no_other(helped: Callable[..., Node])
 
 
 def test_series_are_admitted(made_node: MakeNode) -> None:
-    """A dump that the series budget refuses is counted and not shown; an ended dump returns its series."""
+    """A dump that the series budget refuses is counted and not shown; a dump that ends returns its series."""
     admit = Admission(in_all=6)
     node = made_node(admit=admit)
     for rank, refused in ((0, None), (1, 1.0)):

@@ -99,7 +99,7 @@ def test_reused_inode_is_another_generation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_second_writer_at_the_front(tmp_path: Path, resumed: bool) -> None:
-    """If the front changed but the last line read stands, reading goes on after that line, which is counted."""
+    """If the front changed but the last line read is unchanged, reading goes on after that line; the change counts."""
     path, follower = begun(tmp_path, b"one\ntwo\nthree\n")
     with path.open("rb+") as second, path.open("ab") as first:
         second.write(b"uno\ndu")
@@ -158,7 +158,7 @@ def test_start_at_end_where_nothing_was(tmp_path: Path) -> None:
 
 
 def test_resume(tmp_path: Path) -> None:
-    """An unchanged file is read on from its offset; it has caught up at the size that it had at the start."""
+    """An unchanged file is read on from its saved offset; it has caught up once it is read to its size at the start."""
     path, first = begun(tmp_path, b"one\n")
     positions = first.positions()
     first.close()
@@ -182,7 +182,7 @@ def test_positions_wait_for_an_absent_directory(tmp_path: Path) -> None:
     assert follower.positions() == []
 
 
-# A model: writers do what real writers may do, and a follower polls from time to time.
+# A model: writers do what real writers can do, and a follower polls from time to time.
 
 LINE = re.compile(rb"L\d{6};")
 

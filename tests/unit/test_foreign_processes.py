@@ -73,7 +73,7 @@ def a_rank(job_id: str = "7", **known: Any) -> GpuUser:
     (a_rank("7-a", owner=SLURM_7), a_rank("7-b", owner=SLURM_7), False),  # replicas in one allocation
 ])  # fmt: skip
 def test_who_is_foreign(rank: GpuUser, stranger: GpuUser, counted: bool) -> None:
-    """A process of the rank's job, its descendant, its session and the MPS server are not foreign; all others are."""
+    """The rank's descendants, processes of its job or session, and the MPS server are not foreign; all others are."""
     counts = foreign({RANK: ["GPU-a"], STRANGER: ["GPU-a"]}, {RANK: rank, STRANGER: stranger})
     expected = {("GPU-a", stranger.uid, 1)} if counted else set()
     if counted and stranger.job_ids:  # each process is foreign to the other
@@ -84,7 +84,7 @@ def test_who_is_foreign(rank: GpuUser, stranger: GpuUser, counted: bool) -> None
 
 
 def test_a_worker_of_another_rank() -> None:
-    """A rank's descendant is not foreign on another GPU of its job; on a GPU of another job it is."""
+    """A rank's descendant is not foreign on another GPU of the rank's job; on a GPU of another job it is."""
     worker = process(session=300, ancestors=frozenset({RANK}))
     known = {RANK: a_rank("7"), OTHER_RANK: a_rank("7"), STRANGER: worker}
     assert foreign({RANK: ["GPU-a"], OTHER_RANK: ["GPU-b"], STRANGER: ["GPU-b"]}, known) == ()

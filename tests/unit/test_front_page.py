@@ -90,7 +90,7 @@ def test_page_shows_jobs_ranks_and_exporters() -> None:
 
 
 def test_the_waits_between_ranks() -> None:
-    """If a job stands still and one rank is in trouble, the page names that rank; if several are, it names none."""
+    """If a job stands still and one rank is in trouble, the page names that rank; of several ranks it names none."""
     stands = Rank(
         job_id="1", rank="0", state="alive", last_progress_seconds=NOW - 46, bus_bandwidth_bytes_per_second=2e9
     )

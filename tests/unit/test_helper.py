@@ -169,7 +169,7 @@ async def test_an_answer_that_cannot_be_read_fails(target: str, amount: int, sai
 
 
 async def test_memory_is_bounded(bench: Bench) -> None:
-    """Each call may use nearly MEMORY_BYTES; a call that needs more fails, and the body counts as well."""
+    """Each call can use nearly MEMORY_BYTES, in which its body counts as well; a call that needs more fails."""
     margin = 1024 * 1024  # memory of the interpreter itself
     assert len({(await bench.do("take memory", MEMORY_BYTES - margin)).pid for _ in range(3)}) == 1
     assert await bench.fails("take memory", MEMORY_BYTES + margin) == "exited with status 1"
@@ -338,7 +338,7 @@ async def test_a_stop_kills_one_that_does_not_leave(bench: Bench) -> None:
 
 
 async def test_a_helper_is_ended_by_its_last_user(bench: Bench) -> None:
-    """Two users of one helper share its process, which ends with the second; a name means one helper."""
+    """Two users of one helper share its process, which ends with the second user; two helpers cannot have one name."""
     assert bench.helpers.lend(SPEC) is bench.helper
     pid = (await bench.do()).pid
     await bench.helper.stop()
@@ -382,7 +382,7 @@ asyncio.run(main())
 
 @pytest.mark.parametrize("what", ["nothing", "stop"])
 def test_a_killed_agent_takes_its_helper_along(what: str) -> None:
-    """A second after a kill of the agent its helper has exited, even one that cannot read the end of its input."""
+    """A helper exits within a second of a kill of the agent, even if the helper cannot read the end of its input."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / 'tests/unit'}"}
     with subprocess.Popen(
         [sys.executable, "-c", AGENT, what], stdout=subprocess.PIPE, text=True, env=environment

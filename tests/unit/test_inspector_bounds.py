@@ -206,7 +206,7 @@ def test_no_damage_of_the_checkpoint_lasts(saved: tuple[Path, Any], data: st.Dat
 
 
 def test_a_rank_outside_its_communicator_is_not_waited_for(saved: tuple[Path, Any]) -> None:
-    """Damaged pending operations with the right number of members, one of them invalid, fails no turn."""
+    """Damaged pending operations with the right number of members, one of them invalid, fail no turn."""
     root, plain = saved
     damaged = changed(plain, ("waiting", 0, 1, 0, 0), 9)
     turn = all_of(make(root, restored=msgspec.msgpack.encode(damaged)))

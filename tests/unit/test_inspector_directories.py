@@ -46,7 +46,7 @@ def write(directories: tuple[Path, ...], sn: int) -> None:
 def test_ring_sizes_come_from_the_environment_of_the_rank(
     tmp_path: Path, settings: dict[str, str] | None, causes: tuple[int, int]
 ) -> None:
-    """A pass as long as the process's ring is an overflow; if its settings are unknown, the ring has 1024 lines."""
+    """A pass as long as the process's ring is an overflow; a ring of unknown settings has 1024 lines."""
     path = tmp_path / "here-pid7.log"
     path.touch()
     bench = Bench(tmp_path)

@@ -91,7 +91,7 @@ def test_communicators_that_end_take_theirs_along() -> None:
 
 
 def test_no_more_histograms_than_the_bound() -> None:
-    """Above the limit, the job with the most histograms loses the last by name; a job with one keeps it."""
+    """Above the limit, the job with the most histograms loses the last by name; a job with one histogram keeps it."""
     sizes = [f"{number:04}" for number in range(MAX_HISTOGRAMS)]
     names = [("4711", size) for size in sizes] + [("4712", "8192")]
     counts = {(job, Counted.DURATIONS, ("AllReduce", size)): tuple(durations([])) for job, size in names}

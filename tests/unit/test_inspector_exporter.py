@@ -102,7 +102,7 @@ class Bench:
         return shown(msgspec.structs.replace(self.exporter.snapshot(), young=frozenset()))
 
     def scrape(self, seconds: float = 1.0) -> dict[str, dict[tuple[str, ...], float]]:
-        """Do the same, and return the values of a scrape: new series are 0."""
+        """Let time pass, update, and return the values of a scrape, in which new series are 0."""
         self.look(seconds)
         return shown(self.exporter.snapshot())
 

@@ -80,7 +80,7 @@ class Matched(NamedTuple):
 
 
 def worked_out(directory: Path) -> Matched:
-    """Compute the same from a table of all records, in which kernel times alone decide the last rank."""
+    """Compute the results from a table of all records, in which kernel times alone decide the last rank."""
     kinds: dict[tuple[str, str, int, int], dict[int, dict[int, int]]] = defaultdict(lambda: defaultdict(dict))
     for path in directory.glob("*.log"):
         for text in path.read_text().splitlines():

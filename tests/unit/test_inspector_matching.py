@@ -123,7 +123,7 @@ def test_communicators_that_cannot_be_matched(n_ranks: int) -> None:
 
 
 def test_a_communicator_with_members_elsewhere_is_given_up() -> None:
-    """Above a limit no operation waits for a rank without records; matching starts when that rank appears."""
+    """Above MAX_OPEN_ALONE no operation waits for a rank without records; matching starts when that rank appears."""
     matching, totals = Matching(), Totals()
     one = join(matching, totals, 0, 2)
     note(one, dict.fromkeys(range(MAX_OPEN_ALONE), 9))
@@ -207,7 +207,7 @@ def test_members_made_up_by_one_user_leave_others_theirs(monkeypatch: pytest.Mon
 
 
 def test_the_user_with_the_most_waiting_operations_loses_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the limit the user with the most waiting operations loses some, even if in many small communicators."""
+    """At the limit the user with the most waiting operations loses some of them, even in many small communicators."""
     monkeypatch.setattr(module, "MAX_OPEN_IN_ALL", 12)
     matching = Matching()
 
@@ -300,7 +300,7 @@ def test_after_a_restart_a_user_holds_what_he_held() -> None:
 
 
 def latest(times: Sequence[int]) -> tuple[int, int] | None:
-    """The only last member, and how long the others waited for it; None if several came last."""
+    """Return the only last member, and how long the other members waited for it; None if several came last."""
     return next(((member, own.lateness_us) for member, own in enumerate(judge([times])) if own.last), None)
 
 

@@ -222,7 +222,7 @@ def test_a_file_server_whose_clock_is_behind(node: Node) -> None:
 
 
 def test_several_writers(node: Node) -> None:
-    """A file that two ranks of one user hold belongs to neither; one that two users hold belongs to its owner."""
+    """A file that two ranks of one user hold belongs to neither; a file that two users' ranks hold, to its owner's."""
     path = node.write(100)
     for rank in (0, 1):
         node.add_rank(rank)
@@ -331,7 +331,7 @@ def test_ranks_that_nccl_conf_puts_into_this_mode(node: Node) -> None:
 
 
 def test_who_is_not_silent(node: Node) -> None:
-    """A rank that is read, or will write soon, is not silent; the others are."""
+    """A rank whose file is read, or that will write soon, is not silent; every other rank is."""
     node.add_writer(0)
     node.add_rank(1)
     silent = {INTERVAL: "-1", "NCCL_INSPECTOR_PROM_DUMP": "0", "NCCL_INSPECTOR_ENABLE": "0", PLUGIN: "", THREAD: "0"}

@@ -240,7 +240,7 @@ def test_local_names(hostname: str, hostnames: set[str], local: bool) -> None:
 
 
 def test_names_of_files() -> None:
-    """Files with the plugin's names are read, even if renamed with the same ending; the host name there is a hint."""
+    """Files with the plugin's names, even renamed with the same ending, are read; the host name in a name is a hint."""
     assert [is_log(name) for name in ("h-pid1.log", "old.h-pid1.log", "h-pid1.jsonl", "h-pid1.log.1", "train.log")] == [
         True, True, True, False, False,
     ]  # fmt: skip

@@ -68,7 +68,7 @@ class Bench:
 
 
 def test_holes_below_the_durable_offset(tmp_path: Path) -> None:
-    """Read and saved data becomes a hole after the first block; the size stays, and reading goes on."""
+    """Read and saved data becomes a hole after the first block; the file keeps its size, and reading goes on."""
     bench = Bench(tmp_path)
     bench.write(LINES)
     before, size = bench.log.read_bytes(), bench.log.stat().st_size
@@ -151,7 +151,7 @@ def test_a_file_with_unread_lines_is_not_deleted(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("blind", [False, True])
 def test_a_live_writer_keeps_its_file(tmp_path: Path, blind: bool) -> None:
-    """A file stays while a process with its pid, even in a pid namespace, may hold it."""
+    """A file stays while a process with its pid, even in a pid namespace, could hold it open."""
     bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
     bench.write(10)
     bench.age(2 * DAY_SECONDS)

@@ -229,7 +229,7 @@ def test_series(node: Node) -> None:
 
 
 def test_bindings(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit of remembered kinds of operations, the user with the most loses some."""
+    """Above the limit of remembered kinds of operations, the user with the most kinds loses some of them."""
     monkeypatch.setattr(writers_module, "MAX_BINDINGS_IN_ALL", 10)
     node.victim()
     node.crowd(1, b"".join(line(sn, hostname="crowd", coll_msg_size_bytes=sn + 1) for sn in range(10)))

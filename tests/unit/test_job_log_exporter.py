@@ -124,7 +124,7 @@ def test_mistakes_in_the_configuration(config: dict[str, Any]) -> None:
     ({"parent_pid": 8, "exited": True}, "1"),
 ])  # fmt: skip
 def test_a_local_rank_of_two_ranks(fields: dict[str, Any], rank: str) -> None:
-    """The newest rank with a local rank counts, unless a rank of another launcher with it ran at its start."""
+    """Of ranks with one local rank the newest counts, unless one of another launcher ran when the newest started."""
     views = [view(10, "0", **fields), view(11, "1", parent_pid=9, start_seconds=1.7e9 + 60)]
     assert local_ranks(views, frozenset({"here"})) == {("", ""): rank}
 

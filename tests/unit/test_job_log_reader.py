@@ -371,7 +371,7 @@ def test_the_time_of_an_error_file_is_not_later_than_now(node: Node) -> None:
 
 
 def test_logs_of_new_ranks_are_looked_for_soon(unnamed: Node, tmp_path: Path) -> None:
-    """If searches are rare, a new rank brings one forward to ten seconds after the last, but no second one."""
+    """If searches are rare, a new rank causes one ten seconds after the last search, but no second search."""
     unnamed.look(job("1"))
     unnamed.reader._discover_at = float("inf")  # the last search took long
     unnamed.run(4000, unnamed.write("mine.txt", "ValueError: x\n"))

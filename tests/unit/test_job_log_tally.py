@@ -195,7 +195,7 @@ def test_groups_have_short_names() -> None:
 
 
 def test_bounds_of_a_tally(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks above the limits count without a rank; groups and operations above theirs are left out."""
+    """Events of ranks above the limits count without a rank; groups and operations above their limits are left out."""
     monkeypatch.setattr(tallies, "MAX_EVENTS", 2)
     log, error = Log(), ("program_error", "root")
     for rank in range(4):

@@ -94,7 +94,7 @@ def test_who_holds_an_id_survives_a_restart(table: Table) -> None:
 
 
 def test_pods_of_one_namespace_are_one_job(table: Table) -> None:
-    """The pods of one job on a node share an id with their namespace; in another namespace it is another job."""
+    """The pods of a job in one namespace share an id, which has the namespace; in another one the job is another."""
     other, env = POD.replace("c7", "ff"), {"JOBSET_NAME": "train"}
     table.add_facts(owned(1, env | {"RANK": "0"}, Owner("pod", POD, "team-a", "train-0"), uid=0))
     table.add_facts(owned(2, env | {"RANK": "1"}, Owner("pod", other, "team-a", "train-1"), uid=0))
@@ -127,7 +127,7 @@ def test_ranks_of_other_owners_are_no_witnesses(table: Table) -> None:
 
 
 def test_configured_variables_name_the_job_first(table: Table) -> None:
-    """A configured variable comes before the known ones, for processes that are found afterwards."""
+    """For processes that are found afterwards, a configured variable comes before the known variables."""
     env = environment(0) | {"SLURM_ARRAY_JOB_ID": "4700", "RUN": ""}
     table.ranks.job_id_variables = ("RUN", "SLURM_ARRAY_JOB_ID")
     assert "SLURM_ARRAY_JOB_ID" in table.ranks.kept_variables()

@@ -129,7 +129,7 @@ def test_file_of_a_job_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_files_that_were_ours_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the node's own files MAX_OURS are remembered and MAX_POSITIONS are saved; of others none."""
+    """Of the files that this node reads MAX_OURS are remembered and MAX_POSITIONS are saved; of other files none."""
     proc = ProcTree(tmp_path / "proc")
     for number in range(3):
         log = tmp_path / f"{number + 1}_4711.log"

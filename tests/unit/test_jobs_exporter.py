@@ -107,7 +107,7 @@ def test_a_file_is_bounded(jobs: Path) -> None:
 
 
 def test_files_and_names_are_bounded(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files and names up to their limits are read; those above are counted."""
+    """Files and names up to their limits are read; files and names above are counted."""
     monkeypatch.setattr(directories, "MAX_FILES", 3)
     for number, counted in ((1, {}), (2, {}), (3, {}), (4, {"count": 1})):
         put(jobs, str(number))
@@ -177,7 +177,7 @@ def test_a_job_is_shown_for_an_hour_after_its_end() -> None:
 
 
 def test_a_future_end_is_never_used(jobs: Path) -> None:
-    """An end in the future (a wrong clock) is never used, even when its time has come; a later report of the end is."""
+    """An end in the future (a wrong clock) is never used, even when its time has come; a later report is used."""
     put(jobs, ended=int(NOW + sources.CLOCK_SLACK_SECONDS) + 1, state="CANCELLED")
     put(jobs, "5", ended=int(NOW + sources.CLOCK_SLACK_SECONDS), state="CANCELLED")
     source = JobSources(jobs, None, None, [os.geteuid()])

@@ -158,7 +158,7 @@ torn line
 
 
 def test_what_is_mounted_and_how() -> None:
-    """The file system's own options decide if it is read-only, not the mount's; btrfs is found by its device's path."""
+    """The options of a file system, not of its mount, decide if it is read-only; btrfs is found by a device's path."""
     names = {"sda1": ("8:1", ""), "sdb1": ("8:17", ""), "dm-0": ("253:0", "vg-scratch")}
     names |= {"dm-1": ("253:1", "vg-home"), "sdc1": ("8:33", ""), "sdz9": ("", "")}
     devices = {name: (number, name, other) for name, (number, other) in names.items()}
@@ -319,7 +319,7 @@ def test_lines_after_a_line_that_waits_wait_too() -> None:
 
 
 def test_a_rest_makes_only_recent_lines_doubtful() -> None:
-    """The rest of a line makes the driver's lines of the second before it doubtful: they are counted, not used."""
+    """The rest of a cut line makes the driver's lines of the last second doubtful: they are counted, not used."""
     kernel = KernelLines()
     early, late = KernelRecord(0, 1.0, "NVRM: Xid", "fragment"), KernelRecord(1, 7.5, "NVRM: Xid", "fragment")
     odd = KernelRecord(2, 7.6, "NVRM: Xid, name=,mems_allowed=", "fragment")

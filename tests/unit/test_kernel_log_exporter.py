@@ -402,7 +402,7 @@ def test_alike_events_are_put_together_up_to_a_recovery() -> None:
 
 
 async def test_one_place_that_fails_several_users_programs(node: Node) -> None:
-    """A GPU fault blames the program, however often it occurs; at one unit under several users it blames the GPU."""
+    """A GPU fault, however frequent, blames the program; a fault at one unit under several users blames the GPU."""
     async with node.running():
         for number, user in enumerate([1000] * REPEAT_USERS + list(range(1001, 1000 + REPEAT_USERS))):
             assert node.failed() == set()
@@ -427,7 +427,7 @@ def test_users_of_long_ago_and_unknown_ones_do_not_count() -> None:
 
 
 def test_places_users_and_gpus_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above its limit, the place that failed longest ago is dropped; users and GPUs above theirs are ignored."""
+    """Above the limit, the unit that failed longest ago is dropped; users and GPUs above their limits are ignored."""
     errors = GpuErrors()
     for number in range(MAX_PLACES + 1):
         errors.repeats(PCI, DriverReport("13", place=f"GPC {number}"), 1, 0.0)

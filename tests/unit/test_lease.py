@@ -129,7 +129,7 @@ async def test_a_late_update_writes_nothing_after_its_exporter(tmp_path: Path, c
 
 
 async def test_what_no_code_awaits_may_meet_the_end(caplog: LogCaptureFixture) -> None:
-    """A task that uses an ended lease is no error; one that fails otherwise is."""
+    """A task that uses an ended lease is no error; a task that fails otherwise is."""
     own = supervisor()
     await own.begin(plan())
     for error, lines in ((LeaseEnded(), 0), (RuntimeError("odd"), 1)):

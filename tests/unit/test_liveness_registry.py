@@ -91,7 +91,7 @@ def test_ranks_that_live() -> None:
     ("scheduler", "first", "expected"), [("", 0, {(): 0}), ("slurm", 0, {(): 1}), ("slurm", 1, {})]
 )
 def test_where_a_job_is_proven(scheduler: str, first: int, expected: dict[tuple[str, ...], float]) -> None:
-    """Value 0: no proof of the job; 1: its rank 0 is proven, even after its exit; absent: another rank is proven."""
+    """`job_proven` is 0 without a proof, 1 if rank 0 is proven, even after its exit, and absent if another rank is."""
     job = Job(ranks=0, scheduler=scheduler)
     for step in (job.start, lambda rank: job.exit(rank, CRASH)):
         for rank in (first, first + 1):

@@ -85,7 +85,7 @@ def test_value_over_the_bound_is_cut(line_of: object) -> None:
 
 
 def test_repeats_are_suppressed_and_counted(sink: Sink) -> None:
-    """In each window N equal messages pass; the first one of the next window counts those suppressed."""
+    """In each window N equal messages pass; the next window's first message has the number of suppressed messages."""
     logger = log.Logger("x")
     for i in range(REPEATS_PER_WINDOW + 7):
         logger.info("again", i=i)

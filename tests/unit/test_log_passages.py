@@ -1,4 +1,4 @@
-"""Log lines around an event that a bundle may have, and their masking."""
+"""Log lines around an event, as a bundle can contain them, and the masking of these lines."""
 
 import pytest
 
@@ -75,7 +75,7 @@ def test_in_words() -> None:
 
 
 def test_the_first_of_a_category() -> None:
-    """The first MAX_OF_A_CATEGORY events of a category are kept, until one comes long after the last of them."""
+    """A category's first MAX_OF_A_CATEGORY events are kept, until an event comes OLD_SECONDS after the last of them."""
     log = Log()
     for number in range(MAX_OF_A_CATEGORY + 1):
         log.write(b"before %d\n" % number, CUDA, b"\n", b"\n")

@@ -228,7 +228,7 @@ def test_bounds_of_perf_csv(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_results_of_a_table() -> None:
-    """The last row with a number of each model and metric is its result; shown results are limited, all are counted."""
+    """The last row with a number of each model and metric is the result; a limited number is shown, all are counted."""
     text = f"{TABLE_HEADER}\na,1.5,tok,8\na, 2.5 ,tok,4\nb,,tok,8\nc,soon,tok,8\nd\n"
     assert read_table(text.encode()) == ResultTable({("a", "tok"): 2.5}, filled=2)
     assert read_table(b"model,performance\na,1\n") is None

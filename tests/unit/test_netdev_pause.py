@@ -115,7 +115,7 @@ def _device(question: Message) -> str:
 
 
 def test_devices_are_asked() -> None:
-    """Frames of links and priorities are shown; a device that does not reply loses only its own."""
+    """Frames of links and priorities are shown; a device that does not reply loses only its own frames."""
     network = Network(
         {"a": pause(3, 5), "b": errno.EOPNOTSUPP, "c": pause(1, 2)},
         {"a": priorities(8, {3: 7}, {}), "b": priorities(8, {}, {3: 9}), "c": errno.ETIMEDOUT},

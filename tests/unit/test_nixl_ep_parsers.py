@@ -24,7 +24,7 @@ def planned(phases: object) -> Plan:
 
 
 def taken(lines: list[str]) -> NodeRun:
-    """Return a run after these lines, one a second."""
+    """Return a run after these lines, of which one is read each second."""
     run_of_lines = NodeRun()
     for second, line in enumerate(lines):
         run_of_lines.take(line, AT + second)
@@ -101,7 +101,7 @@ def measured(line: str) -> dict[int, dict[str, StageTimes]]:
 
 
 def test_measurements() -> None:
-    """Bandwidths are in bytes per second, of one stage or of each; the mean time may be missing."""
+    """Bandwidths are in bytes per second, of one stage or of each; the mean time can be missing."""
     sample = "[rank {}] Dispatch + combine bandwidth: {} GB/s, avg_t=2.00 us, min_t=3.00 us, max_t=4.00 us"
     stages = measured(sample.format(1, "1.5e1") + sample.format(2, ".5"))
     assert stages == {1: {"combined": StageTimes(15e9)}, 2: {"combined": StageTimes(0.5e9)}}

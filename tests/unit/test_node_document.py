@@ -86,7 +86,7 @@ def test_sentences(members: list[Rank], expected: str) -> None:
 
 
 def test_no_more_ranks_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks above the limit are counted and left out; these are the last, never ranks in trouble."""
+    """Ranks above the limit are counted and left out: the last ranks, and never ranks in trouble."""
     table = Table()
     keys = [table.add(pid, environment(pid)) for pid in (1, 2)]
     table.tick(1.0)

@@ -215,7 +215,7 @@ async def test_a_gpu_that_may_not_be_looked_at_is_not_lost(start: Start) -> None
     """A GPU for which the agent lacks permission is counted, and is not lost."""
     async with start({"gpu5.handle": "!4", "gpu6.handle": "!18"}) as bench:
         assert len(bench.series("rankwatch_gpu_present")) == 7
-        assert bench.failed() == {("6", "gpu_lost")}  # an interrupt that cannot be had is the GPU's fault
+        assert bench.failed() == {("6", "gpu_lost")}  # the failure to get an interrupt is the GPU's fault
         assert bench.value("rankwatch_gpu_read_errors_total", error="no_permission") == 1.0
 
 
@@ -231,7 +231,7 @@ async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:
         assert bench.failed() == {("5", "gpu_lost"), ("5", "gpu_xid")}
         assert len(bench.hardware.gpus()) == 8
         assert [bench.hardware.is_unseen(UUID.format(gpu)) for gpu in (4, 5)] == [False, True]  # its processes keep it
-        await bench.look()  # after NVML starts again, not even the handle can be had
+        await bench.look()  # after NVML starts again, NVML gives not even the handle
         assert bench.series("rankwatch_gpu_present", gpu="5") == {("5",)[1:]: 0.0}
         await bench.tell(6, XID, 13)
         await bench.change({"gpu5.utilization.0": None, "gpu5.handle": None})
@@ -247,7 +247,7 @@ async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:
 
 @pytest.mark.parametrize("how", [{"count": 0}, {"count": "!15"}, {"gpu*.handle": "!15", "gpu*.utilization.0": "!15"}])
 async def test_all_gpus_lost(start: Start, how: dict[str, object]) -> None:
-    """All GPUs are lost and later back, however the driver reports it."""
+    """All GPUs are shown as lost and later as present, however the driver reports the loss."""
     async with start() as bench:
         await bench.change(how)
         await bench.look()
@@ -332,7 +332,7 @@ async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.M
 
 
 async def test_a_helper_that_crashes_is_an_error(start: Start) -> None:
-    """If the helper crashes, the update fails, but no check for a hung driver; the next one starts a new helper."""
+    """If the helper crashes, the update fails, but no check for a hung driver; the next update starts a new helper."""
     async with start() as bench:
         for child in await asyncio.to_thread(children):
             os.kill(int(child), 9)

@@ -99,7 +99,7 @@ def test_imex_is_wanted_in_a_domain_alone() -> None:
 
 
 def test_votes() -> None:
-    """A temporary reading is a vote; the slower link of an idle GPU gives no vote."""
+    """A reading that can pass is a vote for or against a check; the slower link of an idle GPU gives no vote."""
     cases: list[Any] = [
         ({}, {}),
         ({"temperature_celsius": 84}, {"gpu_hot": False}),

@@ -132,7 +132,7 @@ async def test_front_page_is_html_that_may_load_nothing() -> None:
 
 
 async def test_evidence_is_for_private_requests() -> None:
-    """A bundle is served by name over TLS with a password; otherwise the reply is that for a missing bundle."""
+    """A bundle is served by name over TLS with a password; otherwise the reply is the same as for a missing bundle."""
     pages = Agent().pages
     given = await pages(HttpRequest(f"/evidence/{BUNDLE}", is_private=True))
     assert (given.status, given.content_type, given.body) == (200, "application/gzip", b"packed")

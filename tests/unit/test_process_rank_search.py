@@ -120,7 +120,7 @@ def test_ranks_of_gloo_are_counted(node: Node) -> None:
 
 
 def test_what_names_no_rank(node: Node) -> None:
-    """A rank without a size, outside its size, or that is no number names no rank; Slurm's variables alone do not."""
+    """A RANK without a size, outside its size, or that is no number names no rank, nor do Slurm's variables alone."""
     for pid, environment in enumerate(
         (
             {"RANK": "0"},
@@ -172,7 +172,7 @@ def test_a_child_that_outlives_its_rank_is_no_rank(node: Node, threads: dict[int
 
 
 def test_a_restarted_rank_counts_at_once(node: Node) -> None:
-    """If a launcher has had a rank without NCCL, its next one is a rank at the first look; another launcher's waits."""
+    """The first look finds the next rank of a launcher that has had one without NCCL; another launcher's rank waits."""
     node.without_nccl = True
     gloo_job(node)
     node.look()
@@ -285,7 +285,7 @@ def test_values_are_cut(node: Node) -> None:
 
 
 def test_environments_take_a_part_of_a_look(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look reads environments for CLAIMS_SECONDS, and the next look goes on; each is read once."""
+    """A look reads environments for CLAIMS_SECONDS, and the next look goes on; each environment is read once."""
     for pid in range(10, 40):
         node.proc.add(pid, environment=rank(0, MASTER_PORT=str(pid)))
     monkeypatch.setattr(rank_search, "CLAIMS_SECONDS", 0.0)

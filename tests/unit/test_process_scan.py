@@ -187,7 +187,7 @@ def test_look_between_oom_kill_and_exit(group: Group) -> None:
 @pytest.mark.parametrize("dying", [{"pending": 1 << 8}, {"exiting": True}])
 @pytest.mark.parametrize("looks", [1, 2, 30])
 def test_oom_kill_of_a_process_that_takes_long_to_die(group: Group, dying: dict[str, Any], looks: int) -> None:
-    """An exit long after its OOM kill still counts as one; a pending SIGKILL stays recorded."""
+    """An exit long after its OOM kill still counts as an OOM kill; a pending SIGKILL stays recorded."""
     group.add(10)
     group.look(2)
     group.kills(1)
@@ -398,7 +398,7 @@ STEP = "/system.slice/slurmstepd.scope/job_7/step_0/user/task_0"
 
 
 def test_counters_of_both_versions(tmp_path: Path) -> None:
-    """Version 1 counts a group's own kills in memory.oom_control, version 2 also those below it."""
+    """Cgroup version 1 counts a group's own kills in memory.oom_control, version 2 also kills in the groups below."""
     base = tmp_path / "fs/cgroup"
     assert memory_files({"memory": "/job/0", "": "/x"}, tmp_path) == (f"{base}/memory/job/0/memory.oom_control",)
     assert memory_files({"": "/job/0"}, tmp_path) == (f"{base}/job/0/memory.events", f"{base}/job/memory.events")

@@ -35,7 +35,7 @@ def thread(tid: int, cpu: int = 0, *, state: str = "S", io: int = 0, start: int 
     (f"1 {2**63} 3\n", None),
 ])  # fmt: skip
 def test_schedstat(text: str, nanoseconds: int | None) -> None:
-    """The second number is the wait; three zeros mean that the kernel does not count."""
+    """The second number of schedstat is the wait; three zeros mean that the kernel does not count waits."""
     assert parse_schedstat(text) == nanoseconds
 
 

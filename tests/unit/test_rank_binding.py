@@ -113,7 +113,7 @@ def test_a_rank_that_cannot_be_identified(table: Table) -> None:
 
 
 def test_an_unseen_writer_is_evicted(table: Table, caplog: pytest.LogCaptureFixture) -> None:
-    """Records keep their label if their process appears late with the same one."""
+    """Records keep their label if their process appears late with the same label."""
     table.ranks.observe_records(writer_key(1), [Membership(WORLD, 5, 8)], None)
     table.tick(BINDING_SECONDS)
     label = table.ranks.label(writer_key(1), WORLD, 5)

@@ -319,7 +319,7 @@ async def test_a_slow_query_holds_nothing_else_up(node: Node) -> None:
 
 
 async def test_an_exporter_waits_for_the_query_of_the_one_before(node: Node) -> None:
-    """After a reload the new exporter waits for the old one's query."""
+    """After a reload the new exporter waits for the old exporter's query."""
     gate = held_up(node)
     async with node.exporter() as before:
         await node.look(before, 1.0)

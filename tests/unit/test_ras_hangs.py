@@ -304,7 +304,7 @@ def test_which_watches_are_saved(
 
 
 def test_damaged_marks_are_not_restored() -> None:
-    """Marks of an invalid length are left out, and valid ones are restored."""
+    """A saved watch with marks of an invalid length is left out; a valid watch is restored."""
     good, bad = SavedWatch(bytes(MARK_BYTES), 1.0, hash="0x1"), SavedWatch(bytes(MARK_BYTES + 1), 1.0, hash="0x2")
     assert list(restored([SavedJob("7", "", [bad, good])])[OwnedJob("7")]) == ["0x1"]
 

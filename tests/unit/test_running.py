@@ -91,7 +91,7 @@ async def test_failure_is_counted_and_ages(bench: Bench) -> None:
 
 
 async def test_late_update_is_neither_cancelled_nor_doubled(bench: Bench) -> None:
-    """A late update is counted once and goes on; the next one starts only after it has returned."""
+    """A late update is counted once and goes on; the next update starts only after the late one has returned."""
     gate = asyncio.Event()
     bench.exporter.outcome = gate
     bench.running.begin()

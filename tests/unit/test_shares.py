@@ -24,7 +24,7 @@ A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
     ({A: 1, B: 1}, C, C),
 ])  # fmt: skip
 def test_the_user_with_the_most_entries_loses_one(held: dict[Share, int], asks: Share, gives_way: Share) -> None:
-    """The user with the most entries loses one of the fullest directory, unless the requester has the most."""
+    """The user with most entries, the new one counted, loses one of the fullest directory; at a tie the requester."""
     table: FairTable[tuple[Share, int], None] = FairTable()
     for share, count in held.items():
         for number in range(count):
@@ -73,7 +73,7 @@ def test_directories_of_one_user_leave_others_their_room() -> None:
 
 
 def test_series_of_owners_in_a_group() -> None:
-    """Owners in a group share its part of the budget; what one returns, the others can use."""
+    """Owners in a group share the group's part of the budget; series that one owner returns, the others can use."""
     admission = Admission(per_rank=100, in_all=700)
     assert ([owner for owner in range(7) if admission.admit(owner, 100, 1, A)], admission.refused) == ([0, 1, 2, 3], 3)
     assert admission.admit("late", 100, 1, B)

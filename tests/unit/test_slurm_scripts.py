@@ -27,11 +27,11 @@ ENVIRONMENTS = ROOT / "tests" / "data" / "jobs" / "environments"
 PROLOG, EPILOG = SLURM / "prolog.d" / "50-rankwatch", SLURM / "epilog.d" / "50-rankwatch"
 JOBCOMP, TASK_PROLOG = SLURM / "jobcomp" / "rankwatch", SLURM / "task_prolog.d" / "50-rankwatch"
 SHELLS = sorted({Path(record).resolve().name for shell in ("sh", "dash", "bash") if (record := shutil.which(shell))})
-"""Each shell once, since sh is one of the others."""
+"""Each installed shell once, because sh is another name of one of them."""
 EACH = [SHELLS[0], *(pytest.param(shell, marks=pytest.mark.slow) for shell in SHELLS[1:])]
 AFTERWARDS_SECONDS = 20.0
 EPILOGS = 20
-"""Enough commands that at least one would be killed early if they did not wait."""
+"""Enough epilogs that at least one command would be killed early if the epilogs did not wait."""
 
 
 def status(state: str, reason: str, signal: str = "", code: str = "", job_id: str = "4") -> str:
@@ -284,7 +284,7 @@ def test_a_job_that_came_back_keeps_its_file(site: Site, tmp_path: Path) -> None
 
 
 def test_files_of_jobs_that_ended_long_ago_go(site: Site) -> None:
-    """An hour after its last change the file of an ended job is removed; that of a running job is kept."""
+    """An hour after its last change the file of an ended job is removed; the file of a running job is kept."""
     site.answer("", "no ranks")
     site.jobs.mkdir()
     two_hours_ago = time.time() - 7200
@@ -375,7 +375,7 @@ def test_a_link_that_lay_there_gets_no_records(tmp_path: Path) -> None:
 @root_alone
 @pytest.mark.parametrize("kind", ["directory", "file"])
 def test_a_name_that_is_taken_costs_the_job_no_records(tmp_path: Path, kind: str) -> None:
-    """If another user has taken the directory's name, the tasks share one with an unguessable name."""
+    """If another user has taken the directory's name, the tasks share a directory with an unguessable name."""
     for name in ("4", "4.0123456789"):
         taken = tmp_path / name
         taken.mkdir() if kind == "directory" else taken.touch()

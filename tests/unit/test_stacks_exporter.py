@@ -190,7 +190,7 @@ async def test_a_bundle_has_suspects_and_two_others(node: Node) -> None:
 
 
 def test_the_program_must_be_roots(tmp_path: Path) -> None:
-    """A missing program is a failure only if the configuration requires it; one that others may write never runs."""
+    """Only a required program is a failure if it is missing; a program that other users may write never runs."""
     anybodys, missing = script(tmp_path / "anybodys", "true"), str(tmp_path / "none")
     anybodys.chmod(0o777)
     configs = (

@@ -151,7 +151,7 @@ def test_durable_is_what_is_on_disk(path: Path) -> None:
 
 @pytest.mark.parametrize("over", [0, 1])
 def test_a_section_over_its_budget_keeps_what_it_published_before(path: Path, over: int) -> None:
-    """If a section is larger than its budget, its older content stays in memory and on disk; the others are saved."""
+    """If a section is larger than its budget, its older content stays in memory and on disk; others are saved."""
     state = opened(path)
     large, other = state.section("large", max_bytes=100), state.section("other")
     large.publish(b"small")
@@ -166,7 +166,7 @@ def test_a_section_over_its_budget_keeps_what_it_published_before(path: Path, ov
 
 
 def test_sections_without_an_exporter_never_displace_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If all sections are too large, those without a running owner are dropped."""
+    """If all sections together are too large, the sections without a running owner are dropped."""
     state = opened(path)
     state.section("old").publish(b"x" * 600)
     state.section("older").publish(b"y" * 100)

@@ -74,7 +74,7 @@ def test_a_path_that_hangs_costs_no_other(tmp_path: Path, gate: threading.Event)
 
 
 def test_an_optional_path_that_is_missing_is_left_out(tmp_path: Path, gate: threading.Event) -> None:
-    """A missing optional path has no result; one that fails otherwise, or hangs, has a result."""
+    """A missing optional path has no result; an optional path that fails otherwise, or hangs, has a result."""
     path = tmp_path / "slow"
 
     def looked() -> list[tuple[bool | None, bool]]:
@@ -96,7 +96,7 @@ def test_an_optional_path_that_is_missing_is_left_out(tmp_path: Path, gate: thre
 
 
 def test_series_of_paths() -> None:
-    """One path succeeds, one never has, and one hangs after a success."""
+    """One path succeeds, another never has succeeded, and a third hangs after a success."""
     probes = (
         Probe("/a", ok=True, seconds=0.1, under_way_seconds=0.0, free=0.5),
         Probe("/b", ok=None, seconds=0.0, under_way_seconds=3.0),

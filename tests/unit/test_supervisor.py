@@ -86,7 +86,7 @@ async def test_reload_touches_what_changed(bench: Bench) -> None:
 
 
 async def test_all_start_or_none(bench: Bench) -> None:
-    """If one changed section does not start, all old ones run again from their checkpoints."""
+    """If one changed section does not start, all old sections run again from their checkpoints."""
     await bench.supervisor.begin(bench.plan(a=Section(), b=Section()))
     bench.take()
     assert not await bench.supervisor.apply(bench.plan(a=Section(number=1), b=Section(number=1, refuse=True)))

@@ -63,7 +63,7 @@ def test_what_is_no_pattern() -> None:
 
 
 def test_lines_are_cut_and_may_hold_anything(tmp_path: Path) -> None:
-    """A long line is cut, one above the follower's limit is skipped, and bytes stay as they are."""
+    """A long line is cut, a line above the follower's limit is skipped, and bytes stay as they are."""
     exact = b"x" * MAX_TEXT_BYTES
     write(tmp_path / "a.log", exact + b"\n" + exact + b"y\n" + b"z" * (MAX_LINE_BYTES + 1) + b"\n\xff\x80\n")
     files = discovered(tmp_path, "*.log")
@@ -127,7 +127,7 @@ def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path, monkeyp
 
 
 def test_named_files_are_followed_too(tmp_path: Path) -> None:
-    """Files that a search names are followed like matching ones, within the limit."""
+    """Files that a search names are followed like matching files, within the limit."""
     write(tmp_path / "x/stdout", b"line\n")
     files = files_of(tmp_path, "*.log")
     stdout, gone = f"{tmp_path}/x/stdout", f"{tmp_path}/gone"

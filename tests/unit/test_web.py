@@ -202,7 +202,7 @@ async def test_header_deadline(sent: bytes) -> None:
 
 
 async def test_idle_deadline() -> None:
-    """A kept connection may be idle for longer than a header may take, up to its own deadline."""
+    """A kept connection can be idle for longer than a header may take, up to a deadline of its own."""
     async with serving(ServerLimits(header_seconds=0.02, idle_seconds=0.2)) as served:
         loop = asyncio.get_running_loop()
         start = loop.time()
@@ -236,7 +236,7 @@ async def test_write_deadline() -> None:
 
 
 async def test_answers_not_read_are_bounded_in_memory() -> None:
-    """Above the limit of unread responses the longest writing connection is closed; a single one may exceed it."""
+    """Above the limit of unread responses the longest writing connection is closed; a single response may exceed it."""
     async with serving(ServerLimits(held_bytes=2 * len(HUGE) - 1)) as served:
         with await stuck_reader(served, b"/huge"):
             await until(lambda: len(served.site.requests) == 1)
@@ -254,7 +254,7 @@ def name_peers(served: Served) -> None:
 
 
 async def test_the_peer_with_most_connections_loses_one() -> None:
-    """At the limit a peer with many connections loses its oldest; another peer keeps one that has waited longer."""
+    """At the limit a peer with many connections loses its oldest; another peer keeps an even older connection."""
     async with serving(ServerLimits(connections=4)) as served:
         name_peers(served)
         few, few_writer = await served.connect(GET)
@@ -310,7 +310,7 @@ async def test_a_client_that_leaves_in_the_middle_of_an_answer_leaves_nothing() 
 
 
 async def test_the_peer_with_the_largest_answers_loses_one() -> None:
-    """Above the limit of unread responses, the peer with the most loses one, not the peer that reads the longest."""
+    """Above the limit the peer with the most unread responses loses one, not the peer that reads the longest."""
     async with serving(ServerLimits(held_bytes=2 * len(HUGE))) as served:
         name_peers(served)
         ask = GET.replace(b"/small", b"/huge")
@@ -407,7 +407,7 @@ def test_any_bytes_are_answered_or_closed(pieces: list[bytes]) -> None:
         async with serving(ServerLimits(header_seconds=0.02, idle_seconds=0.02)) as served:
             answer = await served.ask(b"".join(pieces))
             assert answer == b"" or answer.startswith(b"HTTP/1.1 ")
-            async with asyncio.timeout(10.0):  # on a busy machine this header may be late too
+            async with asyncio.timeout(10.0):  # on a busy machine this header can be late too
                 while not (await served.ask(LAST_GET)).endswith(b"small\n"):
                     pass
             assert served.log.faults == 0

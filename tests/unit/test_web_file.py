@@ -23,7 +23,7 @@ GOOD = {
     "users": f'basic_auth_users: {{prom: "{HASH}", other: "{HASH}"}}',
     "headers": "http_server_config: {http2: false, headers: {X-Frame-Options: deny, Strict-Transport-Security: a}}",
 }
-"""promtool accepts these as well (tests/e2e/test_web_file_promtool.py)."""
+"""promtool accepts these files as well (tests/e2e/test_web_file_promtool.py)."""
 BAD = {
     "unknown": ("tls_sever_config: {}", "tls_sever_config: unknown key"),
     "no-key": ("tls_server_config: {cert_file: server.pem}", "key_file is missing"),

@@ -64,14 +64,14 @@ async def test_what_is_no_password(door: Door, sent: str) -> None:
 
 
 async def test_what_was_right_once_is_remembered(door: Door) -> None:
-    """A correct pair is checked once, a wrong one each time; another user's password is wrong."""
+    """A correct user and password are checked once, a wrong pair each time; another user's password is wrong."""
     assert ([await door.ask() for _ in range(5)], len(door.checked)) == (["right"] * 5, 1)
     assert await door.ask(said="eve's") == "wrong"
     assert (await door.ask("eve"), len(door.checked)) == ("wrong", 3)
 
 
 async def test_an_unknown_user_takes_as_long_as_a_known_one(door: Door) -> None:
-    """An unknown user takes as long as a known one: the password is checked against a hash, and is always wrong."""
+    """The check of an unknown user takes as long as of a known one: it uses a hash too, but its result is `wrong`."""
     assert (await door.ask("nobody"), door.checked) == ("wrong", [(b"secret", b"secret")])
 
 

@@ -180,7 +180,7 @@ async def test_clients_that_leave_without_a_request_cause_no_error(tmp_path: Pat
 
 
 async def test_a_renewed_certificate(tmp_path: Path) -> None:
-    """A renewed certificate is used for new clients; a damaged one leaves the previous one in use."""
+    """A renewed certificate is used for new clients; a damaged certificate leaves the previous one in use."""
     node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
 
     async def shown() -> str:
@@ -208,13 +208,13 @@ async def test_a_renewed_certificate(tmp_path: Path) -> None:
     (TLS.replace("server.key", "other.key") + "}", "server.pem or other.key"),
 ])  # fmt: skip
 def test_certificates_that_cannot_be_used(tmp_path: Path, text: str, expected: str) -> None:
-    """A missing certificate, or one that does not match its key, is an error that names it."""
+    """A missing certificate, or one that does not match its key, is an error that names the file."""
     with pytest.raises(ConfigError, match=expected):
         Node(tmp_path, text)
 
 
 def test_names_in_certificates() -> None:
-    """Any kind of name counts; without a list every certificate is allowed, with a list one without a name is not."""
+    """Any kind of name counts; without a list all certificates are allowed; a list refuses one without a name."""
     known = {"subjectAltName": (("DNS", "a"), ("URI", "spiffe://b"))}
     for certificate, names, allowed in ((known, {"spiffe://b"}, True), (known, {"b"}, False), (None, (), True)):
         assert has_allowed_name(certificate, names) is allowed
@@ -246,7 +246,7 @@ async def test_several_addresses_and_a_local_socket(tmp_path: Path) -> None:
 
 
 async def test_none_of_several_addresses_stays_open(tmp_path: Path) -> None:
-    """If one of several addresses cannot be bound, the others are closed again."""
+    """If one of several addresses cannot be bound, the bound ones are closed again."""
     with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
