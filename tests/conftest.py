@@ -30,7 +30,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add our options."""
+    """Add the options of these tests."""
     parser.addoption("--update-golden", action="store_true", help="write the expected expositions anew; then read them")
 
 
@@ -60,7 +60,7 @@ def no_child_left(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def child_pids() -> set[str]:
     """Return the pids of this process's children, zombies included."""
-    try:  # one call, because the files are one for each thread
+    try:  # one call first: below, each thread has a file of its own
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return set()

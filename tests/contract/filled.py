@@ -16,7 +16,7 @@ def filled(kind: Any, raw: object = None) -> Any:
 
 
 def lost(before: Any, after: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths in ``before`` that are missing or different in ``after``; ``after`` may have more."""
+    """Yield the paths in ``before`` that are missing or different in ``after``; ``after`` can have more paths."""
     if isinstance(before, dict) and isinstance(after, dict):
         for key, value in before.items():
             yield from lost(value, after[key], f"{path}.{key}") if key in after else (f"{path}.{key}",)
@@ -28,7 +28,7 @@ def lost(before: Any, after: Any, path: str = "") -> Iterator[str]:
 
 
 class _Filler:
-    """One value; each number is the next one."""
+    """Fills one value; each number is greater by one than the number before."""
 
     def __init__(self, raw: object) -> None:
         self._raw = raw

@@ -66,8 +66,8 @@ SECTIONS: Mapping[str, Any] = {
     "exporter rdma": Baseline,
 }
 DROPPED = {
-    "exporter inspector, a directory": ("writers[0][4][0][1][4]",),  # five of the six numbers of matched operations
-    "exporter inspector, of ranks that left": ("[4]", ".durations", ".proxies"),  # the last two were always empty
+    "exporter inspector, a directory": ("writers[0][4][0][1][4]",),  # five of six numbers of matched operations
+    "exporter inspector, of ranks that left": ("[4]", ".durations", ".proxies"),  # two were always empty
     "exporter kernel_log": (".ranks",),
     "exporter madengine": (".test_seconds"),
     "exporter nixl_ep": (
@@ -75,7 +75,7 @@ DROPPED = {
     ),
     "exporter nvrx": (".stragglers", ".interruptions", ".phase_seconds", ".last"),
 }  # fmt: skip
-"""Ends of paths in recorded checkpoints whose metrics no longer exist."""
+"""Ends of the paths, in recorded checkpoints, of values whose metrics no longer exist."""
 RUN = ("amdgpu", "inspector", "kernel_log", "process", "rdma")
 """Exporters whose checkpoint comes from recorded sources. The process exporter's data is in the rank table."""
 INSPECTOR = 'paths: ["{root}/base8"]'

@@ -32,7 +32,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 def test_the_example_works(example: Bench, tmp_path: Path) -> None:
-    """The example raises NoData without its source, and shows the kernel's number with it."""
+    """The example raises NoData without its source; with its source it shows the kernel's number."""
 
     async def page() -> str:
         text = exposition(example.families(await example.look()))

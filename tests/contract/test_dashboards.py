@@ -164,7 +164,7 @@ def test_panel() -> None:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_queries(name: str) -> None:
-    """Queries select a cluster's job or node, known metrics and variables; several of one panel have legends."""
+    """Queries select a cluster's job or node, known metrics and variables; several in one panel have legends."""
     for panel in all_panels(name):
         check_queries(panel, SUBJECTS[name])
 
@@ -298,7 +298,7 @@ def test_links_lead_to_a_dashboard() -> None:
         "runbook": rf"{re.escape(SITE['runbooks'])}#{row}alertname\}}",
     }
     counts = {kind: len([url for url in urls if re.fullmatch(pattern, url)]) for kind, pattern in kinds.items()}
-    # Of ranks: from a curve's labels, from a row of a table or grid, and from a row that names the job.
+    # Links to ranks: from a curve's labels, from a row of a table or grid, and from a row that names the job.
     assert counts == {"job or node": 2, "rank": 3, "runbook": 1}
     assert sum(counts.values()) == len(urls)
 

@@ -86,7 +86,7 @@ def test_golden_exposition(bench: Bench, request: pytest.FixtureRequest) -> None
 
 
 def check_as_declared(bench: Bench, families: list[Metric]) -> None:
-    """Check that every family is one of SPEC.families, with its labels, and that together they stay below the limit."""
+    """Check that every family is in SPEC.families with its labels, and that all their series stay within the limit."""
     assert len({family.family.name for family in families}) == len(families)
     for family in families:
         assert family.family in bench.spec.families
@@ -96,7 +96,7 @@ def check_as_declared(bench: Bench, families: list[Metric]) -> None:
             assert all(isinstance(value, str) for value in labels)
     series = sum(len(family.labels) for family in families)
     assert series <= bench.spec.series_cap
-    assert series or bench.spec.name in ("marks", "storage")  # marks need users, and paths this machine
+    assert series or bench.spec.name in ("marks", "storage")  # marks need users, and storage's paths need this machine
 
 
 async def test_families_are_pure_and_a_drain_is_quick(bench: Bench) -> None:

@@ -76,7 +76,7 @@ READS = {
     "hardware": {"gpus", "nics", "gpu_users"},
     "evidence": {"all", "stalls", "struck", "read_stalls"},
 }  # fmt: skip
-"""Calls that only read, and go on after the end: their results are copies or immutable."""
+"""Calls that only read, and succeed after the end: their results are copies or immutable."""
 
 
 def tables(lender: Lender) -> tuple[object, ...]:
@@ -163,7 +163,7 @@ def test_a_late_update_of_an_exporter_changes_nothing(name: str, caplog: pytest.
     async def look() -> None:
         await bench.look()
         end_writers(bench._lease.context)
-        bench.clock.advance(3600.0)  # everything that is due at intervals is due
+        bench.clock.advance(3600.0)  # each action at intervals is due
         before = tables(bench.lender)
         caplog.clear()
         for late in (bench.exporter.update, bench.exporter.drain):

@@ -44,7 +44,7 @@ def test_every_family_has_one_owner() -> None:
 
 
 def test_names() -> None:
-    """A name has our prefix and base units; only counters end in _total, and no name looks like another type's.
+    """A name has our prefix and base units; only counters end in _total, and no name looks like a name of another type.
 
     Standard names are those that prometheus-client exports for every process."""
     for family in FAMILIES.values():

@@ -51,7 +51,7 @@ PLAIN = {
     r"\bright counts for\b": "restart jobs after granting a right",
     r"\bleft with status\b": "exited with code",
 }
-"""More of them, for PLAIN_TEXTS."""
+"""More banned words, for PLAIN_TEXTS."""
 PLAIN_TEXTS = (
     "README.md",
     *(f"docs/{name}.md" for name in ("install", "jobs", "security", "troubleshooting")),

@@ -23,7 +23,7 @@ FLOORS = {
     "exporters/process": (("usage",), ("*",)),
     "exporters/ras": (("protocol", "report"), ("local",), ("query",), ("show",), ("*",)),
 }
-"""From the lowest floor up; `*`: modules in no package. A package imports itself and lower floors."""
+"""By building (a directory), its packages by floor, lowest first; `*`: no package. A package imports lower floors."""
 MAX_LINES = 300
 
 

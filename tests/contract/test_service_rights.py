@@ -52,7 +52,7 @@ def test_the_containers_profile_refuses_the_same() -> None:
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze not found")
 def test_the_containers_profile_is_the_units() -> None:
-    """The profile permits the calls of the unit's groups and of runtimes, and no others."""
+    """The profile permits the calls of the unit's groups and of runtimes, and no other calls."""
     done = subprocess.run([ROOT / "scripts/seccomp-profile", "--check"], check=False, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -27,7 +27,7 @@ def load(path: Path) -> Any:
 
 
 def test_the_whole_prometheus_has_the_scrape_jobs() -> None:
-    """prometheus.yml has the jobs of file_sd, one for itself, and the rules' path of docs/prometheus.md."""
+    """prometheus.yml has the jobs of file_sd, a job for itself, and the rules' path of docs/prometheus.md."""
     whole, scrape = load(DEPLOY / "prometheus.yml"), load(DEPLOY / "scrape" / "file_sd.yml")
     *agents, itself = whole["scrape_configs"]
     assert agents == scrape["scrape_configs"]
@@ -37,7 +37,7 @@ def test_the_whole_prometheus_has_the_scrape_jobs() -> None:
 
 
 def test_replicas_of_prometheus_send_equal_alerts() -> None:
-    """Alerts lose the label that differs between replicas and keep the cluster's."""
+    """Alerts lose the label that differs between replicas and keep the label of the cluster."""
     whole = load(DEPLOY / "prometheus.yml")
     [relabel] = whole["alerting"]["alert_relabel_configs"]
     dropped = {name for name in whole["global"]["external_labels"] if re.fullmatch(relabel["regex"], name)}
@@ -140,7 +140,7 @@ def test_alerts_are_printed(server: int, printer: ModuleType, capsys: pytest.Cap
 
 @pytest.mark.parametrize("body", ["{", "[]", "{}", '{"alerts": [1]}', '{"alerts": [{}]}'])
 def test_what_is_no_notification_is_refused(server: int, body: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Malformed input gets status 400 and is not printed; the next one is."""
+    """Malformed input gets status 400 and is not printed; the next notification is printed."""
     assert post(server, body) == 400
     assert capsys.readouterr().out == ""
     assert post(server, notification(1)) == 200

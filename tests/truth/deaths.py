@@ -136,7 +136,7 @@ SITUATIONS = (
         [exits(1, SIGKILL), wait(5.0), exits(RUNNING, code=1)],
         {"RankDead 1 n0 torn": Due(5, 25)},
     ),
-    # The same on one node without a launcher that ends the others: Ray's actors, tasks of srun without -K.
+    # As before on one node, a second later; no launcher ends the others: Ray's actors, tasks of srun without -K.
     Situation(
         "killed_then_peers_raise_on_its_node",
         [exits(1, SIGKILL), wait(1.0), exits(RUNNING, code=1)],
@@ -209,7 +209,7 @@ SITUATIONS = (
         nodes=8,
         per_node=32,
     ),
-    # A rank ends by SIGTRAP and its launcher ends the others of its node; the other node's raise eight seconds later.
+    # A rank ends by SIGTRAP, its launcher ends the node's others; the other node's ranks raise eight seconds later.
     Situation(
         "trap_and_late_raise",
         [exits(1, SIGTRAP), HANG, wait(8.0), exits(slice(8, 16), code=1), tears_down()],

@@ -79,7 +79,7 @@ ENDS = (
     Situation("switched_off_at_the_end", [exits(ALL), wait(11.0), loses_power(0, 1)]),
     # Rank 0 exits with status 0; the other node's ranks abort 3.5 s later, because their store is gone.
     Situation("first_rank_leaves_and_others_abort", [exits(0), wait(3.5), exits(slice(1, 4)), exits(N1, SIGABRT)]),
-    # SIGTERM ends the ranks of one node; those of the other abort 3.5 s later, before the cancel arrives there.
+    # SIGTERM ends the ranks of one node; the other node's ranks abort 3.5 s later, before the cancel arrives there.
     Situation("cancel_that_comes_to_one_node_first", [exits(N0, SIGTERM), wait(3.5), exits(N1, SIGABRT)]),
 )
 RESTARTS = (

@@ -69,7 +69,7 @@ class Play:
 
 
 Step = Callable[[Play], object]
-"""An event, as steps.py makes it."""
+"""An event, as a function of steps.py makes it."""
 
 
 class Situation(NamedTuple):

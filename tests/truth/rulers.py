@@ -37,7 +37,7 @@ Firing = dict[str, str]
 
 
 def built(interval: int, *, worst_order: bool) -> dict[str, str]:
-    """Return rule files for an interval, by name. ``worst_order``: rules read what others recorded a round ago."""
+    """Return rule files for an interval, by name. ``worst_order``: a rule reads what another recorded a round ago."""
     thresholds = {**build.read_thresholds(DEPLOY / "thresholds.yml", None), "interval": f"{interval}s"}
     files = build.build({path.name: path.read_text() for path in (DEPLOY / "sources").glob("*.yml")}, thresholds)
     return {name: _reversed(text) if worst_order else text for name, text in files.items() if name in JUDGED}
@@ -57,7 +57,7 @@ def firing(
         {
             "expr": 'ALERTS{alertstate="firing"}',
             "eval_time": f"{time}s",
-            "exp_samples": [{"labels": '{is="none"}', "value": 0}],  # promtool then prints the real ones
+            "exp_samples": [{"labels": '{is="none"}', "value": 0}],  # wrong, so promtool prints the real ones
         }
         for time in range(0, end, step)
     ]
@@ -70,7 +70,7 @@ def firing(
 
 
 def texts(sites: Sequence[Site], rules: list[Path], scratch: Path, alert: str, at: int, step: int = 5) -> str:
-    """Return promtool's output about an alert's labels and annotations at a time: it expects none, and prints all."""
+    """Return promtool's output with an alert's labels and annotations at a time, which the test does not expect."""
     end = int(max(max(pages) for site in sites for pages in site.scrapes.values()))
     test = {
         "interval": f"{step}s",
@@ -84,7 +84,7 @@ def _judged(test: dict[str, Any], rules: list[Path], scratch: Path, step: int, r
     document = {"rule_files": [str(path) for path in rules], "evaluation_interval": f"{step}s", "tests": [test]}
     file = scratch / "site.yml"
     file.write_text(yaml.dump(document, sort_keys=False))
-    calm = os.environ | {"GOGC": "400", "TMPDIR": str(scratch)}  # promtool's garbage is a third of its time otherwise
+    calm = os.environ | {"GOGC": "400", "TMPDIR": str(scratch)}  # else a third of the time is garbage collection
     command = [ruler, "unittest", f"--files={file}", "-loggerLevel=ERROR", "-disableAlertgroupLabel"]
     if ruler == PROMTOOL:
         command = [ruler, "test", "rules", file]
@@ -112,7 +112,7 @@ def _input(site: Site, end: int, step: int) -> Iterable[dict[str, str]]:
 
 
 def _values(values: dict[int, float], times: Iterable[int]) -> Iterable[str]:
-    """Yield one word a time: the value, `stale` at the end of the series, `_` without a sample."""
+    """Yield one word for each time: the value, `stale` at the end of the series, `_` without a sample."""
     was_there = False
     for time in times:
         if time in values:

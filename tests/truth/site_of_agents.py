@@ -61,7 +61,7 @@ class Node:
         self.is_doubled = False
         """Whether the node is scraped as two targets."""
         self.is_old = False
-        """Whether its agent has no series by job."""
+        """Whether the agent is old: without series by job."""
         self.running: dict[ProcessKey, Rank] = {}
         self.agent_started = self.clock.monotonic()
         self._pid = 100
@@ -166,7 +166,7 @@ class Rank:
 
 
 class Job:
-    """A job on nodes, with equally many ranks on each. Not ``proven``: its user claims to be the job ``name``."""
+    """A job on nodes, with equally many ranks on each. Not ``proven``: its user only claims the id ``name``."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class Job:
     ) -> None:
         """End the other ranks as a launcher does: SIGTERM to all, SIGKILL after KillWait to those that stay.
 
-        ``kill``: those that it kills, if not all."""
+        ``kill``: the ranks that the launcher kills, if not all."""
         stubborn = set(stay)
         for rank in self.running():
             self.site.run(seconds / self.world)

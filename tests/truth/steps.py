@@ -76,7 +76,7 @@ def ended(state: str, *nodes: int) -> Step:
 
 
 def anew(used: int, allowed: int) -> Step:
-    """Let torchrun, after ``used`` restarts, restart all ranks. After (0, n) the job runs for 11 minutes."""
+    """Let torchrun, after ``used`` restarts, restart all ranks. If ``used`` is 0, the job then runs for 11 minutes."""
 
     def step(play: Play) -> None:
         for rank in play.job.running():
