@@ -29,7 +29,7 @@ STOP_SECONDS = 5.0
 WAIT_SECONDS = 10.0
 JOB_FAMILIES = {family.name: family.labels for family in liveness_page.FAMILIES}
 RANK_FAMILIES = {family.name: family.labels for family in rank_families.FAMILIES}
-_TRACEBACK = re.compile(r"^Traceback ", re.MULTILINE)  # an uncaught one; those in a log field stand inside a line
+_TRACEBACK = re.compile(r"^Traceback ", re.MULTILINE)  # of an uncaught error; a log field has it inside a line
 
 
 class Series(NamedTuple):

@@ -1,7 +1,7 @@
 """A process that looks like a rank and only waits: `python idle_rank.py THREAD [END [STATUS]]`.
 
-It has a thread called THREAD, and exits with status 0 once the file END exists. With STATUS it exits with that instead,
-and also at SIGTERM."""
+It has a thread called THREAD, and exits with status 0 once the file END exists. With STATUS it exits with status STATUS
+instead, and also at SIGTERM."""
 
 from __future__ import annotations
 

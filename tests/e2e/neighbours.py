@@ -36,7 +36,7 @@ os.kill(os.getpid(), int(sys.argv[1]))
 
 
 def hierarchy() -> Path | None:
-    """Return a hierarchy of control groups in which any group may be made, without limits, or None."""
+    """Return a hierarchy of control groups in which the test can make any group, without limits, or None."""
     for mount in (Path("/sys/fs/cgroup/pids"), Path("/sys/fs/cgroup")):
         probe = mount / f"rankwatch-test-{os.getpid()}"
         if not (mount / "cgroup.procs").exists():

@@ -7,7 +7,7 @@ import os
 import socket
 
 FIRST, AFTER = 10_000, 19_000
-"""Below Linux's ephemeral ports, so that no outgoing connection uses one. The agent's own port is 19028."""
+"""Below Linux's ephemeral ports, so that no outgoing connection uses these ports. The agent's own port is 19028."""
 _BEGIN = FIRST + os.getpid() * 61 % (AFTER - FIRST)
 """Test processes that share a loopback start at different ports."""
 _PORTS = itertools.cycle([*range(_BEGIN, AFTER), *range(FIRST, _BEGIN)])

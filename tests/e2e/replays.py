@@ -29,7 +29,7 @@ UP = (
     Metric(Family("up", "gauge", "The scrape went well."), [()], [1.0]),
     Metric(Family("scrape_duration_seconds", "gauge", "How long it took."), [()], [0.01]),
 )
-"""The series that Prometheus adds to each scrape."""
+"""The series that Prometheus itself adds to each scrape."""
 SCRAPE_SECONDS = 15
 JITTER_SECONDS = 2
 

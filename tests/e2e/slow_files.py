@@ -86,7 +86,7 @@ def _mounted(directory: Path) -> Iterator[int]:
         yield device
     finally:
         libc.umount2(os.fsencode(directory), _DETACH)
-        os.close(device)  # the last descriptor: waiting processes get an error
+        os.close(device)  # closes the last descriptor, so that waiting processes get an error
 
 
 @contextlib.contextmanager

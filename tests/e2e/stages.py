@@ -40,10 +40,10 @@ class Cast(NamedTuple):
 class Situation(NamedTuple):
     """The description, the job, the story, and the expected notifications in order: (receiver, alert).
 
-    ``story``: None if a disturbance causes it. ``about``: the subject of notifications, if not the job. ``words``: in
-    the first text. ``within_seconds``: after the previous event. ``overs``: the number of "resolved" that follow.
-    ``soon``: all notifications arrive before the disturbances. ``more``: how many more notifications of one alert may
-    follow, because ranks that died together appear in scrapes of different nodes."""
+    ``story``: None if a disturbance causes it. ``about``: the subject of notifications, if not the job. ``words``:
+    words in the first text. ``within_seconds``: after the previous event. ``overs``: the number of "resolved" that
+    follow. ``soon``: all notifications arrive before the disturbances. ``more``: how many more notifications of one
+    alert may follow, because ranks that died together appear in scrapes of different nodes."""
 
     what: str
     cast: Cast
@@ -119,7 +119,7 @@ class Stage:
         self.wait(lambda: all(ended() for ended in said), seconds, f"the end of {name}")
 
     def arrived(self, name: str, watch: Watch) -> Arrivals:
-        """Return a watch's notifications of a situation, with the seconds since its last event."""
+        """Return a watch's notifications of a situation, with the seconds since the situation's last event."""
         return arrivals(watch.notifications(self.about(name)), self.happened[name])
 
     def notifications_since(self, disturbance: str, watch: Watch) -> Arrivals:

@@ -20,7 +20,7 @@ HARDWARE, RECLAIM = "55-hardware.conf", "60-reclaim.conf.example"
 DROP_INS = (OTHER_USERS, HARDWARE, RECLAIM)
 COMBINATIONS = [frozenset(some) for size in range(len(DROP_INS) + 1) for some in itertools.combinations(DROP_INS, size)]
 UNFILTERED = frozenset({OTHER_USERS, "unfiltered"})
-"""The control, without the filter: an attempt that succeeds only here was refused by the filter."""
+"""The control, without the filter: if an attempt succeeds only in the control, the filter refused it."""
 ATTEMPTED = """\
 [Service]
 Type=simple

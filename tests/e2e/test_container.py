@@ -42,12 +42,12 @@ OPENED = {
     "root's file by its root, read",
     "all users' file by its root, written",
 }
-"""SYS_PTRACE and DAC_READ_SEARCH permit these, with the node's processes visible: docs/security.md."""
+"""Attempts that SYS_PTRACE and DAC_READ_SEARCH permit if the node's processes are visible: docs/security.md."""
 NOT_AS_IN_THE_UNIT = {
     # The container has no such path.
     "root's file, written": "ENOENT",
     "all users' file, written": "ENOENT",
-    # The profile refuses these itself; it must leave this one, which runtimes call, to the kernel.
+    # The profile itself refuses unshare and setns; it must leave setuid, which runtimes call, to the kernel.
     "unshare": FILTER,
     "setns": FILTER,
     "setuid": "EPERM",
@@ -56,7 +56,7 @@ IN_THE_CONTAINER = {
     name: "done" if name in OPENED else NOT_AS_IN_THE_UNIT.get(name, way.refusal) for name, way in WAYS.items()
 }
 OF_ITSELF = {"keyctl", "add_key", "request_key", "userfaultfd", "io_uring_setup", "unshare"}
-"""Calls that affect no other process; runtimes' default profiles differ in these."""
+"""Calls that affect no other process; runtimes' default profiles differ in these calls."""
 PROFILE = ROOT / "deploy/container/seccomp.json"
 CONFIG = ROOT / "deploy/kubernetes/base/rankwatch.yml"
 POD = yaml.safe_load((ROOT / "deploy/kubernetes/base/daemonset.yaml").read_text())["spec"]["template"]["spec"]
@@ -262,7 +262,7 @@ def test_what_it_may_do_without_rights(built: Image, node: Node, host: Path, tmp
 
 @full
 def test_root_with_the_default_profile_writes_everywhere(built: Image, node: Node, host: Path, tmp_path: Path) -> None:
-    """As root with the runtime's default profile all attempts succeed, so they are real."""
+    """As root with the runtime's default profile all attempts succeed, so the attempts are real."""
     security = {**_AGENT["securityContext"], "runAsUser": 0, "seccompProfile": {"type": "RuntimeDefault"}}
     answered = answers(node, built, host, tmp_path / "tries", {**_AGENT, "securityContext": security})
     written = {"process_vm_writev", "memory, written as a file", "root's file by its root, written", "ptrace"}

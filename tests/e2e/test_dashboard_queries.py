@@ -45,7 +45,7 @@ STRAGGLER, VICTIM = "2", "5"
 NODE = "127.0.0.1"
 CLUSTER = "c1"
 CLUSTERS = (CLUSTER, ".*", "")
-"""A name, all, and none: queries use these in turns, with equal results."""
+"""Chosen clusters: a name, all, and none; queries use each in turn, with equal results."""
 JOB = ("--records-per-second", "100", "--straggler", STRAGGLER, "--straggler-delay-us", "3000")
 ENDED = {"How it ended"}
 """Panels about exited ranks; their queries use the killed rank."""
@@ -301,7 +301,7 @@ class Answer:
         self.series: list[dict[str, Any]] = []
 
     def come(self) -> bool:
-        """Query unless there is a result; return whether there is one."""
+        """Query unless there is a result; return whether there is a result."""
         if not self.series and self._target.instant:
             self.series = self._server.query(self._expression)
         elif not self.series:
@@ -469,7 +469,7 @@ with open(f"{sys.argv[1]}/{socket.gethostname()}-pid{os.getpid()}.log", "w", buf
 @contextlib.contextmanager
 def pipeline(directory: Path, job_id: str) -> Iterator[None]:
     """Run a rank of another job that sends, and has collectives without GPU time."""
-    directory.mkdir(parents=True, exist_ok=True)  # the job may not have made it yet
+    directory.mkdir(parents=True, exist_ok=True)  # the job has perhaps not made the directory yet
     env = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "SLURM_JOB_ID": job_id}
     command = [sys.executable, "-S", "-c", PIPELINE, str(directory)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env=env) as process:

@@ -115,7 +115,7 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
 
 @pytest.fixture
 def demo_with_alerts(tmp_path: Path) -> Iterator[Demo]:
-    """Provide the same with Prometheus and Alertmanager."""
+    """Provide a running demo with Prometheus and Alertmanager."""
     with under_way(tmp_path / "output", "--alerts") as running:
         yield running
 

@@ -53,7 +53,7 @@ class Site(NamedTuple):
         return done.returncode, done.stdout
 
     def wait_for(self, words: str, seconds: float = 90.0) -> str:
-        """Wait until the page has these words, check that a second call has them, and return the page."""
+        """Wait until the page has these words, check that the page of a second call has them, and return the page."""
         wait_until(lambda: words in self.explained()[1], seconds, words)
         status, page = self.explained()
         assert status == 0

@@ -137,7 +137,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
         text = re.sub(r"^  interval: .*$", "  interval: 1d", group.read_text(), flags=re.MULTILINE)
         (home / group.name).write_text(text)
     rules["rule_files"] = [str(home / "*.yml")]
-    # Artificial series end without the rules' stale markers, so they stay visible for five more minutes.
+    # Artificial series end without stale markers, which rules write, so the series stay visible for five more minutes.
     forever = ("--storage.tsdb.retention.time=100y", "--query.lookback-delta=4s")
     with Prometheus(home / "prometheus", str(yaml.safe_dump(rules)), more=forever) as made:
         made.kill()

@@ -35,7 +35,7 @@ def build(output: Path, *kinds: str) -> None:
 
 @pytest.fixture(scope="module")
 def debs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Provide this commit's package, and the previous commit's with a lower version, as previous.deb."""
+    """Provide this commit's package, and the previous commit's package with a lower version, as previous.deb."""
     directory = tmp_path_factory.mktemp("debs")
     previous, changed = directory / "previous.deb", directory / "changed"
     build_of_previous_commit(directory)
@@ -183,7 +183,7 @@ def test_uv(bundle: Path, tmp_path: Path) -> None:
     subprocess.run(install, check=True, env=env, cwd=tmp_path)
     once = [tmp_path / "bin/rankwatch", "--once"]
     said = subprocess.run(once, check=True, capture_output=True, text=True, cwd=tmp_path).stdout
-    assert 'rankwatch_rank_identity_problems{problem="duplicate"}' in said  # other tests' ranks may be duplicates
+    assert 'rankwatch_rank_identity_problems{problem="duplicate"}' in said  # ranks of other tests can be duplicates
 
 
 @full

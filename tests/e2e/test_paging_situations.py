@@ -41,7 +41,7 @@ SMALL = Situation(
 
 
 def reload(stage: Stage) -> None:
-    """Let Prometheus read changed rules: each group has one more."""
+    """Let Prometheus read changed rules: each group has one more rule."""
     for path in stage.site.rules.glob("*.yml"):
         rules = yaml.safe_load(path.read_text())
         for group in rules["groups"]:
@@ -102,7 +102,7 @@ DISTURBANCES = {
 
 @pytest.fixture(scope="module")
 def after(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    """Provide the results of all situations; without memory groups there is one fewer."""
+    """Provide the results of all situations; without memory groups one situation is missing."""
     with contextlib.ExitStack() as stack:
         situations = dict(SITUATIONS)
         with contextlib.suppress(NoMemoryGroupError):

@@ -22,7 +22,7 @@ FAST = {"NCCL_RAS_TIMEOUT_FACTOR": "0.1"}
 """RAS declares a process dead after 6 s instead of 60 s."""
 STAGES = ("initializing", "finalizing", "aborted")
 FIRST_REPORT_SECONDS = 25.0
-"""The ranks are bound, then the first query is spread over ten seconds."""
+"""Time to bind the ranks and to make the first query, which is spread over ten seconds."""
 NEXT_REPORT_SECONDS = 15.0
 
 

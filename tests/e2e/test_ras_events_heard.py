@@ -19,7 +19,7 @@ FAST = {"NCCL_RAS_TIMEOUT_FACTOR": "0.1"}
 """A silent process is unresponsive after 0.5 s and dead after 6 s, instead of 5 s and 60 s."""
 DEAD_SECONDS = 6.0
 STREAM_SECONDS = 15.0
-"""The ranks are found first, then their listeners."""
+"""Time in which the agent finds the ranks and then their listeners."""
 JOB = "4741"
 
 

@@ -31,7 +31,7 @@ REST_SECONDS = MIN_INTERVAL_SECONDS * (1.0 - JITTER) - 0.8
 """Time from a query's end to the stop, so that the next query starts soon and waits long for the stopped process."""
 FAST_SECONDS = 0.2
 SLOW_SECONDS = 12.0
-"""Longer than a query that waits takes."""
+"""Longer than the duration of a query that waits."""
 QUERY_SECONDS = 25.0
 TRIES = 4
 IDLE_SHARE = 0.1
@@ -105,7 +105,7 @@ def test_a_slow_query_is_read_to_its_end(job: RasJob, tmp_path: Path) -> None:
         wait_until(lambda: slow.client_ended_at is not None, SLOW_SECONDS, "the end of the connection")
         assert slow.asked_at is not None
         assert slow.server_ended_at is not None
-        assert slow.server_ended_at - slow.asked_at > FAST_SECONDS  # part of RAS's patience may have passed
+        assert slow.server_ended_at - slow.asked_at > FAST_SECONDS  # part of RAS's wait can have passed before
         assert asked_one_after_the_other_to_the_end(wire)
         assert seconds_of(job) - spent < IDLE_SHARE * (time.monotonic() - began)
         said = {line for connection in wire.connections for line in connection.lines}

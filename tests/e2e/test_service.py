@@ -203,7 +203,7 @@ def hostile_command(tmp_path: Path) -> Iterator[tuple[str, ...]]:
 
 
 def test_broken_exporters_harm_no_other_exporter(tmp_path: Path, hostile_command: tuple[str, ...]) -> None:
-    """The agent counts exporters that raise, hang, flood or cannot be imported; all others work."""
+    """The agent counts exporters that raise, hang, flood or cannot be imported; all other exporters work."""
     machine = Machine(tmp_path)
     with machine.job(*FOUR) as job, machine.agent(job, command=hostile_command) as agent:
         agent.wait_for_states(ALIVE)

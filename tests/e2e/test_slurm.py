@@ -29,7 +29,7 @@ NOBODY = ("setpriv", f"--reuid={NOBODY_UID}", f"--regid={NOBODY_UID}", "--clear-
 CRASHED = ("signaled", "SIGSEGV", "")
 TERMINATED = ("signaled", "SIGTERM", "")
 BINDING_SECONDS = 20.0
-"""The ten seconds in which better sources may name a rank, and the delays of a busy machine."""
+"""The ten seconds in which better sources can name a rank, and the delays of a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_who_guesses_a_job_id_loses_it_to_the_job(slurm: Slurm, agent: Agent) ->
     """A user with a forged job id loses the plain id to the real job when that starts."""
     next_id = int(slurm.submit("true", "--ntasks=1")) + 1
     job, taken, taken_next = str(next_id), f"{next_id}-u{NOBODY_UID}", f"{next_id + 1}-u{NOBODY_UID}"
-    guess = [*NOBODY, sys.executable, "-S", "-c", IDLE_RANK.read_text(), THREAD]  # our files may be root's alone
+    guess = [*NOBODY, sys.executable, "-S", "-c", IDLE_RANK.read_text(), THREAD]  # the user cannot read root's files
     with stranger(slurm, guess, {"SLURM_JOB_ID": job, "RANK": "0"}):
         agent.wait_for_states(alive(1), job_id=job)
         wait_for_identities(agent, job, {"0": ("environment", "none")})

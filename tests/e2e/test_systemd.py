@@ -24,7 +24,7 @@ def run(*command: str | Path) -> subprocess.CompletedProcess[str]:
 def staged(directory: Path, *drop_ins: str) -> Path:
     """Return a copy of the unit with an existing program instead of the installed one.
 
-    It has these ``drop_ins``, examples too."""
+    The copy has these ``drop_ins``, examples too."""
     unit = directory / "rankwatch.service"
     text = (DEPLOY / unit.name).read_text()
     program = "/opt/rankwatch/bin/rankwatch --config.file=/etc/rankwatch/rankwatch.yml"

@@ -152,7 +152,7 @@ def test_too_little_memory(agent: Agent, stack: contextlib.ExitStack, tmp_path: 
         file.write(os.urandom(64 * MIB))
         file.flush()
         os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # else it is in memory, on another's account
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # else its pages count for another group
     group, pressed = group_in(stack, "memory"), group_in(stack, "unified")
     rank = Held(agent, stack, "touch", str(data), groups=(group, pressed))
     (group / "memory.limit_in_bytes").write_text(str(24 * MIB))
@@ -179,7 +179,7 @@ def test_slow_storage(directory: Path, stack: contextlib.ExitStack, rights: Sequ
 
 
 def test_a_process_that_hangs_in_exec(agent: Agent, directory: Path, stack: contextlib.ExitStack) -> None:
-    """A process that hangs in exec hides no other: meanwhile the agent finds a new rank, and its death."""
+    """A process that hangs in exec hides no other: meanwhile the agent finds a new rank, and that rank's death."""
     may_close = threading.Event()
     try:
         path = stack.enter_context(slow_file(directory / "mount", may_close))

@@ -159,7 +159,7 @@ def test_silent_clients_and_wrong_passwords(agent: SecuredAgent, tmp_path: Path)
     assert (lost or 0, (slowest or 9) <= SCRAPE_SECONDS) == (0, True), (lost, slowest)
     print(f"slowest scrape {slowest:.3f} s among {rate:.0f} guesses a second")  # noqa: T201
     assert 429 in guesses
-    assert rate > GUESSES_PER_SECOND * 0.75, rate  # a busy machine makes fewer
+    assert rate > GUESSES_PER_SECOND * 0.75, rate  # a busy machine makes fewer attempts
 
 
 def test_a_mistake_at_the_start(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_restart_refuses_no_process(tmp_path: Path) -> None:
 
         for _ in range(2):
             waiting = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-            waiting.request("GET", "/-/healthy")  # no process accepts it yet
+            waiting.request("GET", "/-/healthy")  # no process accepts the connection yet
             with subprocess.Popen(command, pass_fds=[held.fileno()], env={**os.environ}) as process:
                 assert ask(waiting) == 200
                 waiting.close()

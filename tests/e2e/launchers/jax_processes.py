@@ -1,6 +1,6 @@
-"""One of two processes of jax.distributed: `jax_processes.py [COORDINATOR NUMBER]`; by default from the environment.
+"""One of two processes of jax.distributed: `jax_processes.py [COORDINATOR NUMBER]`.
 
-They work until the file END exists."""
+By default both values come from the environment. The processes work until the file END exists."""
 
 from __future__ import annotations
 
