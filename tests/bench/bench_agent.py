@@ -130,7 +130,7 @@ def total(exposition: bytes, name: str) -> float:
 
 
 def death() -> None:
-    """Measure the time from SIGKILL to the gauge, with a scraper that polls without pause."""
+    """Measure the time from SIGKILL to the gauge's change, with a scraper that polls without pause."""
     times = []
     with tempfile.TemporaryDirectory() as folder, Agent(Path(folder)) as agent:
         for turn in range(DEATHS // 8):

@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from exporters.job_log.catalogue import catalogue  # needs the changed path
-from exporters.job_log.matcher import events  # needs it as well
+from exporters.job_log.matcher import events  # needs the changed path as well
 
 PIECE_BYTES = 128 * 1024
 LINES = {

@@ -58,7 +58,7 @@ def page() -> Counter[str]:
 def owners() -> dict[str, str]:
     """Return the exporter of each metric."""
     found = {family.name: name for name in exporter_names() for family in load_spec(name).families}
-    found |= {family.name: "nvml" for family in load_spec("nvml").families}  # some are shared with amdgpu
+    found |= {family.name: "nvml" for family in load_spec("nvml").families}  # nvml and amdgpu share some metrics
     tables = {
         "ranks": ranks.FAMILIES,
         "liveness": liveness_page.FAMILIES,

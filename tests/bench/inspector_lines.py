@@ -13,7 +13,7 @@ _TIME, _NUMBER = "<time>", "<number>"
 
 
 class _Line(NamedTuple):
-    """One record as a template: its first time and number, and the numbers of one round."""
+    """A record as a template: its first time and number, and the count of numbers in one round."""
 
     text: str
     time_us: int

@@ -5,8 +5,8 @@ sudo .venv/bin/python tests/bench/soak_neighbours.py [MINUTES]
 The victim's job runs throughout. The other user ends a job per second, makes and removes invalid record files, and
 keeps 40 connections that request changing selections. Every five minutes the agent reloads; every ten a helper is
 killed, as by the OOM killer; every seven its wall clock jumps by an hour; in the middle its disk is full for a minute.
-Every 5 s the agent gets the queries of both shipped scrape jobs. The slopes come from a line through the second
-half."""
+Every 5 s the agent gets the queries of both shipped scrape jobs. The slopes are those of a line through the second
+half's values."""
 
 from __future__ import annotations
 
