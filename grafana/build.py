@@ -1,6 +1,6 @@
 """Write the Grafana dashboards: ``python -m grafana.build [--output DIRECTORY] [--thresholds my.yml] [--archive ZIP]``.
 
-A site's own file has its lines of deploy/prometheus/thresholds.yml: the share that makes a rank late, and the runbooks'
+A site's own file has lines of deploy/prometheus/thresholds.yml: the share that makes a rank late, and the runbooks'
 address. The build needs grafana-foundation-sdk (a development dependency); Grafana needs only the written files.
 """
 
@@ -29,7 +29,7 @@ OLDEST_GRAFANA = "11.6.0"
 def build(late_share: float, runbooks: str) -> dict[str, str]:
     """Return the dashboards' JSON by file name.
 
-    ``late_share``: share of wall time that makes a rank late. ``runbooks``: their address.
+    ``late_share``: share of wall time that makes a rank late. ``runbooks``: the runbooks' address.
     """
     info = "rankwatch_build_info"  # every node has this series, even without jobs
     cluster = _variable("cluster", "Cluster", f"label_values({info}, cluster)", models.VariableSort.ALPHABETICAL_ASC)

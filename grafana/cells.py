@@ -24,7 +24,7 @@ def grid(
 ) -> stat.Panel:
     """Return a panel with a coloured cell for each ``label``, ranks in numeric order, nodes in alphabetic order.
 
-    ``link``: target of a click; by default the rank.
+    ``link``: target of a click; by default the Rank dashboard.
     """
     order = [sort(label)] if label != "rank" else [convert("rank", "number"), sort("rank"), convert("rank", "string")]
     panel = (

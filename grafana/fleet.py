@@ -107,7 +107,7 @@ def _trouble() -> list[Panel]:
 
 
 def _as(expression: str, trouble: str) -> str:
-    """Return the expression with a label that names what its series count."""
+    """Return the expression with a label that says what the series count."""
     return f'label_replace({expression}, "trouble", "{trouble}", "", "")'
 
 

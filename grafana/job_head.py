@@ -20,7 +20,7 @@ SMALL = 128
 GRID_RANKS = 256
 """Limit of cells with readable numbers."""
 SILENT_SECONDS = 60
-"""A rank without a completed operation for this long counts as waiting."""
+"""A rank that completes no operation for this long counts as waiting."""
 
 ENDED = (
     f"rank:rankwatch_dead:time{{{JOB}}}\n    or on (cluster, job_id)\n"

@@ -130,8 +130,8 @@ def stats(
 ) -> stat.Panel:
     """Return a panel of single current numbers, or (``names_only``) of their legends.
 
-    ``states``: the numbers are states. ``overrides``: field properties of single series, by legend; ``by_query``: those
-    of a query's series, by its letter. ``sentences``: a line of text for each, the legend and then the number.
+    ``states``: the numbers are states. ``overrides``: field properties of single series, by legend; ``by_query``:
+    properties of a query's series, by the query's letter. ``sentences``: a line of text for each: legend, then number.
     """
     text = common_models.BigValueTextMode.NAME if names_only else common_models.BigValueTextMode.AUTO
     if sentences:
@@ -172,7 +172,7 @@ def lines(
 ) -> timeseries.Panel:
     """Return a panel of curves. ``steps``: drawn as dashed lines. ``stacked``: the curves are shares of a whole.
 
-    ``colors``: of single series, by legend. ``nothing``: text of a panel without curves, which says why.
+    ``colors``: of single series, by legend. ``nothing``: text of a panel without curves, with the reason.
     """
     legend = common.VizLegendOptions().show_legend(True)
     if size.width >= TABLE_LEGEND_FROM:

@@ -57,7 +57,7 @@ def code_by(label: str, states: Mapping[str, Value], series: Callable[[str], str
 
 
 def rank_state_code() -> str:
-    """Return a query for the worst state of each rank of the job over nodes; a live rank is not gone elsewhere."""
+    """Return a query for the state of each rank of the job over nodes: its worst live one, else its worst one."""
     series = f"rankwatch_rank_state{{{JOB}, state="
     terms = {state: f'{value.code} * ({series}"{state}"}} == 1)' for state, value in STATES.items()}
     live = [terms.pop(state) for state in LIVE_STATES]
@@ -66,7 +66,7 @@ def rank_state_code() -> str:
 
 
 def rank_states_count(by: str, selector: str) -> str:
-    """Return a query for the number of ranks by labels ``by`` and state, without a live rank's states elsewhere."""
+    """Return a query for the number of ranks by labels ``by`` and state; a live rank counts only as live."""
     live = f'rankwatch_rank_state{{{selector}, state=~"{"|".join(LIVE_STATES)}"}} == 1'
     either = f"{live}\n    or on (cluster, job_id, rank)\n  rankwatch_rank_state{{{selector}}} == 1"
     return f"count by ({by}) (max by (cluster, job_id, rank, state) (\n  {either}\n))"
@@ -90,7 +90,7 @@ def silence(selector: str) -> str:
 
 
 def lateness(selector: str) -> str:
-    """Return a query for the share of time that others waited for each rank, the greatest over communicators."""
+    """Return a query for the greatest share of time, over communicators, that others waited for each rank."""
     return f"clamp_min(rank:rankwatch_lateness:ratio{{{selector}}}, 0)"
 
 
@@ -129,7 +129,7 @@ def named(expression: str, series: str) -> str:
 def most(count: int, expression: str, by: str, *, over: str, each: str = "", least: bool = False) -> str:
     """Return the ``count`` greatest (``least``: least) series of the expression over the shown time.
 
-    ``over``: their value over that time. ``by``: labels that tell them apart. ``each``: ``each``: labels; the query
+    ``over``: the series' value over that time. ``by``: labels that distinguish the series. ``each``: labels; the query
     returns ``count`` series for each combination of their values.
     """
     group = f" by ({each})" if each else ""
@@ -163,7 +163,7 @@ def endings(selector: str, by: str, when: Callable[[str], str] = str) -> str:
 
 
 def jobs_that_died_first(selector: str) -> str:
-    """Return a query, by node, for the jobs of seven days in which a rank there died first or ran at a reboot."""
+    """Return a query, by node, for the jobs of seven days in which a rank of the node died first or ran at a reboot."""
     rebooted = f'rank:rankwatch_exit:time{{{selector}, class="reboot"}}'
     first = f"present_over_time(rank:rankwatch_dead:time{{{selector}}}[7d]) or present_over_time({rebooted}[7d])"
     return f"count by (node, cluster) (group by (node, cluster, job_id) ({first}))"

@@ -10,7 +10,7 @@ from grafana_foundation_sdk.models import common as common_models, dashboard as 
 from grafana.panels import NONE_KNOWN, OWN_JOB, RUNBOOKS, THIRD, Query, Size, board_link, dress, targets
 
 WIDTHS = {"comm": 150, "comm_name": 260, "comm_rank": 100, "description": 320, "gpu": 70, "rank": 80}
-"""Widths in pixels of columns with short or long names; the others share the rest."""
+"""Widths in pixels of columns with short or long names; other columns share the rest."""
 TIME_WIDTH = 180
 """Width of a column of times, in pixels."""
 
@@ -49,7 +49,7 @@ def rows(
     """Return a table of the labels ``columns``, then of the value under the name ``value`` (empty: hidden).
 
     ``more``: values of other queries, joined by their labels. Jobs, nodes and alerts are links. ``sort_by``: the column
-    that sorts the rows; by default the value, the greatest first, else the first column. ``nothing``: the text of an
+    that sorts the rows; by default the value, the greatest first, or the first column. ``nothing``: the text of an
     empty table.
     """
     values = {
@@ -62,7 +62,7 @@ def rows(
         id_val="organize", options={"excludeByName": hidden, "indexByName": order, "renameByName": values}
     )
     merge = [models.DataTransformerConfig(id_val="merge", options={})] if more else []
-    # Convert only labels that every row has: a missing one would become 0.
+    # Convert only labels that every row has: a missing label would become 0.
     numeric = {"comm_rank", "rank"} if links_to_rank else {"comm_rank"}
     numbers = [convert(name, "number") for name in columns if name in numeric]
     order_by, is_falling = (sort_by, descending) if sort_by else (value or columns[0], bool(value))

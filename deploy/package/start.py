@@ -6,6 +6,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "lib"))
 
-from agent.cli.main import main  # found only now
+from agent.cli.main import main  # python finds it only with the new path
 
 sys.exit(main())

@@ -30,7 +30,7 @@ MACROS = "macros"
 """Key in a source for parts of expressions that only this source uses."""
 INTERVAL, TWO_SCRAPES, THREE_SCRAPES = "interval", "two_scrapes", "three_scrapes"
 """Interval of scrapes and evaluations. Derived from it: an offset of two scrapes, and a range with three of them."""
-MAX_SECONDS = 86_400.0  # Like the agent
+MAX_SECONDS = 86_400.0  # The agent's limit, too
 SHARED = frozenset(
     {"killed_behind_seconds", "left_behind_seconds", "episode_seconds", "teardown_seconds", "end_seconds"}
 )
@@ -42,7 +42,7 @@ SECTIONS = frozenset({"web", "state", "health", "identity", "verdict", "exporter
 RULES_OWN = frozenset({"severity", "alertname", "cluster", "job_id", "rank", "node"})
 """Labels that Alertmanager uses for groups and routes; an alert may not set them."""
 ABOUT = {"job_dashboard": "$labels.job_id", "node_dashboard": "$labels.node", "nodes_dashboard": ""}
-"""Dashboard that an alert links to: the job's if its text names a job, else the node's if it names one, else Fleet."""
+"""Dashboard that an alert links to: Job if the alert's text names a job, else Node if it names a node, else Fleet."""
 
 
 class RulesError(ValueError):
