@@ -29,7 +29,7 @@ def client_metric(metric: Metric) -> ClientMetric:
 
 
 def _client_histogram(metric: Metric) -> ClientMetric:
-    """Build the histogram series by series, because the test's series may come in any order."""
+    """Build the histogram series by series, because the test's series can come in any order."""
     family = metric.family
     client = ClientMetric(family.name, family.help, family.kind)
     for labels, value in zip(metric.labels, metric.values, strict=True):

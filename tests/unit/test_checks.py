@@ -75,7 +75,7 @@ def test_of_two_findings_of_one_name_the_worse_stays(bench: CheckBench) -> None:
 
 
 def test_a_subject_that_is_gone_is_forgotten(bench: CheckBench) -> None:
-    """An exporter removes its own levels of hardware that is gone, and keeps those of other exporters."""
+    """An exporter removes its own levels of hardware that is gone, and keeps the levels of other exporters."""
     bench.checks.report(GPU, "gpu_hot", CheckState.FAILED)
     bench.checks.report(OTHER, "gpu_hot", CheckState.FAILED)
     bench.ledger.of("amdgpu").report(OTHER, "pcie_degraded", CheckState.FAILED)

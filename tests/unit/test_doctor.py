@@ -131,7 +131,7 @@ def test_what_is_broken(name: str) -> None:
 
 @pytest.mark.parametrize("name", NOTES)
 def test_what_is_a_choice(name: str) -> None:
-    """A setting that a site may have chosen is a note, not a fault."""
+    """A setting that a site can have chosen is a note, not a fault."""
     facts, check, text = NOTES[name]
     [finding] = examine(facts)
     assert (finding.check, finding.level) == (check, "note")

@@ -42,7 +42,7 @@ def test_ended_ranks_give_way_to_live_ranks(table: Table) -> None:
 
 
 def test_ended_ranks(table: Table) -> None:
-    """A dead rank is shown for 15 minutes and a finished rank for one minute; then their series may be removed."""
+    """A dead rank is shown for 15 minutes and a finished rank for one minute; then their series can be removed."""
     dead, well = table.add(1, environment(1, job="1")), table.add(2, environment(2, job="2"))
     table.record(1, [Membership(WORLD, 1, 8)], dead)
     table.tick(1.0)

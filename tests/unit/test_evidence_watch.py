@@ -111,7 +111,7 @@ def test_what_stands_still_is_an_occasion_once() -> None:
 
 
 def test_on_which_jobs_a_page_may_be_open() -> None:
-    """A job may have a page while a rank is dead, stopped, silent or on failed hardware, or RAS reports a hang."""
+    """A job can have a page while a rank is dead, stopped, silent or on failed hardware, or RAS reports a hang."""
     watch = TroubleWatch(SILENCE)
     views = [
         gone(0, job="dead"),

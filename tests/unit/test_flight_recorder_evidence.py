@@ -50,7 +50,7 @@ def test_a_recorded_hang_blames_who_caused_it(scenario: str, says: dict[str, str
 
 @pytest.mark.parametrize("scenario", ["lock_gil_1st", "gpu_error_1st"])
 def test_a_node_with_a_part_of_the_ranks_blames_no_other_rank(scenario: str) -> None:
-    """Whichever ranks a node has, it blames none but the injected ones."""
+    """Whichever ranks a node has, it blames only the injected ranks."""
     injected = {"lock_gil_1st": {"9", "14"}, "gpu_error_1st": {"12", "14"}}[scenario]
     dumps = shown(recorded(scenario))
     for size in (2, 4, 8):
@@ -96,7 +96,7 @@ def test_only_dumps_of_the_hang_and_of_the_job_count() -> None:
 
 
 def test_words_are_bounded() -> None:
-    """Beyond the limit of ranks the first ones are mentioned."""
+    """Beyond the limit of ranks the first ranks are mentioned."""
     [one] = hang({0: 5}, {0: 5})
     many = [msgspec.structs.replace(one, label=RankLabel("7", str(rank))) for rank in range(MAX_WORDS + 1)]
     assert len(part(many, "7").words) == MAX_WORDS

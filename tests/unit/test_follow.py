@@ -52,7 +52,7 @@ def append(path: Path, content: bytes) -> None:
 
 
 def open_descriptors(directory: Path) -> int:
-    """Return the number of this process's descriptors below a directory; other tests' threads may close others."""
+    """Return the number of this process's descriptors below a directory; other tests' threads can close others."""
     paths = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -172,7 +172,7 @@ def test_resume(tmp_path: Path) -> None:
 
 
 def test_positions_wait_for_an_absent_directory(tmp_path: Path) -> None:
-    """Positions are kept until the directory has been read once, because it may be mounted late."""
+    """Positions are kept until the directory has been read once, because it can be mounted late."""
     position = Position(1, 2, 0, "gone.log", 5, b"12345")
     follower = follow(tmp_path / "mount", resume=[position])
     follower.discover()

@@ -99,7 +99,7 @@ def test_hole_before_a_line(tmp_path: Path, hole_bytes: int) -> None:
 
 
 def test_hole_at_the_end_is_left(tmp_path: Path) -> None:
-    """NULs at the end of a file are neither skipped nor counted, because data may follow."""
+    """NULs at the end of a file are neither skipped nor counted, because data can follow."""
     path = tmp_path / "a.log"
     path.write_bytes(b"line\n" + b"\0" * 10_000)
     chunks, file = read_all(path)

@@ -39,7 +39,7 @@ def operations(reader: DirectoryReader, ownership: Ownership) -> int:
 def test_a_held_file_is_read_before_the_next_look(tmp_path: Path, folder: str, host: str) -> None:
     """A file that a rank holds open is read in the next turn, before the next search of its directory.
 
-    The file's name may have an unknown host name of a container."""
+    The file's name can have an unknown host name of a container."""
     (tmp_path / folder).mkdir(exist_ok=True)
     reader = DirectoryReader(tmp_path, FakeClock(), lambda *_: True)
     assert operations(reader, holding()) == 0

@@ -289,7 +289,7 @@ BUS_BYTES = 1_500_000_000
 
 @pytest.mark.parametrize(("times", "implausible"), [([750, 751], 0), ([749, 750], 1), ([75, 80, 749, 7500], 3)])
 def test_faster_than_the_wire(tmp_path: Path, times: list[int], implausible: int) -> None:
-    """Records above 2000 GB/s are counted as implausible, and added up like the others."""
+    """Records above 2000 GB/s are counted as implausible, and added up like other records."""
     lines = [line(sn, coll_msg_size_bytes=10**9, coll_exec_time_us=time) for sn, time in enumerate(times)]
     (tmp_path / "here-pid7.log").write_bytes(b"".join(lines))
     view = published(all_of(make(tmp_path)))

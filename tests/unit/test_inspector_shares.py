@@ -333,7 +333,7 @@ def test_directories_of_one_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_entries_of_all_subdirectories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full subdirectory leaves the others their share of entries; entries above the limit are counted."""
+    """A full subdirectory leaves the other ones their share of entries; entries above the limit are counted."""
     limited(monkeypatch, entries=20)
     root = tmp_path / "records"
     for name, count in (("a", 40), ("b", 3), ("c", 3)):

@@ -204,7 +204,7 @@ def test_a_pid_that_is_another_process_by_now_proves_nothing(unnamed: Node) -> N
 
 
 def test_processes_below_a_batch_step_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit of processes below a batch step, those that started first are examined."""
+    """Above the limit of processes below a batch step, the processes that started first are examined."""
     monkeypatch.setattr(ownership, "MAX_BELOW", 2)
     slurm_step(node, node.write("slurm.txt"))
     assert [one.pid for one in ownership.batch_processes(ProcFS(node.proc))] == [3001, 3002]

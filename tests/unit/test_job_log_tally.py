@@ -232,7 +232,7 @@ def test_iterations_and_their_time() -> None:
 
 
 def test_a_restart_goes_back_and_an_evaluation_does_not() -> None:
-    """The iteration may fall after a restart; a shorter loop inside the training does not change it."""
+    """The iteration can fall after a restart; a shorter loop inside the training does not change it."""
     log = Log().write(ITERATION.format(100)).write(" 10%|# | 5/50 [00:01<00:10,  2.9it/s]")
     assert log.shown().progress.iteration == 100
     assert log.write(ITERATION.format(60)).shown().progress.iteration == 60

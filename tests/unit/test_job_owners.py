@@ -1,4 +1,4 @@
-"""The job id of a rank: one owner has the plain id, and an owner with proof takes it from others."""
+"""The job id of a rank: one owner has the plain id, and an owner with proof takes it from other owners."""
 
 import pytest
 from rank_table import KILLED, Table, environment, owned

@@ -193,7 +193,7 @@ def test_a_future_end_is_never_used(jobs: Path) -> None:
 
 
 def test_jobs_are_bounded() -> None:
-    """Running jobs come first, then the last ended ones; running jobs above the limit are counted."""
+    """Running jobs come first, then the jobs that ended last; running jobs above the limit are counted."""
     running = [job_of(JobFile(f"r{number}")) for number in range(records.MAX_RUNNING + 1)]
     ended = [job_of(JobFile(f"e{number}", ended=number)) for number in range(records.MAX_ENDED + 1)]
     shown_jobs, left_out = records.bounded([*ended, *running])

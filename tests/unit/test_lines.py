@@ -92,7 +92,7 @@ def test_format_is_negotiated(accept: str, openmetrics: bool) -> None:
 
 
 def test_query_makes_the_selection() -> None:
-    """collect[] and exclude[] may be repeated, and their order does not matter."""
+    """collect[] and exclude[] can be repeated, and their order does not matter."""
     one = select({"collect[]": ["nvml", "process"]}, {}, KNOWN)
     other = select({"collect[]": ["process", "nvml"], "unheard": ["of"]}, {}, KNOWN)
     assert one == other == Selection(collect=frozenset({"nvml", "process"}))

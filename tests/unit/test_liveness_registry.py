@@ -254,7 +254,7 @@ def test_an_orderly_end_is_ok() -> None:
 
 @pytest.mark.parametrize(("world", "seconds"), [(8, LEAD_SECONDS), (4, ENDED_SECONDS)])
 def test_how_long_a_death_is_exported(world: int, seconds: float) -> None:
-    """A death is exported for a day if its job may run on other nodes, for 15 minutes if all of it ran on this one."""
+    """A death is exported for a day if its job can run on other nodes, for 15 minutes if all of it ran on this one."""
     job = Job(ranks=4, world=world)
     job.exit(0, CRASH, after=1.0)
     for rank in (1, 2, 3):

@@ -83,7 +83,7 @@ def test_a_manifest_is_its_jobs_users(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_manifest_of_a_job_in_a_container(tmp_path: Path) -> None:
-    """A job's manifest is shown once its owner also owns output of the job, because the ranks may run as root."""
+    """A job's manifest is shown once its owner also owns output of the job, because the ranks can run as root."""
     node = MadNode(tmp_path, manifests=[f"{tmp_path}/madengine_job_%j_node_*/build_manifest.json"])
     path = tmp_path / "madengine_job_812_node_0/build_manifest.json"
     path.parent.mkdir()

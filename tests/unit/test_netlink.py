@@ -22,7 +22,7 @@ def test_attributes_are_read_as_they_were_written(pairs: list[tuple[int, bytes]]
 
 
 def test_what_is_cut_is_left() -> None:
-    """Before a cut attribute or message, the complete ones are read."""
+    """The complete attributes or messages before a cut one are read."""
     raw = attribute(1, b"abcd") + attribute(2, b"efgh")[:-1]
     assert list(attributes(raw)) == [(1, b"abcd")]
     raw = message(KIND, 0, 1, b"abcd") + message(KIND, 0, 1, b"efgh")[:-1]

@@ -237,7 +237,7 @@ def test_each_node_reads_its_own_log(tmp_path: Path) -> None:
 
 
 def test_lists_of_nodes_are_read_in_the_thread(node: EpNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user's list of nodes may be huge, so it is read outside of the event loop, for a limited number of jobs."""
+    """A user's list of nodes can be huge, so it is read outside of the event loop, for a limited number of jobs."""
     threads = []
     monkeypatch.setattr(exporter, "place_in", lambda _nodes, hostname: threads.append(threading.current_thread()))
     monkeypatch.setattr(exporter, "MAX_JOBS", 2)

@@ -32,7 +32,7 @@ def taken(lines: list[str]) -> NodeRun:
 
 
 def test_plan_of_growth_and_contraction() -> None:
-    """A plan removes a rank that a phase no longer lists, kills one listed as negative, and may start both again."""
+    """A plan removes a rank that a phase no longer lists, kills one listed as negative, and can start both again."""
     result = planned(PHASES)
     assert result.phases[2] == Phase(frozenset({0, 1, 2, 3, 4, 7}), frozenset({6}), frozenset({5}))
     assert result.phases[3] == Phase(frozenset(range(8)), frozenset(), frozenset())
@@ -49,7 +49,7 @@ def test_planned_removals() -> None:
 
 
 def test_phases_with_names() -> None:
-    """A phase may have keys for its ranks and for the ranks to kill; -0 is rank 0, which stays."""
+    """A phase can have keys for its ranks and for the ranks to kill; -0 is rank 0, which stays."""
     named = [{"ranks": [0, 1, 2]}, {"ranks": [0, 1, 2], "killed": [2]}, {"ranks": [0, -1]}]
     assert planned(named).phases == planned([[0, 1, 2], [0, 1, -2], [0, -1]]).phases
     assert planned([[-0, 1]]).phases[0].expected == frozenset({0, 1})

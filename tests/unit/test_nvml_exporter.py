@@ -176,7 +176,7 @@ async def test_faults_of_the_driver_reach_the_ledger(start: Start) -> None:
 
 
 async def test_xids_between_looks(start: Start) -> None:
-    """Every Xid counts: equal ones, several codes and GPUs, Xids between looks, and a whole burst."""
+    """Every Xid counts: equal Xids, several codes and GPUs, Xids between looks, and a whole burst."""
     async with start(looks=0) as bench:
         await bench.tell(0, XID, 31)  # before the agent registers for events
         await bench.look()

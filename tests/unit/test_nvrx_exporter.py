@@ -271,7 +271,7 @@ def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.Monke
 
 
 def test_links_of_ended_jobs_hide_no_cycle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of more than MAX_FOUND links in a directory those of jobs on the node are read, then the newest."""
+    """Of more than MAX_FOUND links in a directory the links of jobs on the node are read, then the newest."""
     for number in range(12):
         (tmp_path / f"cycle_info.{number}.0.0").write_text(json.dumps(RUNNING | {"cycle_number": number}))
         link = tmp_path / f"cycle_info.{number}.current"
@@ -292,6 +292,6 @@ def test_a_directory_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(reading, "MAX_FOUND", 3)
     assert len(read_one(CycleRequest(str(tmp_path)))) == 3
     monkeypatch.setattr(reading, "MAX_ENTRIES", 3)
-    assert len(read_one(CycleRequest(str(tmp_path)))) in (2, 3)  # the file may be among the first three
+    assert len(read_one(CycleRequest(str(tmp_path)))) in (2, 3)  # the file can be among the first three
     monkeypatch.setattr(reading, "MAX_ENTRIES", 2)
     assert len(read_one(CycleRequest(str(tmp_path)))) in (1, 2)

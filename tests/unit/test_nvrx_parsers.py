@@ -50,7 +50,7 @@ def heard(*texts: str) -> JobEvents:
 
 
 def test_host_ranges() -> None:
-    """Ranges keep leading zeros, brackets may have commas, and several prefixes may follow each other."""
+    """Ranges keep leading zeros, brackets can have commas, and several prefixes can follow each other."""
     for text, names in {
         "": "",
         "n07": "n07",

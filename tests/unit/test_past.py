@@ -87,7 +87,7 @@ async def test_five_minutes_are_kept() -> None:
 
 
 async def test_rows_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A source with more series than the limit keeps the first ones."""
+    """A source with more series than the limit keeps the first series."""
     monkeypatch.setattr(module, "MAX_ROWS", 3)
     bench = PastBench()
     bench.gpus.heat = {str(number): 1.0 for number in range(4)}

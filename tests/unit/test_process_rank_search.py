@@ -42,7 +42,7 @@ def test_launcher_shell_and_loaders(node: Node) -> None:
 
 def test_library_and_gpu_without_records(node: Node) -> None:
     """Without NCCL threads and records, the topmost process that maps the library and uses a GPU is the rank."""
-    node.proc.add(31, parent=30, maps=NCCL_MAPS, files=GPU)  # found before its parent, because pids may wrap
+    node.proc.add(31, parent=30, maps=NCCL_MAPS, files=GPU)  # found before its parent, because pids can wrap
     node.proc.add(30, parent=10, maps=NCCL_MAPS, files=GPU)
     node.proc.add(12, parent=10, maps=NCCL_MAPS, files=GPU)
     node.proc.add(10, name="vllm", maps=NCCL_MAPS)

@@ -235,7 +235,7 @@ class Step:
         (group / "memory.events").write_text(f"oom_kill {kills}\noom_group_kill {groups}\n")
 
     def count(self, kills: int, groups: int = 0, task: int | None = None) -> None:
-        """Set the kernel's counts in a task's group and in those above it."""
+        """Set the kernel's counts in a task's group and in the groups above it."""
         above = [parent for parent in self.step.parents if parent.is_relative_to(self.slice)]
         for group in ([] if task is None else [self.step / f"task_{task}"]) + [self.step, *above]:
             self._count(group, kills, groups)

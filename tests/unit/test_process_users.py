@@ -19,7 +19,7 @@ from exporters.process.users import MAX_USERS, UserNames
 
 
 class Directory:
-    """A directory service that may hang."""
+    """A directory service that can hang."""
 
     def __init__(self) -> None:
         self.answers = threading.Event()

@@ -23,7 +23,7 @@ def tree(tmp_path: Path) -> ProcTree:
 
 @pytest.mark.parametrize("name", ["python3", "a b", "evil) R 1 (x", "", "новый", ")))) "])
 def test_stat_of_any_name(name: str) -> None:
-    """The name is in parentheses and may have parentheses and blanks; PF_KTHREAD marks a kernel thread."""
+    """The name is in parentheses and can have parentheses and blanks; PF_KTHREAD marks a kernel thread."""
     stat = parse_stat(stat_line(7, name, "D", 3, 0x00400040, 5, 123456, 139))
     assert (stat.comm, stat.state, stat.parent_pid, stat.threads, stat.exit_code) == (name, "D", 3, 5, 139)
     assert stat.key == ProcessKey(7, 123456)
@@ -65,7 +65,7 @@ def test_environment_is_bounded(tree: ProcTree) -> None:
 
 
 def test_open_files_and_holding(tree: ProcTree, tmp_path: Path) -> None:
-    """Only files that may be records are examined; a descriptor is followed to its file."""
+    """Only files that can be record files are examined; a descriptor is followed to its file."""
     log, other = tmp_path / "h-pid9.log", tmp_path / "data.bin"
     log.touch()
     other.touch()

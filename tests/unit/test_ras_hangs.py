@@ -319,7 +319,7 @@ def test_suspects_beyond_the_limit_are_not_named() -> None:
 
 
 def test_laggards_of_all_communicators_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit of named ranks, those of the largest communicator come first."""
+    """Above the limit of named ranks, the ranks of the largest communicator come first."""
     for bound, laggards in ((2, [[], [5, 6]]), (3, [[2], [5, 6]])):
         monkeypatch.setattr(report_module, "MAX_BEHIND_NAMED", bound)
         report = read(reduced(TP0, {0: 9, 1: 9, 2: 8}), reduced(WORLD, everybody(50) | {5: 48, 6: 49}))
@@ -410,7 +410,7 @@ def aborting(*numbers: int) -> Report:
 
 
 def test_an_abort_is_shown_for_a_minute() -> None:
-    """An abort flag is shown for a minute, because it may be set in a single report between two scrapes."""
+    """An abort flag is shown for a minute, because it can be set in a single report between two scrapes."""
     seen = aborted({}, aborting(1), 1000.0)
     seen = aborted(seen, aborting(), 1000.0 + ABORT_SHOWN_SECONDS - 1.0)
     assert seen == {AbortedRank("0xa0", 1): Abort(1000.0, 1)}
@@ -420,7 +420,7 @@ def test_an_abort_is_shown_for_a_minute() -> None:
 
 
 def test_aborts_beyond_the_limit_are_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit of aborts the first ones stay."""
+    """Above the limit of aborts the first aborts stay."""
     monkeypatch.setattr(job_report, "MAX_ABORTED", 2)
     assert [entry.comm_rank for entry in aborted({}, aborting(0, 1, 2), 1000.0)] == [0, 1]
 

@@ -374,7 +374,7 @@ def test_a_job_is_found_where_its_environment_has_it_listen(tree: ProcTree) -> N
 def test_the_most_specific_listener_takes_the_connections(tree: ProcTree) -> None:
     """A listener at the address takes all connections from another user's listener on every address.
 
-    If one user has both, either may accept. An IPv6 socket bound to an IPv4 address counts as bound to that address."""
+    If one user has both, either can accept. An IPv6 socket bound to an IPv4 address counts as bound to that address."""
     key = add(tree, 10, 71)
     (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) + row("00000000:6D7C", 72))
     (tree.root / "net/tcp6").write_text(HEAD + row("0" * 32 + ":6D7C", 73, uid=7))

@@ -1,4 +1,4 @@
-"""A user's RAS, which may be any program, cannot change other users' series."""
+"""A user's RAS, which can be any program, cannot change other users' series."""
 
 import asyncio
 import json

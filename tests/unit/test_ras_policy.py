@@ -100,7 +100,7 @@ def test_why_a_job_is_not_asked(
 
 
 def test_one_old_library_or_young_process_holds_back_all_at_its_address() -> None:
-    """One old library or young process stops all queries at its address, because a connection may reach any process."""
+    """One old library or young process stops all queries at its address, because a connection can reach any process."""
     mixed = Site({ProcessKey(5, 1): SOUND, ProcessKey(6, 1): Server((2, 27, 7), 1.0)}, 0)
     both = [process(5, "a"), process(6, "b", age=1.0)]
     assert [plan.refusal for plan in query_plans(both, {HERE: mixed}, AUTO, NOW)] == ["version_old"] * 2
@@ -225,5 +225,5 @@ def test_queries_slow_down_after_those_that_failed_or_waited() -> None:
 
 @pytest.mark.parametrize(("missing", "isolated"), [(0, False), (4, False), (5, True), (8, True)])
 def test_isolated(missing: int, isolated: bool) -> None:
-    """A process that misses more than half of a communicator may itself be cut off."""
+    """A process that misses more than half of a communicator can itself be cut off."""
     assert looks_isolated(report(8, missing)) == isolated

@@ -40,7 +40,7 @@ async def unchanged(_endpoint: Endpoint, _site: Site) -> bool:
 
 
 class Reached(ListenerSearch):
-    """Lets these processes accept the connections in turn, and unknown ones after them."""
+    """Lets these processes accept the connections in turn, and unknown processes after them."""
 
     def __init__(self, servers: Iterable[ProcessKey]) -> None:
         self.servers = iter(servers)

@@ -1,4 +1,4 @@
-"""Invalid reports: the accepted parts, and the counts of the rest."""
+"""Invalid reports: the accepted parts, and the counts of the refused parts."""
 
 import json
 import re
@@ -126,7 +126,7 @@ def test_communicators_that_differ_cost_linear_time() -> None:
 
 
 def test_of_too_many_communicators_the_whole_job_s_is_kept() -> None:
-    """Above the limit, the largest communicator is kept, and then those in trouble."""
+    """Above the limit, the largest communicator is kept, and then the communicators in trouble."""
     world = communicator(3, hash="0xffff", ranks=[rank(number) for number in range(3)], missing_ranks=[])
     quiet = communicator(2, hash="0xfffe", ranks=[rank(0), rank(1)], missing_ranks=[])
     many = [communicator(hash=f"{number:#x}") for number in range(1, MAX_COMMUNICATORS)]
@@ -137,7 +137,7 @@ def test_of_too_many_communicators_the_whole_job_s_is_kept() -> None:
 
 
 def test_names_of_missing_ranks_beyond_the_limit_are_counted() -> None:
-    """A communicator with more missing ranks than the limit keeps its counts; the next one names no ranks."""
+    """A communicator with more missing ranks than the limit keeps its counts; the next communicator names no ranks."""
     many = communicator(MAX_NAMED + 1, ranks=[], missing_ranks=[lost(number) for number in range(MAX_NAMED + 1)])
     parsed = read_json(report(many, GOOD))
     assert [(entry.missing, len(entry.named)) for entry in parsed.communicators] == [(MAX_NAMED + 1, MAX_NAMED), (1, 0)]

@@ -1,4 +1,4 @@
-"""The addresses that the exporter connects to, and those that it never does, whatever a job's settings name."""
+"""The addresses that the exporter connects to, and those to which it never connects, whatever a job's settings name."""
 
 import asyncio
 from collections.abc import Iterator

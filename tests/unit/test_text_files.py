@@ -99,7 +99,7 @@ def test_resuming_reads_on(tmp_path: Path) -> None:
 
 
 def test_no_link_is_followed(tmp_path: Path) -> None:
-    """Links to other users' files or directories are not followed; the configured base may be a link."""
+    """Links to other users' files or directories are not followed; the configured base can be a link."""
     secret = tmp_path / "secret/x.log"
     write(secret, b"secret\n")
     write(tmp_path / "real/user/a.log", b"line\n")

@@ -236,7 +236,7 @@ async def test_write_deadline() -> None:
 
 
 async def test_answers_not_read_are_bounded_in_memory() -> None:
-    """Above the limit of unread responses the longest writing connection is closed; a single response may exceed it."""
+    """Above the limit of unread responses the longest writing connection is closed; a single response can exceed it."""
     async with serving(ServerLimits(held_bytes=2 * len(HUGE) - 1)) as served:
         with await stuck_reader(served, b"/huge"):
             await until(lambda: len(served.site.requests) == 1)

@@ -1,4 +1,4 @@
-"""The web file: the accepted parts of Prometheus's format, and messages about the rest."""
+"""The web file: the accepted parts of Prometheus's format, and messages about the other parts."""
 
 from pathlib import Path
 

@@ -63,7 +63,7 @@ class Node:
         return context
 
     async def context(self, name: str = "") -> ssl.SSLContext:
-        """Return the same, made off the event loop."""
+        """Return a client's TLS context, made off the event loop."""
         return await asyncio.to_thread(self.client, name)
 
 
