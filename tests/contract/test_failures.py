@@ -96,7 +96,7 @@ def operations(bench: Bench) -> Counter[str]:
 async def failing(name: str, call: Call, whole: Counter[str]) -> str:
     """Return the mistakes after ``call`` has failed once in an exporter's first update; empty if none.
 
-    ``whole``: the operations without a failure; one rank may have fewer."""
+    ``whole``: the operations without a failure; one rank can have fewer."""
     bench = Bench(name, DATA / name, SMALLER.get(name, ""))
     hit: list[Call] = []
 
@@ -135,7 +135,7 @@ async def failing(name: str, call: Call, whole: Counter[str]) -> str:
 
 
 async def update_in_time(bench: Bench) -> None:
-    """Update until there is data, because on a busy machine the first update may come too early."""
+    """Update until there is data, because on a busy machine the first update can come too early."""
     deadline = time.monotonic() + TURN_SECONDS
     while True:
         try:

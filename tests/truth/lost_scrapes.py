@@ -50,9 +50,9 @@ SITUATIONS = (
         [exits(1, SIGSEGV), wait(40.0), AWAY, *misses(1, seconds=11.0), agent_restarts(1, checkpoint=False)],
         {"RankDead 1 n0 crash": Due(0, 22)},
     ),
-    # Each node is two targets; a rank crashes, torchrun ends the others.
+    # Prometheus scrapes each node as two targets; a rank crashes, torchrun ends the others.
     Situation("doubled_targets", [DOUBLED, exits(5, SIGSEGV), tears_down()], CRASH),
-    # Each node is two targets; a rank is killed and the others wait.
+    # Prometheus scrapes each node as two targets; a rank is killed and the others wait.
     Situation("doubled_targets_and_a_kill", [DOUBLED, exits(5, SIGKILL)], KILLED),
     # One scrape in twenty fails while nothing happens, for half an hour.
     Situation("share_of_scrapes_lost", [loses_scrapes(0.05), wait(1800.0)]),
