@@ -117,7 +117,7 @@ def rate_of(metric: str, selector: str, by: str = "") -> str:
 def named(expression: str, series: str) -> str:
     """Return the expression with label comm_name if known. ``series``: has every comm of the expression.
 
-    Jobs choose the names, which may contradict each other: one of them is used.
+    Jobs choose the names, which can contradict each other: one name is used.
     """
     names = f"topk by (comm) (1, max by (comm, comm_name) (rankwatch_communicator_info{{{JOB}}}))"
     return (

@@ -40,7 +40,7 @@ class Series(NamedTuple):
 
 
 class Agent(Closing):
-    """An agent with ``config``, on this machine or in ``node``; its files are in ``directory``, which may have a state.
+    """An agent with ``config``, on this machine or in ``node``; its files are in ``directory``, which can have a state.
 
     It listens on ``host``, which must include the loopback. ``flags`` and ``env`` are added to its command line and
     environment; ``command`` starts it. With a ``job_id``, queries about ranks and jobs only cover that job, because the

@@ -202,7 +202,7 @@ class Node(Closing):
 
 
 def wait_until(condition: Any, seconds: float = 10.0, what: str = "the condition") -> Any:
-    """Poll ``condition`` until it returns something true and return that; raises AssertionError after ``seconds``."""
+    """Poll ``condition`` until its result is true, and return the result; raises AssertionError after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not (result := condition()):
         if time.monotonic() > deadline:

@@ -123,7 +123,7 @@ class Stage:
         return arrivals(watch.notifications(self.about(name)), self.happened[name])
 
     def notifications_since(self, disturbance: str, watch: Watch) -> Arrivals:
-        """Return a watch's notifications between a disturbance and the next one, of subjects that were complete before.
+        """Return a watch's notifications between a disturbance and the next one, of situations paged in full before.
 
         Raises KeyError if the disturbance did not happen."""
         began = self.disturbed[disturbance]

@@ -95,7 +95,7 @@ def mistakes(manifests: list[dict[str, Any]], directory: Path) -> str:
 
 
 def test_every_field_is_the_apis(tmp_path: Path) -> None:
-    """Each field of the base and of the operator's resources is a field of the API; an unknown one is found."""
+    """Each field of the base and of the operator's resources is a field of the API; an unknown field is found."""
     manifests = documents(KUBERNETES / "base") + documents(monitoring(tmp_path))
     assert {manifest["kind"] for manifest in manifests} == set(TYPES) - {"ConfigMap"}
     assert mistakes(manifests, tmp_path) == ""

@@ -129,7 +129,7 @@ def test_an_end(agent: Agent, end: Ends) -> None:
         return None if rank is None or rank.ended is None else (how_ended(rank.ended), rank.state)
 
     wait_until(lambda: shown() == (end.words, end.state), ENDED_SECONDS, f"{end}")
-    is_either = end.launcher is not None or end.kind == "ok"  # either rank may end first
+    is_either = end.launcher is not None or end.kind == "ok"  # either rank can end first
     wait_until(lambda: "1" in exits(agent, end.how) or (is_either and exits(agent, end.how)), ENDED_SECONDS, "an exit")
     first = exits(agent, end.how)
     assert (end.kind, end.cause, False) in (set(first.values()) if is_either else {first["1"]})

@@ -10,7 +10,7 @@ import torch
 
 
 class TheUsersOwnWord(Exception):  # noqa: N818  # as users name theirs
-    """An exception whose name may hold a secret."""
+    """An exception whose name can hold a secret."""
 
 
 def misbehave(how: str) -> None:
