@@ -85,7 +85,7 @@ def test_ring_sizes_are_known_after_a_restart(tmp_path: Path) -> None:
 def test_a_turn_that_cannot_be_taken_in_costs_its_directory_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a directory's turn fails, the other's turn counts in the same update; the first one's next turn is complete."""
+    """If a directory's turn fails, the other's turn counts in the same update; the first's next turn is complete."""
     directories = two_directories(tmp_path)
     bench = Bench(*directories).following()
     write(directories, 0)

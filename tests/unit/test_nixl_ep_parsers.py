@@ -24,7 +24,7 @@ def planned(phases: object) -> Plan:
 
 
 def taken(lines: list[str]) -> NodeRun:
-    """Return a run after these lines, of which one is read each second."""
+    """Return a run after these lines, read one each second."""
     run_of_lines = NodeRun()
     for second, line in enumerate(lines):
         run_of_lines.take(line, AT + second)

@@ -187,7 +187,7 @@ def test_look_between_oom_kill_and_exit(group: Group) -> None:
 @pytest.mark.parametrize("dying", [{"pending": 1 << 8}, {"exiting": True}])
 @pytest.mark.parametrize("looks", [1, 2, 30])
 def test_oom_kill_of_a_process_that_takes_long_to_die(group: Group, dying: dict[str, Any], looks: int) -> None:
-    """An exit long after its OOM kill still counts as an OOM kill; a pending SIGKILL stays recorded."""
+    """An exit long after its OOM kill still counts as caused by it; a pending SIGKILL stays recorded."""
     group.add(10)
     group.look(2)
     group.kills(1)
