@@ -102,7 +102,7 @@ def test_a_preempted_job_is_requeued(site: Site, agent: Agent, tmp_path: Path) -
     wait_until(lambda: site.word(agent.job_id or "") == "PREEMPTED", WORD_SECONDS, "jobcomp's word")
     site.slurm.cancel(other)
     agent.wait_for_states(alive(2), 2 * START_SECONDS)
-    assert shown_ends(agent) == []
+    wait_until(lambda: shown_ends(agent) == [], WORD_SECONDS, "the new run's file")
 
 
 @full
