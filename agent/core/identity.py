@@ -10,9 +10,7 @@ MAX_GENERATION = (1 << 62) - 1
 """Limit of truncations of a file; a higher number in a checkpoint is damage."""
 UNKNOWN_RANK = "unknown"
 """Rank label of records whose rank inside a process of several ranks is unknown."""
-
-
-MAX_TICKS = 2**46  # 20,000 years: a damaged checkpoint may name any time
+MAX_TICKS = 2**46  # 20,000 years: a damaged checkpoint can name any time
 
 
 class ProcessKey(NamedTuple):

@@ -221,11 +221,11 @@ class JobTally:
     def _note_first(self, role: str, first: FirstEvent) -> None:
         """Keep the first event of a role, but let a strong root replace a weak or an old one."""
         known = self.saved.root
-        if role == ROOT and known is not None and not first.weak:
+        if role == ROOT and known is None:
+            self.saved.root = first
+        elif role == ROOT and known is not None and not first.weak:
             if known.weak or first.seconds - known.seconds > RECENT_SECONDS:
                 self.saved.root = first
-        elif role == ROOT and known is None:
-            self.saved.root = first
         elif role == CASCADE and self.saved.cascade is None:
             self.saved.cascade = first
 
