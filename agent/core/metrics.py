@@ -9,7 +9,8 @@ from typing import Literal
 MetricKind = Literal["gauge", "counter", "histogram"]
 Aggregation = Literal["sum", "min", "max", "none"]
 COUNT, SUM = "count", "sum"
-"""The `le` values of a histogram's two series that are not buckets."""
+"""Values in the place of `le`: they mark the series `_count` and `_sum` of a histogram, which are exported without
+`le`."""
 
 
 @dataclass(frozen=True, slots=True)

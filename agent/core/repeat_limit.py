@@ -25,7 +25,8 @@ class _Window(NamedTuple):
 class RepeatLimit:
     """Admits a message REPEATS_PER_WINDOW times per WINDOW_SECONDS.
 
-    If a message names a user, this limit is for each job, and REPEATS_PER_USER for all jobs of the user together.
+    If a message names a user, this limit holds for each job of the user, and REPEATS_PER_USER limits all jobs of the
+    user together.
     """
 
     def __init__(self, monotonic: Callable[[], float]) -> None:

@@ -85,7 +85,8 @@ def _last(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
 def _first(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
     """Return the MAX_FAULTS most important errors.
 
-    Dropped first: consequences, then errors of only a process, then nonfatal errors; in each kind the oldest first.
+    The limit drops consequences first, then errors that affect only a process, then nonfatal errors; of equal errors,
+    the oldest first.
     """
     return sorted(seen, key=_worth, reverse=True)[:MAX_FAULTS]
 

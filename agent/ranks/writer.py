@@ -257,7 +257,8 @@ class RankWriter(Leased[RankTable]):
         return self._table.speeds.late_share(label)
 
     def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
-        """Link a process that truncated its file just before it exited: no process holds the file now.
+        """Link the writer to the process that truncated the file just before the process exited; no process holds the
+        file now, so the writer of the file's earlier generation names the process.
 
         After an exit without a running agent, the exit time is unknown: newer records can be of a later process.
         """

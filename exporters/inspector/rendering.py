@@ -206,7 +206,8 @@ def _since_start(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> It
 def _in_turns(
     sums: dict[JobCount, tuple[int, ...]], counted: Counted, most: int
 ) -> list[tuple[JobCount, tuple[int, ...]]]:
-    """Return at most ``most`` sums of one kind in the order of names, one of each job in turn."""
+    """Return at most ``most`` sums of the kind ``counted``, sorted: the first sum of each job, then each job's second
+    sum, and so on."""
     return in_turns(sorted(item for item in sums.items() if item[0][1] is counted), lambda item: item[0][0], most)
 
 

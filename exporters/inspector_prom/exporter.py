@@ -32,7 +32,8 @@ class InspectorPromConfig(ExporterConfig, frozen=True, forbid_unknown_fields=Tru
 
 
 Ranks = dict[ProcessKey, list[RankView]]
-"""The running rank processes without records (this mode writes none), each with its ranks."""
+"""The running rank processes whose Inspector wrote no records (in Prometheus mode it writes none), each with its ranks.
+"""
 
 
 class InspectorPromExporter(ShownExporter[Mapping[RankLabel, Means]]):

@@ -48,7 +48,7 @@ class Collectives:
         return sum(len(ranks) for table in (self._positions, self._calls) for ranks in table.values())
 
     def note_position(self, event: LogEvent, rank: str) -> None:
-        """Store the position of a rank when its watchdog ended it."""
+        """Store the position that a rank's watchdog logged, or that the rank logged at a request for a dump."""
         enqueued, completed = event.number("enq"), event.number("done")
         if enqueued is None or completed is None:
             return

@@ -49,7 +49,8 @@ class StageTimes(msgspec.Struct, frozen=True):
 
 
 class RankRun(msgspec.Struct):
-    """One rank. ``phase``: the phase begun last, at ``began_seconds`` (epoch); ``ended``: the phase ended last.
+    """One rank. ``phase``: the phase that began last, at ``began_seconds`` (epoch). ``ended``: the phase that ended
+    last.
 
     ``phase_seconds``: duration of the phase ended last. ``left``: the logged reason for leaving, empty before that.
     ``said_seconds``: time (epoch) of its last line about a phase or about leaving.

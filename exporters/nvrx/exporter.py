@@ -198,7 +198,10 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         return {job_id: launcher for job_id, launcher in jobs.items() if launcher is not None}
 
     async def _look_at_cycles(self, ranks: RankSnapshot, named: Mapping[str, CycleRequest]) -> None:
-        """Read the cycle files that ranks or the configuration name. A file without an answer keeps its last cycle."""
+        """Read the cycle files that ranks' environments name, and those in the configured directories.
+
+        A file without an answer keeps its last cycle.
+        """
         here, now = jobs_in_turns(ranks, MAX_JOBS), self.ctx.clock.monotonic()
         if not self.ctx.once:
             self._cycles = {job_id: cycle for job_id, cycle in self._cycles.items() if job_id in here}

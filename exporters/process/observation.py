@@ -33,9 +33,9 @@ class ProcessObservation(msgspec.Struct, frozen=True):
 class KnownRank(msgspec.Struct):
     """The scanner's data about a rank process between scans.
 
-    ``oom_kills``: the OOM kills that its groups (``oom_files``) counted at the last scan, ``oom_kills_before``: at the
-    scan before; neither changes once the process is dying. ``oomd``: see ``OomCount``. ``blocked``: for each vital
-    thread in state D, its number of context switches, and since when this number is unchanged.
+    ``oom_kills``: the OOM kills that its groups (``oom_files``) had counted at the last scan. ``oom_kills_before``: at
+    the scan before that. Both stay the same once the process is dying. ``oomd``: see ``OomCount``. ``blocked``: for
+    each vital thread in state D, its number of context switches, and since when this number is unchanged.
     """
 
     namespace_pid: int

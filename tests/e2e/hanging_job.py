@@ -16,7 +16,7 @@ from nodes import Node
 
 
 class HangingJob:
-    """Ranks that meet in every step; SIGUSR1 (``tell``) lets a rank wait for its data.
+    """Ranks that meet in every step; SIGUSR1, sent by ``tell``, makes a rank wait for a batch that never comes.
 
     They are distributed over ``nodes`` in order, or run on this machine; ``directory`` is the job's."""
 

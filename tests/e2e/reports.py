@@ -18,7 +18,10 @@ HEADS = {WHOLE: "arrived", LOSSY: "arrived with 1 % of scrapes lost"}
 
 
 class Arrivals(NamedTuple):
-    """A watch's notifications of a situation, each with its seconds since the situation's last event."""
+    """The notifications that a watch received about a situation.
+
+    ``seconds``: from the last event before each notification to that notification.
+    """
 
     pages: Sequence[Page]
     seconds: Sequence[float]

@@ -54,7 +54,8 @@ class Launched(NamedTuple):
 
 @pytest.fixture(scope="module")
 def launched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launched]:
-    """Provide pairs of JAX with a coordinator or Open MPI variables, and Ray actors; two of these jobs end normally."""
+    """Provide pairs of processes: JAX processes with a coordinator, JAX processes with Open MPI's variables, and Ray
+    actors. Two of the jobs, one of JAX and one of Ray, end normally."""
     directory = tmp_path_factory.mktemp("launched")
     over = directory / "over"
     (targets := directory / "targets").mkdir()

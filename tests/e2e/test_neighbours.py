@@ -107,7 +107,7 @@ def test_a_running_job_is_unharmed(attack: Callable[[SharedNode, Agent], None], 
 
 
 def takes_ranks(shared: SharedNode) -> None:
-    """Take ranks 0 and 1 of the job before it starts."""
+    """Start processes of the hostile user that claim ranks 0 and 1 of the job before the job starts."""
     for rank in ("0", "1"):
         shared.rank(MALLORY, SLURM_JOB_ID=JOB, RANK=rank, WORLD_SIZE="4", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500")
 

@@ -58,7 +58,8 @@ def alive(pid: int) -> bool:
 
 
 def test_files_hold_exactly_the_steps_that_were_asked_for(tmp_path: Path) -> None:
-    """Eight ranks of ten steps write each operation once per rank, as their summaries count, and exit with status 0."""
+    """Eight ranks with ten steps write each operation once for each member of its communicator, as many records as
+    their summaries say, and exit with status 0."""
     with SimulatedJob(tmp_path, "--steps", "10", "--flush-at-end", *FAST) as job:
         assert job.wait() == 0
     everything: Counter[tuple[str, str, int]] = Counter()

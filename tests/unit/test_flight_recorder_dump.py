@@ -104,7 +104,7 @@ def test_json() -> None:
     ({"input_dtypes": ['a"b']}, ("all_reduce", "", "1024")),
 ])  # fmt: skip
 def test_calls(changed: dict[str, Any], call: tuple[str, str, str]) -> None:
-    """An operation has its name; it has type and size if both are equal on all ranks."""
+    """An operation has its name; it has type and size only if all ranks must call it with the same type and size."""
     answer = only(dump([entry(**changed)])).waits
     assert answer is not None
     assert (answer.operation, answer.dtype, answer.elements) == call

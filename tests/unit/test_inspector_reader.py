@@ -73,7 +73,8 @@ def test_kill_and_restore_is_exact(
 
 
 def test_withheld_until_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a restart, totals are marked as behind until the file is read up to its size at the start."""
+    """After a restart of the agent, totals are marked as behind until the file is read up to the size at which the
+    agent found it again."""
     path = tmp_path / "here-pid7.log"
     path.write_bytes(line(0))
     clock = FakeClock()

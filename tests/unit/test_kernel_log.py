@@ -135,7 +135,7 @@ def test_an_overrun_and_other_errors(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_flood_is_read_over_several_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One look reads at most the limit of records; the batch is complete only when the look reaches the end."""
+    """A read returns at most MAX_RECORDS records; only a read that reaches the end of the log says so."""
     monkeypatch.setattr(reader_module, "MAX_RECORDS", 1)
     monkeypatch.setattr(reader_module, "MAX_RECORD_BYTES", 10)
     (tmp_path / "kmsg").write_text("4,5,1,-;a\n4,6,1,-;b\n")

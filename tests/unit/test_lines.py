@@ -16,7 +16,7 @@ FAMILY = Family("rankwatch_x_seconds_total", "counter", "help", ("b", "a"))
 
 
 def test_a_histogram_is_written_as_the_client_does() -> None:
-    """Buckets, counts and sums are encoded byte for byte as by prometheus-client; only buckets have bounds."""
+    """Buckets, counts and sums are encoded byte for byte as by prometheus-client; only buckets have the label `le`."""
     family = Family("rankwatch_x_seconds", "histogram", "help", ("b", "a", "le"))
     client = HistogramMetricFamily(family.name, family.help, labels=family.labels[:-1])
     buckets = [("1e-05", 3), ("0.5", 3), ("5.0", 1_000_000), ("+Inf", 1_000_001)]

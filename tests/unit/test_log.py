@@ -197,7 +197,10 @@ def test_a_stuck_stream_blocks_no_other(sink: Sink) -> None:
 
 
 def test_a_message_names_fields(sink: Sink) -> None:
-    """A message shows a field where its template names it, and all messages of one template count as repeats."""
+    """A message contains the value of each field that its template names.
+
+    All messages of one template count as repeats of one message.
+    """
     logger = log.Logger("x")
     logger.info("rank {rank} of {job} left{nothing}", rank=3, job="{rank}\nx")
     assert without_time(sink.lines()[0]) == (

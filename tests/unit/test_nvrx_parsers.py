@@ -251,7 +251,8 @@ INTERRUPTED = {
 
 
 def test_interruptions() -> None:
-    """Each form of a set of ranks is counted with its interruption; a cut set is not."""
+    """In each notation of a set of ranks, the interruption counts for each rank of the set; a set that is cut counts
+    for no rank."""
     for text, ranks in INTERRUPTED.items():
         by_rank = {(rank, "soft_timeout"): 1 for rank in ranks.split()}
         assert heard(f"Interruption.SOFT_TIMEOUT {text}").interruptions == by_rank, text

@@ -162,7 +162,7 @@ class Group:
             self.ledger.keep(known.oom for known in self.result.observed.values())
 
     def is_oom(self, pid: int) -> bool:
-        """Return whether a SIGKILL that ends the process now counts as an OOM kill."""
+        """Return whether a SIGKILL counts as an OOM kill if it ends the process now."""
         assert self.result is not None
         before = self.result.observed[ProcessKey(pid, 5000)].oom
         return self.ledger.assign(before, oom_now(before))

@@ -146,7 +146,7 @@ def test_a_job_that_runs_has_no_suspects() -> None:
 
 
 def test_who_answers_is_no_launch() -> None:
-    """A rank that starts or stops replying changes no launch count."""
+    """A rank that starts or stops replying does not count as a launch."""
     whole, part = reduced(WORLD, everybody(50)), reduced(WORLD, dict.fromkeys(range(7), 50), missing=(7,))
     watches: dict[str, Watch] = {}
     for second, seen in enumerate([whole, part, whole, part]):
@@ -157,7 +157,10 @@ def test_who_answers_is_no_launch() -> None:
 
 
 def once_stopped(step: int, *, culprit: int | None = None) -> Report:
-    """Return a report without rank 6; the other ranks of the first group wait for ``culprit``."""
+    """Return a report that rank 6 is missing from.
+
+    If ``culprit`` is given, the other ranks of the first group (0 to 3) wait for it.
+    """
     world = {process: step for process in range(8) if process != 6}
     first = {process: step + (culprit not in (None, process)) for process in range(4)}
     second = dict.fromkeys((4, 5, 7), step)

@@ -208,7 +208,7 @@ async def test_processes_that_answer_a_greeting(
 
 
 async def test_a_process_that_does_not_answer_is_waited_for_once() -> None:
-    """The first greeting without a reply in time ends the greetings."""
+    """If a greeting gets no reply in time, the runner greets no other process."""
     accepted: list[bytes] = []
 
     async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:

@@ -121,7 +121,8 @@ def test_a_slow_link_raises_the_floor_of_all_who_use_it() -> None:
 
 @pytest.mark.parametrize("records_per_second", [1.0, 50.0, 1000.0, 20000.0])
 def test_the_asked_rate_comes_out(records_per_second: float) -> None:
-    """Paced steps give the requested rate within a percent; up to 500 a second the durations are not shortened."""
+    """Paced steps give the requested rate of records within a percent; up to 500 records a second, the durations are
+    not shortened."""
     made = plan(records_per_second=records_per_second)
     seconds = sum(step_times(made, step).duration_us for step in range(100, 300)) * made.pace / 1e6
     assert 200 * 8 / seconds == pytest.approx(records_per_second, rel=0.01)

@@ -31,7 +31,10 @@ YOUNG_SECONDS = 120.0  # An older library, where configured, is queried once its
 MIN_INTERVAL_SECONDS = 7.0
 """At this interval a killed rank shows in RAS within 10 s, jitter and scan delay included."""
 MAX_INTERVAL_SECONDS = 600.0
-"""The longest interval after failures, and for labels. Jobs of 4,500 ranks or more can afford only longer intervals."""
+"""The longest interval after failures, and the interval of an agent with the role ``labels``.
+
+Jobs of 4,500 ranks or more can afford only longer intervals.
+"""
 COST_SHARE = 0.01  # The share of time that queries of one job may take
 SECONDS_PER_SQUARE_RANK = 30e-6
 STANDBY_FACTOR = 4.0
