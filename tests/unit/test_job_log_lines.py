@@ -85,11 +85,17 @@ def test_advice_is_of_causes_that_are_certain() -> None:
 
 
 def test_memory_is_taken_by_another_process_alone() -> None:
-    """In a container, GPU memory of the process itself is not another process's."""
+    """Memory is taken if another process holds 10 GiB or more: not the process itself, nor a rank that shares the GPU."""
     before = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB. "
     other = "Process 4242 has 70.00 GiB memory in use. "
     own = "Including non-PyTorch memory, this process has 8.00 GiB memory in use. "
-    for text, category in ((other, "cuda_oom"), (other + own, "gpu_memory_taken"), (own + other, "gpu_memory_taken")):
+    peer = "Process 890 has 1.35 GiB memory in use. "  # recorded on an H100 that four ranks shared
+    small, large = "Process 890 has 9.99 GiB memory in use. ", "Process 890 has 10.00 GiB memory in use. "
+    for text, category in (
+        (other, "cuda_oom"), (other + own, "gpu_memory_taken"), (own + other, "gpu_memory_taken"),
+        (peer * 3 + own, "cuda_oom"), (own + small, "cuda_oom"), (own + large, "gpu_memory_taken"),
+        (peer + other + own, "gpu_memory_taken"),
+    ):  # fmt: skip
         assert event(before + text).rule.category == category
 
 
