@@ -37,7 +37,10 @@ from exporters.ras.query.witness import Greet, Witness
 from exporters.ras.report.model import Report
 from exporters.ras.show import FAMILIES, RasSnapshot, bundle_part, render, stalls
 
-INTERVAL_SECONDS = 2.0  # Interval between scans of /proc; queries are rarer
+INTERVAL_SECONDS = 2.0
+SEARCH_SECONDS = 6.0
+"""Interval between searches for listeners while the ranks stay the same. A search makes the kernel walk its table of
+sockets: 25 ms on a node with 128 GiB."""
 COLLECTIVE_SECONDS = 5
 LARGE_JOB_RANKS = 1024
 LARGE_JOB_COLLECTIVE_SECONDS = 30
@@ -60,6 +63,8 @@ class RasExporter:
     def __init__(self, config: RasConfig) -> None:
         self._config = config
         self._sites: dict[Endpoint, Site] = {}
+        self._searched: tuple[ProcessKey, ...] = ()
+        self._search_at = 0.0  # monotonic
         self._round: asyncio.Task[None] | None = None
         self._drained = False
         self._logged: dict[OwnedJob, tuple[bool, frozenset[str]]] = {}
@@ -87,7 +92,8 @@ class RasExporter:
         if self._config.configured_role() == "off":
             raise NoData
         await self._end_of_round()
-        await self._look()
+        if self._ctx.clock.monotonic() >= self._search_at or self._searched != tuple(self._processes()):
+            await self._look()
         await self._monitors.follow(self._audible())
         if self._ctx.once and self._config.configured_role() == "reporter" and self._sites:
             await self._wait_for_ranks()
@@ -166,7 +172,8 @@ class RasExporter:
         return not self._drained and now is not None and not now.unowned and now.servers.keys() == site.servers.keys()
 
     async def _look(self) -> None:
-        keys = tuple(self._processes())
+        keys = self._searched = tuple(self._processes())
+        self._search_at = self._ctx.clock.monotonic() + SEARCH_SECONDS
         # Without a rank there is nothing to query: listeners are left alone.
         self._sites = await self._search_all(keys) if keys or self._ctx.once else {}
 
