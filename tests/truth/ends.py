@@ -71,6 +71,15 @@ ENDS = (
         ],
         nodes=3,
     ),
+    # The smaller job ends normally twelve minutes later: rank 0 exits with status 0, and a node's ranks abort.
+    Situation(
+        "shrinks_and_ends",
+        [
+            *(exits(slice(8, 12)), wait(3.0), job(world=8), exits(slice(8), SIGTERM), wait(5.0), starts(slice(8))),
+            *(wait(700.0), exits(0), wait(3.5), exits(slice(1, 4)), exits(N1, SIGABRT)),
+        ],
+        nodes=3,
+    ),
     # The only rank of a job exits with status 0.
     Situation("job_of_one_rank_ends", [exits(0)], nodes=1, per_node=1),
     # The nodes of a job end one after the other, 50 s apart, with status 0.

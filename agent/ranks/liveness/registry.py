@@ -171,12 +171,12 @@ class LivenessRegistry:
         return is_planned or process.shown_state == "finished"
 
     def _follows_a_restarted(self, process: RankProcess, line: JobLine, members: Container[ProcessKey]) -> bool:
-        """Return True when the process exited soon after the lead exit of another rank whose record is gone."""
+        """Return True when the process exited soon after the lead exit of a peer of its run whose record is gone."""
         ranks = {label.rank for label in process.labels}
         return any(
             0 < (process.exited_at or 0.0) - lead.exited_at <= self.numbers.episode_seconds
             for lead in line.leads
-            if lead.process not in members and lead.rank not in ranks
+            if lead.process not in members and lead.rank not in ranks and started_at(process) <= lead.exited_at
         )
 
     def _make_room(self, line: JobLine, now: float) -> bool:
