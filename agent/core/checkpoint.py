@@ -23,7 +23,7 @@ MAX_BYTES = 64 * 1024 * 1024
 MAX_SECTION_BYTES = 2 * 1024 * 1024
 """Default limit of a section."""
 ENVELOPE_BYTES = 64 * 1024
-"""Upper bound of the bytes around the sections."""
+"""Upper bound of the file's bytes that do not belong to a section."""
 SAVE_INTERVAL_SECONDS = 5.0
 MAX_COUNT = 1 << 62
 MAX_SECONDS = float(1 << 40)
@@ -152,7 +152,7 @@ class StateFile:
 
     @property
     def save_errors(self) -> int:
-        """Return the number of failed saves and of sections that were too large."""
+        """Return the number of failed saves plus the number of sections that were refused as too large."""
         return self._write_errors + sum(section.refused for section in self._sections.values())
 
     def changed(self) -> bool:
@@ -213,7 +213,7 @@ def write_own_file(path: Path, content: bytes, *, sync: bool) -> None:
     """
     scratch = path.with_name(path.name + ".new")
     path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-    scratch.unlink(missing_ok=True)  # of a killed agent, or of another user
+    scratch.unlink(missing_ok=True)  # left by a killed agent, or made by another user
     fd = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     with os.fdopen(fd, "wb") as file:
         file.write(content)

@@ -97,7 +97,7 @@ def configure(
     stream: TextIO | None = None,
     monotonic: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Send every log of the process, including libraries', to ``stream`` (standard error) from ``level`` on.
+    """Send the log of the process and its libraries, from ``level`` up, to ``stream`` (standard error).
 
     A later call replaces the settings. ``monotonic``: a clock in seconds, for the limits of repeats.
     """

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 REPEATS_PER_WINDOW = 10
-"""Limit of one message per window; for a message that names a user, per job of that user."""
+"""Limit of lines with the same message per window; if the message names a user, for each job of the user."""
 REPEATS_PER_USER = 30
-"""Limit of one message per window for all jobs of one user: a user can invent job ids."""
+"""Limit of lines with the same message per window for all jobs of a user together: a user can invent job ids."""
 WINDOW_SECONDS = 60.0
 MAX_MESSAGES = 1024
 """Limit of windows, one per (logger, level, message, user, job); a new window evicts the oldest."""
