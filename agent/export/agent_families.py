@@ -140,7 +140,7 @@ def families(snapshot: SelfSnapshot, process: psutil.Process) -> Iterable[Metric
 
 
 def _exporters(exporters: Sequence[ExporterStatus], counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:
-    """Render the state of the exporters; ``counts``: by source, including the agent's own tables."""
+    """Render the state of the exporters; ``counts``: series of each source, including the agent's own tables."""
     for family, value_of in _UPDATES:
         yield family.by_label(
             {exporter.name: value for exporter in exporters if (value := value_of(exporter)) is not None}

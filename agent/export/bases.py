@@ -1,4 +1,4 @@
-"""Base classes of exporters: of a last result, of jobs' text files, and of small files that are read whole."""
+"""Base classes of exporters that export their last result, follow jobs' text files, or read small files whole."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence

@@ -54,7 +54,7 @@ class CollectorExporter(SysfsExporter[CollectorConfig, tuple[Metric, ...]]):
         self._collector: Collector | None = None
 
     def read(self, _roots: Roots) -> tuple[Metric, ...]:
-        """Collect once; an error costs only this collector's series."""
+        """Collect once; an error affects only this collector's series."""
         if self._collector is None:
             self._collector = self._make(**self.config.arguments)
         return converted(self._collector.collect())

@@ -14,9 +14,9 @@ _REFUSED = re.compile(r"(^|;)q=0(\.0*)?(;|$)")
 _GZIP_WBITS = 16 + zlib.MAX_WBITS
 """Makes zlib write gzip's header, without a time, so that equal expositions have equal bytes."""
 LIVENESS = frozenset({"liveness"})
-"""Exporters that scrape job `rankwatch-liveness` collects and scrape job `rankwatch` excludes."""
+"""The exporters that the scrape job `rankwatch-liveness` collects, and that the scrape job `rankwatch` excludes."""
 SHIPPED = frozenset({(None, frozenset[str]()), (LIVENESS, frozenset[str]()), (None, LIVENESS)})
-"""`collect[]` and `exclude[]` of a plain scrape and of each shipped job. Formats and compressions make 12 variants."""
+"""`collect[]` and `exclude[]` of a plain scrape and of each shipped job: 12 variants, as each has 4 formats."""
 
 
 @dataclass(frozen=True, slots=True)
