@@ -120,7 +120,7 @@ async def end(connection: Connection, seconds: float) -> None:
 async def write_pieces(connection: Connection, head: bytes | None) -> None:
     """Write the response in pieces, so that for a slow client at most one piece is copied.
 
-    The traceback of a disconnect keeps this frame, with at most one piece, until ``end``.
+    If the client disconnects, the error's traceback keeps this frame, with at most one piece, until ``end``.
     """
     connection.writer.write(head or b"")
     for start in range(0, len(connection.held), WRITE_PIECE_BYTES):

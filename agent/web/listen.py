@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BACKLOG = 1024
-"""Limit of connections that the kernel holds for the server. A lower limit loses SYNs in a burst: one second's
-delay."""
+"""Limit of connections that the kernel holds for the server. A burst above it loses SYNs: its clients wait a second."""
 RECEIVE_BUFFER_BYTES = 64 * 1024
 """Limit of unread data from a client."""
 SEND_BUFFER_BYTES = 256 * 1024
-"""Limit of a reply's bytes in the kernel for a client that does not read; by default megabytes per connection."""
+"""Limit of a reply's bytes in the kernel for a client that does not read; the kernel's default is megabytes."""
 
 MAX_INHERITED = 64
 """Limit of sockets passed by systemd."""

@@ -27,11 +27,11 @@ _WITH_AN_ANSWER = frozenset({None, "header_too_large", "malformed", "refused_req
 class WebServer:
     """Serves ``handler`` within ``limits``. Closed connections are logged.
 
-    A connection waits (idle, or its header is incomplete), is handled, or writes. At the limit of connections the peer
-    with most connections loses its longest waiting, else its longest writing, else its new, else its longest handled
-    connection. At the limit of unread replies the peer with the largest unread replies loses the connection that reads
-    longest. So clients of other peers, whatever their number, never prevent a scrape. ``tls`` returns the TLS settings
-    of a connection.
+    A connection waits (idle, or its header is incomplete), is handled, or writes. At the limit of connections, the peer
+    with the most connections loses one: the one that waits longest, else the one that writes longest, else the new one,
+    else the oldest. At the limit of unread replies, the peer with the most unread bytes loses the connection that
+    writes longest. So clients of other peers, whatever their number, never prevent a scrape. ``tls`` returns the TLS
+    settings of a connection.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class WebServer:
         return connection.http.our_state is h11.DONE and not self._stopping
 
     async def _read_head(self, connection: Connection) -> h11.Request | None:
-        """Return the next request without its body; None if the client closed the connection before."""
+        """Return the next request without its body; None if the client closed the connection instead."""
         limits, http = self._limits, connection.http
         connection.header_begun = bool(http.trailing_data[0])
         may_idle = connection.served and not connection.header_begun
