@@ -36,7 +36,7 @@ class WeighedWords(NamedTuple):
 def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
     """Return the culprits and all statements.
 
-    The culprit is the rank that the largest number of witnesses blame; of equal ranks the order of trust decides.
+    The culprit is the rank that most witnesses blame; if several ranks have as many, the order of trust decides.
 
     A witness counts once per rank, however many nodes and bundles repeat it: copies or one forged source cannot outvote
     another witness. Metrics cover the whole job, a bundle one node: if a witness is in both, the bundle blames no
@@ -61,7 +61,7 @@ def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
 
 
 def _of_the_whole(said: Sequence[Said]) -> list[Said]:
-    """Return the statements. If metrics have a witness' blame, its statements in bundles blame no other rank."""
+    """Return the statements. If a witness blames ranks in metrics, its statements in bundles blame no further rank."""
     whole: dict[Witness, set[str]] = {}
     for word in said:
         if word.blames and word.source == "metrics":
@@ -70,7 +70,7 @@ def _of_the_whole(said: Sequence[Said]) -> list[Said]:
 
 
 def _once(said: Iterable[Said], trust: tuple[Witness, ...]) -> list[Said]:
-    """Return at most one statement from metrics and one from bundles per witness and rank, if their texts differ."""
+    """Return per witness, rank and ``blames`` one statement from metrics, and one from bundles if its text differs."""
     kept: dict[tuple[str, str, bool, bool], Said] = {}
     texts: set[tuple[str, str, str]] = set()
     for word in sorted(said, key=lambda word: (word.source != "metrics", word)):

@@ -11,7 +11,7 @@ HANG_SECONDS = 120.0
 """If a job's last progress is this long before its first death, the job hung first: no operation takes this long."""
 
 NODE_SECONDS = 120.0
-"""A node lost at most this long after the last progress explains the stop: the rules need a minute to detect it."""
+"""A node lost at most this long after the last progress explains the stop: the rules detect a loss after a minute."""
 _HOUR = 3600.0
 
 
