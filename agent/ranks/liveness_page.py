@@ -77,7 +77,7 @@ def by_job(ranks: Iterable[RankView]) -> Mapping[str, Sequence[RankProcess]]:
 
 
 def _restarts_left(members: Sequence[RankProcess]) -> int | None:
-    """Return the restarts left by the newest process that names them (the minimum if several are newest), or None."""
+    """Return how many restarts are left, by the newest process that knows it (the least if several are newest)."""
     restarts = [(-p.found_at, p.claim.restarts_left) for p in members if p.claim.restarts_left is not None]
     return min(restarts)[1] if restarts else None
 
@@ -85,7 +85,7 @@ def _restarts_left(members: Sequence[RankProcess]) -> int | None:
 def expected_ranks(live: Sequence[RankProcess]) -> dict[str, int]:
     """Return how many ranks the job should have, by source, the most reliable source first.
 
-    Source environment (WORLD_SIZE) is left out if ranks share their task's environment. Source tasks is left out unless
+    The source `environment` (WORLD_SIZE) is omitted if ranks share their task's environment, the source `tasks` unless
     each task on this node is one process.
     """
     is_shared = any(p.has_anothers_environment() for p in live)

@@ -88,7 +88,7 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def _names(self) -> Mapping[int, Mapping[str, AbstractSet[str]]]:
-        """Return by user and job the names of the job: its label, and its ids without the suffix for an owner."""
+        """Return for each user and job the names of the job: its label, and its ids without the suffix for an owner."""
         users: dict[int, dict[str, set[str]]] = {}
         for view in self.ranks:
             process = view.process

@@ -67,8 +67,7 @@ class RankWriter(Leased[RankTable]):
         self._lent.variables[self._source] = names
 
     def observe_process(self, facts: ProcessFacts) -> bool:
-        """Add a rank process. A full table evicts a process of the owner with most processes; return False if it can
-        evict no process."""
+        """Add a rank process; return False if the table is full and no other process can be evicted."""
         table = self._lent
         now = table.clock.monotonic()
         if facts.key in table.processes:

@@ -28,8 +28,8 @@ MAX_LEADS = 3
 ExitClass = Literal["oom", "crash", "fail", "torn", "killed", "left", "ok", "reboot"]
 """oom: the OOM killer. crash: SEGV, BUS, ILL, FPE, TRAP, SYS. fail: ABRT, status 1 to 127. torn: SIGKILL, if a peer on
 this node fails or ends by SIGTERM within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and every other exit,
-unless the job is proven to have finished. ok: finished, planned, or ended by the scheduler. reboot: it ran when the
-machine went down."""
+unless the job is proven to have finished. ok: finished, planned, or ended by the scheduler. reboot: the rank ran when
+the machine went down."""
 Lifetime = Literal["short", "long"]
 
 
@@ -87,7 +87,7 @@ class JobLine(msgspec.Struct):
     def note_ranks(self, members: Collection[RankProcess], started_at: float | None, now: float) -> None:
         """Note which of ``members`` run at ``now``; ``started_at``: start of the oldest running rank, or None.
 
-        A start in the future (damaged evidence) counts as now. The scheduler's end of an earlier run is dropped.
+        A start in the future (damaged evidence) counts as now. The recorded end of an earlier run is dropped.
         """
         running = [p for p in members if p.exited_at is None]
         live = [p for p in running if not p.kill_pending]
@@ -179,7 +179,7 @@ class RanBefore(msgspec.Struct, frozen=True):
 def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float) -> JobLine:
     """Return the line of a job whose ranks ended with the previous boot; the lead exit is the job's lowest rank.
 
-    The exported time is this boot, later than the true exit: so it never precedes exits on other nodes.
+    The exported time is the time of the boot, which is later than the exit: so it never precedes exits on other nodes.
     """
     booted_seconds = now_seconds - now
     lived: Lifetime = "short" if booted_seconds - ran.started_seconds < short_seconds else "long"
@@ -199,7 +199,7 @@ def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float
 def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitClass:
     """Return the class of an exit.
 
-    ``finished``: the process is proven to have finished. ``torn``: ``killed_before_teardown`` has the process.
+    ``finished``: the process is proven to have finished. ``torn``: ``killed_before_teardown`` returned it.
     """
     if finished:
         return "ok"

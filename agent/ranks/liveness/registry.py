@@ -130,7 +130,7 @@ class LivenessRegistry:
                 self._revise(line, lead, process, is_torn=process.key in torn, now=now)
 
     def _consider(self, line: JobLine, process: RankProcess, *, is_lead: bool, is_torn: bool, now: float) -> None:
-        """Add a lead exit once its status and cause are known. Other exits, and at the limit all, become victims."""
+        """Add a lead exit once its status and cause are known. Other exits, and refused lead exits, become victims."""
         label, exited_at = self._labels.held(process), process.exited_at
         if label is None or exited_at is None:
             return
@@ -180,8 +180,8 @@ class LivenessRegistry:
         )
 
     def _make_room(self, line: JobLine, now: float) -> bool:
-        """At the limit, retract the oldest lead exit of the user with most of them; return False for this job's
-        user."""
+        """At the limit, retract the oldest lead exit of the user with most lead exits; return False if this is the user
+        of ``line``."""
         held = [(job.share, lead, job) for job in self.jobs.values() for lead in job.leads if lead.retracted_at is None]
         if len(held) < MAX_LEADS_PER_NODE:
             return True

@@ -76,7 +76,7 @@ class JobOwners:
                 self._hold(process.shown_job_id, process)
 
     def _may_hold(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> bool:
-        """Return True if the id is free, or held by the process' party or an exited, unproven holder (same user)."""
+        """Return True if the id is free, or held by the process' party or by an exited, unproven holder of its user."""
         proven = is_proven(process)
         suspect = not proven and process.claim.scheduler in self.schedulers and plain == process.claim.job_id
         holder = self._holders.get(plain)

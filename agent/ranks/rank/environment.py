@@ -15,7 +15,7 @@ STEP = "step/"
 _JOB_HASH_DIGITS = 12
 _GROUP_HASH_DIGITS = 8
 
-# By launcher the variables of the rank and of the number of ranks. The first pair with rank < size wins.
+# For each launcher the variables with the rank and the number of ranks. The first pair with rank < size wins.
 # torchrun and others; Open MPI; PMIx (srun --mpi=pmix sets no size); MPICH and Intel MPI; Slurm.
 _RANK_VARIABLES = (
     ("RANK", "WORLD_SIZE"),

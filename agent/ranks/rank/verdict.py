@@ -28,7 +28,7 @@ class _Job(msgspec.Struct, frozen=True):
     """The processes of a job, indexed so that ``_judge`` compares a process with all other processes in O(log n).
 
     ``found_at``: when each process was discovered, in ascending order. ``alive_until``: for each index i the latest
-    time at which one of the processes 0 to i was known to be alive. ``preceded``: result of that function.
+    time at which one of the processes 0 to i was known to be alive. ``preceded``: result of the function ``preceded``.
     ``torn_down``: result of ``killed_before_teardown``.
     """
 
