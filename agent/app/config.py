@@ -110,7 +110,7 @@ class Loaded(Document):
                 raise self.error("$.web.listen_address", str(error)) from None
 
     def section(self, name: str, type_: type[ExporterConfig]) -> ExporterConfig:
-        """Return the section of exporter ``name`` as its own type."""
+        """Return the section of exporter ``name`` as the exporter's own type."""
         config: ExporterConfig = self.convert(self.config.exporters.get(name, {}), type_, f"$.exporters.{name}")
         return config
 

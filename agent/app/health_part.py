@@ -44,7 +44,7 @@ def struck_ranks(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[]
 
 
 def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool]) -> Mapping[RankLabel, str]:
-    """Return by rank the check that failed over OLD_FAULT_SECONDS after the rank's start; ``xid_79`` for Xid 79."""
+    """Return for each rank the check that failed more than OLD_FAULT_SECONDS after its start; ``xid_79`` for Xid 79."""
     if not has_failed():
         return {}
     known = snapshot()

@@ -50,7 +50,7 @@ class Offers(Leased["EvidenceRegistry"]):
         self.files: Files | None = None
 
     def offer(self, make: Offer) -> None:
-        """From now on make a part of each bundle by ``make``; the part has the exporter's name."""
+        """From now on call ``make`` for a part of each bundle; the part has the exporter's name."""
         self.ensure_open()
         self.make = make
 

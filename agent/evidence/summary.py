@@ -18,7 +18,7 @@ Witness = Literal["verdict", "records", "ras", "flight_recorder", "hardware", "k
 class RankAtTime(msgspec.Struct, frozen=True):
     """A rank of this node. ``state``: as in rankwatch_rank_state. ``since``: start of the state, epoch seconds.
 
-    ``last_operation``: text from its records ("last completed AllReduce no. 812, ..."), ``quiet_seconds`` old.
+    ``last_operation``: text from its records ("last completed AllReduce no. 812, ..."). ``quiet_seconds``: its age.
     """
 
     rank: Text

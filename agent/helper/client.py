@@ -85,7 +85,7 @@ class Helper(Generic[Answer]):
     async def call(self, request: object, deadline_seconds: float) -> Answer:
         """Send a request that msgspec can encode and return the answer; raises HelperHung or HelperFailed.
 
-        ``deadline_seconds`` limits the receipt of the request with the process' start, and then again the answer.
+        The process has ``deadline_seconds`` to start and receive the request, and again as long to answer.
         """
         return await self.call_with_body(request, _no_pieces(), deadline_seconds)
 
@@ -114,7 +114,7 @@ class Helper(Generic[Answer]):
             self._kill()
 
     async def stop(self) -> None:
-        """End the process after its last user; a running call has STOP_SECONDS for its answer."""
+        """End the process when its last user stops it; a running call has STOP_SECONDS for its answer."""
         self._users -= 1
         if self._users > 0:
             return

@@ -121,7 +121,7 @@ class Launcher:
             self._terminate(now, "cancelled")
 
     def _end_takes_seconds(self) -> float:
-        """Return the limit of an orderly end: this step and the next, a recreation between them, and the grace."""
+        """Return the longest time of an orderly end: this step, the next, a recreation between them, and the grace."""
         between_seconds = self._job.recreate_seconds if self._job.recreate_every_steps else 0.0
         return self._job.grace_seconds + between_seconds + 3 * len(STEP) / self._job.records_per_second
 

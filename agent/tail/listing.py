@@ -68,7 +68,7 @@ class Walk:
     """Base of searches through directories; a subclass chooses the directories."""
 
     roots: frozenset[str]
-    """Directories at which a search starts; these may be links, the directories below them may not."""
+    """Directories at which a search starts; links are followed to them, but not to directories below them."""
 
     def __init__(self, limits: FollowLimits) -> None:
         self.limits = limits
