@@ -161,7 +161,7 @@ class StateFile:
         return self._path is not None and any(section.published is not section.durable for section in sections)
 
     def encode(self) -> Draft:
-        """Return the file's next content: publications, and restored sections without an owner while there is room."""
+        """Return the file's next content: publications, and restored sections without an owner as far as they fit."""
         owned = {s.name: s.published for s in self._sections.values() if s.published is not None}
         sections, room = dict(owned), MAX_BYTES - ENVELOPE_BYTES - sum(map(len, owned.values()))
         for name, section in list(self._restored.items()):

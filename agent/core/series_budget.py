@@ -20,7 +20,7 @@ class FairBudget:
     An entry is admitted if its group then holds at most GREED times the number of free entries. So groups above an
     equal share are refused early, entries stay free for new groups, and no entry is ever evicted. If each of k groups
     requests all entries, it gets GREED / (GREED * k + 1) of them. Subgroups share their group's limit in the same way:
-    one user's job with one directory gets 4/7 of all, and all jobs of one user 2/3.
+    one user's job with one directory gets 4/7 of all entries, and all jobs of one user get 2/3.
     """
 
     def __init__(self, room: int) -> None:

@@ -140,7 +140,7 @@ class SysfsExporter(ShownExporter[T | None], Generic[C, T]):
     """Reads a source in its own thread and exports the last result, if the source exists.
 
     A subclass defines what to ``read`` and how to ``render`` it. A subclass that compares with earlier values, or
-    writes to the agent's tables, overrides ``update`` and calls ``look`` there.
+    writes to the agent's tables, overrides ``update`` with a method that calls ``look``.
     """
 
     def __init__(self, config: C) -> None:

@@ -1,6 +1,6 @@
 """Answer requests about users' files, in one thread per user. Imports only the standard library.
 
-A call to a hung file system never returns. Only requests about files of the same owner then get no answer.
+A call to a hung file system never returns. Then only requests about files of the same owner get no answer.
 """
 
 import threading

@@ -85,7 +85,7 @@ class Outputs:
 def writers_of(proc: ProcFS, paths: Mapping[str, int]) -> dict[tuple[int, int], str]:
     """Return the files of ``paths`` (with their uids) that a process of that user, or of root, can write now.
 
-    The key is (device, inode), the value the Slurm job whose control group has the process; empty without such a job.
+    The key is (device, inode). The value is the Slurm job whose control group contains the process; empty if none does.
     Blocking. Needs the right to read the processes' descriptors; without it the result is empty.
     """
     writers: dict[tuple[int, int], str] = {}

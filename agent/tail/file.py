@@ -45,7 +45,7 @@ class Position(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def share(self) -> Share:
-        """Return the user and directory whose share of a table the file counts in."""
+        """Return the user and directory in whose share of a table the file counts."""
         return Share(self.uid, os.path.dirname(self.path))
 
 

@@ -86,7 +86,7 @@ class Follower:
         return self._files.values()
 
     def positions(self) -> list[Position]:
-        """Return the read position in each file that was read, and those of ``resume`` whose file is not found yet."""
+        """Return the positions in all files that were read, and those in ``resume`` for files not found yet."""
         return [*self._resume.values(), *(file.position() for file in self._files.values() if file.fingerprint)]
 
     def lost_positions(self) -> list[Position]:
@@ -123,7 +123,7 @@ class Follower:
     def follow_held(self, path: str, identity: tuple[int, int]) -> None:
         """Follow the file at ``path`` at once, without waiting for the next search.
 
-        ``path``: as in the process that holds it open. ``discover`` handles a file elsewhere or of another identity.
+        ``path``: as in the process that holds it open. A file in another directory or with another identity is ignored.
         """
         if identity in self._files or self._start_at_end:
             return

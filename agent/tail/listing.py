@@ -239,5 +239,5 @@ def _directory(prefix: str, descriptor: int) -> Directory:
 
 
 def is_open_to_others(mode: int) -> bool:
-    """Return True if other users may replace the files of a directory's owner in it."""
+    """Return True if other users may replace the files that a directory's owner has in the directory."""
     return bool(mode & stat.S_IWOTH) and not mode & stat.S_ISVTX

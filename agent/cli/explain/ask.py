@@ -234,7 +234,7 @@ def believed(stamp: float, seen: float) -> float:
 
 
 def _timestamps(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Return the points. Each value is a time, and is cut to the time of its point."""
+    """Return the points. Each value is a time; if it is later than its point, it becomes the point's time."""
     return tuple((at, min(value, at)) for at, value in points)
 
 

@@ -10,7 +10,7 @@ from agent.evidence.folder import parsed_summary
 from agent.evidence.summary import Event, Summary
 
 MAX_FILES = 4096
-"""Limit of files read in a folder: the last files by name."""
+"""Limit of files read in a folder: the last files in the order of names."""
 MAX_WORDS = 64
 """Limit of one bundle's statements, and of its events (about suspects first): every node then has a share."""
 MAX_NAMED = 8

@@ -15,7 +15,7 @@ is observed, not inferred."""
 IN_A_HANG: tuple[Witness, ...] = (
     "hardware", "flight_recorder", "ras", "stacks", "verdict", "kernel_log", "job_log", "records",
 )  # fmt: skip
-"""The order for a job that hung first: then the first death is often that of an innocent rank, by its watchdog."""
+"""The order for a job that hung first: then the first rank to die is often innocent, ended by its watchdog."""
 MAX_CULPRITS = 64
 
 

@@ -9,7 +9,7 @@ from agent.evidence.summary import Witness
 Kind = Literal["late", "hardware", "log", "silent", "unresponsive", "node_lost", "died", "alert", "back", "other"]
 What = Literal["hung", "died", "node_lost", "went_on"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-"""Kinds in the order of events at the same time."""
+"""Kinds in the order in which events at the same time are shown."""
 SYMPTOMS = frozenset({"late", "hardware", "log", "silent", "unresponsive", "node_lost", "died"})
 """Kinds of events that start an incident; events of other kinds only join an incident."""
 

@@ -15,7 +15,7 @@ STEP = "15s"
 """MEMORY: range of the search for ranks that are no longer exported. STEP: its step, the scrape interval."""
 
 UNSEEN = "unseen"
-"""State of a rank that no agent exports now, but an agent exported within MEMORY."""
+"""State of a rank that no agent exports now, though an agent exported it within MEMORY."""
 
 
 class RankKey(NamedTuple):

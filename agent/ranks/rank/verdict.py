@@ -1,6 +1,6 @@
 """Judge the state of a rank from the evidence on its process and on its peers on this node. Pure.
 
-Prometheus' rules judge across nodes: which rank exited first, and whether any rank lives elsewhere.
+Prometheus' rules judge across nodes: which rank exited first, and whether a rank lives on another node.
 """
 
 from bisect import bisect_left
