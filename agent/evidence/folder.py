@@ -69,7 +69,7 @@ def read_file(folder: Path, name: str) -> bytes | None:
 
 
 def _content(path: Path, most: int) -> bytes:
-    """Return the bytes of a regular file, at most ``most``; raises ValueError for any other file, without blocking."""
+    """Return the bytes of a regular file, up to ``most``; raises ValueError for any other file, without blocking."""
     with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise ValueError("not a regular file")

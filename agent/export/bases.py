@@ -51,7 +51,7 @@ S = TypeVar("S", bound=SavedTexts)
 
 
 def jobs_in_turns(ranks: RankSnapshot, most: int) -> frozenset[str]:
-    """Return the ids of at most ``most`` jobs on this node, owners in turn, without jobs of an unknown user."""
+    """Return the ids of up to ``most`` jobs on this node, owners in turn, without jobs of an unknown user."""
     owners = {view.label.job_id: view.process.facts.owner.key for view in ranks.ranks if view.uid is not None}
     return frozenset(in_turns(owners, owners.__getitem__, most))
 

@@ -19,8 +19,8 @@ from agent.helper.process import HelperProcess
 
 BACK_OFF_SECONDS = 1.0
 MAX_BACK_OFF_SECONDS = 60.0
-"""The wait before a start: BACK_OFF_SECONDS after the second failure in a row, double after each further failure, at
-most this. A single failure causes no wait: the next call can concern another user."""
+"""Longest wait before a start. The wait is BACK_OFF_SECONDS after the second failure in a row, and doubles after each
+further failure. A single failure causes no wait: the next call can concern another user."""
 KILL_SECONDS = 0.5  # A killed process exits within milliseconds; if it exists after this time, it hangs in the kernel
 STOP_SECONDS = 1.0  # Time for a process to exit on request, before it is killed
 _MAX_DOUBLINGS = 16

@@ -14,7 +14,7 @@ V = TypeVar("V")
 
 
 def in_turns(items: Iterable[T], owner_of: Callable[[T], Hashable], most: int | None = None) -> list[T]:
-    """Return at most ``most`` items, owners in turn: the first item of each owner, then each owner's second item."""
+    """Return up to ``most`` items, owners in turn: the first item of each owner, then each owner's second item."""
     turns: Counter[Hashable] = Counter()
     numbered = []
     for item in items:

@@ -126,5 +126,5 @@ class TextFiles:
 
 
 def newest(files: Iterable[FollowedFile], most: int | None = None) -> list[FollowedFile]:
-    """Return the files, at most ``most``, with the users in turn, each user's most recently written files first."""
+    """Return the files, up to ``most``, with the users in turn, each user's most recently written files first."""
     return in_turns(sorted(files, key=lambda file: (-file.written_ns, file.path)), lambda file: file.share.uid, most)

@@ -34,7 +34,7 @@ _REALM = (("WWW-Authenticate", 'Basic realm="rankwatch", charset="UTF-8"'),)
 
 
 class _Bucket:
-    """A token bucket: at most ``most`` tokens, refilled at ``per_second``."""
+    """A token bucket: up to ``most`` tokens, refilled at ``per_second``."""
 
     def __init__(self, most: int, per_second: float, monotonic: Callable[[], float]) -> None:
         self._most, self._per_second, self._monotonic = most, per_second, monotonic

@@ -33,7 +33,7 @@ _MOST = MAX_SERIES + 1  # one series more, to detect that the limit is exceeded
 
 
 class _Window:
-    """An incident and AROUND_SECONDS before and after it: queries Prometheus, and collects events and statements.
+    """The window of an incident, with AROUND_SECONDS on both sides. Collects events and statements from Prometheus.
 
     ``job``: the job's labels. ``back``: the window's length as a PromQL duration. ``seen``: the last part of a query,
     which selects the nodes with ranks of the job.
