@@ -63,10 +63,10 @@ class LeadExit(msgspec.Struct, frozen=True):
 class JobLine(msgspec.Struct):
     """Liveness facts of a job on this node.
 
-    ``share``: the user; all jobs of one user share one part of bounded tables. ``live``: number of live ranks, None if
-    unknown. ``proven``: the scheduler proves that a rank on this node belongs to the job. ``proves_first``: that rank
-    is rank 0. ``started_at``: when the oldest rank of the latest run started. ``left_at``: when the last rank ended,
-    None while one runs. ``ranks``: peak number of ranks on this node. ``expected``: ranks of the job (0: unknown).
+    ``share``: the user; limits count all jobs of a user together. ``live``: number of live ranks, None if unknown.
+    ``proven``: the scheduler proves that a rank on this node belongs to the job. ``proves_first``: that rank is rank 0.
+    ``started_at``: when the oldest rank of the latest run started. ``left_at``: when the last rank ended, None while
+    one runs. ``ranks``: peak number of ranks on this node. ``expected``: ranks of the job (0: unknown).
     """
 
     share: str
