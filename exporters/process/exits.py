@@ -50,7 +50,7 @@ def _is_there(proc: ProcFS, key: ProcessKey) -> bool:
 
 
 def from_pidfd(pidfd: int) -> ExitStatus | None:
-    """Return the status in the kernel's record; None before the reaping, or on a kernel without this record."""
+    """Return the status in the kernel's record; None before the parent's wait, or on a kernel without this record."""
     info = bytearray(_INFO_BYTES)
     struct.pack_into("Q", info, 0, _PIDFD_INFO_EXIT)
     try:

@@ -12,9 +12,9 @@ from exporters.process.cgroups import OomCount, OomKills
 
 THREADS_SECONDS = 5.0
 """Interval for reading the threads and the usage of ranks, and for searching record files of ranks that hold none."""
-NEW_RANK_SECONDS = 60.0  # For this long after a rank's discovery each scan searches its first record file
+NEW_RANK_SECONDS = 60.0  # For this long after a rank's discovery, each scan searches for its first record file
 MAX_NEW_PER_USER = 64  # New ranks of one user in each scan's search; further ranks wait THREADS_SECONDS
-LOGS_SECONDS = 30.0  # Between two searches for further record files of a rank that holds one
+LOGS_SECONDS = 30.0  # Interval between searches for further record files of a rank that holds one
 
 # Threads that a collective needs to make progress: NCCL's, CUDA's ("cuda-EvtHandlr", "cuda00001400006").
 _VITAL_THREAD = re.compile(r"^(NCCL |pt_nccl_|cuda)")
@@ -66,7 +66,7 @@ def observe(
     """Examine a running rank process; ``rank`` keeps the data for the next scan.
 
     ``stat``: its stat line of this scan; ``oom_kills``: present counts of its control groups, None when unknown;
-    ``threads``: stat lines of its threads, None when not due. ``searched``: searched new ranks by user.
+    ``threads``: stat lines of its threads, None when not due. ``searched``: number of searched new ranks by user.
     """
     key = stat.key
     status = proc.status(key.pid)

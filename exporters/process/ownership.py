@@ -16,7 +16,7 @@ from agent.sdk.system import ProcFS, Stat
 
 MAX_ANCESTORS = 64
 ROOT_UID = 0
-MAX_NAME = 253  # Of a pod (RFC 1123, the limit of Kubernetes)
+MAX_NAME = 253  # Limit of the length of a pod's name in Kubernetes (RFC 1123)
 MAX_PODS = 4096  # Entries of the folder of pods' logs that are searched for a pod's name
 
 _UID = r"[0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}"
@@ -25,7 +25,7 @@ _KUBEPODS = r"/(?:kubelet-)?kubepods(?:\.slice)?"
 _QUALITY = r"/(?:burstable|besteffort|(?:kubelet-)?kubepods-(?:burstable|besteffort)\.slice)"
 _POD = rf"/(?:(?:kubelet-)?kubepods-(?:[a-z]+-)?)?pod(?P<name>{_UID})(?:\.slice)?"
 
-# The kind of a path, by its form from the root of the hierarchy on; for a scheduler's job: the scheduler.
+# The kind of a path (for a job: its scheduler), and the path's form from the root of the hierarchy on.
 _FORMS = [
     (names, re.compile(form + "(?=/|$)"))
     for names, form in (
@@ -97,7 +97,7 @@ def ancestors(proc: ProcFS, stat: Stat) -> Iterator[Stat]:
 
 
 class OwnerSearch:
-    """Finds the owners of processes. Cost: a few small files for each new rank process; used from one thread."""
+    """Finds the owners of processes. It reads a few small files for each new rank process; used from one thread."""
 
     def __init__(self, roots: Roots, proc: ProcFS) -> None:
         self._proc = proc

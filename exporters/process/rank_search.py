@@ -14,7 +14,7 @@ from agent.sdk.system import ProcFS, Stat
 
 LOOK_AGAIN_SECONDS = 30.0
 """A process that was no rank is examined again when its number of threads changed, and at this interval."""
-NAMED_SECONDS = 2.0  # And again this long after its number of threads changed: threads get names after their start
+NAMED_SECONDS = 2.0  # It is examined again this long after such a change: threads get names after their start
 YOUNG_SECONDS = 600.0
 OLD_SECONDS = 10.0
 """A process older than YOUNG_SECONDS is examined only every OLD_SECONDS: ranks initialise NCCL when they are young."""
@@ -39,13 +39,13 @@ _NUMBER = re.compile(r"[0-9]{1,7}", re.ASCII)
 
 # NCCL names its threads only with NCCL_SET_THREAD_NAME=1 (src/debug.cc, default 0). PyTorch always names the threads of
 # a process group that uses NCCL (ProcessGroupNCCL.cpp: pt_nccl_watchdg, pt_nccl_heartbt, pt_nccl_runonhk).
-# Threads do not survive a fork: a child with such a thread has made it itself.
+# Threads do not survive a fork: a child with such a thread has started that thread itself.
 _RANK_THREAD = re.compile(r"^(NCCL |pt_nccl_)")
 _LIBRARY = re.compile(rb"/lib(nccl|rccl)[^/\n]*\.so")
 _GPU_DEVICE = re.compile(r"^/dev/(nvidia\d+|kfd|dri/renderD\d+)$")
 
 FilesByPid = dict[int, dict[tuple[int, int], int | None]]
-"""By the pid in the records (in the writer's pid namespace): files (device, inode), each with its uid."""
+"""For each pid in the records (in the writer's pid namespace): the files (device, inode), each with its owner's uid."""
 
 
 class ClaimedRank(NamedTuple):
@@ -69,7 +69,7 @@ def claim_of(environment: Mapping[str, str]) -> ClaimedRank | None:
 class _Seen(msgspec.Struct):
     """The last examination of a process: its number of threads, its evidence, and the time of the next examination.
 
-    ``inherited``: its GPU and library may be an ancestor's; this stays True when the ancestor ends.
+    ``inherited``: it may have inherited its GPU and library from an ancestor; this stays True when the ancestor ends.
     ``claims_for_others``: its environment names a rank above or below it, even a rank that has ended. ``launched``: the
     programs of ranks without NCCL that it has launched. ``is_ready``: it counts as a rank without NCCL. ``claim``: the
     rank in the environment of ``program``; None for a wrapper such as a shell. ``is_unread``: the environment is still
@@ -106,7 +106,7 @@ class RankSearch:
     def stats(
         self, pids: list[int], known: set[int], now: float, *, everyone: bool
     ) -> tuple[dict[int, Stat], set[int]]:
-        """Read the stat lines of ranks, of young processes, and at times of other processes (except kernel threads).
+        """Read the stat lines of ranks and young processes, and of others every OLD_SECONDS (no kernel threads).
 
         Return the lines by pid, and the pids with a malformed or now unreadable line: such a process has not ended.
         """
@@ -144,7 +144,7 @@ class RankSearch:
         return sum(not seen.kernel for seen in self._seen.values())
 
     def descendants(self, ranks: Collection[ProcessKey]) -> dict[ProcessKey, list[ProcessKey]]:
-        """Return the processes below each rank, except below another of ``ranks``; ranks without processes are missing.
+        """Return the processes below each rank, except below another of ``ranks``; a rank without any has no entry.
 
         A process's parent is read at its first scan: a process that init adopted before this scan is lost.
         """

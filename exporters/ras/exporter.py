@@ -48,10 +48,10 @@ LARGE_JOB_COLLECTIVE_SECONDS = 30
 DRAIN_SECONDS = 45.0
 """Limit for a running query to end: the longest query of a large job with the library's default timeouts."""
 FILE_ROUNDS = 2
-STALE_INTERVALS = 2.0  # A report is shown until this number of intervals after the next report was due
+STALE_INTERVALS = 2.0  # A report expires when the next report is this number of intervals late
 KEPT_FAILURES = 2  # A report is kept through this number of consecutive failed queries
-SINGLE_PASS_LOOKS = 50  # How many times a single pass looks for the ranks
-SINGLE_PASS_LOOK_SECONDS = 0.1  # Between two searches
+SINGLE_PASS_LOOKS = 50  # Limit of searches for the ranks in a single pass
+SINGLE_PASS_LOOK_SECONDS = 0.1  # Pause between two searches
 
 _ROUNDS: WeakSet[asyncio.Task[None]] = WeakSet()
 """All rounds of queries that have not ended: after a reload the previous exporter may still read a query to its end."""

@@ -1,7 +1,7 @@
 """The metric families of RAS's reports and events, and a job's last report in an evidence bundle. Pure.
 
-A report names ranks of other nodes by their number in the communicator, so series by rank alone come from the rank's
-own node. The label ``rank`` is the global rank if the report holds the whole job, else empty.
+A report names ranks of other nodes only by their number in the communicator. So series that name only the rank come
+from the rank's own node. The label ``rank`` is the global rank if the report holds the whole job, else empty.
 """
 
 from collections import Counter

@@ -23,9 +23,9 @@ MAX_CPUS = 8192  # The most that Linux can have (NR_CPUS)
 _NODE = re.compile(r"node(\d{1,4})")
 _LIST = re.compile(r"\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?)*")
 MAX_WAITS_READ = 64  # Blocked threads of one rank whose wait channel is read; further threads count as other
-UNINTERRUPTIBLE = "DI"  # States of this sleep; I, for example Lustre's wait for its servers, does not count as load
+UNINTERRUPTIBLE = "DI"  # State I, as in Lustre's wait for its servers, does not count as load
 
-WHAT = "what a process uses"  # In the log of an error
+WHAT = "what a process uses"  # Subject of error logs
 
 Wait = Literal["nfs", "lustre", "fuse", "disk", "gpu", "other"]
 
@@ -192,7 +192,7 @@ class UsageReader:
         waiting = [(pid, thread) for thread in threads] + [(child.pid, child) for child in children]
         waiting = [(owner, thread) for owner, thread in waiting if thread.state in UNINTERRUPTIBLE]
         waits: Counter[str] = Counter(other=max(len(waiting) - MAX_WAITS_READ, 0))
-        mounts: dict[int, str] | None = None  # of the rank, also for its children
+        mounts: dict[int, str] | None = None  # the rank's mounts, used for its children, too
         for owner, thread in waiting[:MAX_WAITS_READ]:
             frames = self._proc.kernel_frames(owner, thread.pid)
             if not frames:

@@ -74,7 +74,7 @@ class FileRequest(msgspec.Struct, frozen=True):
 
 
 class FileFacts(msgspec.Struct, frozen=True):
-    """``settings``: RAS's settings in the files; ``version``: of the oldest library, None if a version is unknown."""
+    """``settings``: RAS's settings in the files; ``version``: the oldest library's, None if a version is unknown."""
 
     settings: dict[str, str]
     version: Version | None
@@ -117,7 +117,7 @@ _readers: ByUser[FileRequest, FileFacts] = ByUser(read_one)
 _versions: dict[tuple[int, ...], Version | None] = {}
 
 
-MAX_LIBRARIES = 4  # A process that maps more has no known version
+MAX_LIBRARIES = 4  # If a process maps more libraries, the version is unknown
 MAX_MAPS_BYTES = 8 * 1024 * 1024
 
 _MAPPED = re.compile(
@@ -163,7 +163,7 @@ def mapped_library(proc_root: Path, pid: int) -> NcclLibrary:
 
 
 MAX_SECTIONS = 1_024
-MAX_SECTION_BYTES = 64 * 1024 * 1024  # Of .rodata, which has 0.9 MB in 2.32.3
+MAX_SECTION_BYTES = 64 * 1024 * 1024  # Limit of .rodata, which has 0.9 MB in 2.32.3
 
 _TEXT = re.compile(rb"[NR]CCL version (?:: )?(\d{1,3})\.(\d{1,3})\.(\d{1,3})[+\0 -]")
 _HEADER_BYTES = 64
@@ -183,7 +183,7 @@ def version_in(fd: int) -> Version | None:
     sections = [struct.unpack_from("<I20xQQ", table, size * number) for number in range(count)]
     names = _section(fd, *sections[names_index][1:])
     texts = ((start, length) for name, start, length in sections if names[name : name + 8] == b".rodata\0")
-    match = _TEXT.search(_section(fd, *next(texts, (0, 0))))  # the first version counts, whatever else a job wrote
+    match = _TEXT.search(_section(fd, *next(texts, (0, 0))))  # the first match counts; a job's file may have others
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 

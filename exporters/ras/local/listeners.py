@@ -24,7 +24,7 @@ from exporters.ras.local.job_files import WANTED, FileFacts, FileRequest, Versio
 from exporters.ras.local.sockets import LISTEN, Socket, addresses_in, connection, may_be_named, sockets
 from exporters.ras.protocol.client import Endpoint
 
-MAX_FACTOR = 60.0  # Makes timeouts of five minutes: a query delays the next query by no more
+MAX_FACTOR = 60.0  # Then the timeouts are five minutes, and so is the longest delay of the next query
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([0-9.]{7,15}|localhost)):([0-9]{1,5})")
 _LOOPBACKS = ("127.0.0.1", "::1")

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from exporters.ras.protocol.client import Endpoint
 
-MAX_ADDRESSES = 1024  # Per namespace; a cluster node has a few
+MAX_ADDRESSES = 1024  # Limit for each namespace; a cluster node has a few addresses
 
 _BROADCAST = "255.255.255.255"
 _LOCAL = re.compile(r"\|-- ([0-9.]{7,15})\n\s+/(\d{1,2}) host LOCAL$", re.MULTILINE)

@@ -2,7 +2,7 @@
 
 A collective over the whole job runs from STATUS to the end of the reply. If the client disconnects before that end, the
 library spins until then. So the deadline is later than the library's own. Only a reply above the size limit ends a
-query earlier; no library sends such a reply, and after this number of bytes the collective is over.
+query earlier. No library sends such a reply, and the collective is over when the limit is reached.
 
 The stream of a MONITOR connection is split into events: a line of text each.
 """

@@ -39,14 +39,14 @@ COST_SHARE = 0.01  # The share of time that queries of one job may take
 SECONDS_PER_SQUARE_RANK = 30e-6
 STANDBY_FACTOR = 4.0
 LABELS_WAIT_SECONDS = 60.0
-"""Other sources have this time to name the processes. Then each node of a job queries within six times this time."""
+"""With the role ``labels`` a node's first query waits one to six times this long, while other sources name the job."""
 MAX_DOUBLINGS = 7
 JITTER = 0.1
 ISOLATED_SHARE = 0.5  # If a greater share of ranks is missing, the process that answered may be cut off: query again
 
 ALARMS = frozenset({"PEER_DEAD", "PEER_UNRESPONSIVE"})
 """The events that are alarms. The end of a stream is an alarm too, since its process ended."""
-WAKE_SECONDS = 2.0  # From an alarm to the query, plus or minus half: all nodes get the alarm in the same second
+WAKE_SECONDS = 2.0  # Mean time from an alarm to the query (1 to 3 s): all nodes get the alarm in the same second
 ALERT_SECONDS = 300.0  # How long after an alarm a standby queries as often as the reporter
 FIRST_RETRY_SECONDS = 1.0
 LAST_RETRY_SECONDS = 60.0
@@ -56,10 +56,10 @@ LAST_RETRY_SECONDS = 60.0
 class Schedule(msgspec.Struct):
     """The time of the next query of a job at an address, computed from its last queries. Times are monotonic.
 
-    ``least_seconds``: the shortest interval that the site allows. ``hastened_at``: the last query that was moved
-    forward. Until ``alert_until``, after an alarm, a standby queries as often as the reporter. ``ranks``: number of the
-    job's ranks. ``cost_seconds``: duration of the last query without timeouts; ``delays`` counts queries since then.
-    ``missing``: the last report missed ranks. ``up``: the last query gave a report. ``failures``: in a row.
+    ``least_seconds``: the shortest interval that the site allows. ``hastened_at``: the last query moved forward. Until
+    ``alert_until``, after an alarm, a standby queries as often as the reporter. ``ranks``: number of the job's ranks.
+    ``cost_seconds``: duration of the last query without timeouts; ``delays`` counts queries since then. ``missing``:
+    the last report missed ranks. ``up``: the last query gave a report. ``failures``: consecutive failures.
     """
 
     due_at: float = 0.0

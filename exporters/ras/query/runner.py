@@ -44,7 +44,7 @@ class QueryAnswer(NamedTuple):
 class QueryTarget(NamedTuple):
     """The address of a query, and the parts of the report to read.
 
-    ``wanted``: the processes of ``site`` that may answer. ``pids``: of the job owner's processes; statements about
+    ``wanted``: the processes of ``site`` that may answer. ``pids``: pids of the job owner's processes; statements about
     other processes are not used. ``names``: see ReadRequest.
     """
 
@@ -189,7 +189,7 @@ async def _joined(head: bytes, pieces: AsyncIterator[bytes]) -> AsyncIterator[by
         yield piece
 
 
-MAX_REQUESTS = 256  # In one call; other requests wait for the next scan. Requests without an answer go last
+MAX_REQUESTS = 256  # Requests of one call; the rest waits for the next scan. Unanswered requests are repeated last
 CALL_SECONDS = 3.0  # The helper answers within 1 s, whichever file system hangs
 FILE_READER = HelperSpec(
     "ras_files", "exporters.ras.local.job_files:read_files", list[FileFacts | None], memory_bytes=192 * 1024 * 1024

@@ -24,10 +24,10 @@ LEFT_SECONDS = 300.0
 ends, the ranks leave a communicator within seconds of each other."""
 UNHEARD_SECONDS = 30.0
 """Launches this long after a rank's last answer show that no rank waits for it: no host is so far ahead of its GPU."""
-MAX_SUSPECTS = 32  # In one communicator
+MAX_SUSPECTS = 32  # Limit for each communicator
 WATCH_BYTES = 512
-UNHEARD_BYTES = 16  # A watch takes WATCH_BYTES, its marks, and this for each rank that does not answer
-MAX_SAVED_BYTES = 1024 * 1024  # In the checkpoint, shared by all jobs in turn: no job keeps out another job
+UNHEARD_BYTES = 16  # Size of a watch: WATCH_BYTES, its marks, and this for each rank that does not answer
+MAX_SAVED_BYTES = 1024 * 1024  # Limit in the checkpoint; jobs take turns, so no job displaces another
 MAX_ABSENT_BYTES = 1024 * 1024
 """Limit for watches of communicators that the last report lacks: 2,000 small watches. The last seen are kept."""
 
@@ -163,7 +163,7 @@ def suspects(
 def _waits(rank: model.BehindRank, frozen: Set[str], silent: Set[str], needed: Set[str]) -> bool:
     """Return True when the rank itself waits in another communicator: it is ahead there, or ranks there are silent.
 
-    A communicator in ``overtaken_in`` counts only if its other ranks still need the silent ones.
+    A communicator in ``overtaken_in`` counts only if its other ranks still need its silent ranks.
     """
     if not frozen.isdisjoint(rank.waits_in) or not needed.isdisjoint(rank.beside_silent):
         return True

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from exporters.ras.report import model
 
-MAX_WAITS = 8  # Recorded communicators in which a rank waits for others: one communicator would suffice
+MAX_WAITS = 8  # Limit of recorded communicators in which a rank waits for others; one would suffice
 
 Counts = tuple[int, ...]  # Launches by collective, in the order of COLLECTIVES
 
@@ -124,7 +124,7 @@ class World:
         self._ranks: dict[model.RankLocation, int] = {}
 
     def add(self, size: int, members: Iterable[tuple[model.RankLocation, int]]) -> None:
-        """Add a communicator. If two of the largest give a location different ranks, the location gets none."""
+        """Add a communicator. A location for which the largest communicators name different ranks gets no rank."""
         if size < self._size:
             return
         ranks = {location: number for location, number in members if location.host and location.pid > 0}

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 Marks = bytes  # Rank and mark of each rank in turn, four bytes each; compact, because a report can hold 75,000 ranks
-MARK_BYTES = 8  # Of one rank
+MARK_BYTES = 8  # Size of one rank's entry in Marks
 
 
 def marks_of(counts: Iterable[tuple[int, Sequence[int]]]) -> Marks:

@@ -1,7 +1,7 @@
 """Reads the text report of NCCL 2.24 and later and of RCCL. Pure.
 
 A report is a table of groups of like communicators, then paragraphs about communicators in trouble. It names ranks only
-if they are few, and communicators only in trouble. If exactly one communicator is the largest, its ranks are the job's.
+if they are few, and only communicators in trouble. If exactly one communicator is the largest, its ranks are the job's.
 A statement is a line about one rank, or a line with a count, followed by the counted ranks if they are few.
 """
 
@@ -130,7 +130,7 @@ class TroubleText:
         return tuple(troubled[: model.MAX_TROUBLED])
 
     def _launches(self, ranks: int) -> model.Launches | None:
-        """Return the launches that differ; a text has no others. ``ranks``: how many ranks gave data."""
+        """Return the launch counts that differ; a text report lists no others. ``ranks``: how many ranks gave data."""
         launched = [statement for statement in self._statements if statement.kind == "launched"]
         if not launched:
             return None
@@ -183,7 +183,7 @@ def _at(rank: re.Match[str]) -> tuple[int, model.RankLocation]:
     )
 
 
-MAX_TROUBLES = 4 * model.MAX_COMMUNICATORS  # More than are accepted, because garbage of old versions takes some
+MAX_TROUBLES = 4 * model.MAX_COMMUNICATORS  # Above the limit of communicators, because old versions also list garbage
 
 _BANNER = re.compile(r"[NR]CCL version (\d{1,3}(?:\.\d{1,3}){1,2}[0-9A-Za-z.+_-]{0,32}) compiled with ")
 _RULE = re.compile(r"={6,20}$")
