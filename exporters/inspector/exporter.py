@@ -158,7 +158,7 @@ class InspectorExporter:
             await asyncio.gather(*(directory.close() for directory in self._directories))
 
     async def _last_operations(self, wanted: Wanted) -> Offered:
-        """Return the end of each rank's file, the rank's last operation, and the others' wait for this rank."""
+        """Return the end of each rank's file, the rank's last operation, and the other ranks' wait for this rank."""
         ranks = files_of(self._labels, wanted.job_id)
         ends, unread = await last_lines(self._directories, ranks)
         late = ((rank, self._ctx.ranks.late_share(RankLabel(wanted.job_id, rank))) for rank in ranks.values())

@@ -164,7 +164,7 @@ def _written_us(record: InspectorRecord) -> int:
     return 0 if record.metadata is None else record.metadata.dump_timestamp_us
 
 
-MAX_BATCH_LINES = 1 << 20  # Per kind of record; a batch that announces more is implausible
+MAX_BATCH_LINES = 1 << 20  # A batch that announces more lines of one kind of record is implausible
 
 
 class FileContext(msgspec.Struct):

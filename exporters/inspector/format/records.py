@@ -18,13 +18,13 @@ MAX_RANKS = 1 << 20
 MAX_SIZE_BYTES = (1 << 63) - 1  # The plugin writes 2**64 - count for data types it has no name for (ncclUint8)
 MAX_EXEC_TIME_US = 86_400_000_000
 MAX_SEQUENCE_NUMBER = 1 << 53
-MAX_BUS_BYTES_PER_US = 100_000_000  # 1e5 GB/s: beyond any wire, and beyond any memory
+MAX_BUS_BYTES_PER_US = 100_000_000  # 1e5 GB/s: more than any link or memory reaches
 MAX_COMM_NAME_CHARACTERS = 255
 MAX_HOSTNAME_CHARACTERS = 255
 MAX_ID_CHARACTERS = 18
-MAX_WORD_CHARACTERS = 64  # In the name of a collective or of a timing source
+MAX_WORD_CHARACTERS = 64  # Length of the name of a collective or a timing source
 MAX_PID = (1 << 31) - 1
-MAX_PROXY_STEPS = 1 << 16  # In one line: the steps of an operation since the last pass
+MAX_PROXY_STEPS = 1 << 16  # Limit in one line, which has an operation's steps since the last pass
 
 # A value outside of these bounds makes a line malformed, and the agent takes nothing from the line.
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]

@@ -31,7 +31,7 @@ class _Ring(Generic[M]):
         return self._heap[0][3]
 
     def served(self, seconds: float, number: int, *, stays: bool) -> None:
-        """Add ``seconds`` to the next member's time; the member leaves unless it ``stays``. ``number``: the piece's."""
+        """Add ``seconds`` to the next member's time; remove it unless it ``stays``. ``number``: number of the piece."""
         before, _, index, member = self._heap[0]
         self._served[member] = number
         if stays:

@@ -83,7 +83,7 @@ def is_foreign(ownership: Ownership, name: str, identity: tuple[int, int]) -> bo
 RETRY_SECONDS = 1.0  # After the first error; doubles with each further consecutive error
 MAX_RETRY_SECONDS = 60.0
 _MAX_DOUBLINGS = 6
-FIRST_PIECE_BYTES, LEAST_PIECE_BYTES = 16 * 1024, 4096  # Of a file, per read
+FIRST_PIECE_BYTES, LEAST_PIECE_BYTES = 16 * 1024, 4096  # Bytes of one read of a file
 MAX_HELD_TAKEN = 1024
 """Limit of files that one turn begins to follow because a rank holds them open; other files wait for the next turn."""
 

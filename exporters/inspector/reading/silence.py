@@ -18,7 +18,7 @@ from agent.sdk.files import atoi, strtoll
 from agent.sdk.metrics import label_fields
 from agent.sdk.ranks import ProcessFacts, ProcessKey, RankSnapshot
 
-GRACE_SECONDS = 60.0  # A process is judged only after this: a first record shows that its settings work
+GRACE_SECONDS = 60.0  # A process is judged only after this time: a first record shows that its settings work
 MAX_LOGGED = 4096  # Logged processes that are remembered; if there are more, all are forgotten at once
 
 RECORDING_VARIABLES = frozenset([

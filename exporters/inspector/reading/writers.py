@@ -27,7 +27,7 @@ UNKNOWN = Share(-1, "")  # The share of restored writers whose file is unknown
 
 
 class Writers:
-    """The living writers, at most MAX_WRITERS. At the limit, the user and directory with the most writers lose one.
+    """The living writers, at most MAX_WRITERS. At the limit, the user and directory with most writers lose a writer.
 
     ``retired``: last totals of removed writers; ``ended``: last totals of idle communicators of other writers. The next
     turn returns both. ``shares``: user and directory of the ``saved`` writers' files, by device and inode. Counts

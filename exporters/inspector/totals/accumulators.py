@@ -65,7 +65,7 @@ class Window:
 
 
 QUANTILE = 0.1  # Low enough to leave out waits, high enough that one odd record among ten or more has no effect
-MAX_SAMPLES = 256  # Times kept per window, 2 KiB; with more operations every second time, then every fourth
+MAX_SAMPLES = 256  # Limit of times per window, 2 KiB; if there are more, every second operation's, then every fourth's
 ROLLS = 2  # A transfer window lasts at least this number of the reader's windows (5 s) ...
 MIN_SAMPLES = 3  # ... and until it has this number of operations ...
 MAX_ROLLS = 12  # ... but no longer than this (60 s): with fewer operations it has no value

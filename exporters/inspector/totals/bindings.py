@@ -26,7 +26,7 @@ from exporters.inspector.totals.shared import (
     series_of_arrivals,
 )
 
-MAX_BINDINGS = 4096  # Remembered kinds: distinct (communicator, rank, collective, exact size, timing)
+MAX_BINDINGS = 4096  # Limit of remembered kinds: distinct (communicator, rank, collective, exact size, timing)
 P2P_SERIES = frozenset({records.P2P_SEND, records.P2P_RECV})
 P2P_FIRST = 1  # The first number of P2P operations; collectives begin at 0
 
@@ -37,7 +37,7 @@ RecordKey = tuple[str, int, int, str, int, str]
 
 @dataclass(slots=True, eq=False)
 class Binding:
-    """To what the records of one RecordKey are added, and each record's values. A default means: to no series."""
+    """The totals for records of one RecordKey, and the values that each record adds. Defaults belong to no series."""
 
     result: Result
     sequence: Sequence = field(default_factory=lambda: Sequence(None))

@@ -17,7 +17,7 @@ from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.shared import SERIES_PER_GAUGE, series_of
 from exporters.inspector.totals.since_start import Counted, WriterCount
 
-WINDOW_SECONDS = 5.0  # Of the bus bandwidth gauge
+WINDOW_SECONDS = 5.0  # Length of a window of the bus bandwidth gauge
 
 K = TypeVar("K", bound=tuple[object, ...])
 V = TypeVar("V")

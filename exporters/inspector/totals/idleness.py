@@ -61,7 +61,7 @@ class IdleWatch:
         return frozenset(over)
 
     def _succeeded(self, aggregate: Aggregate, still: dict[str, float], now: float) -> set[str]:
-        """Return the communicators without a record for SUCCEEDED_SECONDS that a newer one in use has replaced."""
+        """Return the communicators without a record for SUCCEEDED_SECONDS that a newer, used communicator replaced."""
         newest: dict[tuple[int, int, str], float] = {}
         members = [membership for membership in aggregate.memberships.values() if membership.comm in still]
         for membership in members:

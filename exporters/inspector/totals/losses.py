@@ -79,7 +79,7 @@ UNTIMED = {"kernel_cpu": Tally.UNTIMED_KERNEL_CPU, "collective_cpu": Tally.UNTIM
 
 
 class Loss(msgspec.Struct, gc=False, array_like=True):
-    """Gaps of one ring by cause. ``is_reported``: by `dump_stats`. ``held_at``: gaps above it have no cause yet."""
+    """Gaps of one ring by cause. ``is_reported``: by `dump_stats`. ``held_at``: gaps above this have no cause yet."""
 
     credit: Total = 0
     overflow: Total = 0

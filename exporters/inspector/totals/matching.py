@@ -22,7 +22,7 @@ from exporters.inspector.format.records import MAX_EXEC_TIME_US, MAX_SEQUENCE_NU
 SYNCHRONISING = frozenset({"AllReduce", "AllGather", "ReduceScatter"})
 """Collectives in which every output needs every input. In other collectives some members finish early."""
 TIE_US = 2  # Times are whole microseconds, rounded down; the timers often step by one
-TIE_PARTS = 100  # A lead of at most the shortest time divided by this comes from the end of transfers, not their start
+TIE_PARTS = 100  # A lead up to 1/TIE_PARTS of the shortest time arises when transfers end, not when they start
 
 
 class Arrivals(msgspec.Struct, gc=False, array_like=True):
@@ -62,12 +62,12 @@ def judge(times: Sequence[Sequence[int]]) -> list[Arrivals]:
     return members
 
 
-MAX_MEMBERS = 64  # In a matched communicator: no node has more GPUs
+MAX_MEMBERS = 64  # Ranks of a matched communicator; no node has more GPUs
 MAX_MEMBERS_IN_ALL = 8192
 MAX_OPEN = 4096
 """Limit of waiting operations of one kind per member: one file can be read this far ahead of another."""
-MAX_OPEN_ALONE = 1024  # The limit while some member was never seen: it may be on another node
-MAX_OPEN_IN_ALL = 65_536  # Times that wait after a turn, over all members: about 8 MB
+MAX_OPEN_ALONE = 1024  # The limit while a member was never seen: that member may be on another node
+MAX_OPEN_IN_ALL = 65_536  # Limit of the times that wait after a turn, over all members: about 8 MB
 SLACK = 64  # How far operations of one kind can be written out of order
 
 SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE_NUMBER)]
@@ -133,7 +133,7 @@ class PendingMember:
 
 
 class PendingOperations:
-    """A communicator's members for one kind of operation. ``given_up``: not collected. ``counted``: see _leave."""
+    """The operations of one kind. ``given_up``: no longer collected. ``counted``: the highest counted as unmatched."""
 
     def __init__(self, kind: OperationKind) -> None:
         self.kind = kind
@@ -142,7 +142,7 @@ class PendingOperations:
         self.counted = -1
 
     def _everyone(self) -> list[PendingMember]:
-        """Return all members in the order of their ranks; an empty list while one was never seen."""
+        """Return all members in the order of their ranks; an empty list while a member was never seen."""
         n_ranks = self.kind.n_ranks
         return [self.members[rank] for rank in range(n_ranks)] if len(self.members) == n_ranks else []
 
@@ -248,7 +248,7 @@ class Matching:
                 break
 
     def _largest_first(self) -> list[PendingOperations]:
-        """Return all, by the waiting times of their user, then of the directory, then their own; the largest first."""
+        """Return all entries, those whose user (then directory, then entry) has the most waiting times first."""
         held: Counter[Group] = Counter()
         for pending in self._pending.values():
             for member in pending.members.values():

@@ -16,10 +16,10 @@ from exporters.inspector.format.records import CollectivePerf, P2PPerf, size_lab
 
 MAX_PAIRS = 8
 """Exported pairs per rank of a writer: half are the slowest, half fell furthest below their own best."""
-MAX_PEERS = 64  # Measured at a time per communicator, rank and direction; further peers take turns
-MAX_MEASURED_IN_ALL = 8192  # Pairs of all writers of one reader: about 8 MB
+MAX_PEERS = 64  # Peers measured at a time for each communicator, rank and direction; further peers take turns
+MAX_MEASURED_IN_ALL = 8192  # Limit of the pairs of all writers of one reader: about 8 MB
 MAX_SAMPLES = 64  # Operations kept per window; if there are more, every second operation, then every fourth
-MIN_OPERATIONS = 20  # In a window: with fewer, the fastest tenth would be chance
+MIN_OPERATIONS = 20  # Minimum per window: with fewer, the fastest tenth would be chance
 WINDOW_ROLLS = 2  # Minimum length of a window in rolls of the gauges' windows: ten seconds
 IDLE_ROLLS = 60  # A pair without an operation for this long (five minutes) loses its series
 TURN_ROLLS = 24  # How long (two minutes) a turn of MAX_PEERS peers lasts

@@ -18,8 +18,8 @@ from exporters.inspector.format.records import MAX_EXEC_TIME_US, MAX_TOTAL, OTHE
 BOUNDS_US = tuple(digit * 10**power for power in range(1, 7) for digit in (1, 2, 5))
 """Upper bounds of the buckets of durations in microseconds, inclusive: 10 us to 5 s in steps of 1, 2, 5."""
 BOUND_LABELS = (*(repr(bound / 1_000_000) for bound in BOUNDS_US), "+Inf")  # In seconds, for the label `le`
-MAX_CHOICES = 1024  # Series of one node by algorithm and protocol
-MAX_HISTOGRAMS = 256  # On one node; a job with all collectives in all size classes has 126
+MAX_CHOICES = 1024  # Limit of a node's series by algorithm and protocol
+MAX_HISTOGRAMS = 256  # Limit for one node; a job with all collectives in all size classes has 126
 MAX_PEERS = 16
 """Peers per rank, communicator and direction; a ring has one peer, a tree three. Further peers count as `other`."""
 PHASES = {
