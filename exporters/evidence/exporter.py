@@ -214,7 +214,7 @@ class EvidenceExporter:
         return Offered(await self._looks.look(roots.proc, roots.sys / "fs" / "cgroup", user, wanted.pids))
 
     async def _freeze(self, job_id: str, views: Iterable[RankView]) -> None:
-        """Keep the present state of the job's processes: after a death the launcher ends the others within a second."""
+        """Keep the state of the job's processes: after a death the launcher ends the other ranks within a second."""
         ranks = _of_job(views, job_id)
         user, pids = user_of(ranks), live_pids(ranks)
         made, failed, _ = await self._timed(PROCESSES, self._processes(Wanted(job_id, pids, ()), user), FREEZE_SECONDS)

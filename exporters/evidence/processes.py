@@ -110,7 +110,7 @@ class ProcessFiles:
     async def look(self, proc: Path, cgroups: Path, user: str, pids: Mapping[str, int]) -> _Files:
         """Return the files about the node and these ranks' processes, by name in the bundle.
 
-        ``pids``: of ``user``, by rank. UNREAD names ranks without an answer. RuntimeError if no thread is free.
+        ``pids``: by rank, of ``user``. UNREAD names ranks without an answer. RuntimeError if no thread is free.
         """
         files = await self._on_a_thread(None, partial(node_files, proc))
         unread = []

@@ -43,7 +43,7 @@ def interval_seconds(environment: Mapping[str, str] | None) -> float:
 
 
 MAX_PROCESSES = 256  # Rank processes examined in one poll
-MAX_FILES = 256  # Of a node
+MAX_FILES = 256  # Limit of files on a node
 
 _NAME = re.compile(r"/nccl_inspector_metrics_([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})\.prom")
 

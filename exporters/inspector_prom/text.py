@@ -16,8 +16,8 @@ import msgspec
 MAX_TEXT_BYTES = 128 * 1024
 """Limit of a file's read: about 280 rows. The plugin writes one row per kind of operation and mebibyte of size."""
 MAX_LINE_BYTES = 2048  # The plugin's own limit
-MAX_NAME_CHARACTERS = 255  # Of a communicator's name; the plugin's own limit
-MAX_GIGABYTES_PER_SECOND = 1e5  # Beyond any wire, and beyond any memory
+MAX_NAME_CHARACTERS = 255  # The plugin's own limit of a communicator's name
+MAX_GIGABYTES_PER_SECOND = 1e5  # More than any link or memory reaches
 MAX_MICROSECONDS = 1e12  # Eleven days: no operation takes this long; a longer time is a clock error
 BANDWIDTHS = frozenset({"nccl_bus_bandwidth_gbs", "nccl_p2p_bus_bandwidth_gbs"})
 TIMES = frozenset({"nccl_collective_exec_time_microseconds", "nccl_p2p_exec_time_microseconds"})

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from exporters.job_log.matcher import LogEvent
 
-MAX_GROUPS = 8  # Limit of process groups with positions per job; the first ones count
+MAX_GROUPS = 8  # Limit of process groups with positions per job; the first groups count
 MAX_RANKS = 4096  # Limit of ranks per group
 MAX_SEQUENCES = 64
 SHOWN_LEAST = 4
@@ -28,7 +28,7 @@ Call = tuple[str, int, int]  # An operation: its type, input elements and output
 
 
 class WorkPosition(NamedTuple):
-    """Position of one rank in a group, as the group's operation numbers."""
+    """Position of one rank in a group: numbers of the group's operations."""
 
     group: str
     rank: str

@@ -28,7 +28,7 @@ _ACTOR = re.compile(rb"^(?:\x1b\[[0-9;]{1,12}m)?\([\w.-]{1,64} pid=(\d{1,10})(?:
 class Speaker(NamedTuple):
     """The writer of a line, as far as the line names it. ``rank``: the global rank.
 
-    ``task``: number of the scheduler's task, equal to the rank if each task is one. ``host``, ``pid``: the process.
+    ``task``: the scheduler's task number, equal to the rank if each task is one rank. ``host``, ``pid``: the process.
     """
 
     rank: int | None = None

@@ -40,7 +40,7 @@ HOLDERS_SECONDS = 30.0  # Interval between searches of all processes for open fi
 SAVE_SECONDS = 2.5  # Half the interval at which the agent writes its checkpoint
 READ_CPU_SECONDS = 0.1  # CPU time limit per turn. A backlog takes at most a tenth of a core.
 READ_BYTES = 64 * 1024 * 1024
-MAX_CLAIMED = 1024  # Limit of read logs, with owners in turn, each owner's most recently written first
+MAX_CLAIMED = 1024  # Limit of read logs; owners take turns, and of one owner the logs written last come first
 MAX_COLLECTIVE_ENTRIES = 65_536
 """Limit of watchdog entries over all jobs, about 20 MB. At the limit the job with the most entries loses all."""
 
@@ -150,7 +150,7 @@ class JobLogReader:
             self._passages.take(text.file.identity, text.data, ranked, claim.job_id, seconds)
 
     def _bound_collectives(self) -> None:
-        """Evict the entries of the job with the most, because users control the number of lines and ranks."""
+        """Evict the entries of the job with the most entries: users control the number of lines and ranks."""
         kept = {job_id: tally.collectives.entries() for job_id, tally in self._tallies.items()}
         while sum(kept.values()) > MAX_COLLECTIVE_ENTRIES:
             most = max(kept, key=lambda job_id: kept[job_id])

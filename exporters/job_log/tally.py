@@ -30,7 +30,7 @@ POSITIONS = frozenset({"watchdog_position", "flight_recorder_dump"})
 CASCADE_SECONDS = 60.0
 """A cascade is shown only after this time without a root cause, because another log may be slower."""
 RECOVERED_SECONDS = 60.0  # If a job makes progress this long after an event, the event did not end it
-RECENT_SECONDS = 300.0  # A root cause older than this explains no exit, and gives room for a later one
+RECENT_SECONDS = 300.0  # A root cause older than this explains no exit, and a later root cause replaces it
 STARTED_SECONDS = 5.0
 """An event this long before the ranks' start belongs to an earlier run. The start is known to about 1 s."""
 MAX_EVENTS = 1024  # Limit of (rank, category) pairs per job. Further events count under UNKNOWN_RANK.

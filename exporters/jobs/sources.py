@@ -119,12 +119,12 @@ class TrustedDirectory(Generic[T]):
             return NotTrusted("content")
 
     def _is_theirs(self, status: os.stat_result) -> bool:
-        """Return True if an owner has it, and only this user, root's group and the agent's group may write."""
+        """Return True if a trusted user owns it, and only this user, root's group and the agent's group may write."""
         by_group = status.st_mode & stat.S_IWGRP and status.st_gid not in (0, os.getegid())
         return status.st_uid in self._owners and not by_group and not status.st_mode & stat.S_IWOTH
 
 
-MAX_JOBS_PER_GPU = 16  # Of one GPU in dcgm-exporter's mapping
+MAX_JOBS_PER_GPU = 16  # Limit of job ids of one GPU in dcgm-exporter's mapping
 CLOCK_SLACK_SECONDS = 5.0  # An end further in the future comes from a wrong clock
 
 _JOB_FILE = re.compile(r"[^.].{0,140}\.json", re.DOTALL)

@@ -21,7 +21,7 @@ _RECORD = re.compile(rb"(\d{1,10}),(\d{1,20}),(\d{1,20}),([^;,\n]{0,16})[^;\n]{0
 DRIVER = "NVRM: "  # Lines of NVIDIA's driver begin with this
 AFTER_A_NAME = ",mems_allowed="
 """The kernel's text after the name of a cpuset: in the same record or, after an interruption, in another record."""
-REST_SECONDS = 1.0  # The kernel writes the rest of an interrupted line sooner
+REST_SECONDS = 1.0  # The kernel writes the rest of an interrupted line within this time
 MAX_WAITING = 1024  # Lines that wait for the next poll. Beyond this limit the oldest count at once.
 
 

@@ -17,7 +17,7 @@ MAX_ENTRIES = 1 << 16  # Limit of ranks over all phases of a plan: about 6 MB
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """Ranks of a phase. ``expected``: present to its end; ``killed``: by the plan; ``removed``: when it begins."""
+    """Ranks of a phase. ``expected``: stay to its end; ``killed``: by the plan; ``removed``: gone when it begins."""
 
     expected: frozenset[int]
     killed: frozenset[int] = frozenset()

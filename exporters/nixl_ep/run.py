@@ -52,8 +52,8 @@ class RankRun(msgspec.Struct):
     """One rank. ``phase``: the phase that began last, at ``began_seconds`` (epoch). ``ended``: the phase that ended
     last.
 
-    ``phase_seconds``: duration of the phase ended last. ``left``: the logged reason for leaving, empty before that.
-    ``said_seconds``: time (epoch) of its last line about a phase or about leaving.
+    ``phase_seconds``: duration of the phase that ended last. ``left``: the logged reason for leaving, empty before
+    that. ``said_seconds``: time (epoch) of its last line about a phase or about leaving.
     """
 
     phase: _Number | None = None
@@ -129,7 +129,7 @@ class NodeRun(msgspec.Struct):
     def take_bandwidths(self, match: re.Match[str], _seconds: float) -> None:
         """Store the bandwidth that a rank measured, of its stages together or of each."""
         measured = {stage: float(text) for stage, text in match.groupdict().items()}
-        if all(0 <= number <= MAX_NUMBER for number in measured.values()):  # NaN is not
+        if all(0 <= number <= MAX_NUMBER for number in measured.values()):  # False for NaN
             stages = {stage: StageTimes(number * _GB) for stage, number in measured.items()}
             self._rank(_rank(match[1])).stages.update(stages)
 

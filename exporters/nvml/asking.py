@@ -189,5 +189,5 @@ def _between(asker: Asker, before: Any, after: Any) -> dict[str, float]:
         request.metrics[slot].metricId = number
     if asker.ask(pynvml.nvmlGpmMetricsGet, request) is None:
         return {}
-    metrics = zip(METRICS, request.metrics, strict=False)  # request.metrics is longer
+    metrics = zip(METRICS, request.metrics, strict=False)  # request.metrics is longer than METRICS
     return {name: metric.value for name, metric in metrics if metric.nvmlReturn == pynvml.NVML_SUCCESS}

@@ -205,7 +205,7 @@ class Gpus:
         return _view(reading.uuid, known, reading, seconds, links), verdict
 
     def _nameless(self, gpus: Iterable[GpuReading], views: Iterable[GpuView]) -> list[GpuView]:
-        """Return the GPUs that were lost before their UUID was read, except those that ``views`` already has as unread."""
+        """Return the GPUs lost before their UUID was read, except those that ``views`` already has as unread."""
         missed = {view.index for view in views if view.reading is None}
         lost = [gpu for gpu in gpus if gpu.lost and gpu.uuid not in self.remembered]
         return [GpuView("", gpu.index) for gpu in lost if gpu.index not in missed]

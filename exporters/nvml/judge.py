@@ -16,7 +16,7 @@ from exporters.nvml.reading import Fabric, GpuReading, Link
 
 SETTINGS = frozenset({"applications_clocks_setting", "sync_boost", "display_clock_setting"})
 """Reasons that an administrator's settings cause; most nodes have no such setting."""
-REASONS = {  # without 0x1, idleness
+REASONS = {  # all reasons but 0x1, idleness
     0x2: "applications_clocks_setting",
     0x4: "sw_power_cap",
     0x8: "hw_slowdown",

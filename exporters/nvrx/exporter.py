@@ -174,7 +174,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
             job = self.saved.jobs.setdefault(lines.job_id, JobEvents())
             views = [view for view in self._ranks.ranks if view.label.job_id == lines.job_id]
             here = self._ranks.hostnames
-            local = sorted(local_ranks(views, here).items())  # a rank with a host name of its own comes last and counts
+            local = sorted(local_ranks(views, here).items())  # ranks with a host name come last and replace others
             ranks = {(host, number): rank for (own, number), rank in local for host in ({own} if own else here)}
             admit = partial(self._rows.take, self._groups.get(lines.job_id, ("", lines.job_id)))
             for text in lines.lines:

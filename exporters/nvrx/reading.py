@@ -83,8 +83,8 @@ def read_cycle(raw: bytes) -> Cycle | None:
 class CycleRequest(msgspec.Struct, frozen=True):
     """``path``: link to the current cycle, as process ``pid`` of ``proc_root`` sees it; ``pid`` 0: a directory.
 
-    ``uid``: user of the process. A linked file of another user is not read. A directory has a negative number of its
-    own instead, so it has its own thread. ``job_ids``: of a directory, the jobs on this node, which come first.
+    ``uid``: user of the process. A linked file of another user is not read. Each directory has a negative number of its
+    own instead, and so a thread of its own. ``job_ids``: for a directory, the jobs on this node, which come first.
     """
 
     path: str
