@@ -1,4 +1,4 @@
-"""The Agent dashboard: whether the agents work, and their cost. Of many nodes it shows the worst."""
+"""The Agent dashboard: whether the agents work, and their cost. If there are many nodes, it shows the worst."""
 
 from grafana.panels import BAD_FROM_ONE, HALF, QUARTER, Panel, Query, lines, stats
 from grafana.queries import CLUSTER, WORST, rate_of, worst
@@ -27,7 +27,7 @@ def _summary() -> list[Panel]:
         ),
         rows(
             "Versions",
-            "How many agents run which version: more than one while an upgrade is under way.",
+            "Number of agents by version; there are several versions while an upgrade is under way.",
             Query(f"count by (version) (rankwatch_build_info{{{CLUSTER}}})"),
             columns=("version",),
             value="agents",

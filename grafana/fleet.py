@@ -53,14 +53,14 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "Ranks",
-            "Live ranks of all jobs, and the first that died of each job.",
+            "Live ranks of all jobs, and the ranks that died first in each job.",
             Query(f"sum({LIVE})", "live"),
             Query(f"count({DEAD})", "dead"),
             overrides={"dead": BAD_FROM_ONE},
         ),
         stats(
             "Nodes",
-            "Nodes whose agent answers, and how many of them have a failed counted check.",
+            "Nodes whose agent answers, and how many of them fail a check that counts.",
             Query(f"count(node:rankwatch_heard:time{{{CLUSTER}}})", "answer"),
             Query(f"sum(1 - rankwatch_node_healthy{{{CLUSTER}}})", "unhealthy"),
             overrides={"unhealthy": BAD_FROM_ONE},

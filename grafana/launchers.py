@@ -46,8 +46,7 @@ def _nvrx() -> list[Panel]:
     return [
         stats(
             "NVRx restarts",
-            "The restart cycle that the launchers are in, the nodes that take part and that stand by, and how long "
-            "the last restart took.",
+            "The launchers' restart cycle, the nodes that take part or stand by, and how long the last restart took.",
             Query(f"max(rankwatch_nvrx_cycle{{{JOB}}})", "cycle"),
             Query(f"max by (role) (rankwatch_nvrx_nodes{{{JOB}}})", "{{role}} nodes"),
             Query(f"max by (until) (rankwatch_recovery_seconds{{{JOB}}})", "until {{until}}"),

@@ -25,7 +25,7 @@ DATASOURCE = models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 TABLE_LEGEND_FROM = 12
 """A panel of at least this width lists its series in a table with their last and mean values."""
 LEGEND_BESIDE_FROM = 16
-"""A panel of at least this width has the table beside it, a narrower one below."""
+"""A panel of at least this width has the table beside the curves, a narrower panel below them."""
 COUNTED = frozenset({"cps", "none", "ops", "short"})
 """Units of whole things: a curve of only zeros has an axis up to 1, not to 100."""
 NO_RECORDS = "no records of Inspector"

@@ -57,7 +57,7 @@ def code_by(label: str, states: Mapping[str, Value], series: Callable[[str], str
 
 
 def rank_state_code() -> str:
-    """Return a query for the state of each rank of the job over nodes: its worst live one, else its worst one."""
+    """Return a query for the state of each rank of the job over nodes: its worst live state, else its worst state."""
     series = f"rankwatch_rank_state{{{JOB}, state="
     terms = {state: f'{value.code} * ({series}"{state}"}} == 1)' for state, value in STATES.items()}
     live = [terms.pop(state) for state in LIVE_STATES]

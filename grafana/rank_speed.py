@@ -65,7 +65,7 @@ def lateness(late_share: float) -> Panel:
     """Return the panel on lateness. ``late_share``: the share of wall time that makes the rank late."""
     return lines(
         "Share of time that others waited for this rank",
-        "The greatest of all communicators; and of those where only this rank is late and waits for no other.",
+        "The greatest share of all communicators; and of those in which only this rank is late and waits for none.",
         Query(LATENESS, "most"),
         Query(named(f"max by (comm) ({LATE})", LATE), "late in {{comm_name}} {{comm}}"),
         unit="percentunit",
