@@ -8,7 +8,7 @@ LISTED = 64
 TIME = f"rankwatch_node_time_seconds{{{CLUSTER}}}"
 SILENT = f"node:rankwatch_fails:bool{{{CLUSTER}}}"
 OURS = f"and on (cluster, instance) rankwatch_build_info{{{CLUSTER}}}"
-"""Restricts series that other programs also export to those of agents."""
+"""Restricts a metric that other programs export, too, to the series of agents."""
 
 
 def panels() -> dict[str, list[Panel]]:

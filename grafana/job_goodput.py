@@ -31,7 +31,7 @@ def class_shares(selector: str) -> Query:
 
 
 def class_hours(selector: str) -> str:
-    """Return a query for GPU hours by class in the shown time: one count is a minute."""
+    """Return a query for GPU hours by class in the shown time: each count is one GPU minute."""
     all_of = over_time("sum_over_time", f"{GPUS}{{{selector}}}")
     busy = over_time("sum_over_time", f"{BUSY}{{{selector}}}")
     waiting = f'label_replace(sum({all_of}) - sum({busy}), "class", "waiting", "", "")'

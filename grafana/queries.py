@@ -100,7 +100,7 @@ def firing(alert: str, selector: str) -> str:
 
 
 def ratio(numerator: str, denominator: str) -> str:
-    """Return a query for a ratio, without series of a zero denominator."""
+    """Return a query for a ratio, without series whose denominator is 0."""
     return f"{numerator}\n  / ({denominator} > 0)"
 
 

@@ -14,7 +14,7 @@ MAX_CYCLES = 2**31
 _HEADER = struct.Struct("<HBB")
 _NONE_U32 = 2**32 - 1  # The driver's mark for a value that the firmware does not have
 _REASONS = ("hw_slowdown", "sw_power_cap", "hw_thermal_slowdown", "hw_thermal_slowdown_vr", "hw_thermal_slowdown_hbm")
-"""The table's reasons for lowered clocks. A reason that NVIDIA's GPUs have too has NVIDIA's name.
+"""The table's reasons for lowered clocks. A reason that NVIDIA's GPUs also report has NVIDIA's name.
 
 In order: the board's alarm (prochot), the power limit (ppt), heat of the socket, the regulators, the memory.
 """

@@ -216,8 +216,8 @@ def _elements(sizes: list[int]) -> str:
 def _by_status(dump: _Dump) -> Mapping[str, int]:
     """Return by group the number of the last operation that the rank had begun.
 
-    The status has rank-local group numbers instead of names. Each new group gets a higher number, and a higher name if
-    names are numbers. Then both have the same order. Entries have both, and must agree with this order.
+    The status has rank-local group numbers instead of names. Each new group gets a higher number and, if names are
+    numbers, a higher name. So numbers and names have the same order. Entries have both, and must agree with this order.
     """
     last_numbers = {
         number: status.last_enqueued_collective

@@ -174,7 +174,7 @@ BY_ALGORITHM = Family(
 SLOW_PAIRS = Family(
     "rankwatch_p2p_slow_pair_bandwidth_bytes_per_second", "gauge",
     "Bandwidth that the fastest tenth of a pair's messages in one size class reached in the last window of at least "
-    "10 seconds and 20 messages. Only a rank's 4 slowest pairs and its 4 furthest below their own best have series. "
+    "10 seconds and 20 messages. Only a rank's 4 slowest pairs and the 4 furthest below their own best have series. "
     "sender and receiver are ranks in the communicator; direction is the side that measured. A slow link is slow on "
     "both sides; a late rank is not slow on its own side. Messages up to 512 KiB do not count.",
     ("job_id", "rank", "comm", "direction", "sender", "receiver", "size"),

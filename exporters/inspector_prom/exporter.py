@@ -120,7 +120,7 @@ class InspectorPromExporter(ShownExporter[Mapping[RankLabel, Means]]):
                 self._ctx.log.warning("lines of means were left out", uid=group[0], job_id=group[1], reasons=said)
 
     def _show(self, here: Ranks, now: float) -> None:
-        """Set the state of each rank, and show the rows that provably are its own."""
+        """Set the state of each rank, and show the rows that are provably the rank's own."""
         holders: defaultdict[tuple[int, int], list[descriptors.MeansHolder]] = defaultdict(list)
         owners = {}
         for held, means in self._means.items():

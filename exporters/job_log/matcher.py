@@ -1,4 +1,4 @@
-"""Finds events in text. First it searches a few words in all text, then patterns in lines with such a word."""
+"""Finds events in text. First it searches all text for a few words, then lines with such a word for patterns."""
 
 from __future__ import annotations
 

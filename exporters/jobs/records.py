@@ -14,7 +14,7 @@ MAX_NUMBER = 1 << 40
 KEPT_SECONDS = 3600.0  # How long a job is shown after its end
 MAX_RUNNING = 512
 MAX_ENDED = 128
-"""Shown ended jobs: the last. If more jobs end in an hour, they are short, and the earlier jobs were scraped."""
+"""Limit of shown ended jobs: the last. If more jobs end in an hour, they are short, and earlier jobs were scraped."""
 
 STATES = frozenset(
     {

@@ -79,7 +79,7 @@ class Past(msgspec.Struct):
 
 
 class KernelLogExporter(ShownExporter[bytes]):
-    """Exports the kernel's events, which fail or clear checks. It shows its section of the checkpoint."""
+    """Exports the kernel's events, which fail or clear checks. Its series come from its section of the checkpoint."""
 
     def __init__(self, config: KernelLogConfig) -> None:
         super().__init__(b"", render)
@@ -103,7 +103,7 @@ class KernelLogExporter(ShownExporter[bytes]):
     async def _last_lines(self, _wanted: Wanted) -> Offered:
         """Return the kernel's last lines, each with its seconds after the boot.
 
-        Reads the log first: a GPU's error precedes the death that it explains by less than the interval of updates.
+        Reads the log first: a GPU's error comes less than one update interval before the death that it explains.
         """
         if not self._is_backlog:
             await self._thread.call(self._log.catch_up)

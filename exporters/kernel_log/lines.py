@@ -89,5 +89,5 @@ class KernelLines:
 
 
 def _may_end_in(line: KernelRecord, rest: KernelRecord) -> bool:
-    """Return whether a line of the driver may be a cpuset's name after which the kernel wrote ``rest``."""
+    """Return whether ``line`` may end in a cpuset's name, so that the kernel's line goes on with ``rest``."""
     return line.writer == "fragment" and rest.seconds - line.seconds <= REST_SECONDS

@@ -54,7 +54,7 @@ The value 0 means "not supported". A route timeout or access timeout from which 
 _DOMAIN_FAULTS = {12: _FALSE, 14: _FALSE}
 """No partition, and fabric manager disconnected: faults only in a domain of many nodes (IMEX)."""
 _CONFIGURATION_SHIFT, _CONFIGURATION_MASK, _CONFIGURATION_GOOD = 8, 0xF, 1
-"""Only a GPU in a domain has an incorrect configuration: its value is neither 0 nor good."""
+"""A value that is neither 0 nor good is an incorrect configuration, but only for a GPU in a domain."""
 
 
 def active_reasons(reading: GpuReading) -> dict[str, bool]:
@@ -66,7 +66,7 @@ def active_reasons(reading: GpuReading) -> dict[str, bool]:
 
 
 def is_shown(reason: str, seconds: float) -> bool:
-    """Return whether a reason has a series. A setting has one once it was active; other reasons always have one."""
+    """Return whether a reason has a series. A setting has a series once it was active, other reasons always."""
     return reason not in SETTINGS or seconds > 0
 
 

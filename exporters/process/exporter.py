@@ -182,7 +182,7 @@ class ProcessExporter:
         self._exits.note_counts({key: observation.oom for key, observation in scanned.observed.items()})
 
     def _note_usages(self, usages: Usages | None) -> None:
-        """Store the ranks' usage, if this scan measured it; a process's groups count once it has a label."""
+        """Store the ranks' usage, if this scan measured it; groups of a process count once the process has a label."""
         if usages is None:
             return
         self._usages = usages.ranks

@@ -146,7 +146,7 @@ class RankSearch:
     def descendants(self, ranks: Collection[ProcessKey]) -> dict[ProcessKey, list[ProcessKey]]:
         """Return the processes below each rank, except below another of ``ranks``; a rank without any has no entry.
 
-        A process's parent is read at its first scan: a process that init adopted before this scan is lost.
+        A process's parent is read at its first scan: a process that init adopted before this scan is not found.
         """
         above: dict[ProcessKey, ProcessKey | None] = {key: key for key in ranks}
         by_rank: dict[ProcessKey, list[ProcessKey]] = {}

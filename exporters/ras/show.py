@@ -62,8 +62,8 @@ SUSPECT = Family(
     (*_PLACE, "reason"), "1 per suspect, at most 32 per stalled communicator", "max")
 RANK_LAG = Family(
     "rankwatch_communicator_rank_lag", "gauge",
-    "Launches by which the rank is behind the rank that has launched the most, in a stalled communicator. Only the 32 "
-    "ranks furthest behind have a series, and no rank if they are the majority.",
+    "Number of launches that the rank lacks, compared with the rank that has launched the most, in a stalled "
+    "communicator. Only the 32 ranks furthest behind have a series, and no rank if they are the majority.",
     (*_COMM, "comm_rank", "rank", "collective"), "at most 32 per stalled communicator and collective", "max")
 ASYNC_ERROR = Family(
     "rankwatch_communicator_async_error", "gauge",

@@ -104,7 +104,7 @@ class StacksExporter:
             await self._look_at(view)
 
     def _is_there(self) -> bool:
-        """Return True if /proc and py-spy exist; OSError if py-spy is required and missing, or not root's. Blocking."""
+        """Return True if /proc and py-spy exist; OSError if a required py-spy is missing, or not root's. Blocking."""
         if not self._ctx.roots.proc.is_dir():
             return False
         try:

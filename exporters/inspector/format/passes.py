@@ -57,7 +57,7 @@ def ring_sizes(settings: Mapping[str, str]) -> RingSizes:
 
 
 def _ring_lines(text: str | None) -> int:
-    """Return a ring size as the plugin parses it: a negative number is huge, and 0 or other text is 1."""
+    """Return a ring size as the plugin parses it: a negative number gives the maximum, 0 or other text gives 1."""
     if text is None:
         return DEFAULT_RING_LINES
     lines = strtoll(text)

@@ -37,7 +37,7 @@ RecordKey = tuple[str, int, int, str, int, str]
 
 @dataclass(slots=True, eq=False)
 class Binding:
-    """The totals for records of one RecordKey, and the values that each record adds. Defaults belong to no series."""
+    """The totals for records of one RecordKey, and the values of each record. Default totals are in no series."""
 
     result: Result
     sequence: Sequence = field(default_factory=lambda: Sequence(None))

@@ -154,7 +154,7 @@ class Kind(StrEnum):
 
 
 SeriesId = tuple[Kind, tuple[str, ...]]
-"""A kind and a label set. A series of arrivals sums several of the totals' label sets, each from its birth."""
+"""A kind and a label set. A series of arrivals is the sum over several label sets, each from its birth on."""
 Labels = Mapping[Member, RankLabel]
 
 

@@ -106,7 +106,7 @@ class SavedPending(msgspec.Struct, array_like=True):
 
 @dataclass(slots=True, eq=False)
 class PendingMember:
-    """One rank of a communicator. ``times``: by operation number, its times that wait for the other members' times."""
+    """One rank of a communicator. ``times``: by operation number, the rank's times that wait for other members."""
 
     pending: PendingOperations | None
     writer_key: WriterKey
@@ -133,7 +133,7 @@ class PendingMember:
 
 
 class PendingOperations:
-    """The operations of one kind. ``given_up``: no longer collected. ``counted``: the highest counted as unmatched."""
+    """The operations of one kind. ``given_up``: not collected. ``counted``: the highest number counted as unmatched."""
 
     def __init__(self, kind: OperationKind) -> None:
         self.kind = kind

@@ -138,7 +138,7 @@ class Schedule(msgspec.Struct):
 def role_of(configured: Configured, ranks: Collection[int] | None, world_size: int | None) -> Role:
     """Return this node's role: reporter with global rank 0, standby with the last rank; a configured role wins.
 
-    ``ranks``: the job's ranks on this node; ``world_size``: number of all its ranks. None when unknown.
+    ``ranks``: the job's ranks on this node; ``world_size``: number of all ranks of the job. None when unknown.
     """
     if configured in ("monitor", "off"):
         return "none"
