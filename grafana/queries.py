@@ -105,7 +105,7 @@ def ratio(numerator: str, denominator: str) -> str:
 
 
 def worst(expression: str) -> str:
-    """Return a query for the greatest WORST series."""
+    """Return a query for the WORST series with the greatest values."""
     return f"topk({WORST}, {expression})"
 
 

@@ -111,7 +111,7 @@ def _unpacked(build: Build) -> Path:
 
 
 def _put(root: Path, source: Path, place: str, mode: int = 0o644) -> None:
-    """Copy a text file below ``root``, with the package's path of the program."""
+    """Copy a text file below ``root``; replace the program's path by the package's path."""
     text = source.read_text().replace(CHECKOUTS_PROGRAM, PROGRAM)
     _put_bytes(root, text.encode(), place, mode)
 

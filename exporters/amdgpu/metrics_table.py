@@ -90,7 +90,7 @@ def _cycles_between(before: Table, now: Table) -> int:
 class LoweredSeconds:
     """How long each reason lowered the clocks of one GPU, in seconds.
 
-    Each poll adds the time since the previous poll, times the reason's share of the firmware's cycles in this time.
+    Each poll adds the time since the last poll, multiplied by the reason's share of the firmware's cycles in this time.
     """
 
     def __init__(self) -> None:

@@ -99,7 +99,7 @@ class JobLogExporter(ShownExporter[PublishedLogs]):
         return log_part(self.shown.jobs, self.shown.passages, wanted)
 
     async def drain(self) -> None:
-        """Save the read positions and stop the thread; a turn that hangs keeps it."""
+        """Save the read positions and stop the thread; a turn that hangs keeps the thread."""
         try:
             if not self._reads:
                 self._section = await self._thread.call(self._reader.section)

@@ -248,8 +248,8 @@ def _runs(stat: Stat | None, key: ProcessKey) -> bool:
 
 
 def held_files(proc: ProcFS, files: Mapping[ProcessKey, Iterable[OpenFile]]) -> dict[tuple[int, int], str]:
-    """Return the paths of the record files that ranks hold, by device and inode, in an order in which the ranks take
-    turns.
+    """Return the paths of the record files that ranks hold, by device and inode: the first file of each rank, then each
+    rank's second.
 
     If ranks have several paths to a file, the path of a rank that can write to it counts: any user may read the file.
     """

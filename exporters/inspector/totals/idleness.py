@@ -1,8 +1,8 @@
 """Ends the series of communicators that a living writer no longer uses, without lowering any sum. Pure.
 
-A process that runs for days makes and destroys communicators. No line says that one is gone. So a communicator counts
-as gone after IDLE_SECONDS without a record; sooner if a newer communicator replaced it, or if a limit refuses a
-communicator in use. The inheritance keeps the communicator's part of the rank's `other` and missing records.
+A process that runs for days makes and destroys communicators. No line reports that. So a communicator counts as gone
+after IDLE_SECONDS without a record; sooner if a newer communicator replaced it, or if a limit refuses a communicator in
+use. The inheritance keeps the communicator's part of the rank's `other` and missing records.
 """
 
 from __future__ import annotations

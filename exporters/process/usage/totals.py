@@ -70,7 +70,7 @@ class ThreadTotals:
         """Add a scan of all threads; ``run_queue_wait`` reads one thread's wait for a CPU.
 
         It is called for the main thread, for new threads, and for threads that are ready or ran since the last scan.
-        Any other thread did not wait for a CPU; the next scan after the thread runs counts any rest.
+        Any other thread did not wait for a CPU; a missed wait counts at the next scan after the thread runs.
         """
         is_first, before = self._seen is None, self._seen or {}
         seen = {}
