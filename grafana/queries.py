@@ -90,7 +90,7 @@ def silence(selector: str) -> str:
 
 
 def lateness(selector: str) -> str:
-    """Return a query for the greatest share of time, over communicators, that others waited for each rank."""
+    """Return a query for the greatest share of time in which others waited for each rank, over communicators."""
     return f"clamp_min(rank:rankwatch_lateness:ratio{{{selector}}}, 0)"
 
 

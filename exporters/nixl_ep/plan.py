@@ -64,7 +64,7 @@ def read_plan(raw: bytes) -> Plan | None:
 
 
 def _ranks(phase: list[int] | _NamedPhase) -> tuple[frozenset[int], frozenset[int]]:
-    """Return the staying and the killed ranks of a phase. -0 is 0, so it stays. Raise ValueError if out of bounds."""
+    """Return the staying and the killed ranks of a phase; -0 means: rank 0 stays. Raise ValueError if out of bounds."""
     if isinstance(phase, _NamedPhase):
         named, killed = phase.ranks, [*phase.killed, *(-rank for rank in phase.ranks if rank < 0)]
     else:

@@ -1,8 +1,7 @@
 """Calls NVML for one value at a time: a failed call loses only its own value. Runs in the helper process.
 
 The activity of a GPU between two polls is from the driver's GPM counters (Hopper and later): at each poll the driver
-fills a sample and compares it with the previous sample. A value is the mean over this time.
-"""
+fills a sample and compares it with the previous sample. A value is the mean over this time."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -79,7 +79,7 @@ def group_of(path: str) -> Group | None:
 
 
 def _plain_name(names: str, written: str) -> str:
-    """Return a name as the scheduler writes it: kubelet's systemd driver puts underscores in a pod's uid, PBS
+    """Return a name as the scheduler writes it: kubelet's systemd driver puts underscores in a pod's uid, PBS uses
     escapes."""
     if names == "pod":
         return written.replace("_", "-")

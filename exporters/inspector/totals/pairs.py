@@ -119,7 +119,7 @@ class Pairs:
             self._pairs[end_key] = by_peer
 
     def _new(self, end: End, peer: int, by_peer: dict[int, Pair]) -> Pair | None:
-        """Begin to measure a pair, if it is valid and its turn."""
+        """Begin to measure a pair, if it is valid and it is the peer's turn."""
         is_pair = 0 <= peer < end.n_ranks and peer != end.comm_rank
         if is_pair and self._is_its_turn(end, peer) and self._room.take(self._group):
             by_peer[peer] = Pair()
