@@ -11,7 +11,8 @@ MAX_TEXT = 512
 Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 Moment = Annotated[float, msgspec.Meta(ge=0, lt=253402300800)]
 """Seconds since the epoch, before the year 10000, where Python's dates end."""
-Trigger = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "asked"]
+Trigger = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "asked", "alert"]
+"""``alert``: of bundles that versions before 0.2.0 took for open pages."""
 Witness = Literal["verdict", "records", "ras", "flight_recorder", "hardware", "kernel_log", "job_log", "stacks"]
 
 

@@ -1,6 +1,7 @@
 """Answer requests about users' files, in one thread per user. Imports only the standard library.
 
-A call to a hung file system never returns. Then only requests about files of the same owner get no answer.
+A call to a hung file system never returns. Then requests about files of the same owner get no answer; for root's
+files, requests about the same process.
 """
 
 import threading
@@ -8,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
-MAX_WAITING = 64  # Limit of hung threads; at the limit no file is read
+MAX_WAITING = 64  # Limit of hung threads, half of it for root's; at the limit no file is read
 STACK_BYTES = 512 * 1024  # A user's JSON of 10,000 levels, the limit of Python 3.13, takes 350 KiB: less is a crash
 
 _User = tuple[int, int]
@@ -31,20 +32,26 @@ class ByUser(Generic[R, A]):
         """Return the answer to each request; None for a request without an answer ``grace_seconds`` after the call."""
         default_bytes = threading.stack_size(STACK_BYTES)
         results: list[A | None] = [None] * len(requests)
-        self._waiting = {user: thread for user, thread in self._waiting.items() if thread.is_alive()}
-        begun = []
+        until = time.monotonic() + grace_seconds
+        begun: list[threading.Thread] = []
         for user in dict.fromkeys(map(_user_of, requests)):
-            if user in self._waiting or len(self._waiting) >= self._max_waiting:
+            if self._is_full(user):
+                _join(begun, until)  # threads that do not hang end now
+            if self._is_full(user) or user in self._waiting:
                 continue
             thread = threading.Thread(target=self._read_all, args=(requests, user, results), daemon=True)
             self._waiting[user] = thread
             thread.start()
             begun.append(thread)
         threading.stack_size(default_bytes)
-        until = time.monotonic() + grace_seconds
-        for thread in begun:
-            thread.join(max(until - time.monotonic(), 0.0))
+        _join(begun, until)
         return list(results)
+
+    def _is_full(self, user: _User) -> bool:
+        """Forget threads that have ended; return True if this user may have no further thread."""
+        self._waiting = {user: thread for user, thread in self._waiting.items() if thread.is_alive()}
+        of_root = sum(not uid for uid, _ in self._waiting)
+        return len(self._waiting) >= self._max_waiting or (not user[0] and of_root >= self._max_waiting // 2)
 
     def _read_all(self, requests: Sequence[R], user: _User, results: list[A | None]) -> None:
         for number, request in enumerate(requests):
@@ -54,3 +61,9 @@ class ByUser(Generic[R, A]):
 
 def _user_of(request: Any) -> _User:
     return request.uid, 0 if request.uid else request.pid
+
+
+def _join(threads: Sequence[threading.Thread], until: float) -> None:
+    """Wait for the threads until this monotonic time."""
+    for thread in threads:
+        thread.join(max(until - time.monotonic(), 0.0))

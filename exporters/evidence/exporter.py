@@ -14,7 +14,7 @@ from agent.sdk.ranks import RankView
 from exporters.evidence import bundle, story
 from exporters.evidence.config import EvidenceConfig
 from exporters.evidence.processes import ProcessFiles
-from exporters.evidence.story import NAMES, because, live_pids, ranks_file, user_of
+from exporters.evidence.story import NAMES, because, live_pids, ranks_file, share_of, user_of
 from exporters.evidence.watch import Occasion, TroubleWatch
 
 LOOK_SECONDS = 1.0
@@ -145,7 +145,7 @@ class EvidenceExporter:
         frozen = self._frozen.pop(occasion.job_id, None)
         if frozen is not None:
             files |= {f"at-first-exit/{name}": data for name, data in frozen.files.items()}
-        for name, offered, failed, took in await self._offers(wanted, user_of(views)):
+        for name, offered, failed, took in await self._offers(wanted, share_of(views)):
             inside = {file if name == PROCESSES else f"{name}/{file}": data for file, data in offered.files.items()}
             files |= inside
             words += list(offered.words)[: summaries.MAX_LISTED]
@@ -179,10 +179,10 @@ class EvidenceExporter:
             because=summary.because,
         )
 
-    async def _offers(self, wanted: Wanted, user: str) -> list[tuple[str, Offered, str, float]]:
+    async def _offers(self, wanted: Wanted, share: str) -> list[tuple[str, Offered, str, float]]:
         """Return the name of each part, what it offers, its error (or ""), and the seconds that it took."""
         makers = self._ctx.evidence.all()
-        works = {PROCESSES: self._processes(wanted, user)} | {name: makers[name](wanted) for name in sorted(makers)}
+        works = {PROCESSES: self._processes(wanted, share)} | {name: makers[name](wanted) for name in sorted(makers)}
         seconds = self._config.seconds_per_bundle
         made = await asyncio.gather(*(self._timed(name, work, seconds) for name, work in works.items()))
         return [(name, *result) for name, result in zip(works, made, strict=True)]
@@ -209,17 +209,17 @@ class EvidenceExporter:
             self._ctx.log.warning("a part of the evidence failed", part=name, error=error)
         return offered, failed, self._ctx.clock.monotonic() - began
 
-    async def _processes(self, wanted: Wanted, user: str) -> Offered:
+    async def _processes(self, wanted: Wanted, share: str) -> Offered:
         roots = self._ctx.roots
-        return Offered(await self._looks.look(roots.proc, roots.sys / "fs" / "cgroup", user, wanted.pids))
+        return Offered(await self._looks.look(roots.proc, roots.sys / "fs" / "cgroup", share, wanted.pids))
 
     async def _freeze(self, job_id: str, views: Iterable[RankView]) -> None:
         """Keep the state of the job's processes: after a death the launcher ends the other ranks within a second."""
         ranks = _of_job(views, job_id)
-        user, pids = user_of(ranks), live_pids(ranks)
-        made, failed, _ = await self._timed(PROCESSES, self._processes(Wanted(job_id, pids, ()), user), FREEZE_SECONDS)
+        work = self._processes(Wanted(job_id, live_pids(ranks), ()), share_of(ranks))
+        made, failed, _ = await self._timed(PROCESSES, work, FREEZE_SECONDS)
         self._failures[PROCESSES] += bool(failed)
-        self._frozen[job_id] = _Frozen(self._ctx.clock.monotonic(), made.files, user)
+        self._frozen[job_id] = _Frozen(self._ctx.clock.monotonic(), made.files, user_of(ranks))
         if len(self._frozen) > MAX_FROZEN:
             del self._frozen[
                 list(self._frozen)[bundle.oldest_of_largest([frozen.user for frozen in self._frozen.values()])]

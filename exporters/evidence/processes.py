@@ -21,8 +21,8 @@ GROUP_FILES = (
 PRESSURE = ("cpu", "memory", "io")
 MAX_FILE_BYTES = 64 * 1024
 MAX_RANK_THREADS = 512  # The first threads of a rank: NCCL and PyTorch make their threads early
-MAX_PER_USER = 2  # Simultaneous reads for one user, including reads that hang; at the limit no read starts
-MAX_THREADS = 40 * MAX_PER_USER  # Simultaneous reads for all users
+MAX_PER_USER = 2  # Simultaneous reads for one owner, including reads that hang; at the limit no read starts
+MAX_THREADS = 40 * MAX_PER_USER  # Simultaneous reads for all owners
 MAX_RANKS = 64  # Ranks of a job on a node whose processes are read
 RANK_SECONDS = 1.0
 """Limit for one rank's process: its files take milliseconds, with 512 threads on a busy node a tenth of a second."""
@@ -107,17 +107,18 @@ class ProcessFiles:
         self._made = 0
         self._reading: list[str | None] = []
 
-    async def look(self, proc: Path, cgroups: Path, user: str, pids: Mapping[str, int]) -> _Files:
+    async def look(self, proc: Path, cgroups: Path, share: str, pids: Mapping[str, int]) -> _Files:
         """Return the files about the node and these ranks' processes, by name in the bundle.
 
-        ``pids``: by rank, of ``user``. UNREAD names ranks without an answer. RuntimeError if no thread is free.
+        ``pids``: by rank. ``share``: their owner (RankProcess.share). UNREAD names ranks without an answer.
+        RuntimeError if no thread is free.
         """
         files = await self._on_a_thread(None, partial(node_files, proc))
         unread = []
         for rank, pid in list(pids.items())[:MAX_RANKS]:
             try:
                 async with asyncio.timeout(RANK_SECONDS):
-                    files |= await self._on_a_thread(user, partial(rank_files, proc, cgroups, rank, pid))
+                    files |= await self._on_a_thread(share, partial(rank_files, proc, cgroups, rank, pid))
             except TimeoutError:
                 unread.append(f"rank {rank}, pid {pid}: no answer within {RANK_SECONDS:g} s\n")
             except RuntimeError as error:
@@ -126,8 +127,8 @@ class ProcessFiles:
             files[UNREAD] = "".join(unread).encode()
         return files
 
-    async def _on_a_thread(self, user: str | None, look: Callable[[], _Files]) -> _Files:
-        if user is not None and self._reading.count(user) >= MAX_PER_USER:
+    async def _on_a_thread(self, share: str | None, look: Callable[[], _Files]) -> _Files:
+        if share is not None and self._reading.count(share) >= MAX_PER_USER:
             raise RuntimeError(f"{MAX_PER_USER} reads of this user's processes have not returned")
         if not self._free:
             if self._made >= MAX_THREADS:
@@ -135,13 +136,19 @@ class ProcessFiles:
             self._made += 1
             self._free.append(self._thread(f"evidence-{self._made}"))
         thread = self._free.pop()
-        self._reading.append(user)
-        return await thread.call(partial(self._look, thread, user, look))
+        self._reading.append(share)
+        try:
+            read = thread.submit(self._look, thread, share, look)
+        except RuntimeError:  # the thread does not start
+            self._reading.remove(share)
+            self._made -= 1
+            raise
+        return await asyncio.wrap_future(read)
 
-    def _look(self, thread: OwnThread, user: str | None, look: Callable[[], _Files]) -> _Files:
+    def _look(self, thread: OwnThread, share: str | None, look: Callable[[], _Files]) -> _Files:
         """Run ``look`` in ``thread``, and free the thread afterwards, even if the caller has stopped waiting."""
         try:
             return look()
         finally:
-            self._reading.remove(user)
+            self._reading.remove(share)
             self._free.append(thread)

@@ -159,3 +159,8 @@ def _facts(view: RankView) -> dict[str, object]:
 def user_of(views: Iterable[RankView]) -> str:
     """Return the user of a job with these ranks; empty when unknown."""
     return next((view.process.user for view in views), "")
+
+
+def share_of(views: Iterable[RankView]) -> str:
+    """Return the owner of a job's share of bounded tables: its container or user; empty when unknown."""
+    return next((view.process.share for view in views), "")

@@ -209,7 +209,8 @@ class JobTally:
             for rank in self.collectives.note_call(event, speaker)[:1]:
                 if not any(category == MISMATCH for _, category, _ in self.saved.events):
                     self._count(rank, MISMATCH, failures().deduced[MISMATCH])
-                self._note_first(ROOT, FirstEvent(MISMATCH, rank, "", seconds))
+                if self.saved.root is None or self.saved.root.weak:  # else these time-outs are its consequence
+                    self._note_first(ROOT, FirstEvent(MISMATCH, rank, "", seconds))
 
     def _count(self, rank: str, category: str, role: str) -> None:
         kind = (rank, category, role)

@@ -200,7 +200,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
     async def _look_at_cycles(self, ranks: RankSnapshot, named: Mapping[str, CycleRequest]) -> None:
         """Read the cycle files that ranks' environments name, and those in the configured directories.
 
-        A file without an answer keeps its last cycle.
+        A file without an answer keeps its last cycle for STALE_SECONDS.
         """
         here, now = jobs_in_turns(ranks, MAX_JOBS), self.ctx.clock.monotonic()
         if not self.ctx.once:
@@ -208,9 +208,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         ids = frozenset(job_id for view in ranks.ranks for job_id in (view.label.job_id, view.process.plain_job_id))
         directories = (CycleRequest(path, "", 0, -1 - number, ids) for number, path in enumerate(self._directories))
         requests = [*named.values(), *directories]
-        if not requests:
-            return
-        answers = await self._helper.call(requests, HELPER_SECONDS)
+        answers = await self._helper.call(requests, HELPER_SECONDS) if requests else []
         for job_id, answer in zip([*named, *([""] * len(self._directories))], answers, strict=False):
             for uid, cycle in answer or ():
                 of = job_id or (cycle.job_id if self.ctx.once else ranks.job_of(uid, cycle.job_id))

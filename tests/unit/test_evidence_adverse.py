@@ -111,6 +111,23 @@ async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.Monke
     assert (await look("mal", {"1": 1}))["ranks/1/status"] == b"well"
 
 
+async def test_threads_that_do_not_start_use_no_limit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many threads fail to start, at the node's limit of tasks, processes are read as soon as one starts."""
+
+    def start(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    await site.start()
+    monkeypatch.setattr(processes, "rank_files", Door(0))
+    look = partial(site.exporter._looks.look, Path("/proc"), Path("/"), "ann", {"1": 1})
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        for _ in range(processes.MAX_THREADS):
+            with pytest.raises(RuntimeError, match="can't start new thread"):
+                await look()
+    assert "ranks/1/status" in await look()
+
+
 def test_a_threads_name_makes_no_line_and_no_terminal_sequence(tmp_path: Path) -> None:
     """The name of a thread stays in its own line, without control characters."""
     task = tmp_path / "9/task/9"

@@ -134,3 +134,15 @@ def test_threads_that_hang_are_bounded() -> None:
         requests.answers([Request(1)], 0.05)
         assert requests.answers([Request(2, 20)], 0.5) == [answer]
         hanging.goes_on.set()
+
+
+@pytest.mark.slow
+def test_processes_of_root_take_half_of_the_threads() -> None:
+    """However many processes of root hang, other users' files are read; well processes all get their reply."""
+    goes_on = threading.Event()
+    requests: ByUser[Request, bool] = ByUser(lambda request: request.uid != 0 or goes_on.wait(30.0), max_waiting=8)
+    assert requests.answers([Request(0, pid=pid) for pid in range(9)], 0.05) == [None] * 9
+    assert requests.answers([Request(5, pid=1)], 0.5) == [True]
+    goes_on.set()
+    well: ByUser[Request, bool] = ByUser(lambda _: True, max_waiting=8)
+    assert well.answers([Request(0, pid=pid) for pid in range(200)], 30.0) == [True] * 200

@@ -85,7 +85,7 @@ def test_advice_is_of_causes_that_are_certain() -> None:
 
 
 def test_memory_is_taken_by_another_process_alone() -> None:
-    """Memory is taken if another process holds 10 GiB or more: not the process itself, nor a rank that shares the GPU."""
+    """Another process takes memory from 10 GiB on: not the process itself, nor a rank that shares the GPU."""
     before = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB. "
     other = "Process 4242 has 70.00 GiB memory in use. "
     own = "Including non-PyTorch memory, this process has 8.00 GiB memory in use. "

@@ -129,6 +129,15 @@ def test_an_old_cause_gives_room_for_a_later_one() -> None:
     assert log.write(PORT, RECENT_SECONDS + 1.0).root() == ("port_error", UNKNOWN_RANK, "n9")
 
 
+def test_time_outs_hide_no_earlier_cause() -> None:
+    """The watchdogs of the ranks that waited for a failed rank do not replace its failure, however late they end."""
+    log = Log().write(ECC.format(rank=1), 0.0)
+    log.write("[rank0]:[E1 x.cpp:1] [PG 0 Rank 0] Heartbeat monitor timed out! Process will end.", 600.0)
+    for rank, operation in enumerate(("ALLREDUCE", "ALLREDUCE", "ALLGATHER")):
+        log.write(TIMEOUT.format(rank=rank, guid=5, seq=9, op=operation, size=4), 600.0)
+    assert log.root() == ("gpu_hardware", "1", "")
+
+
 def test_a_file_of_a_rank() -> None:
     """A line in a rank's own file is that rank's and this node's, unless the line names a node."""
     assert Log().write("ValueError: x", rank="3").root() == ("program_error", "3", "here")

@@ -93,7 +93,7 @@ def test_what_is_no_regular_file_is_refused(jobs: Path, tmp_path: Path) -> None:
     b'{"job_id":"4","x":' + b"[" * 16_000, b'{"job_id":"4","user":"%s"}' % (b"x" * (records.MAX_TEXT + 1)),
 ])  # fmt: skip
 def test_what_is_no_record_is_refused(jobs: Path, content: bytes) -> None:
-    """A file is refused if it is cut, names another job, or has invalid or too long values; the other files are read."""
+    """A file is refused if it is cut, names another job, or has invalid or too long values. Other files are read."""
     put(jobs, "6", user="x" * records.MAX_TEXT)
     put(jobs).write_bytes(content)
     assert look(jobs) == (["6"], {"content": 1})
