@@ -16,6 +16,7 @@ def plan_without_6_and_7(play: Play) -> None:
 
 
 FINISH = (exits(ALL, every=0.7), wait(0.7))
+FIRST_LEAVES = (exits(0), wait(3.5), exits(slice(1, 4)))
 RESTART = (exits(1, code=1), tears_down(), wait(8.0), starts())
 REQUEUED = (exits(ALL, SIGTERM), ended("PREEMPTED"), wait(18.0), starts())
 ENDS = (
@@ -62,6 +63,11 @@ ENDS = (
     Situation("time_limit", [tears_down(stay=range(8)), ended("TIMEOUT")]),
     # A plan removes two ranks; they exit with status 1 one after the other, and the others go on.
     Situation("planned_exits", [plan_without_6_and_7, exits(slice(6, 8), code=1, every=20.0), wait(20.0)]),
+    # A plan removes two ranks; ten minutes later rank 0 exits with status 0, and a node's other ranks abort.
+    Situation(
+        "planned_exits_and_end",
+        [plan_without_6_and_7, exits(slice(6, 8), SIGTERM), wait(600.0), *FIRST_LEAVES, exits(slice(4, 6), SIGABRT)],
+    ),
     # An elastic job loses a node's ranks in order: its launcher restarts the others as a smaller job.
     Situation(
         "shrinks",
@@ -76,7 +82,7 @@ ENDS = (
         "shrinks_and_ends",
         [
             *(exits(slice(8, 12)), wait(3.0), job(world=8), exits(slice(8), SIGTERM), wait(5.0), starts(slice(8))),
-            *(wait(700.0), exits(0), wait(3.5), exits(slice(1, 4)), exits(N1, SIGABRT)),
+            *(wait(700.0), *FIRST_LEAVES, exits(N1, SIGABRT)),
         ],
         nodes=3,
     ),
@@ -87,7 +93,7 @@ ENDS = (
     # A cloud switches the nodes off five seconds after the job has ended.
     Situation("switched_off_at_the_end", [exits(ALL), wait(11.0), loses_power(0, 1)]),
     # Rank 0 exits with status 0; the other node's ranks abort 3.5 s later, because their store is gone.
-    Situation("first_rank_leaves_and_others_abort", [exits(0), wait(3.5), exits(slice(1, 4)), exits(N1, SIGABRT)]),
+    Situation("first_rank_leaves_and_others_abort", [*FIRST_LEAVES, exits(N1, SIGABRT)]),
     # SIGTERM ends the ranks of one node; the other node's ranks abort 3.5 s later, before the cancel arrives there.
     Situation("cancel_that_comes_to_one_node_first", [exits(N0, SIGTERM), wait(3.5), exits(N1, SIGABRT)]),
 )
