@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import deque
 
-PROBE_SECONDS = 0.1
+PROBE_SECONDS = 0.25
 WINDOW_SECONDS = 60.0
 
 
