@@ -13,7 +13,7 @@ OURS = f"and on (cluster, instance) rankwatch_build_info{{{CLUSTER}}}"
 
 def panels() -> dict[str, list[Panel]]:
     """Return the panels by row title."""
-    return {"": [*_summary(), *_troubles()], "What they cost": _costs(), "What they read and lose": _losses()}
+    return {"": [*_summary(), *_troubles()], "Cost": _costs(), "Records, failures and limits": _losses()}
 
 
 def _summary() -> list[Panel]:

@@ -62,7 +62,7 @@ def _tables() -> list[Panel]:
             nothing="none",
         ),
         rows(
-            "Links lost in this time, by switch",
+            "Links lost, by switch",
             "Losses of links in the time that is shown, with the switch where a site's file or lldpd names it.",
             Query(
                 f"topk({LISTED}, max by (node, device, port, switch, switch_port) (\n"
@@ -74,7 +74,7 @@ def _tables() -> list[Panel]:
             value="lost",
             unit="short",
             size=HALF,
-            nothing="no link was lost in this time",
+            nothing="no link was lost",
         ),
     ]
 

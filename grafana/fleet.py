@@ -25,7 +25,7 @@ def panels() -> dict[str, list[Panel]]:
         "": [*_summary(), *_trouble()],
         "Jobs": _jobs(),
         "Nodes": _nodes(),
-        "Where the GPUs' time goes": _time(),
+        "GPU time": _time(),
     }
 
 
@@ -99,7 +99,7 @@ def _trouble() -> list[Panel]:
                 )
             ),
             columns=("job_id", "cluster", "trouble"),
-            value="how many",
+            value="count",
             size=HALF,
             nothing="none",
         ),
@@ -154,7 +154,7 @@ def _nodes() -> list[Panel]:
             nothing="no node is checked",
         ),
         rows(
-            "Nodes that fail again and again",
+            "Nodes that fail repeatedly",
             f"Jobs of the last seven days in which a rank on this node died first, or the node rebooted. The "
             f"{LISTED} worst; the alert LemonNode counts likely hardware failures twice.",
             Query(f"topk({LISTED}, {jobs_that_died_first(CLUSTER)})"),
@@ -169,7 +169,7 @@ def _nodes() -> list[Panel]:
 def _time() -> list[Panel]:
     return [
         lines(
-            "What the GPUs' time goes into",
+            "GPU time by class",
             "Share of all jobs' GPU time by class: each minute of a GPU is in exactly one.",
             class_shares(CLUSTER),
             unit="percentunit",

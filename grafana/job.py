@@ -11,7 +11,7 @@ from grafana.queries import (
 )
 from grafana.tables import rows
 
-FOLDED = frozenset({"The fabric's own time, and slow pairs", "Where the GPUs' time goes", "Members"})
+FOLDED = frozenset({"The fabric's own time, and slow pairs", "GPU time", "Members"})
 """Rows that start closed: they send no query until a user opens them."""
 RULE_INTERVAL = "60s"
 """Interval of the slower rules: more points would show nothing new, and 10,000 ranks make them expensive."""
@@ -50,7 +50,7 @@ def panels(late_share: float) -> dict[str, list[Panel]]:
         "Bandwidth and late ranks": [job_speed.bandwidth(), *job_speed.late(late_share)],
         "The fabric's own time, and slow pairs": [job_speed.fabric(), job_speed.pairs()],
         "Why it hangs": [*_hang(), _ras_troubles()],
-        "Where the GPUs' time goes": job_goodput.panels(),
+        "GPU time": job_goodput.panels(),
         "Members": [_members()],
     }
     for panel in chain.from_iterable(rows_by_title.values()):
@@ -83,7 +83,7 @@ def _events() -> list[Panel]:
             sort_by="alertstate",
         ),
         rows(
-            "By its own log",
+            "Errors in the job's log",
             "Lines of the job's log about a failure or an end. root: can be the cause, cascade: follows from another "
             "failure. The job's user writes them.",
             Query(f"topk({LISTED}, max by (role, category, rank) (rankwatch_job_log_events_total{{{JOB}}}))"),

@@ -54,7 +54,7 @@ def panels() -> list[Panel]:
     """Return the row."""
     return [
         lines(
-            "What the GPUs' time goes into",
+            "GPU time by class",
             "Shares of the GPUs' time by minute: starting, down or restarting, repeating work lost in a crash, "
             "writing checkpoints, standing still, waiting for a late rank, work that lasts, unknown.",
             class_shares(JOB),

@@ -69,7 +69,7 @@ def late(late_share: float) -> list[Panel]:
             links_to_rank=True,
         ),
         rows(
-            "Why they are late",
+            "Reasons of lateness",
             "What the nodes show about stragglers but not about the job's other ranks: process (CPU, memory, storage, "
             "data loader), GPU (clocks, errors, other processes) or network; else the program.",
             Query(f"topk({LISTED}, max by ({', '.join(CAUSE)}) ({alerts}))"),
@@ -106,7 +106,7 @@ def fabric() -> Panel:
     over_nodes = f"min by ({COMM_SIZE}) (rankwatch_communicator_transfer_seconds{{{JOB}}})"
     slowest = f"topk by (collective, size) ({SHOWN_COMMUNICATORS}, {over_nodes} or {ratio(floor, matched)})"
     return lines(
-        "Floor: time of an operation without waiting",
+        "Time of an operation without waiting",
         "Time of operations that waited for no rank, on the fastest node. A bad link lengthens it for all ranks. "
         f"Of each collective and size class the {SHOWN_COMMUNICATORS} slowest communicators.",
         Query(

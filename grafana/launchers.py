@@ -141,7 +141,7 @@ def _madengine() -> list[Panel]:
             nothing="no run of madengine",
         ),
         rows(
-            "What it measured",
+            "Measurements",
             f"Results of the run by model and metric, {LISTED} at most, in the unit that the metric names.",
             Query(f"topk({LISTED}, max by (model, metric) (rankwatch_madengine_performance{{{JOB}}}))"),
             columns=("model", "metric"),
@@ -150,7 +150,7 @@ def _madengine() -> list[Panel]:
             sort_by="model",
         ),
         stats(
-            "Where its verdict is wrong",
+            "Wrong verdicts",
             "Tasks that madengine counts as a success, though they were lost, failed, or had a dead rank.",
             Query(f"count by (reason) (rankwatch_madengine_contradicted{{{JOB}}} == 1)", "{{reason}}"),
             size=THIRD,

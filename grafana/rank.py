@@ -77,7 +77,7 @@ def _summary(late_share: float) -> list[Panel]:
             overrides={"coverage": {"unit": "percentunit"}},
         ),
         stats(
-            "Others wait for it",
+            "Time that others wait",
             "Share of wall time that a communicator waited for this rank (the greatest over communicators).",
             Query(f"max({lateness(RANK)})"),
             unit="percentunit",
@@ -140,7 +140,7 @@ def _identity() -> list[Panel]:
             size=HALF,
         ),
         rows(
-            "Communicators it is in",
+            "Communicators",
             "Its rank in each communicator, and the communicator's name and size if known. nodes: NVLink domains.",
             Query(f"{members}\n  * on (comm) group_left (comm_name, ranks, nodes) (\n    {names}\n  )"),
             columns=("comm", "comm_name", "comm_rank", "ranks", "nodes"),
@@ -170,13 +170,13 @@ def _on_its_node() -> list[Panel]:
     throttled = f"rankwatch_job_cpu_throttled_seconds_total{{{JOB}}}"
     return [
         lines(
-            "CPUs that it uses",
+            "CPU usage",
             "CPU time per second, of its process and of its children (data loaders).",
             Query(rate_of("rankwatch_rank_cpu_seconds_total", RANK, "part"), "{{part}}"),
             unit="short",
         ),
         lines(
-            "Time that it waits",
+            "Waiting time",
             "Share of wall time over all threads: ready but waiting for a CPU, or waiting for disks. For its job's "
             "control groups on the node: a task waited for CPU, memory or I/O, or the CPU limit stopped all tasks.",
             Query(rate_of("rankwatch_rank_wait_seconds_total", RANK, "resource"), "for {{resource}}"),
@@ -200,7 +200,7 @@ def _on_its_node() -> list[Panel]:
             size=HALF,
         ),
         lines(
-            "What its GPU is busy with",
+            "GPU activity",
             "Shares of compute units that were busy, that did tensor operations, and of the memory's bandwidth; only "
             "GPUs that report it (from Hopper and MI300 on). A waiting collective keeps only a few units busy.",
             Query(f"max by (unit) (rankwatch_gpu_active_ratio{{{CLUSTER}}} {ITS_GPU})", "{{unit}}"),

@@ -58,7 +58,7 @@ OF_PIPELINE = {
 """Panels about features that the simulated job lacks; their queries use another job."""
 RAS_SUFFIX = "8"
 SELDOM = {
-    "Nodes that fail again and again", "Exporters that fail", "Silent agents", "Links lost in this time, by switch",
+    "Nodes that fail repeatedly", "Exporters that fail", "Silent agents", "Links lost, by switch",
     "Errors of RDMA links", "Errors of RDMA transport", "Failed updates", "Slow pairs of ranks",
 }  # fmt: skip
 """Panels about things that are healthy in this test, or that rules observe over hours; they show a sentence instead."""
@@ -409,11 +409,11 @@ def check_numbers(server: Prometheus, ask: Questions, killed_at: float) -> None:
     assert ask("job", "Where the ranks' Python code is", "stack") == {LOADS: 1, WAITS: 3}
     assert ask("job", "Ranks whose Python code is elsewhere", "rank") == {NOT_BEGUN: 1}
     assert ask("rank", "How it ended", "reason", VICTIM).keys() == {"signaled"}
-    assert ask("job", "Why they are late", "rank").keys() == {STRAGGLER}
+    assert ask("job", "Reasons of lateness", "rank").keys() == {STRAGGLER}
     shares = ask("job", "Share of time that others waited for a rank", "rank")
     assert max(shares, key=lambda rank: shares[rank]) == STRAGGLER
     names = {"world", "tensor_model_parallel_group_0", "data_parallel_group_2"}
-    assert ask("rank", "Communicators it is in", "comm_name").keys() == names
+    assert ask("rank", "Communicators", "comm_name").keys() == names
     assert ask("rank", "State", "node", VICTIM) == {"127.0.0.1": 6}
     sent = ask("rank", "Bandwidth of sends and receives", "direction", "0", PIPELINE_SUFFIX)
     assert sent == {"send": pytest.approx(33.554432e9, rel=0.01)}
