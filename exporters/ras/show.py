@@ -174,7 +174,8 @@ NOT_QUERIED = Family(
     ("job_id", "reason"), "1 per job that is not queried")
 LIBRARY_INFO = Family(
     "rankwatch_library_info", "gauge",
-    "Always 1: the library that processes of the job on this node have mapped, nccl or rccl, and its version.",
+    "Always 1: the library that processes of the job on this node have mapped, nccl or rccl, and its version; "
+    "of several libraries the oldest.",
     ("job_id", "flavor", "version"), "1 per job and version", "max")
 REPORT_TIMESTAMP = Family(
     "rankwatch_ras_report_timestamp_seconds", "gauge",
