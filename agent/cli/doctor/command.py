@@ -188,7 +188,7 @@ def _exporters(facts: Facts) -> Iterator[NodeFinding]:
 def _ras(facts: Facts) -> Iterator[NodeFinding]:
     reasons = {labels.get("reason", "") for labels, _ in facts.samples.get("rankwatch_ras_not_asked", [])}
     remedies = {
-        "version_old": "update NCCL, and PyTorch's copy, to 2.29.2 or newer: older versions can crash when RAS is queried",
+        "version_old": "update NCCL, and PyTorch's copy, to 2.29.2 or newer: older ones can crash when RAS is queried",
         "no_listener": "NCCL_RAS_ENABLE=0 disables RAS; NCCL_RAS_ADDR must be in `addresses` of exporter ras",
         "too_large": "raise `max_ranks` of the exporter ras; docs/benchmarks.md has the cost of a query",
     }
