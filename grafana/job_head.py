@@ -1,4 +1,5 @@
-"""The first screen of the Job dashboard: sentences, numbers, all ranks now and over time, 8 or 8,000; the owner."""
+"""The first screen of the Job dashboard: sentences, numbers, the states of all ranks now, all ranks over time (jobs of
+8 to 8,000 ranks), and the owner."""
 
 from grafana.cells import grid, heat
 from grafana.panels import HALF, NO_RECORDS, Panel, Query, Size, Steps, fixed, stats

@@ -69,7 +69,7 @@ class Steps(NamedTuple):
 
 SENTENCE_PIXELS = 18
 SIZE = "≤ {{size}} B"
-"""Part of a legend that names a size class by its limit in bytes; people read KiB, MiB and GiB."""
+"""Part of a legend that names a size class by its limit in bytes; the panel shows KiB, MiB or GiB (``NAMES``)."""
 SMALLEST = 8192
 NAMES = (
     *(f"{count} KiB" for count in (8, 32, 128, 512)),

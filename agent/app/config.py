@@ -125,7 +125,8 @@ class Options:
     roots: Roots = field(default_factory=Roots)
 
     def web_file(self, loaded: Loaded) -> Path | None:
-        """Return the web file that the command line names, else the configuration; None if neither names a file."""
+        """Return the web file of the command line, or without one the web file of the configuration; None if neither
+        names a file."""
         named = loaded.config.web.config_file
         return self.web_config_file or (Path(named) if named else None)
 

@@ -225,7 +225,7 @@ class Supervisor:
         return running
 
     def _end(self, running: Running) -> asyncio.Task[None]:
-        """End a run completely, even if the agent stops and cancels the reload that ends the run."""
+        """End a run in a task of its own: if the agent stops and cancels the reload, the task continues."""
         end = asyncio.get_running_loop().create_task(running.end(), name=f"end-{running.name}")
         self._ends.add(end)
         end.add_done_callback(self._ends.discard)

@@ -30,8 +30,8 @@ class Outputs:
     def of(self, pid: int, *, forwards: bool = False) -> list[OpenFile]:
         """Return a process' standard output and error, if these are regular files that the process can write.
 
-        ``forwards``: the process writes the output of other processes: return its other files, too. Blocks on a hung
-        file system.
+        ``forwards``: the process (srun) writes the output of other processes, so all its descriptors are searched, not
+        only output and error. Blocks on a hung file system.
         """
         files = []
         for number in self._descriptors(pid) if forwards else NUMBERS:

@@ -59,7 +59,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def read_pickle(raw: bytes) -> object:
-    """Return the value in ``raw``. Raise RefusedError for a file that is not allowed."""
+    """Return the value in ``raw``; raise RefusedError if it is incomplete or too large, or has a forbidden opcode."""
     check(raw)
     try:
         return _PlainUnpickler(io.BytesIO(raw)).load()

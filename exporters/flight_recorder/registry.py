@@ -206,8 +206,8 @@ def part(dumps: Iterable[ShownDump], job_id: str) -> Offered:
 
 
 class _Hang:
-    """Per process group: the collective with the highest number in which a rank waits, and the lowest number of a
-    rank's last collective."""
+    """For each process group: ``_awaited``, the latest collective that a rank of the dumps waits in; ``_least``, the
+    lowest number among the ranks' last enqueued collectives."""
 
     def __init__(self, dumps: Collection[ShownDump]) -> None:
         self._awaited: dict[str, GroupProgress] = {}

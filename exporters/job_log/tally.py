@@ -200,7 +200,11 @@ class JobTally:
         return ShownLog(self._job_id, dict(saved.events), saved.root, cascade, positions, progress)
 
     def _deduce(self, event: LogEvent, speaker: str, seconds: float) -> None:
-        """Deduce mismatches and positions from several lines. Lines of an unknown rank are ignored."""
+        """Store a rank's position.
+
+        At a collective's time-out, compare the ranks' calls: a call that differs from the majority's is a mismatch.
+        Lines of an unknown rank are ignored.
+        """
         if speaker == UNKNOWN_RANK:
             return
         if event.rule.category in POSITIONS:
@@ -220,7 +224,10 @@ class JobTally:
         events[kind] = saved_sum(events.get(kind, 0))
 
     def _note_first(self, role: str, first: FirstEvent) -> None:
-        """Keep the first event of a role, but let a strong root replace a weak or an old one."""
+        """Keep the first event of each role.
+
+        But a root cause that is not ``weak`` replaces a root cause that is ``weak`` or more than RECENT_SECONDS older.
+        """
         known = self.saved.root
         if role == ROOT and known is None:
             self.saved.root = first

@@ -112,7 +112,7 @@ class KernelLog:
         return LookResult(grouped(groups), lost, read_mounted(self._roots, asked) if asked else None)
 
     def catch_up(self) -> None:
-        """Read new records, for bundles; the next poll has their events."""
+        """Read new records early, so that a bundle contains them; the next poll returns their events."""
         if len(self._ahead) < MAX_AHEAD:
             self._ahead.append(self.read())
 

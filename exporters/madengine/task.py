@@ -131,7 +131,10 @@ class NodeTask(msgspec.Struct):
         return self.step
 
     def succeeds(self, node_rank: int) -> bool:
-        """Return madengine's verdict on the task. A worker without a failure line succeeds, even if it is lost."""
+        """Return madengine's verdict on the task.
+
+        A worker (node rank above 0) without a failure line is a success for madengine, even if its task is ``lost``.
+        """
         return not self.failures and bool(self.results or node_rank > 0)
 
     def contradiction(self, node_rank: int, state: TaskState | None, *, has_dead_ranks: bool) -> Contradiction | None:

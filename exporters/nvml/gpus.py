@@ -1,7 +1,7 @@
 """All GPUs since boot: the last reading of each, its saved state (``Remembered``), and its verdict.
 
 Pure except for its own state. The saved state survives a restart of the agent: a GPU that is lost during the restart
-counts as lost, and a link that was up is expected.
+counts as lost, and a link that was up before is expected to be up.
 """
 
 from collections import Counter

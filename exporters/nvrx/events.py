@@ -201,7 +201,7 @@ class JobEvents(msgspec.Struct):
         self.scores = {key: score for key, score in self.scores.items() if key[1] != match[1]}
 
     def take_score(self, match: re.Match[str]) -> None:
-        """Store the speed of a rank's GPU below a heading; the best GPU has 1."""
+        """Store the score of a rank's GPU, if a heading came before its line; 1 is the best score."""
         try:
             score = float(match[2])
         except ValueError:

@@ -23,7 +23,8 @@ CLAIMS_SECONDS = 0.05
 """CPU time per scan to read environments of processes without NCCL: a user controls their number and size."""
 MAX_CLAIM_CHARACTERS = 128
 SETTLED_SECONDS = 60.0
-"""If configured, a process without NCCL counts as a rank after this time, or at once if started again."""
+"""With ``without_nccl``, a process without NCCL counts as a rank after this time, or at once if its launcher already
+had a rank of the same program."""
 INIT_PID = 1
 WRAPPERS = frozenset({"sh", "bash", "dash", "zsh", "numactl", "taskset", "env", "nice", "timeout", "nsys", "ncu"})
 """Programs between a launcher and a rank, which inherit the rank's environment."""

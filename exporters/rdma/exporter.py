@@ -33,8 +33,8 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 class RdmaConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``ignore_devices``: names of devices without series and checks; none of them counts as a GPU's NIC.
 
-    ``all_counters``: export every counter, 40 to 80 per port, and the objects in use. Otherwise only counters of
-    faults and congestion are exported.
+    ``all_counters``: export every counter, 40 to 80 per port, and for each device the number of RDMA objects in use
+    (such as QPs and MRs). Otherwise only counters of faults and congestion are exported.
     ``switch_ports``: a file that maps each port to its switch and switch port (see switches.py).
     ``lldp_neighbors``: a file with lldpd's neighbours (see switches.py), for ports that ``switch_ports`` does not name.
     """
@@ -89,7 +89,7 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         return render(snapshot)
 
     def _resources(self, roots: Roots) -> Counts:
-        """Return the objects in use. If the netlink query fails, log that once and query no more."""
+        """Return the number of RDMA objects in use. If the netlink query fails, log that once and query no more."""
         if not self._counts_resources or roots.sys != Path("/sys"):  # a recorded tree has other devices
             return {}
         try:

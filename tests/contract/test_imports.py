@@ -79,7 +79,8 @@ def parsed(path: Path) -> Source:
 
 
 def test_an_exporter_imports_the_seam_alone() -> None:
-    """An exporter imports agent.sdk, itself, the standard library and the runtime packages."""
+    """An exporter imports only agent.sdk, itself, the standard library, the runtime packages, and the modules in
+    HELPERS_MAY."""
     for name in NAMES:
         for source in sources(f"exporters/{name}"):
             for module in source.imports:

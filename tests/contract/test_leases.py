@@ -138,7 +138,8 @@ async def test_no_write_reaches_the_agent_after_the_end(agent: Lender, field: st
 
 
 async def test_what_holds_only_while_the_exporter_runs_ends_with_it(agent: Lender) -> None:
-    """The end of a lease removes series, offers, causes, levels and temporary facts of ranks."""
+    """The end of a lease removes what its exporter wrote: series, offers of evidence, causes of exits, levels of
+    hardware checks, and temporary facts about ranks."""
     agent.ranks.tick()
     before, lease = tables(agent), Lease(agent, "any", 1024)
     lent = lease.context

@@ -89,7 +89,8 @@ def check_labels(family: Family) -> None:
 
 
 def test_every_metric_answers_a_question() -> None:
-    """A rule, a board or a command reads each family, or docs/asked.yml has its incident."""
+    """Each family is read by a rule, a dashboard or a command, or docs/asked.yml names the incident in which a person
+    asks for it."""
     texts = (path.read_text() for pattern in USERS for path in ROOT.glob(pattern))
     words = {re.sub("_(bucket|sum|count)$", "", word) for text in texts for word in re.findall(r"rankwatch_\w+", text)}
     unused = FAMILIES.keys() - words - STANDARD_NAMES

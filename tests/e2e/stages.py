@@ -133,7 +133,7 @@ class Stage:
         return arrivals(pages, [began])
 
     def check(self, name: str, watch: Watch) -> None:
-        """Check a watch's notifications of a situation; raises AssertionError."""
+        """Check that a watch received the expected notifications about a situation; raises AssertionError if not."""
         assert name not in self.failed, self.failed[name]
         situation, arrived = self.situations[name], self.arrived(name, watch)
         firing = [(page, after) for page, after in zip(arrived.pages, arrived.seconds, strict=True) if page.alerts]

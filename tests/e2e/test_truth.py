@@ -91,7 +91,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_page_text(name: str, tmp_path: Path) -> None:
-    """The summary has job, rank, node and signal of a death, and the description its likely cause."""
+    """RankDead's summary says how the rank ended, and its description says the likely cause."""
     [situation] = [situation for situation in SITUATIONS if situation.name == name]
     play = Play(0, situation, 5)
     situation.happens(play)

@@ -53,8 +53,8 @@ def report(
 class Node:
     """A node with ranks 0 and 1 of job 4711 (pids 11 and 12) of ``world`` ranks; RAS sends the ``replies`` in order.
 
-    The last reply is sent again and again; None: no reply comes. ``streams``: connections with MONITOR. The processes
-    ``accepting`` accept the first connections, then all processes in turn."""
+    The last reply is sent again and again; None: no reply comes. ``streams``: connections with MONITOR. ``accepting``:
+    pids of the processes that accept the first connections, one each; then all processes accept in turn."""
 
     def __init__(
         self,

@@ -50,7 +50,7 @@ def test_a_recorded_hang_blames_who_caused_it(scenario: str, says: dict[str, str
 
 @pytest.mark.parametrize("scenario", ["lock_gil_1st", "gpu_error_1st"])
 def test_a_node_with_a_part_of_the_ranks_blames_no_other_rank(scenario: str) -> None:
-    """Whichever ranks a node has, it blames only the injected ranks."""
+    """Whichever ranks a node has, its evidence blames only ranks with an injected fault."""
     injected = {"lock_gil_1st": {"9", "14"}, "gpu_error_1st": {"12", "14"}}[scenario]
     dumps = shown(recorded(scenario))
     for size in (2, 4, 8):

@@ -217,7 +217,8 @@ def test_retired_writer(tmp_path: Path) -> None:
 
 
 def test_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Writers above the limit of one file or of all files are counted and left out."""
+    """Records of writers above the limit per file (MAX_WRITERS_PER_FILE) or above the limit of all files (MAX_WRITERS)
+    are counted as `origin_limit`."""
     content = b"".join(line(0, pid=pid) for pid in range(1, writers_module.MAX_WRITERS_PER_FILE + 2))
     (tmp_path / "here-pid7.log").write_bytes(content)
     view = published(all_of(make(tmp_path), HERE))
@@ -241,7 +242,8 @@ def test_local_names(hostname: str, hostnames: set[str], local: bool) -> None:
 
 
 def test_names_of_files() -> None:
-    """Files with the plugin's names, even renamed with the same ending, are read; the host name in a name is a hint."""
+    """A file is read if its name contains `-pid` and ends in `.log` or `.jsonl`; `old.` in front of the plugin's name
+    changes nothing. The host name in front of `-pid` is only a hint."""
     assert [is_log(name) for name in ("h-pid1.log", "old.h-pid1.log", "h-pid1.jsonl", "h-pid1.log.1", "train.log")] == [
         True, True, True, False, False,
     ]  # fmt: skip

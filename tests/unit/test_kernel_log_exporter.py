@@ -208,7 +208,8 @@ OOM_LINE = "Memory cgroup out of memory: Killed process {} (python3) total-vm:12
 async def test_the_log_names_a_death_by_the_oom_killer(
     node: Node, seen: ExitStatus | None, seconds: float, status: ExitStatus | None, expected: ExitStatus
 ) -> None:
-    """A line that names a rank as the OOM killer's victim counts up to a limit after the rank's end."""
+    """A line that names a rank as the OOM killer's victim makes the exit an OOM kill if it is read at most
+    OOM_LOG_SECONDS after the exit, and no status other than SIGKILL is known."""
     node.add_rank(4711, 3)
     node.clock.advance(1.0)
     node.ranks.tick()

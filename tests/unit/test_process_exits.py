@@ -57,7 +57,11 @@ class Node:
         monkeypatch.setattr(exits_module, "from_zombie", self.from_zombie)
 
     def from_zombie(self, _proc: ProcFS, key: ProcessKey, _may_ptrace: object) -> ExitStatus | None:
-        """Return the status of a zombie, or raise its error, which only happens where a call may block."""
+        """Return the status of a zombie; None if it has none.
+
+        If the test set an error as the status, return None before the first call on the thread, and raise the error
+        after it.
+        """
         status = self.statuses.get(key)
         if not isinstance(status, Exception):
             return status
@@ -92,7 +96,7 @@ def node(monkeypatch: pytest.MonkeyPatch) -> Node:
 
 @pytest.fixture
 def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Provide a list with the number of processes in each judgement of a job."""
+    """Provide a list that gets the number of processes at each call of ``judge_job``."""
     sizes: list[int] = []
 
     def judge_job(processes: list[RankProcess], now: float, numbers: Numbers) -> list[RankVerdict]:

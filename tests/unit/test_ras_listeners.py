@@ -138,7 +138,7 @@ def test_a_rank_without_a_ras_thread_serves_nothing(tree: ProcTree, threads: dic
 
 
 def test_other_ports_and_addresses_are_no_sites(tree: ProcTree) -> None:
-    """A listener at another port or address does not count; one on every address counts for each RAS address."""
+    """A listener at another port or address does not count; a listener at `::` counts for each RAS address."""
     (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7D", 71) + row("0200007F:6D7C", 72))
     assert look(tree) == {}
     (tree.root / "net/tcp6").write_text(HEAD + row("0" * 32 + ":6D7C", 73))

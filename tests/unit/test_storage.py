@@ -74,7 +74,7 @@ def test_a_path_that_hangs_costs_no_other(tmp_path: Path, gate: threading.Event)
 
 
 def test_an_optional_path_that_is_missing_is_left_out(tmp_path: Path, gate: threading.Event) -> None:
-    """A missing optional path has no result; an optional path that fails otherwise, or hangs, has a result."""
+    """An optional path has no result if it is missing. If it hangs, or fails with another error, it has a result."""
     path = tmp_path / "slow"
 
     def looked() -> list[tuple[bool | None, bool]]:

@@ -1,4 +1,5 @@
-"""Causes of rank exits, a closed set: a failed check of the rank's hardware, or a category of its job's log."""
+"""Causes of rank exits, a closed set: a failed check of the rank's hardware, an Xid, a category of its job's log, or
+`oom` (the OOM killer)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Finds the plugin's passes in a file, and the header of lines without a header. Pure.
+"""Finds the plugin's passes in a file, and the header for lines that have none: newer formats write it once per batch,
+in the `dump_stats` line. Pure.
 
 In each pass the plugin empties its rings. It writes the lines of one ring together, within milliseconds of each other.
 A pass that wrote as many lines as the ring holds found the ring full, which is known only at the end of the pass. If

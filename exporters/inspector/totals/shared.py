@@ -24,7 +24,7 @@ MAX_COMMUNICATORS = 64  # Per writer; records of further communicators count und
 MAX_PLACES = 256  # Per writer; further places get no membership
 MAX_RANKS_PER_WRITER = 16  # No process drives more GPUs: a writer with more ranks gets no larger budget
 MAX_PLACES_IN_ALL = 4096
-"""Places over all writers of one reader; each place can have an accumulator per collective."""
+"""Limit of places (communicator, rank in it) of one reader; each place can have an accumulator per collective."""
 
 
 def series_of_arrivals(comm_rank: int) -> int:

@@ -123,7 +123,8 @@ def within(watches: Mapping[str, Watch], max_bytes: int) -> dict[str, Watch]:
 
 
 def stalled(communicator: model.Communicator, watches: Mapping[str, Watch]) -> bool:
-    """Return True when nothing was launched between the last two reports though ranks differ, are silent or left."""
+    """Return True if nothing was launched between the last two reports, although launch counts differ, ranks are
+    silent, or ranks have left the communicator."""
     if communicator.launches is None or not watches[communicator.hash].frozen:
         return False
     return (
