@@ -4,7 +4,8 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, InvalidStateError
+from contextlib import suppress
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -75,9 +76,10 @@ class OwnThread(Executor):
 def _settle(future: asyncio.Future[Any] | Future[Any], result: object, error: BaseException | None) -> None:
     if future.done():  # the caller was cancelled
         return
-    if error is None:
-        future.set_result(result)
-    elif isinstance(error, StopIteration):  # a future refuses StopIteration: the caller would wait for ever
-        future.set_exception(RuntimeError(f"a call ended in {error!r}"))
-    else:
-        future.set_exception(error)
+    if isinstance(error, StopIteration):  # a future refuses StopIteration: the caller would wait for ever
+        error = RuntimeError(f"a call ended in {error!r}")
+    with suppress(InvalidStateError):  # the caller was cancelled just now, in another thread
+        if error is None:
+            future.set_result(result)
+        else:
+            future.set_exception(error)

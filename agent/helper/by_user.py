@@ -1,4 +1,4 @@
-"""Answer requests about users' files, in one thread per user. Imports only the standard library.
+"""Answer requests about users' files, in one thread per user (root: per process). Imports only the standard library.
 
 A call to a hung file system never returns. Then requests about files of the same owner get no answer; for root's
 files, requests about the same process.
@@ -34,7 +34,7 @@ class ByUser(Generic[R, A]):
         results: list[A | None] = [None] * len(requests)
         until = time.monotonic() + grace_seconds
         begun: list[threading.Thread] = []
-        for user in dict.fromkeys(map(_user_of, requests)):
+        for user in sorted(dict.fromkeys(map(_user_of, requests)), key=lambda user: not user[0]):  # root's last
             if self._is_full(user):
                 _join(begun, until)  # threads that do not hang end now
             if self._is_full(user) or user in self._waiting:

@@ -129,7 +129,7 @@ class ProcessFiles:
 
     async def _on_a_thread(self, share: str | None, look: Callable[[], _Files]) -> _Files:
         if share is not None and self._reading.count(share) >= MAX_PER_USER:
-            raise RuntimeError(f"{MAX_PER_USER} reads of this user's processes have not returned")
+            raise RuntimeError(f"{MAX_PER_USER} reads of this owner's processes have not returned")
         if not self._free:
             if self._made >= MAX_THREADS:
                 raise RuntimeError(f"{MAX_THREADS} reads of processes have not returned")

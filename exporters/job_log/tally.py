@@ -30,6 +30,7 @@ POSITIONS = frozenset({"watchdog_position", "flight_recorder_dump"})
 CASCADE_SECONDS = 60.0
 """A cascade is shown only after this time without a root cause, because another log may be slower."""
 RECOVERED_SECONDS = 60.0  # If a job makes progress this long after an event, the event did not end it
+LAST_TIMEOUT_SECONDS = 3600.0  # Collectives that time out within this time of a strong root are its consequence
 RECENT_SECONDS = 300.0  # A root cause older than this explains no exit, and a later root cause replaces it
 STARTED_SECONDS = 5.0
 """An event this long before the ranks' start belongs to an earlier run. The start is known to about 1 s."""
@@ -213,7 +214,8 @@ class JobTally:
             for rank in self.collectives.note_call(event, speaker)[:1]:
                 if not any(category == MISMATCH for _, category, _ in self.saved.events):
                     self._count(rank, MISMATCH, failures().deduced[MISMATCH])
-                if self.saved.root is None or self.saved.root.weak:  # else these time-outs are its consequence
+                root = self.saved.root
+                if root is None or root.weak or seconds - root.seconds > LAST_TIMEOUT_SECONDS:
                     self._note_first(ROOT, FirstEvent(MISMATCH, rank, "", seconds))
 
     def _count(self, rank: str, category: str, role: str) -> None:

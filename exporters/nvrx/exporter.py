@@ -151,8 +151,11 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
             self._cycles_at = self.ctx.clock.monotonic()
             launchers = await self.thread.call(partial(self._look_at_launchers, ranks))
             self.shown = msgspec.structs.replace(self.shown, launchers=launchers)
-            await self._look_at_cycles(ranks, named_by(ranks, str(self.ctx.roots.proc)))
-            self.shown = msgspec.structs.replace(self.shown, cycles=dict(self._cycles))
+            try:
+                await self._look_at_cycles(ranks, named_by(ranks, str(self.ctx.roots.proc)))
+            finally:
+                self._forget_unread_cycles()
+                self.shown = msgspec.structs.replace(self.shown, cycles=dict(self._cycles))
         if not (self._cycles or self.shown.launchers or available):
             raise NoData
 
@@ -197,10 +200,16 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
                 jobs[job_id] = self.ctx.failures.attempt("a launcher", look, job_id=job_id)
         return {job_id: launcher for job_id, launcher in jobs.items() if launcher is not None}
 
+    def _forget_unread_cycles(self) -> None:
+        now = self.ctx.clock.monotonic()
+        fresh = {job_id for job_id, read_at in self._read_at.items() if now - read_at < STALE_SECONDS}
+        self._cycles = {job_id: cycle for job_id, cycle in self._cycles.items() if job_id in fresh}
+        self._read_at = {job_id: self._read_at[job_id] for job_id in self._cycles}
+
     async def _look_at_cycles(self, ranks: RankSnapshot, named: Mapping[str, CycleRequest]) -> None:
         """Read the cycle files that ranks' environments name, and those in the configured directories.
 
-        A file without an answer keeps its last cycle for STALE_SECONDS.
+        A file without an answer keeps its last cycle.
         """
         here, now = jobs_in_turns(ranks, MAX_JOBS), self.ctx.clock.monotonic()
         if not self.ctx.once:
@@ -208,7 +217,9 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         ids = frozenset(job_id for view in ranks.ranks for job_id in (view.label.job_id, view.process.plain_job_id))
         directories = (CycleRequest(path, "", 0, -1 - number, ids) for number, path in enumerate(self._directories))
         requests = [*named.values(), *directories]
-        answers = await self._helper.call(requests, HELPER_SECONDS) if requests else []
+        if not requests:
+            return
+        answers = await self._helper.call(requests, HELPER_SECONDS)
         for job_id, answer in zip([*named, *([""] * len(self._directories))], answers, strict=False):
             for uid, cycle in answer or ():
                 of = job_id or (cycle.job_id if self.ctx.once else ranks.job_of(uid, cycle.job_id))
@@ -218,9 +229,6 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
                 if of and is_followed and (job_id or of not in named):
                     self._read_at[of] = now
                     self._cycles[of] = cycle if is_new or known is None else known
-        fresh = {job_id for job_id, read_at in self._read_at.items() if now - read_at < STALE_SECONDS}
-        self._cycles = {job_id: cycle for job_id, cycle in self._cycles.items() if job_id in fresh}
-        self._read_at = {job_id: self._read_at[job_id] for job_id in self._cycles}
 
 
 def named_by(views: RankSnapshot, proc_root: str) -> dict[str, CycleRequest]:

@@ -172,10 +172,10 @@ class RasExporter:
         return not self._drained and now is not None and not now.unowned and now.servers.keys() == site.servers.keys()
 
     async def _look(self) -> None:
-        keys = self._searched = tuple(self._processes())
-        self._search_at = self._ctx.clock.monotonic() + SEARCH_SECONDS
+        keys = tuple(self._processes())
         # Without a rank there is nothing to query: listeners are left alone.
         self._sites = await self._search_all(keys) if keys or self._ctx.once else {}
+        self._searched, self._search_at = keys, self._ctx.clock.monotonic() + SEARCH_SECONDS
 
     async def _search_all(self, keys: tuple[ProcessKey, ...]) -> dict[Endpoint, Site]:
         """Scan, read the files that the scan needs (settings, then libraries), and scan again."""

@@ -43,14 +43,14 @@ SITUATIONS = (
     Situation("crash_and_teardown", [exits(1, SIGSEGV), tears_down()], CRASH_1),
     # A rank crashes and the others wait for it.
     Situation("crash_alone", [exits(5, SIGSEGV)], CRASH),
-    # The OOM killer ends a rank, and the launcher restarts all after 8 s; half a minute later it ends another rank.
+    # The OOM killer ends a rank, and the launcher restarts all after 20 s; half a minute later it ends another rank.
     Situation(
         "oom_soon_after_a_restart",
         [
-            *(exits(1, SIGKILL, oom=True), tears_down(), wait(8.0), starts(), wait(30.0)),
+            *(exits(1, SIGKILL, oom=True), tears_down(), wait(20.0), starts(), wait(30.0)),
             *(exits(5, SIGKILL, oom=True), tears_down()),
         ],
-        {f"{DEAD} oom": Due(38, 60)},
+        {"RankDead 1 n0 oom": Due(0, 22, 20), f"{DEAD} oom": Due(50, 72)},
     ),
     # The OOM killer ends a rank and the others wait.
     Situation("oom_alone", [exits(5, SIGKILL, oom=True)], {f"{DEAD} oom": Due(0, 22)}),

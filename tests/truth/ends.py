@@ -94,6 +94,12 @@ ENDS = (
     Situation("switched_off_at_the_end", [exits(ALL), wait(11.0), loses_power(0, 1)]),
     # Rank 0 exits with status 0; the other node's ranks abort 3.5 s later, because their store is gone.
     Situation("first_rank_leaves_and_others_abort", [*FIRST_LEAVES, exits(N1, SIGABRT)]),
+    # Rank 0 exits with status 0, a node's ranks 1.9 s later, and half a second after these another node's ranks abort.
+    Situation(
+        "some_leave_just_before_the_abort",
+        [exits(0), wait(1.9), exits(N1), wait(0.6), exits(slice(8, 12), SIGABRT), wait(5.0), exits(RUNNING)],
+        nodes=3,
+    ),
     # SIGTERM ends the ranks of one node; the other node's ranks abort 3.5 s later, before the cancel arrives there.
     Situation("cancel_that_comes_to_one_node_first", [exits(N0, SIGTERM), wait(3.5), exits(N1, SIGABRT)]),
 )
@@ -105,6 +111,22 @@ RESTARTS = (
         "requeued_elsewhere",
         [*(exits(ALL, SIGTERM), wait(15.0), starts(N0, 2), starts(slice(4, 12), 1)), *(wait(10.0), ended("PREEMPTED"))],
         nodes=3,
+    ),
+    # SIGTERM to all; a node's ranks start on another node after 5 s; the others stay until SIGKILL, and start later.
+    Situation(
+        "replaced_one_node_after_the_other",
+        [exits(N0, SIGTERM), wait(5.0), starts(N0, 2), wait(25.0), exits(N1, SIGKILL), wait(90.0), starts(N1)],
+        idle=1,
+    ),
+    # A rank crashes; the job is requeued without its node, ends well, and is forgotten.
+    Situation(
+        "requeued_without_the_node_of_the_death",
+        [
+            *(exits(1, SIGSEGV), tears_down(), wait(20.0), starts(N0, 2), starts(N1), wait(60.0), exits(ALL)),
+            wait(1300.0),
+        ],
+        {"RankDead 1 n0 crash": Due(0, 22, 20)},
+        idle=1,
     ),
     # The job fails and its launcher restarts it three times; then it goes on.
     Situation("fails_again_and_again", [*RESTART, wait(120.0)] * 3),

@@ -97,7 +97,7 @@ async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.Monke
         hanging = dict.fromkeys(map(str, range(processes.MAX_PER_USER)), 500)
         files = await look("mal", hanging | {"late": 1})
         assert files[processes.UNREAD].endswith(
-            b"rank late, pid 1: 2 reads of this user's processes have not returned\n"
+            b"rank late, pid 1: 2 reads of this owner's processes have not returned\n"
         )
         assert (await look("ann", {"1": 1}))["ranks/1/status"] == b"well"
         others = processes.MAX_THREADS // processes.MAX_PER_USER - 1

@@ -13,6 +13,7 @@ from exporters.job_log.collectives import MAX_GROUPS, MAX_SEQUENCES, SHOWN_LEAST
 from exporters.job_log.jobs import MAX_RANKS, LoggedJob
 from exporters.job_log.tally import (
     CASCADE_SECONDS,
+    LAST_TIMEOUT_SECONDS,
     RECENT_SECONDS,
     RECOVERED_SECONDS,
     STARTED_SECONDS,
@@ -130,12 +131,15 @@ def test_an_old_cause_gives_room_for_a_later_one() -> None:
 
 
 def test_time_outs_hide_no_earlier_cause() -> None:
-    """The watchdogs of the ranks that waited for a failed rank do not replace its failure, however late they end."""
+    """Time-outs of the ranks that waited for a failed rank do not replace its failure for an hour."""
     log = Log().write(ECC.format(rank=1), 0.0)
     log.write("[rank0]:[E1 x.cpp:1] [PG 0 Rank 0] Heartbeat monitor timed out! Process will end.", 600.0)
     for rank, operation in enumerate(("ALLREDUCE", "ALLREDUCE", "ALLGATHER")):
         log.write(TIMEOUT.format(rank=rank, guid=5, seq=9, op=operation, size=4), 600.0)
     assert log.root() == ("gpu_hardware", "1", "")
+    for rank, operation in enumerate(("ALLREDUCE", "ALLREDUCE", "ALLGATHER")):
+        log.write(TIMEOUT.format(rank=rank, guid=5, seq=10, op=operation, size=4), LAST_TIMEOUT_SECONDS + 1.0)
+    assert log.root() == ("collective_mismatch", "2", "")
 
 
 def test_a_file_of_a_rank() -> None:

@@ -16,6 +16,7 @@ from rank_table import RankTable
 
 from agent.core.identity import WriterKey
 from agent.helper.by_user import ByUser
+from agent.helper.client import HelperError
 from agent.sdk.exporter import NoData
 from exporters.nvrx import exporter, reading
 from exporters.nvrx.events import JobEvents
@@ -104,6 +105,21 @@ def test_half_written_cycle_leaves_the_last(node: Node) -> None:
     assert node.look(exporter.STALE_SECONDS - 1)["nvrx_cycle/4711"] == 3.0
     with pytest.raises(NoData):
         node.look(exporter.CYCLES_SECONDS)
+
+
+def test_a_cycle_is_forgotten_even_if_the_helper_fails(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cycle that was not read for a minute is not shown, also while the helper cannot start."""
+
+    async def fail(*_: object) -> None:
+        raise HelperError("no memory")
+
+    node.add_rank()
+    node.write()
+    assert node.look()["nvrx_cycle/4711"] == 2.0
+    monkeypatch.setattr(node.exporter._helper, "call", fail)
+    with pytest.raises(HelperError):
+        node.look(exporter.STALE_SECONDS)
+    assert node.shown() == {}
 
 
 def test_lines_of_the_job(node: Node) -> None:
@@ -264,9 +280,8 @@ def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.Monke
     monkeypatch.setattr(reading, "_readers", ByUser(read, max_waiting=3))
     assert read_cycles([CycleRequest("/a", uid=1), CycleRequest("/b", uid=5)], b"") == [None, []]
     assert read_cycles([CycleRequest("/a", uid=1), CycleRequest("/b", uid=5)], b"") == [None, []]
-    assert (
-        read_cycles([CycleRequest("/a", uid=2), CycleRequest("/a", uid=0), CycleRequest("/b", uid=5)], b"")[2] is None
-    )
+    assert read_cycles([CycleRequest("/a", uid=2), CycleRequest("/a", uid=0)], b"") == [None, None]
+    assert read_cycles([CycleRequest("/b", uid=5)], b"") == [None]
     hangs.set()
 
 
