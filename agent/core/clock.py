@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import deque
 
-PROBE_SECONDS = 0.25
+PROBE_SECONDS = 0.25  # Each probe wakes the idle loop; a lag of a second, which raises the alert, is still measured
 WINDOW_SECONDS = 60.0
 
 

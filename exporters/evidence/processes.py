@@ -21,8 +21,8 @@ GROUP_FILES = (
 PRESSURE = ("cpu", "memory", "io")
 MAX_FILE_BYTES = 64 * 1024
 MAX_RANK_THREADS = 512  # The first threads of a rank: NCCL and PyTorch make their threads early
-MAX_PER_USER = 2  # Simultaneous reads for one owner, including reads that hang; at the limit no read starts
-MAX_THREADS = 40 * MAX_PER_USER  # Simultaneous reads for all owners
+MAX_PER_OWNER = 2  # Simultaneous reads for one owner, including reads that hang; at the limit no read starts
+MAX_THREADS = 40 * MAX_PER_OWNER  # Simultaneous reads for all owners
 MAX_RANKS = 64  # Ranks of a job on a node whose processes are read
 RANK_SECONDS = 1.0
 """Limit for one rank's process: its files take milliseconds, with 512 threads on a busy node a tenth of a second."""
@@ -128,8 +128,8 @@ class ProcessFiles:
         return files
 
     async def _on_a_thread(self, share: str | None, look: Callable[[], _Files]) -> _Files:
-        if share is not None and self._reading.count(share) >= MAX_PER_USER:
-            raise RuntimeError(f"{MAX_PER_USER} reads of this owner's processes have not returned")
+        if share is not None and self._reading.count(share) >= MAX_PER_OWNER:
+            raise RuntimeError(f"{MAX_PER_OWNER} reads of this owner's processes have not returned")
         if not self._free:
             if self._made >= MAX_THREADS:
                 raise RuntimeError(f"{MAX_THREADS} reads of processes have not returned")

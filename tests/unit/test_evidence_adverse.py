@@ -94,13 +94,13 @@ async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.Monke
     monkeypatch.setattr(processes, "RANK_SECONDS", 0.05)
     look = partial(site.exporter._looks.look, Path("/proc"), Path("/"))
     try:
-        hanging = dict.fromkeys(map(str, range(processes.MAX_PER_USER)), 500)
+        hanging = dict.fromkeys(map(str, range(processes.MAX_PER_OWNER)), 500)
         files = await look("mal", hanging | {"late": 1})
         assert files[processes.UNREAD].endswith(
             b"rank late, pid 1: 2 reads of this owner's processes have not returned\n"
         )
         assert (await look("ann", {"1": 1}))["ranks/1/status"] == b"well"
-        others = processes.MAX_THREADS // processes.MAX_PER_USER - 1
+        others = processes.MAX_THREADS // processes.MAX_PER_OWNER - 1
         await asyncio.gather(*(look(f"user {number}", hanging) for number in range(others)))
         with pytest.raises(RuntimeError, match="80 reads of processes have not returned"):
             await look("ann", {"1": 1})

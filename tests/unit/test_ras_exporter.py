@@ -9,14 +9,14 @@ import msgspec
 import pytest
 from client_metrics import samples
 from lent import Admission, until
-from rank_table import environment
+from rank_table import environment, facts
 from ras_node import Node, report
 
 from agent.sdk.exporter import NoData, StateSection
 from agent.sdk.ranks import ProcessKey, RankLabel
 from exporters.ras import RasConfig, RasExporter
 from exporters.ras.config import MAX_ADDRESSES
-from exporters.ras.exporter import KEPT_FAILURES, STALE_INTERVALS
+from exporters.ras.exporter import KEPT_FAILURES, SEARCH_SECONDS, STALE_INTERVALS
 from exporters.ras.protocol.client import Endpoint
 from exporters.ras.query import jobs as jobs_module
 from exporters.ras.query.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
@@ -51,6 +51,25 @@ async def test_the_first_query_comes_within_the_interval_and_the_next_after_it(n
         assert node.queries == 1
         await node.look(exporter, LONGEST_INTERVAL_SECONDS - 0.8 * MIN_INTERVAL_SECONDS)
         assert node.queries == 2
+
+
+async def test_listeners_are_searched_when_ranks_change_or_the_interval_ends(node: Node) -> None:
+    """While the ranks stay the same, a new listener is found after SEARCH_SECONDS; with a new rank, at once."""
+
+    async def unowned(after: float) -> int:
+        [(_, count)] = (await node.look(exporter, after)).listeners.values()
+        return count
+
+    async with node.exporter("monitor") as exporter:
+        assert await unowned(1.0) == 0
+        await asyncio.to_thread(node.listen, 99)
+        assert await unowned(SEARCH_SECONDS - 0.1) == 0
+        assert await unowned(0.1) == 1
+        await asyncio.to_thread(node.listen, 98)
+        assert await unowned(0.1) == 1
+        await asyncio.to_thread(node.tree.add, 77)
+        assert node.table.ranks.observe_process(facts(77, environment(7)))
+        assert await unowned(0.1) == 2
 
 
 def series_of(exporter: RasExporter, snapshot: RasSnapshot) -> dict[tuple[str, ...], float]:
