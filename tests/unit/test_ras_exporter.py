@@ -12,6 +12,7 @@ from lent import Admission, until
 from rank_table import environment, facts
 from ras_node import Node, report
 
+from agent.app.lease import end_writers
 from agent.sdk.exporter import NoData, StateSection
 from agent.sdk.ranks import ProcessKey, RankLabel
 from exporters.ras import RasConfig, RasExporter
@@ -60,16 +61,20 @@ async def test_listeners_are_searched_when_ranks_change_or_the_interval_ends(nod
         [(_, count)] = (await node.look(exporter, after)).listeners.values()
         return count
 
-    async with node.exporter("monitor") as exporter:
-        assert await unowned(1.0) == 0
-        await asyncio.to_thread(node.listen, 99)
-        assert await unowned(SEARCH_SECONDS - 0.1) == 0
-        assert await unowned(0.1) == 1
-        await asyncio.to_thread(node.listen, 98)
-        assert await unowned(0.1) == 1
-        await asyncio.to_thread(node.tree.add, 77)
-        assert node.table.ranks.observe_process(facts(77, environment(7)))
-        assert await unowned(0.1) == 2
+    config = {"addresses": [f"127.0.0.1:{node.port}"], "oldest_version": "99.0.0"}  # no library is new enough to query
+    exporter = await node.start(msgspec.convert(config, RasConfig))
+    assert await unowned(1.0) == 0
+    await asyncio.to_thread(node.listen, 99)
+    assert await unowned(SEARCH_SECONDS - 0.1) == 0
+    assert await unowned(0.1) == 1
+    await asyncio.to_thread(node.listen, 98)
+    assert await unowned(0.1) == 1
+    settings = {"NCCL_RAS_ADDR": f"127.0.0.1:{node.port}", "NCCL_RAS_TIMEOUT_FACTOR": "1"}  # no file sets more
+    await asyncio.to_thread(node.tree.add, 77, environment=settings)
+    assert node.table.ranks.observe_process(facts(77, environment(7)))
+    assert await unowned(0.1) == 2
+    await exporter.drain()
+    end_writers(node.context)
 
 
 def series_of(exporter: RasExporter, snapshot: RasSnapshot) -> dict[tuple[str, ...], float]:
