@@ -10,9 +10,9 @@ from agent.ranks.rank.process import RankProcess
 ENDED_SECONDS = 900.0
 FINISHED_SECONDS = 60.0
 MAX_ENDED = 128
-"""Limit of ended ranks' records per user (per container; in Kubernetes per namespace) if they are of several jobs."""
+"""Limit of ended ranks' records per user, container or Kubernetes namespace, if the records are of several jobs."""
 MAX_ENDED_OF_JOB = 256
-"""Limit of ended ranks' records per user if they are of one job."""
+"""Limit of ended ranks' records per user if the records are of one job."""
 
 _Ended: TypeAlias = tuple[ProcessKey, RankProcess]
 
@@ -31,8 +31,8 @@ def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
 def surplus(processes: Mapping[ProcessKey, RankProcess]) -> Iterator[ProcessKey]:
     """Yield the keys of the ended ranks' records to evict: the records beyond MAX_ENDED per user.
 
-    Whole jobs are evicted first: jobs without a running rank, then jobs without a dead rank, then the oldest jobs. A
-    user's last job stays, with MAX_ENDED_OF_JOB records: first dead ranks, then the earliest exits.
+    Jobs are evicted as a whole: jobs without a running rank first, of these jobs without a dead rank first, of these
+    the oldest first. The last job keeps MAX_ENDED_OF_JOB records: of dead ranks first, then of early exits.
     """
     ended: defaultdict[str, defaultdict[str, list[_Ended]]] = defaultdict(lambda: defaultdict(list))
     running = set()

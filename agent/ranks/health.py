@@ -36,7 +36,7 @@ FAMILIES = (RANK_HEALTHY, RANK_UNHEALTHY, NODE_HEALTHY, NODE_CHECK, CHECK_FAILED
 
 
 class HealthSnapshot(msgspec.Struct, frozen=True):
-    """Input of ``families``. ``counted``: the checks that count. ``faults``: the last errors of the GPUs."""
+    """Input of ``families``. ``counted``: checks that make a rank unhealthy. ``faults``: the GPUs' last errors."""
 
     ranks: RankSnapshot
     entries: tuple[Entry, ...]

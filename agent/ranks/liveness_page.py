@@ -19,7 +19,7 @@ JOB_RESTARTS_LEFT = Family("rankwatch_job_restarts_left", "gauge",
     "used. Kept after the ranks' exit until their records expire; absent under other launchers.",
     ("job_id",), "1 per job under torchrun", "min")
 RANKS_LIVE = Family("rankwatch_job_ranks_live", "gauge",
-    "Ranks of the job that run on this node and have no SIGKILL pending; 0 for 15 minutes after the last one's exit.",
+    "Ranks of the job that run on this node and have no SIGKILL pending; 0 for 15 minutes after the last rank's exit.",
     ("job_id",), "1 per job", "sum")
 START_AGE = Family("rankwatch_job_start_age_seconds", "gauge",
     "Time since the oldest rank of the job's latest run on this node started; kept for 15 minutes after the last "
@@ -77,7 +77,7 @@ def by_job(ranks: Iterable[RankView]) -> Mapping[str, Sequence[RankProcess]]:
 
 
 def _restarts_left(members: Sequence[RankProcess]) -> int | None:
-    """Return how many restarts are left, by the newest process that knows it (the least if several are newest)."""
+    """Return the restarts left from the newest process that names them (the least if several are the newest)."""
     restarts = [(-p.found_at, p.claim.restarts_left) for p in members if p.claim.restarts_left is not None]
     return min(restarts)[1] if restarts else None
 
@@ -85,8 +85,8 @@ def _restarts_left(members: Sequence[RankProcess]) -> int | None:
 def expected_ranks(live: Sequence[RankProcess]) -> dict[str, int]:
     """Return how many ranks the job should have, by source, the most reliable source first.
 
-    The source `environment` (WORLD_SIZE) is omitted if ranks share their task's environment, the source `tasks` unless
-    each task on this node is one process.
+    The source `environment` (WORLD_SIZE) is omitted if ranks share their task's environment. The source `tasks` is
+    omitted unless each task on this node is one process.
     """
     is_shared = any(p.has_anothers_environment() for p in live)
     sizes = {

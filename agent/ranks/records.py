@@ -20,7 +20,7 @@ def is_record_file(path: str) -> bool:
 class WriterRecord(msgspec.Struct):
     """A writer of records with its process, or the stand-in (``unseen``) for a process that was never seen.
 
-    ``uid``: owner of its file, None if unknown. An expired writer stays until exporters have removed its series.
+    ``uid``: owner of its file. An expired writer stays for WRITER_IDLE_SECONDS, so that exporters remove its series.
     """
 
     seen_at: SavedSeconds

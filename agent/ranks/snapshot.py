@@ -47,12 +47,12 @@ class RankView(msgspec.Struct, frozen=True):
 class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
     """The rank table between two changes. ``ranks``: running and ended ranks, by job and rank.
 
-    ``running``: all running rank processes, including processes without a label and processes unconfirmed since a
-    restart. ``taken_seconds`` (since the epoch), ``taken_at`` (since the boot): when the copy was made. Ages are
-    relative to this time. ``jobs``: lines of the liveness registry, by job id. ``without_nccl``: processes with a
-    rank's environment that have not loaded NCCL. ``read_otherwise``: processes that need no records. ``held_files``:
-    record files that processes on this node hold open, by device and inode. ``hostnames``: of this node and of its
-    containers with ranks. ``renamed``: job ids that moved to a proven owner, oldest first.
+    ``running``: all running rank processes, including processes without a label and processes that were not seen since
+    the agent's restart. ``taken_seconds`` (since the epoch), ``taken_at`` (since the boot): when the copy was made.
+    Ages are relative to this time. ``jobs``: lines of the liveness registry, by job id. ``without_nccl``: processes
+    with a rank's environment that have not loaded NCCL. ``read_otherwise``: processes that need no records.
+    ``held_files``: record files that processes on this node hold open, by device and inode. ``hostnames``: host names
+    of this node and of its containers with ranks. ``renamed``: job ids that moved to a proven owner, oldest first.
     """
 
     ranks: tuple[RankView, ...] = ()
@@ -100,9 +100,9 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
 
 
 def local_ranks(views: Iterable[RankView], hostnames: frozenset[str]) -> dict[tuple[str, str], str]:
-    """Return the newest rank of a job by host name and local rank; UNKNOWN_RANK if two live ranks share both.
+    """Return a job's newest rank by host name and local rank; UNKNOWN_RANK if ranks of two launchers overlap in time.
 
-    A rank's host name is its HOSTNAME if ``hostnames`` contains it; else it is empty, which stands for every host name.
+    The host name is the rank's variable HOSTNAME if ``hostnames`` contains this name; else it is empty, for any host.
     """
     places: dict[tuple[str, str], list[RankView]] = {}
     for view in views:

@@ -11,7 +11,7 @@ from agent.core.identity import RankLabel
 STEP_SECONDS = 5.0
 LATE_SECONDS = 60.0
 MAX_TRACKS = 4096
-"""Limit of ranks whose last minute is kept; other ranks show only their bandwidth."""
+"""Limit of ranks whose lateness in the last minute is known; other ranks show only their bandwidth."""
 
 
 class RankSpeed(msgspec.Struct, frozen=True):

@@ -1,7 +1,7 @@
 """The rank table: which processes are ranks, and the number, state and exit of each rank.
 
 Every method runs in the event loop. Exporters add evidence (agent/ranks/writer.py); only the table assigns labels. A
-published binding (process -> job and rank) holds for the life of the process: later contradictions are only logged.
+process keeps its labels until another owner proves the job id: contradictions in later records are only logged.
 """
 
 from collections.abc import Mapping
@@ -26,11 +26,11 @@ UNSEEN_SECONDS = 5.0
 
 
 class RankTable:
-    """The rank table. ``settle_at_once``: bind without waiting (a single pass over recorded data).
+    """The rank table. ``settle_at_once``: assign labels without waiting, for a single pass over recorded data.
 
-    ``job_id_variables``: environment variables with the job id of new processes, tried before the known variables.
+    ``job_id_variables``: configured environment variables with the job id, tried before the built-in variables.
     ``variables``: for each exporter the environment variables of rank processes that it needs. ``changed``: jobs with
-    exits that are not judged yet. ``hostnames``: of this node and of its containers with ranks.
+    exits that are not judged yet. ``hostnames``: host names of this node and of its containers with ranks.
     """
 
     def __init__(self, clock: Clock, hostname: str, settle_at_once: bool = False) -> None:
@@ -214,7 +214,7 @@ class RankTable:
         return {writer_key: record.unseen for writer_key, record in self.writers.items() if record.unseen is not None}
 
     def expire_writers(self, now: float) -> None:
-        """Expire writers whose process left the table, and idle writers that have no process or a newer file."""
+        """Expire writers whose process left the table, and idle writers without process or with a truncated file."""
         newest: dict[tuple[int, int], int] = {}
         for writer_key in self.writers:
             file = (writer_key.device, writer_key.inode)

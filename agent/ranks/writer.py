@@ -27,7 +27,7 @@ OOM_LOG_SECONDS = 10.0
 class RankWriter(Leased[RankTable]):
     """Writes the evidence of exporter ``source``. ``snapshot`` returns the same object until the next tick or write.
 
-    ``kept_variables``, ``unlinked_writers``, ``label``, ``recording_settings`` and ``is_expired`` are the table's.
+    ``kept_variables``, ``unlinked_writers``, ``label``, ``recording_settings`` and ``is_expired`` are RankTable's methods.
     """
 
     def __init__(self, table: RankTable, source: str) -> None:
@@ -108,7 +108,7 @@ class RankWriter(Leased[RankTable]):
         process.finalized = finalized
 
     def lose_sight(self) -> None:
-        """Note that no exporter observes processes now; UNSEEN_SECONDS later they are hidden until observed again."""
+        """Note that no exporter observes processes: after UNSEEN_SECONDS they are hidden until one observes them."""
         table = self._lent
         for process in table.running().values():
             if process.unproven_since is None:
@@ -120,10 +120,7 @@ class RankWriter(Leased[RankTable]):
         self._at_end["without_nccl"] = lambda: self.observe_without_nccl(0)
 
     def observe_held_files(self, held: Mapping[tuple[int, int], str]) -> None:
-        """Note the record files that processes on this node hold open.
-
-        ``held``: the holder's path by device and inode.
-        """
+        """Note the record files that ranks on this node hold open: the path of each by device and inode."""
         self._lent.held_files = held
 
     def observe_user(self, uid: int, name: str) -> None:
@@ -148,9 +145,9 @@ class RankWriter(Leased[RankTable]):
     # -- exits -----------------------------------------------------------------------------------------------------
 
     def observe_exit(self, key: ProcessKey, status: ExitStatus | None) -> None:
-        """Note the exit of a process; called again when its status becomes known.
+        """Note the exit of a process; called again when the exit status becomes known.
 
-        Its state is `exited` until its job is judged: at the next tick, or earlier by ``judge_changed``.
+        The process is `exited` until its job is judged: at the next tick, or earlier by ``judge_changed``.
         """
         table = self._lent
         if (process := table.processes.get(key)) is None:
@@ -202,7 +199,7 @@ class RankWriter(Leased[RankTable]):
         last_progress_seconds: float | None,
         uid: int | None = None,
     ) -> None:
-        """Note new memberships from records, the epoch time of the newest record, and the uid of the file, if known."""
+        """Note new memberships from records, the epoch time of the newest record, and the uid of the file's owner."""
         table = self._lent
         now = table.clock.monotonic()
         record = table.writers.get(writer_key)
@@ -223,7 +220,7 @@ class RankWriter(Leased[RankTable]):
             process.note_progress(last_progress_seconds, table.clock.time())
 
     def link(self, writer_key: WriterKey, key: ProcessKey) -> None:
-        """Note that process ``key`` wrote the records of ``writer_key``, and move their evidence to the process."""
+        """Note that process ``key`` wrote the records of ``writer_key``; the process gets the records' evidence."""
         table = self._lent
         record, process = table.writers.get(writer_key), table.processes.get(key)
         if record is None or process is None or record.process is not None:

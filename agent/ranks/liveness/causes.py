@@ -12,7 +12,7 @@ from agent.hardware.ledger import CHECKS
 
 OOM = "oom"
 HARDWARE = frozenset(name for name, counts in CHECKS.items() if counts)
-"""Checks of the health ledger that count by default."""
+"""Checks of the health ledger that make a rank unhealthy by default."""
 LOG = frozenset(
     {
         "collective_mismatch", "cuda_assert", "cuda_error", "cuda_illegal_access", "cuda_oom", "disk_full",
@@ -21,7 +21,7 @@ LOG = frozenset(
         "port_in_use", "program_error", "rendezvous", "segfault", "shm_full", "storage_error",
     }
 )  # fmt: skip
-"""Root categories of exporter job_log. _SHORTER merges related categories into one."""
+"""Log categories of exporter job_log that are root causes. _SHORTER merges related categories into one."""
 CAUSES = HARDWARE | LOG | {OOM}
 _XID = re.compile(r"xid_[0-9]{1,3}")
 _SHORTER = {

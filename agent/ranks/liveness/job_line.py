@@ -14,7 +14,8 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
 
 ENDED_SECONDS = 900.0
-"""How long a job's series stay after its last rank ended, and how long a lead exit without a possible alert stays."""
+"""How long a job's series stay after its last rank ended. A lead exit of class ok, or of an ended job, stays as
+long."""
 LEAD_SECONDS = 86_400.0
 """How long a lead exit is exported while its job can still run on other nodes."""
 RETRACTED_SECONDS = 300.0
@@ -27,18 +28,17 @@ MAX_LEADS = 3
 
 ExitClass = Literal["oom", "crash", "fail", "torn", "killed", "left", "ok", "reboot"]
 """oom: the OOM killer. crash: SEGV, BUS, ILL, FPE, TRAP, SYS. fail: ABRT, status 1 to 127. torn: SIGKILL, if a peer on
-this node fails or ends by SIGTERM within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and every other exit,
-unless the job is proven to have finished. ok: finished, planned, or ended by the scheduler. reboot: the rank ran when
-the machine went down."""
+this node fails or ends by SIGTERM within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and every other exit.
+ok: any exit of a process that is proven to have finished, that an exporter reported as planned, or that the scheduler
+ended. reboot: the rank ran when the machine went down."""
 Lifetime = Literal["short", "long"]
 
 
 class LeadExit(msgspec.Struct, frozen=True):
-    """A lead exit and its labels.
+    """A lead exit: an exit that can have caused other exits of the job.
 
-    ``retracted_at``: when the exported age became -1. ``revised``: the class has changed once.
-
-    ``process`` is None for class reboot. Times are CLOCK_BOOTTIME seconds.
+    ``retracted_at``: when the exported age became -1. ``revised``: the class has changed once. ``process`` is None for
+    class reboot. Times are CLOCK_BOOTTIME seconds.
     """
 
     rank: str
@@ -63,10 +63,11 @@ class LeadExit(msgspec.Struct, frozen=True):
 class JobLine(msgspec.Struct):
     """Liveness facts of a job on this node.
 
-    ``share``: the user; limits count all jobs of a user together. ``live``: number of live ranks, None if unknown.
-    ``proven``: the scheduler proves that a rank on this node belongs to the job. ``proves_first``: that rank is rank 0.
-    ``started_at``: when the oldest rank of the latest run started. ``left_at``: when the last rank ended, None while
-    one runs. ``ranks``: peak number of ranks on this node. ``expected``: ranks of the job (0: unknown).
+    ``share``: the container or user; limits count all jobs of one share together. ``live``: number of live ranks, None
+    if unknown. ``proven``: the scheduler or Kubernetes proves that a rank on this node belongs to the job.
+    ``proves_first``: this is proven for rank 0. ``started_at``: when the oldest rank of the latest run started.
+    ``left_at``: when the last rank ended, None while one runs. ``ranks``: peak number of ranks on this node.
+    ``expected``: ranks of the job (0: unknown).
     """
 
     share: str
@@ -87,7 +88,7 @@ class JobLine(msgspec.Struct):
     def note_ranks(self, members: Collection[RankProcess], started_at: float | None, now: float) -> None:
         """Note which of ``members`` run at ``now``; ``started_at``: start of the oldest running rank, or None.
 
-        A start in the future (damaged evidence) counts as now. The recorded end of an earlier run is dropped.
+        A start in the future (damaged evidence) counts as now. A new run deletes ``end_state`` of the run before.
         """
         running = [p for p in members if p.exited_at is None]
         live = [p for p in running if not p.kill_pending]
@@ -163,7 +164,7 @@ class JobLine(msgspec.Struct):
 
 
 class RanBefore(msgspec.Struct, frozen=True):
-    """A job whose ranks ran on this node before a reboot. ``started_seconds``: start of the oldest rank (epoch).
+    """A job whose ranks ran on this node before a reboot. ``started_seconds``: start of its oldest rank (epoch).
 
     ``proven``: the scheduler proved that one of the ranks belongs to the job. ``share``: as in JobLine.
     """
@@ -177,9 +178,9 @@ class RanBefore(msgspec.Struct, frozen=True):
 
 
 def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float) -> JobLine:
-    """Return the line of a job whose ranks ended with the previous boot; the lead exit is the job's lowest rank.
+    """Return the line of a job whose ranks ended with the previous boot; its lead exit is the exit of its lowest rank.
 
-    The exported time is the time of the boot, which is later than the exit: so it never precedes exits on other nodes.
+    The lead exit gets the time of the boot: this is later than the exit, so it precedes no exit on another node.
     """
     booted_seconds = now_seconds - now
     lived: Lifetime = "short" if booted_seconds - ran.started_seconds < short_seconds else "long"
@@ -197,10 +198,7 @@ def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float
 
 
 def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitClass:
-    """Return the class of an exit.
-
-    ``finished``: the process is proven to have finished. ``torn``: ``killed_before_teardown`` returned it.
-    """
+    """Return the class of an exit. ``finished``: proven to have finished. ``torn``: in ``killed_before_teardown``."""
     if finished:
         return "ok"
     reason = fatal_reason(status)

@@ -23,7 +23,7 @@ CAUSE_SECONDS = 5.0
 MAX_LEADS_PER_NODE = 64
 """Limit of lead exits on the node that are not retracted."""
 MAX_ENDED_JOBS = 64
-"""Limit of one user's jobs that are exported without a running rank on this node. Jobs with lead exits do not count."""
+"""Limit of one user's jobs that are exported without a running rank on this node. Jobs with lead exits stay."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -130,7 +130,7 @@ class LivenessRegistry:
                 self._revise(line, lead, process, is_torn=process.key in torn, now=now)
 
     def _consider(self, line: JobLine, process: RankProcess, *, is_lead: bool, is_torn: bool, now: float) -> None:
-        """Add a lead exit once its status and cause are known. Other exits, and refused lead exits, become victims."""
+        """Add a lead exit once its status and cause are known. The processes of all other exits become victims."""
         label, exited_at = self._labels.held(process), process.exited_at
         if label is None or exited_at is None:
             return
@@ -171,7 +171,7 @@ class LivenessRegistry:
         return is_planned or process.shown_state == "finished"
 
     def _follows_a_restarted(self, process: RankProcess, line: JobLine, members: Container[ProcessKey]) -> bool:
-        """Return True when the process exited soon after the lead exit of a peer of its run whose record is gone."""
+        """Return True if the process exited soon after a lead exit of its run whose process is not in ``members``."""
         ranks = {label.rank for label in process.labels}
         return any(
             0 < (process.exited_at or 0.0) - lead.exited_at <= self.numbers.episode_seconds
@@ -180,8 +180,8 @@ class LivenessRegistry:
         )
 
     def _make_room(self, line: JobLine, now: float) -> bool:
-        """At the limit, retract the oldest lead exit of the user with most lead exits; return False if this is the user
-        of ``line``."""
+        """At the limit, retract the oldest lead exit of the share with the most; return False if this is the share of
+        ``line``."""
         held = [(job.share, lead, job) for job in self.jobs.values() for lead in job.leads if lead.retracted_at is None]
         if len(held) < MAX_LEADS_PER_NODE:
             return True

@@ -1,4 +1,4 @@
-"""Bind processes to ranks: decide when a process gets its labels. Labels stay for the life of the process."""
+"""Decide when a process gets its labels. The process keeps them until another owner proves the job id."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ BINDING_SECONDS = 10.0
 """How long a process waits for the world communicator, or for a label that another process holds."""
 
 MAX_RENAMED = 4096
-"""Limit of job ids that moved to a proven owner since the agent's start; above it exporters keep the old labels."""
+"""Limit of ``renamed`` since the agent's start. Exporters keep the old labels of job ids that moved later."""
 MAX_SIBLINGS = 64
-"""Limit of processes that share one environment. Above the limit one process is shown; the rest are duplicates."""
+"""Limit of processes that share one environment. Above the limit, only one of them gets its label."""
 
 ProcessName = ProcessKey | WriterKey
 """Key of a process in the table; for a process that was never seen, the key of its writer."""
@@ -61,7 +61,7 @@ class RankBinder:
                 self.bind(process, name, processes)
 
     def bind(self, process: RankProcess, name: ProcessName, processes: Mapping[ProcessKey, RankProcess]) -> None:
-        """Fix the labels of a process, unless the labels are fixed already or no source names its rank.
+        """Assign the labels of a process, unless it has labels, has to wait, or no source names its rank.
 
         ``processes``: all processes. If ``process`` proves its job id, processes of other owners lose that id.
         """
@@ -91,7 +91,7 @@ class RankBinder:
         process.slots, process.source = slots, source
 
     def label(self, process: RankProcess, comm: str, comm_rank: int) -> RankLabel | None:
-        """Return the label of the rank of ``process`` that is rank ``comm_rank`` of ``comm``; None while unknown."""
+        """Return the label of rank ``comm_rank`` of ``comm``; while unknown, None and after a wait UNKNOWN_RANK."""
         if not process.slots:
             return None
         if (slot := process.slot_of(comm, comm_rank)) is not None:
@@ -162,7 +162,7 @@ class RankBinder:
                 return
 
     def _job_id(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> str:
-        """Return the job id shown for this process; processes of another owner lose that id to a proven owner."""
+        """Return the job id shown for this process. If the process proves the id, processes of other owners lose it."""
         had_job_id = bool(process.shown_job_id)
         plain = process.plain_job_id = job_owners.plain_id(process, self._unnamed_job_id(process))
         process.shown_job_id, taken = self.owners.assign(plain, process, processes.values())
@@ -173,7 +173,7 @@ class RankBinder:
         return self._step_id(process, processes)
 
     def _step_id(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> str:
-        """Return the job's id; while an earlier step of the job runs on this node, with a hash of this step."""
+        """Return the job's id, followed by a hash of this step while an earlier step of the job runs on this node."""
         shown, step = process.shown_job_id, process.claim.group
         if not step.startswith(environment.STEP):
             return shown
@@ -186,7 +186,7 @@ class RankBinder:
         return shown
 
     def _unnamed_job_id(self, process: RankProcess) -> str:
-        """Return an id for a job without a name: a hash of the world communicator, else of the owner or session."""
+        """Return an id for an unnamed job: a hash of the world communicator, else of the host or of host and owner."""
         world, facts = process.world(), process.facts
         if world is not None:
             return environment.job_hash(world.comm)
@@ -223,7 +223,7 @@ def _claimed(process: RankProcess) -> _Claimed:
 
 
 def _claimants(processes: Mapping[ProcessKey, RankProcess]) -> dict[_Claimed, list[RankProcess]]:
-    """Return the processes by claimed rank, at most MAX_SIBLINGS + 1 per rank: all other processes are duplicates."""
+    """Return the processes by claimed rank, at most MAX_SIBLINGS + 1 per rank: more would change nothing."""
     claimants: defaultdict[_Claimed, list[RankProcess]] = defaultdict(list)
     for process in processes.values():
         if process.claim.rank is not None and len(same := claimants[_claimed(process)]) <= MAX_SIBLINGS:

@@ -76,7 +76,7 @@ class JobOwners:
                 self._hold(process.shown_job_id, process)
 
     def _may_hold(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> bool:
-        """Return True if the id is free, or held by the process' party or by an exited, unproven holder of its user."""
+        """Return True if the id is free, held by the process' party, or left by exited, unproven peers of its user."""
         proven = is_proven(process)
         suspect = not proven and process.claim.scheduler in self.schedulers and plain == process.claim.job_id
         holder = self._holders.get(plain)
@@ -101,9 +101,9 @@ class JobOwners:
 
 
 def party(process: RankProcess) -> str:
-    """Return the key of the party that has a job id: the user, or the owner of a pod or of a container run as root.
+    """Return the key of the process' party, which can hold job ids: its user, its pod, or its container run as root.
 
-    The uid of root in a container does not show which user started it. Any other user is one party everywhere.
+    Root's uid in a container does not show who started the container. Any other uid is one party on the whole node.
     """
     owner, uid = process.owner, process.seen.uid
     if owner.kind == "pod" or uid is None or (owner.kind == "container" and uid == 0):
@@ -112,7 +112,7 @@ def party(process: RankProcess) -> str:
 
 
 def plain_id(process: RankProcess, otherwise: str) -> str:
-    """Return the id of the process' job before owners are considered; ``otherwise`` if no source names the job.
+    """Return the id of the process' job without an owner's suffix; ``otherwise`` if no source names the job.
 
     The id of a pod's job contains the namespace if it is known.
     """
@@ -143,7 +143,7 @@ def is_disproved(process: RankProcess) -> bool:
 
 
 def suffixed(plain: str, process: RankProcess) -> list[str]:
-    """Return the ids for a process of another owner: the suffix is the pod's or user's number, else a hash."""
+    """Return the id of a process whose owner does not hold ``plain``, with the owner's number or with a hash."""
     short = plain[: environment.MAX_LABEL_CHARACTERS]
     digest = hashlib.blake2s(process.owner.key.encode(), digest_size=_HASH_BYTES).hexdigest()
     return [f"{short}-{process.owner.suffix(process.seen.uid)}", f"{short}-{digest}"]

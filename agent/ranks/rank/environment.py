@@ -9,9 +9,9 @@ import msgspec
 MAX_RANK = 1 << 20  # exclusive for a rank of a job of unknown size, inclusive for other numbers
 MAX_LABEL_CHARACTERS = 128
 MAX_GROUP_CHARACTERS = 255
-"""Limit of an address and of a port: the longest host name (RFC 1035)."""
+"""Limit of a rendezvous address, and of its port, in characters: the longest host name (RFC 1035)."""
 STEP = "step/"
-"""Prefix of a group that is a job step."""
+"""Prefix of ``Claim.group`` if the group is a job step."""
 _JOB_HASH_DIGITS = 12
 _GROUP_HASH_DIGITS = 8
 
@@ -25,7 +25,7 @@ _RANK_VARIABLES = (
     ("SLURM_PROCID", "SLURM_NTASKS"),
 )
 _LOCAL_RANK_VARIABLES = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
-# Variables with job ids, each with its scheduler (empty: any launcher); the first variable that is set wins.
+# Variables with job ids, each with its scheduler (empty: any launcher); the first variable that names a job wins.
 _JOB_VARIABLES = {
     "SLURM_JOB_ID": "slurm", "SLURM_JOBID": "slurm", "MAD_SLURM_JOB_ID": "slurm", "PBS_JOBID": "pbs",
     "LSB_JOBID": "lsf", "TORCHELASTIC_RUN_ID": "", "RAY_JOB_ID": "", "JOBSET_NAME": "",
@@ -48,17 +48,17 @@ KEPT_VARIABLES = frozenset(
 """Variables that name the rank and its job."""
 
 MAX_SETTING_CHARACTERS = 1024
-"""Limit of the value of a variable kept for an exporter (``RankTable.keep_variables``); longer values are cut."""
+"""Limit of the value of a variable kept for an exporter (``RankWriter.keep_variables``); longer values are cut."""
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The rank and the job that an environment names. ``rank`` None, ``job_id`` empty: not named.
+    """The rank and the job that an environment names. ``rank`` is None and ``job_id`` empty without a name.
 
-    ``group``: rendezvous address and port, else the scheduler's job step; it distinguishes process groups under one job
-    id; empty if unknown. ``scheduler``: the scheduler that gave ``job_id``; empty for another launcher's id or a hash.
-    ``task``: the pid of the scheduler's task, inherited by the processes that it starts. ``tasks``: number of tasks of
-    the job step; ``local_tasks``: number of the step's tasks on this node. ``nodes``, ``restarts``: numbers as text.
-    ``restarts_left``: restarts that the launcher can still make; None if unknown.
+    ``group`` distinguishes process groups under one job id: rendezvous address and port, else Slurm's job step, else
+    empty. ``scheduler``: the scheduler that gave ``job_id``; empty if a launcher such as torchrun gave the id, or if
+    the id is a hash. ``task``: the pid of the Slurm task; all child processes of the task inherit it. ``tasks``: number
+    of tasks of the job step; ``local_tasks``: number of the step's tasks on this node. ``nodes``, ``restarts``: numbers
+    as text. ``restarts_left``: restarts that the launcher can still make; None if unknown.
     """
 
     rank: int | None = None
@@ -84,7 +84,7 @@ def read_claim(
     job_id_variables: Sequence[str] = (),
     proven: tuple[str, str] = ("", ""),
 ) -> Claim:
-    """Return the claims of ``environment``.
+    """Return the rank and the job that ``environment`` names.
 
     ``hostname``: this node's host name with its network namespace; it replaces a loopback address of the rendezvous.
     ``job_id_variables``: variables with the job id, tried first. ``proven``: (job id, scheduler) proven for the
@@ -120,7 +120,7 @@ def read_claim(
 
 
 def group_job_id(job_id: str, group: str) -> str:
-    """Return the id of one of several process groups under one job id."""
+    """Return the id of a process group if several groups share ``job_id``: the job id and a hash of ``group``."""
     return f"{job_id}-{hashlib.blake2s(group.encode()).hexdigest()[:_GROUP_HASH_DIGITS]}"
 
 
@@ -132,7 +132,7 @@ def job_hash(text: str) -> str:
 def clean_label(text: str) -> str:
     """Return a job's text as a label value: printable characters, at most MAX_LABEL_CHARACTERS.
 
-    ``<`` and ``>`` become ``?``: in pages ``<`` can mention people or link (Slack's ``<!channel>``, HTML).
+    ``<`` and ``>`` become ``?``: in a notification ``<`` can start a mention or a link (Slack's ``<!channel>``, HTML).
     """
     shown = (c if c.isprintable() and c not in "<>" else "?" for c in text[:MAX_LABEL_CHARACTERS])
     return "".join(shown).strip()

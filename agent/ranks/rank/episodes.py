@@ -16,11 +16,11 @@ _LAST_OWN_STATUS = 127  # shells and signal handlers exit with 128+n after signa
 
 
 def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
-    """Return the first exit of each episode if SIGKILL caused it before a live peer failed or ended by SIGTERM.
+    """Return the processes that SIGKILL ended first in their episode, before a running peer failed or ended by SIGTERM.
 
     ``exits``: in order of time. An exit by SIGTERM within SIMULTANEOUS_SECONDS of the SIGKILL counts as later. Episodes
-    lie far apart: one exit of a peer counts for one episode only. If SIGKILL ended several processes at once, a person
-    or program ended the job: then only a peer's SIGTERM is evidence, not its failure.
+    lie ``episode_seconds`` apart, so a peer's exit is evidence in one episode only. If SIGKILL ended several processes
+    at once, a person or program ended the job: then only an end by SIGTERM is evidence, and a failure is not.
     """
     killed = [p for p in exits if ended_by(p, SIGKILL) and p.unproven_since is None]
     failed = [p for p in exits if _fails(p) or ended_by(p, SIGTERM)] if killed else []
@@ -44,8 +44,8 @@ def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMB
 def preceded(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
     """Return the processes that exited after another process of the same episode: they can be victims of a teardown.
 
-    ``exits``: in order of time. Each process is compared with two exits only: the last clearly earlier exit, and the
-    first simultaneous exit by ``_order`` (the first struck exit, or else the first exit).
+    ``exits``: in order of time. Each process is compared with at most three exits: the last clearly earlier exit, the
+    first simultaneous exit, and the first simultaneous struck exit.
     """
     struck_keys = struck_exits(exits, numbers)
     struck = [p for p in exits if p.key in struck_keys]
@@ -80,7 +80,7 @@ def _order(process: RankProcess, struck: Set[ProcessKey]) -> tuple[bool, float, 
 
 
 def struck_exits(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
-    """Return the struck exits: by the OOM killer or a fatal signal, except a SIGABRT after a peer's single SIGKILL.
+    """Return the exits by the OOM killer or a fatal signal, except a SIGABRT after SIGKILL ended a single peer.
 
     ``exits``: in order of time. Several SIGKILLs at once do not explain a SIGABRT: see ``killed_before_teardown``.
     """

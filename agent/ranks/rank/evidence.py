@@ -1,4 +1,4 @@
-"""Evidence about a rank process over time, and its verdict. Pure."""
+"""Evidence about a rank process over time, and the verdict on the process. Pure."""
 
 from typing import Literal, get_args
 
@@ -14,9 +14,9 @@ VerdictReason = Literal[
 
 
 class RasSilence(msgspec.Struct, frozen=True):
-    """Consecutive RAS reports without a process: since when (monotonic, epoch seconds), and how many.
+    """Consecutive RAS reports without a process: the time of the first (monotonic, epoch seconds), and their number.
 
-    ``contradicted``: the process itself still shows a sign of life.
+    ``contradicted``: newer records show that the process lives.
     """
 
     since: float
@@ -44,7 +44,8 @@ class Pauses:
     def silent_since(self, progress_seconds: float | None, now_seconds: float, least_seconds: float) -> float | None:
         """Return the time of the last operation if the pause since then is abnormal, else None.
 
-        Abnormal: longer than ``least_seconds`` and every earlier pause. ``progress_seconds``: of the last operation.
+        Abnormal: longer than ``least_seconds`` and all earlier pauses. ``progress_seconds``: time of the last
+        operation.
         """
         if progress_seconds is None:
             return None

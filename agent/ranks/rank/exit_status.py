@@ -1,4 +1,4 @@
-"""Exit status of a process, and the scheduler's end of its job, which explains some exits. Pure."""
+"""Exit status of a process, and the scheduler's report that its job ended, which explains some exits. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CRASHED_IN_WORDS = frozenset(signal.name for signal in FATAL_SIGNALS)
 ENDED_BY_SCHEDULER = frozenset({"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE"})
 """States of a job that the scheduler ended on purpose, by SIGTERM and later SIGKILL."""
 ENDED_IN_ORDER = frozenset({"COMPLETED", "REQUEUED"})
-"""States that explain neither a signal nor a failure: after a crash a script can end well or request a requeue."""
+"""States that explain only SIGTERM and status 0: after a crash a batch script can succeed or request a requeue."""
 
 
 class ExitStatus(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ def in_words(reason: str, signal: str, code: str) -> str:
 
 
 class JobEnd(msgspec.Struct, frozen=True):
-    """The scheduler's report of a job's end on this node: its start (0: unknown), end (epoch seconds) and state."""
+    """The scheduler's report that a job ended on this node. Times are epoch seconds; ``started_seconds`` 0: unknown."""
 
     job_id: str
     started_seconds: float

@@ -9,7 +9,7 @@ from agent.core.identity import ProcessKey
 
 OwnerKind = Literal["pod", "job", "container", "user"]
 Proof = Literal["cgroup", "parent", "none"]
-"""Proof of a scheduler's job: a control group made by root, an ancestor that is the scheduler's daemon, or none."""
+"""Proof that a process belongs to a job: a control group made by root, the scheduler's daemon as ancestor, or none."""
 
 _SUFFIX_DIGITS = 8
 
@@ -18,7 +18,7 @@ class Owner(msgspec.Struct, frozen=True):
     """The owner of a process: its proven pod, else the proven job of its scheduler, else its container, else its user.
 
     ``name``: the pod's uid, ``scheduler/job id``, the container's id or the user's uid; empty if unknown.
-    ``namespace``: of a pod; empty if unknown. ``scheduler`` and ``job_id``: the job that ``proof`` names.
+    ``namespace``: the pod's namespace; empty if unknown. ``scheduler`` and ``job_id``: the proven job, see ``proof``.
     """
 
     kind: OwnerKind = "user"
@@ -30,13 +30,14 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return the key of the owner's processes. For a pod it is the namespace: Kubernetes' border of trust."""
+        """Return the owner's key. All pods of a namespace have one key: Kubernetes' border of trust is the
+        namespace."""
         if self.kind == "pod" and self.namespace:
             return f"namespace/{self.namespace}"
         return f"{self.kind}/{self.name}"
 
     def suffix(self, uid: int | None) -> str:
-        """Return the suffix for another owner's job id: p and 8 digits of the pod's uid, else u and the user's uid."""
+        """Return the suffix for a job id that another owner has: p and 8 digits of the pod's uid, or u and the uid."""
         return f"p{self.name[:_SUFFIX_DIGITS]}" if self.kind == "pod" else f"u{'' if uid is None else uid}"
 
 
@@ -46,7 +47,7 @@ class ProcessFacts(msgspec.Struct, frozen=True):
     ``start_seconds``: since the epoch. ``namespace_pid``: pid in its own pid namespace. ``user``: name of its real
     ``uid``, or the number as text while the name is unknown. ``evidence``: why it counts as a rank process.
     ``environment``: the kept variables; None if unreadable. ``network_namespace``: inode, 0 if unreadable.
-    ``directory``: its working directory when discovered, in its own mount namespace; empty if unreadable. ``session``:
+    ``directory``: its working directory at its discovery, in its own mount namespace; empty if unreadable. ``session``:
     session id, 0 if unknown. ``title``: its command line; the process can have changed it.
     """
 

@@ -13,16 +13,16 @@ Seconds = Annotated[float, msgspec.Meta(ge=1.0, le=86_400.0)]
 class Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Thresholds in seconds.
 
-    ``killed_behind_seconds``: a rank ended by SIGKILL is dead when a peer still lives after this time.
-    ``left_behind_seconds``: the same for a rank that ended in another way, without a failure. This time is longer than
-    Slurm's KillWait (30 s by default), after which Slurm kills the slow ranks of a cancelled job. ``episode_seconds``:
-    exits this close together are one event, and only the first exit can be the cause. ``teardown_seconds``: after a
-    death a launcher ends the other ranks by SIGTERM within this time (torchrun: 0.1 to 5 s). A cancel is the reverse:
-    SIGTERM, and after KillWait SIGKILL. ``end_seconds``: the longest time from the first SIGTERM of a cancel, a
-    preemption or a time limit to the end of the job: the time to save a checkpoint, plus KillWait.
-    ``after_end_seconds``: the longest time after the end of the job in which its ranks exit. ``short_seconds``: a rank
-    with a shorter life died early, which suggests a bug. ``blocked_seconds``: a rank in state D without a context
-    switch for this time is unresponsive. This time is longer than the slowest single write of a checkpoint.
+    ``killed_behind_seconds``: a rank that SIGKILL ended is dead when a peer still lives this time after the exit.
+    ``left_behind_seconds``: the same for a rank that ended without SIGKILL or failure. This time is longer than Slurm's
+    KillWait (30 s by default), after which Slurm kills the slow ranks of a cancelled job. ``episode_seconds``: exits
+    this close together are one event, and only the first exit can be the cause. ``teardown_seconds``: after a death a
+    launcher ends the other ranks by SIGTERM within this time (torchrun: 0.1 to 5 s). A cancel begins with SIGTERM;
+    SIGKILL follows after KillWait. ``end_seconds``: the longest time from the first SIGTERM of a cancel, a preemption
+    or a time limit to the end of the job: the time to save a checkpoint, plus KillWait. ``after_end_seconds``: the
+    longest time after the end of the job in which its ranks exit. ``short_seconds``: a rank with a shorter life died
+    early, which suggests a bug. ``blocked_seconds``: a rank in state D without a context switch for this time is
+    unresponsive. This time is longer than the slowest single write of a checkpoint.
     """
 
     killed_behind_seconds: Seconds = 15.0

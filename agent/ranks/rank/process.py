@@ -16,13 +16,13 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 MAX_MEMBERSHIPS = 256
 FUTURE_SLACK_SECONDS = 2.0
-"""Limit of a record's time after now; a later time is reduced to this limit."""
+"""A record's time can lie at most this far in the future; a later time is reduced to this limit."""
 SIGN_OF_LIFE_SECONDS = 5.0
-"""Records can arrive this late. A newer record was written after the first RAS report without the process."""
+"""A record that is this much newer than the first RAS report without its process is a sign of life."""
 
 _LOG = Logger("ranks")
 RAY_TITLE, RAY_ENDS = "ray::", ExitStatus(known=True, code=1)
-"""The title of a Ray worker, and its exit status when Ray ends it. An exception in the code does not end a worker."""
+"""Prefix of a Ray worker's title, and the exit status of a worker that Ray ends. An exception ends no Ray worker."""
 SHARED_SOURCES = frozenset({"title", "local_index"})
 """Sources of rank labels of processes in one task: their environment has the task's numbers, not their own."""
 
@@ -37,16 +37,17 @@ class RankGpu(msgspec.Struct, frozen=True):
 
 
 class RankProcess(msgspec.Struct):
-    """A process of one or several ranks; without ``facts``, the stand-in for a process that was never seen.
+    """A process of one or several ranks. Without ``facts`` it stands for an unseen process that wrote records.
 
-    ``slots``: its labels once bound, in the order of its ranks in its largest communicator; None for a label that
-    another live process holds. ``plain_job_id``: the job's id without a suffix for the owner; ``shown_job_id``: with
-    the suffix, if there is one. ``state``: the kernel's letter. ``blocked_since``: when a thread that NCCL needs was
-    first seen in D with its current context-switch count. ``unproven_since``: when the process was last seen running,
-    if no exporter has observed it since. ``gpus``: the GPUs that it uses, or last used. ``oom_logged``: the kernel's
-    log says that the OOM killer sent it SIGKILL. ``ended_by_scheduler``: the scheduler's end of the job explains its
-    exit. ``is_victim``: its exit is no lead exit: it followed another exit, or the table was full. Times ending in
-    ``_at`` or ``_since`` are monotonic.
+    ``slots``: its labels once assigned, in the order of its ranks in its largest communicator; None for a label that
+    another live process holds. ``plain_job_id``: the job's id without the owner's suffix. ``shown_job_id``: the
+    exported id, with the suffix if another owner has the plain id. ``state``: the kernel's letter. ``blocked_since``:
+    when a thread that NCCL needs was first seen in state D with its current context-switch count. ``unproven_since``:
+    when the process was last seen running, if no exporter has observed it since. ``gpus``: the GPUs that it uses, or
+    last used. ``oom_logged``: the kernel's log says that the OOM killer sent the process SIGKILL.
+    ``ended_by_scheduler``: the process exited because the scheduler ended the job. ``is_victim``: the exit is no lead
+    exit, because it followed another exit or the limit of lead exits was reached. Times ending in ``_at`` or ``_since``
+    are monotonic.
     """
 
     found_at: SavedSeconds
@@ -78,7 +79,7 @@ class RankProcess(msgspec.Struct):
 
     @property
     def seen(self) -> ProcessFacts:
-        """Return its facts from /proc; UNSEEN if the process was never seen. Each shown rank has been seen."""
+        """Return its facts from /proc; UNSEEN if the process was never seen. Every exported rank was seen."""
         return self.facts or UNSEEN
 
     @property
@@ -88,7 +89,7 @@ class RankProcess(msgspec.Struct):
 
     @property
     def labels(self) -> tuple[RankLabel, ...]:
-        """Return its published labels; empty before the first."""
+        """Return its labels; empty before they are assigned."""
         return tuple(label for label in self.slots or () if label is not None)
 
     @property
@@ -102,7 +103,7 @@ class RankProcess(msgspec.Struct):
 
     @property
     def share(self) -> str:
-        """Return the owner of the process's share of bounded tables: its container, else its user."""
+        """Return the name under which limits count the process: its container, else its user."""
         return self.owner.key if self.owner.kind == "container" else self.user
 
     @property
@@ -123,7 +124,7 @@ class RankProcess(msgspec.Struct):
         return None if self.has_anothers_environment() else self.claim.world_size
 
     def has_anothers_environment(self) -> bool:
-        """Return True when its environment describes its task: the rank in the environment is not its own rank."""
+        """Return True if the rank in its environment is the rank of its task, and not the rank of this process."""
         if self.source in SHARED_SOURCES:
             return True
         named, claimed = [label.rank for label in self.labels], self.claim.rank
@@ -155,7 +156,7 @@ class RankProcess(msgspec.Struct):
         return True
 
     def log_contradiction(self, rank: str) -> None:
-        """Log that records name another rank; the process keeps its own."""
+        """Log that records name a rank that is not among the labels; the labels stay."""
         fields = label_fields(self.labels)
         _LOG.warning("records name another rank: the process keeps its rank", records=rank, user=self.user, **fields)
 
@@ -165,7 +166,7 @@ class RankProcess(msgspec.Struct):
         self.confirmed, self.verdict = True, None
 
     def note_status(self, status: ExitStatus | None) -> None:
-        """Note its exit status from ``status`` or from the kernel's log."""
+        """Note its exit status. SIGKILL or an unknown status is an OOM kill if the kernel's log reported one."""
         if status is not None and status.known:
             is_rays = self.seen.title.startswith(RAY_TITLE) and status == RAY_ENDS
             self.exit = msgspec.structs.replace(status, by_launcher=True) if is_rays else status
@@ -174,7 +175,7 @@ class RankProcess(msgspec.Struct):
             self.exit = ExitStatus(known=True, signal=SIGKILL, oom=True)
 
     def note_job_end(self, end: JobEnd, numbers: Numbers = NUMBERS) -> bool:
-        """Note how the scheduler ended its job; return True if this changes the verdict on the process' exit."""
+        """Note how the scheduler ended its job; return True if this changes ``ended_by_scheduler``."""
         if self.exited_at is None:
             return False
         before = self.ended_by_scheduler
@@ -182,17 +183,14 @@ class RankProcess(msgspec.Struct):
         return self.ended_by_scheduler != before
 
     def note_progress(self, seconds: float, now_seconds: float) -> None:
-        """Note that it completed an operation at this time (epoch seconds); an earlier time changes nothing.
+        """Note that the process completed an operation at this time (epoch seconds); an earlier time changes nothing.
 
-        No time stays in the future: a record can be damaged, and the clock can have been set back.
+        A time in the future is reduced: the record is damaged, or the clock was set back.
         """
         self.progress_seconds = min(max(self.progress_seconds or 0.0, seconds), now_seconds + FUTURE_SLACK_SECONDS)
 
     def note_gpus(self, hardware: Hardware, pid: int) -> None:
-        """Note which GPUs the process uses. GPUs that it used before the driver stopped answering stay.
-
-        A lost GPU stays, too: the driver lists no processes of a lost GPU.
-        """
+        """Note which GPUs the process uses. GPUs stay whose processes the driver cannot list now, such as lost GPUs."""
         if held := hardware.gpus_of(pid):
             gpus = {gpu.uuid: gpu for gpu in self.gpus if hardware.is_unseen(gpu.uuid)}
             for gpu in held:
@@ -205,14 +203,11 @@ class RankProcess(msgspec.Struct):
         return runs and self.found_at <= since and self.progress_seconds is None
 
     def is_surely_a_rank(self) -> bool:
-        """Return True when it initialised NCCL.
-
-        A process that only maps the library and uses a GPU is perhaps no rank.
-        """
+        """Return True if it initialised NCCL. A process that only maps the library and uses a GPU may be no rank."""
         return self.seen.evidence in ("thread", "records")
 
     def pid_rank(self) -> list[str]:
-        """Return [``pid-N``] for a rank of unknown number if its environment was read; else an empty list."""
+        """Return the rank [``pid-N``] if the process initialised NCCL and has a readable environment, else []."""
         facts = self.facts
         if facts is None or facts.environment is None or not self.is_surely_a_rank():
             return []
@@ -221,8 +216,8 @@ class RankProcess(msgspec.Struct):
     def ranks(self, unique: bool) -> tuple[list[str], str]:
         """Return its global ranks and their source (environment or communicator); an empty list if unknown.
 
-        The environment names one rank. Of a process with several ranks, or if siblings claim the same number
-        (``unique`` False), the communicator names the ranks.
+        The environment names one rank. The communicator names the ranks if the process has several ranks, or if other
+        processes claim the same rank (``unique`` False).
         """
         world = self.world()
         local = self.local_ranks(world.comm) if world is not None else []
@@ -244,7 +239,7 @@ class RankProcess(msgspec.Struct):
 
     @property
     def judged(self) -> VerdictReason | None:
-        """Return the reason of its last verdict. The evidence for that verdict can have left the table since."""
+        """Return the reason of its last verdict. Records of peers that led to this verdict can have expired since."""
         return None if self.verdict is None else self.verdict.reason
 
     @property
@@ -268,7 +263,7 @@ class RankProcess(msgspec.Struct):
         return sorted(rank for name, rank in self.members if name == comm)
 
     def slot_of(self, comm: str, comm_rank: int) -> int | None:
-        """Return the slot of its rank ``comm_rank`` of ``comm`` (slots are in ascending order); None if unknown."""
+        """Return the index in ``slots`` of its rank ``comm_rank`` of communicator ``comm``; None if unknown."""
         if len(self.slots or ()) == 1:
             return 0
         local = self.local_ranks(comm)

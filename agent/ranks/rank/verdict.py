@@ -19,8 +19,8 @@ from agent.ranks.rank.process import RankProcess
 
 UNANSWERED_REPORTS = 2
 UNANSWERED_SECONDS = 15.0
-"""A process is unanswered after this time and number of RAS reports. RAS omits a dead rank's neighbours for up to 12
-s."""
+"""A process that this number of RAS reports omits over this time is unanswered. RAS can omit a dead rank's neighbours
+for up to 12 s."""
 PROGRESS_SLACK_SECONDS = 5.0
 
 
@@ -102,8 +102,8 @@ def _judge_left(process: RankProcess, job: _Job) -> RankVerdict:
 def _outlived_seconds(process: RankProcess, job: _Job) -> float:
     """Return how long a peer was alive after ``process`` exited; 0 or less if no peer was.
 
-    Only peers that already ran count: a process of a later restart proves nothing. The search includes ``process``
-    itself: this is harmless, as it was not alive after its exit.
+    Only peers discovered before the exit count: a process of a later restart proves nothing. The search includes
+    ``process`` itself: this is harmless, as it was not alive after its exit.
     """
     left_at = left_at_of(process)
     peers = bisect_left(job.found_at, left_at)
