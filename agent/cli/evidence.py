@@ -95,7 +95,7 @@ def main(arguments: Sequence[str]) -> int:
         prog="rankwatch evidence",
         description="The bundles of evidence that the agent of this node took when ranks died or hung.",
     )
-    known = "the directory of bundles (default: as the running agent has it)"
+    known = "the directory of bundles (default: the directory of the running agent)"
     parser.add_argument("--path", type=Path, help=known)
     commands = parser.add_subparsers(dest="command", required=True, metavar="list|show|take")
     listing = commands.add_parser("list", help="the bundles, the newest first")

@@ -1,8 +1,6 @@
-"""`rankwatch healthy`: report whether this node's hardware is healthy, to health checks of schedulers and launchers.
-
-It prints the agent's verdict on the hardware, not on the ranks: launchers run it before they restart ranks. The command
-ends within two seconds, even if the agent hangs.
-"""
+"""`rankwatch healthy`: report whether this node's hardware is healthy, for health checks of schedulers and launchers.
+The command judges the hardware and not the ranks, because launchers run it before they restart ranks. The command ends
+within two seconds, even if the agent hangs."""
 
 import argparse
 import signal

@@ -67,9 +67,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def leave_out_openssl() -> None:
-    """Make ``import ssl`` raise ImportError from now on, which asyncio handles; no effect once ssl is loaded.
+    """Make ``import ssl`` raise ImportError from now on, which asyncio handles; too late once ssl is loaded.
 
-    Call this before asyncio is imported: asyncio loads ssl (6 MB of memory) wherever it can, needed or not.
+    Call this before asyncio is imported: asyncio loads ssl (6 MB of memory) wherever it can, even if unused.
     """
     cast(dict[str, object], sys.modules).setdefault("ssl", None)
 

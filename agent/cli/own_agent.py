@@ -88,11 +88,11 @@ def configuration(named: Path | None, usual: Path = CONFIG_FILE) -> AgentConfig:
 
 
 def read(agent: AgentAddress, path: str, seconds: float) -> bytes:
-    """Return the agent's reply at ``path`` (with query).
+    """Return the agent's reply to a GET of ``path``.
 
-    ``seconds``: timeout without data. Raises OSError if the agent does not reply with status 200, or if an ordinary
-    user listens at the default port; ValueError if the address is invalid. Uses no proxy: clusters set http_proxy for
-    all users, and no proxy reaches this node.
+    ``seconds``: timeout without data. Raises OSError if the agent does not reply with status 200, or if another
+    ordinary user listens at the port and ``agent.is_given`` is False; ValueError if the address is invalid. Uses no
+    proxy: clusters set http_proxy for all users, and no proxy reaches this node.
     """
     connection = _connection(agent, seconds)
     try:
@@ -123,7 +123,7 @@ def document(agent: AgentAddress, seconds: float) -> NodeDocument:
 
 
 def is_text(path: Path) -> bool:
-    """Return True for a regular file with content. Another user's agent can name a device, or a file of /proc."""
+    """Return True for a regular file with content or an inaccessible path. A user's agent can name a device."""
     try:
         status = path.stat()
     except PermissionError:

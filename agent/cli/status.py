@@ -22,7 +22,7 @@ _OTHER_SCREEN, _OWN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Query the agent and print; return the exit status: 1 without a reply, or if there is no such job."""
+    """Query the agent and print its ranks; return the exit status: 1 if the agent does not reply or has no such job."""
     parser = argparse.ArgumentParser(prog="rankwatch status", description="Show the ranks of a running agent.")
     own_agent.add_flags(parser)
     parser.add_argument("--job", metavar="ID", help="only this job's ranks")

@@ -50,12 +50,12 @@ def no_answer(command: str, url: str, error: Exception) -> int:
 
 def add_prometheus(parser: argparse.ArgumentParser, cluster: str = "if one Prometheus watches several") -> None:
     """Add the flags for a Prometheus and a cluster."""
-    parser.add_argument("--prometheus", metavar="URL", required=True, help="as http://prometheus:9090")
+    parser.add_argument("--prometheus", metavar="URL", required=True, help="such as http://prometheus:9090")
     parser.add_argument("--cluster", metavar="NAME", help=cluster)
 
 
 def columns(head: Sequence[str], rows: Iterable[Sequence[str]], state: int, *, colour: bool) -> list[str]:
-    """Return lines with aligned columns and plain cells. ``state``: the column to be coloured by value."""
+    """Return lines with aligned columns and plain cells. ``state``: index of the column coloured by its value."""
     lines = [list(head), *([plain(cell) for cell in row] for row in rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
     shown = []

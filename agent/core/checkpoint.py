@@ -28,9 +28,9 @@ SAVE_INTERVAL_SECONDS = 5.0
 MAX_COUNT = 1 << 62
 MAX_SECONDS = float(1 << 40)
 SavedCount = Annotated[int, msgspec.Meta(ge=0, le=MAX_COUNT)]
-"""A count in a section; a greater count means that the section is damaged. ``saved_sum`` adds within the limit."""
+"""A count in a section; a greater count means that the section is damaged. ``saved_sum`` stays within the limit."""
 SavedSeconds = Annotated[float, msgspec.Meta(ge=-MAX_SECONDS, le=MAX_SECONDS)]
-"""A time in a section, monotonic or since the epoch: a finite number."""
+"""A time in a section, in seconds since the boot or the epoch; not NaN or infinite."""
 
 
 def saved_sum(count: int, more: int = 1) -> int:
@@ -49,9 +49,9 @@ class _Checkpoint(msgspec.Struct):
 class StateSection(Leased[None]):
     """One owner's section of the checkpoint. Called on the event loop.
 
-    ``restored``: the owner's last publication in this boot, or None. ``publish`` replaces the publication; the file
-    follows within seconds. ``durable``: the publication that is in the file, or None. ``refused``: number of
-    publications larger than ``max_bytes``. After ``close`` the last publication stays.
+    ``restored``: the owner's last publication in this boot, or None. ``publish`` replaces the publication, and the
+    agent writes the file within seconds. ``durable``: the publication that is in the file, or None. ``refused``: number
+    of publications larger than ``max_bytes``. The last publication stays after ``close``.
     """
 
     def __init__(self, name: str, restored: bytes | None, max_bytes: int = MAX_SECTION_BYTES) -> None:
@@ -140,7 +140,7 @@ class StateFile:
             self._restored = checkpoint.sections
 
     def section(self, name: str, max_bytes: int = MAX_SECTION_BYTES) -> StateSection:
-        """Return the section ``name`` with the previous owner's last publication, for its next owner."""
+        """Return section ``name`` for a new owner, with the last publication of the previous owner."""
         before = self._sections.get(name)
         restored = self._restored.pop(name, None) if before is None else before.published
         section = StateSection(name, restored, max_bytes)
@@ -176,7 +176,7 @@ class StateFile:
     def write(self, draft: Draft) -> bool:
         """Replace the file (blocking, in any thread); return False if that fails.
 
-        Of equal errors only the first is logged.
+        Only the first of consecutive equal errors is logged.
         """
         if self._path is None:
             return False

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import deque
 
-PROBE_SECONDS = 0.25  # Each probe wakes the idle loop; a lag of a second, which raises the alert, is still measured
+PROBE_SECONDS = 0.25  # Each probe wakes the idle loop. A lag of 1 s, which raises the alert, is still measured
 WINDOW_SECONDS = 60.0
 
 
@@ -12,7 +12,7 @@ class Clock:
     """The machine's clocks."""
 
     def monotonic(self) -> float:
-        """Return seconds since the boot (CLOCK_BOOTTIME), the clock of process starts, equal in every process."""
+        """Return seconds since the boot (CLOCK_BOOTTIME): the kernel gives process starts by this clock."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def time(self) -> float:

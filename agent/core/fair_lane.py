@@ -1,4 +1,4 @@
-"""Run one work item at a time; peers take turns."""
+"""Run one work item at a time; the peers that request items (such as HTTP clients) take turns."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable

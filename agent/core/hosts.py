@@ -1,4 +1,4 @@
-"""Parse host lists like Slurm (``n[004-006,008]``) and numbers like C. Pure."""
+"""Parse host lists in Slurm's notation (``n[004-006,008]``), and numbers as C does. Pure."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -12,7 +12,7 @@ _MAX_DIGITS = 9
 _RANGE = re.compile(rf"([0-9]{{1,{_MAX_DIGITS}}})(?:-([0-9]{{1,{_MAX_DIGITS}}}))?", re.ASCII)
 _BRACKETS = re.compile(r"([^\[\]]*)(?:\[([^\[\]]*)\])?")
 MAX_DIGITS = 22
-"""Octal digits of a 64-bit number: a longer number overflows, as in C."""
+"""Octal digits of a 64-bit number. A longer number, which overflows in C, is cut."""
 _DECIMAL = re.compile(r"\s*([+-]?)([0-9]*)", re.ASCII)
 _ANY_BASE = re.compile(r"\s*([+-]?)(0[xX][0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*|)", re.ASCII)
 

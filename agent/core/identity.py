@@ -1,4 +1,4 @@
-"""Keys and labels that sources and the rank table share."""
+"""Keys and labels that exporters and the rank table share."""
 
 from collections.abc import Collection
 from typing import Annotated, NamedTuple
@@ -7,7 +7,7 @@ import msgspec
 
 COMM_DIGITS = 14
 MAX_GENERATION = (1 << 62) - 1
-"""Limit of truncations of a file; a higher number in a checkpoint is damage."""
+"""Limit of truncations of a file; a higher number in a checkpoint means that the checkpoint is damaged."""
 UNKNOWN_RANK = "unknown"
 """Rank label of records whose rank inside a process of several ranks is unknown."""
 MAX_TICKS = 2**46  # 20,000 years: a damaged checkpoint can name any time

@@ -1,4 +1,4 @@
-"""Base class of writers into the agent's tables, each valid for one run of an exporter."""
+"""Base class of writers into the agent's tables; a writer is valid for one run of one exporter."""
 
 from typing import Generic, TypeVar
 

@@ -71,8 +71,8 @@ class Logger:
 class FailureCounter:
     """Runs work on one item of a source (a record, a process) at a time, so that an error affects only that item.
 
-    ``skipped``: number of items whose work failed; each is logged. Several threads may use one counter: a race can make
-    it one too low, which is harmless.
+    ``skipped``: number of items whose work failed; each is logged. Several threads may use one counter: after a race
+    ``skipped`` can be one too low, which is harmless.
     """
 
     def __init__(self, log: Logger) -> None:
@@ -126,10 +126,8 @@ def json_line(fields: Mapping[str, object]) -> str:
 
 
 class _LineHandler(logging.Handler):
-    """Formats lines in the logging thread, and writes them in its own thread: only this thread waits for the stream.
-
-    ``emit`` runs under the handler's lock on any thread, and owns ``_lost`` and ``_limit``.
-    """
+    """Formats lines in the thread that logs, and writes them in its own thread: only the latter waits for the stream.
+    ``emit`` runs under the handler's lock on any thread; only ``emit`` uses ``_lost`` and ``_limit``."""
 
     def __init__(
         self, stream: TextIO, line_of: Callable[[Mapping[str, object]], str], monotonic: Callable[[], float]

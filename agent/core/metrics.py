@@ -39,7 +39,7 @@ class Family:
         return rows.metric
 
     def by_label(self, values: Mapping[str, float]) -> Metric:
-        """Return the metric of a family with one label, from values by label value."""
+        """Return the metric of a family with one label. ``values``: the sample of each label value."""
         return Metric(self, [(str(label),) for label in values], list(values.values()))
 
     def suffix(self, values: tuple[str, ...]) -> str:

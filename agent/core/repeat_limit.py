@@ -35,7 +35,7 @@ class RepeatLimit:
         self.forgotten = 0
 
     def admit(self, key: MessageKey, user: str = "", job_id: str = "") -> int | None:
-        """Return how many messages of ``key`` were suppressed since the last admitted one; None: suppress this one.
+        """Return how many messages of ``key`` were suppressed since the last logged one; None: suppress this message.
 
         ``forgotten`` counts suppressed messages of evicted windows.
         """

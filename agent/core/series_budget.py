@@ -11,7 +11,7 @@ GREED = 2
 """A group holds at most this many times the number of free entries."""
 
 Group = tuple[Hashable, ...]
-"""Owner of entries, the widest group first: a user, then a directory of that user. The empty group is the total."""
+"""Owner of entries as a tuple, the widest group first, such as (user, directory). The empty tuple is the total."""
 
 
 class FairBudget:
@@ -65,13 +65,11 @@ class SeriesBudget:
 
 
 class Admission(Leased[SeriesBudget]):
-    """Counts an exporter's series by owner. The exporter adds refused series to `other` from their first sample.
-
-    Adding a series to `other` later would make `other` jump, and the end of that series would look like a reset. So an
-    admitted series is never evicted. Instead an owner's ``group`` (its user, and a part of that user's jobs) has a fair
-    share of the total, and later groups still get series (see FairBudget). ``close`` releases everything. Exporters
-    call from their own threads, hence the lock; only creating or removing a series takes it.
-    """
+    """Counts an exporter's series by owner. The exporter adds refused series to a series `other` from their first
+    sample. Adding a series to `other` later would make `other` jump, and the end of that series would look like a
+    reset. So an admitted series is never evicted. Instead an owner's ``group`` (a user, and a job or directory of the
+    user) has a fair share of the total, and later groups still get series (see FairBudget). ``close`` releases
+    everything. Exporters call from their own threads, hence the lock; only creating or removing a series takes it."""
 
     def __init__(self, budget: SeriesBudget) -> None:
         super().__init__(budget)

@@ -12,7 +12,7 @@ FEEDS_PER_TIMEOUT = 3
 class Notifier:
     """Notifies systemd of the service's state (sd_notify(3)); does nothing if ``address`` is None.
 
-    ``address``: $NOTIFY_SOCKET, a path or ``@`` and an abstract name. It never blocks or raises: errors are logged.
+    ``address``: $NOTIFY_SOCKET, a path or ``@`` and an abstract name. No method blocks or raises: errors are logged.
     """
 
     def __init__(self, address: str | None, log: Logger) -> None:
@@ -51,7 +51,7 @@ def watchdog_interval_seconds(environ: Mapping[str, str], pid: int) -> float | N
 
 
 class WatchdogGate:
-    """Allows a watchdog notification only after all of ``beats`` were seen since the last notification."""
+    """Allows a watchdog notification if every part of the agent in ``beats`` was alive since the last one."""
 
     def __init__(self, beats: Iterable[str], monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -64,13 +64,13 @@ class WatchdogGate:
         self._missing.discard(name)
 
     def may_feed(self) -> bool:
-        """Return True if the watchdog may be notified now; every beat is then awaited again."""
+        """Return True if the watchdog may be notified now; then wait for every part again."""
         if self._missing:
             return False
         self._missing = set(self._last_seen)
         return True
 
     def missing(self) -> dict[str, float]:
-        """Return the missing beats, each with the seconds since it was last seen (or since the start)."""
+        """Return the missing parts, each with the seconds since it was last alive (or since the start)."""
         now = self._monotonic()
         return {name: now - self._last_seen[name] for name in sorted(self._missing)}

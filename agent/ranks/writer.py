@@ -27,7 +27,7 @@ OOM_LOG_SECONDS = 10.0
 class RankWriter(Leased[RankTable]):
     """Writes the evidence of exporter ``source``. ``snapshot`` returns the same object until the next tick or write.
 
-    ``kept_variables``, ``unlinked_writers``, ``label``, ``recording_settings`` and ``is_expired`` are RankTable's methods.
+    ``kept_variables``, ``unlinked_writers``, ``label``, ``recording_settings`` and ``is_expired``: RankTable's methods.
     """
 
     def __init__(self, table: RankTable, source: str) -> None:

@@ -212,7 +212,7 @@ def test_a_lost_node(prometheus: Prometheus, asked: tuple[str, ...]) -> None:
     who = rows(page, "Who")
     assert who[0] == "rank 9 (n2): 2 of 2 witnesses agree"
     assert who[1:] == [
-        "hardware checks | rank 9 | the check gpu_xid failed under it",
+        "hardware checks | rank 9 | the check gpu_xid failed on its hardware",
         "process | rank 9 | its node was lost",
     ]
     assert rows(page, "Also said") == ["process | ranks 8,10-15 | its node was lost"]

@@ -72,7 +72,7 @@ BROKEN: dict[str, tuple[Facts, str, str, str]] = {
      "2 ranks have NCCL_INSPECTOR_ENABLE and write no records", "MICROSECONDS=100000"),
     "no-plugin": (counted("rankwatch_inspector_silent_ranks", reason="no_plugin"), "inspector", "(no_plugin)",
      "PROFILER_PLUGIN"),
-    "no-directory": (replace(GOOD, records=(DumpDirectory("/x", None),)), "inspector", "/x is not there",
+    "no-directory": (replace(GOOD, records=(DumpDirectory("/x", None),)), "inspector", "/x does not exist",
      "systemd-tmpfiles"),
     "full-disk": (replace(GOOD, records=(DumpDirectory("/x", 0o1777, 0.02),)), "disk", "2.0% free", "reclaim"),
     "exporter-fails": (shown(exporters=(ExporterView(name="nvml", state="down", why="no library"),)), "exporter",
@@ -96,9 +96,9 @@ BROKEN: dict[str, tuple[Facts, str, str, str]] = {
 }  # fmt: skip
 NOTES: dict[str, tuple[Facts, str, str]] = {
     "defaults": (replace(shown(configuration=Configuration()), config_file=""), "configuration",
-     "no file: all defaults"),
-    "loopback": (replace(GOOD, addresses=("127.0.0.1:19028", "[::1]:1")), "address", "listens on loopback alone"),
-    "starting": (shown(ready=False), "agent", "it is starting"),
+     "no configuration file"),
+    "loopback": (replace(GOOD, addresses=("127.0.0.1:19028", "[::1]:1")), "address", "listens only on loopback"),
+    "starting": (shown(ready=False), "agent", "the agent is starting"),
     "mode": (replace(GOOD, records=(DumpDirectory("/x", 0o755, 0.5),)), "inspector", "mode 0755"),
     "blind": (shown(exporters=(ExporterView(name="netdev", state="up", why="no netlink"),)), "rights",
      "netdev: no netlink"),

@@ -54,7 +54,7 @@ def _configuration(facts: Facts) -> Iterator[NodeFinding]:
     elif not facts.config_file:
         yield note(
             "configuration",
-            "no file: all defaults",
+            "the agent has no configuration file: all settings are defaults",
             "to change a setting, write /etc/rankwatch/rankwatch.yml",
         )
     document = facts.document
@@ -77,14 +77,14 @@ def _agent(facts: Facts) -> Iterator[NodeFinding]:
             "agent", f"no answer from {facts.agent_error}", "systemctl start rankwatch; journalctl -u rankwatch"
         )
     elif facts.document is not None and not facts.document.ready:
-        yield note("agent", "it is starting: not every exporter has run yet", "try again in a few seconds")
+        yield note("agent", "the agent is starting: not every exporter has run yet", "try again in a few seconds")
 
 
 def _address(facts: Facts) -> Iterator[NodeFinding]:
     if facts.addresses and all(address.startswith(_LOOPBACK) for address in facts.addresses):
         yield note(
             "address",
-            f"it listens on loopback alone ({', '.join(facts.addresses)}): Prometheus on another host cannot reach it",
+            f"the agent listens only on loopback ({', '.join(facts.addresses)}): no other host can reach it",
             'set web.listen_address to ":19028", and see docs/web.md for TLS',
         )
 
@@ -160,7 +160,7 @@ def _inspector(facts: Facts) -> Iterator[NodeFinding]:
     for directory in facts.records:
         if directory.mode is None:
             yield wrong(
-                "inspector", f"{directory.path} is not there", "systemd-tmpfiles --create rankwatch.conf, or mkdir"
+                "inspector", f"{directory.path} does not exist", "systemd-tmpfiles --create rankwatch.conf, or mkdir"
             )
         elif directory.mode & _PUBLIC_STICKY != _PUBLIC_STICKY:
             yield note(

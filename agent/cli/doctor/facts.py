@@ -25,7 +25,7 @@ from agent.page.document import NodeDocument
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 ASK_SECONDS = 10.0
-START_SECONDS = 30.0  # An agent shows its metrics at the latest this long after its start
+START_SECONDS = 30.0  # An agent serves metrics at most this long after its start
 RETRY_SECONDS = 0.5
 DEFAULT_RECORDS = "/var/lib/rankwatch/inspector"
 
@@ -76,7 +76,6 @@ class Facts:
     """All facts.
 
     ``config_error``, ``agent_error``: why the configuration or the agent could not be read; empty without an error.
-
     ``sees_own_user``: the service can read only the processes of its own user.
     """
 
@@ -129,10 +128,7 @@ def gather(agent: own_agent.AgentAddress, config_file: Path | None, url: str | N
 
 
 def metrics(agent: own_agent.AgentAddress) -> bytes:
-    """Return the agent's metrics; wait up to START_SECONDS for an agent that is starting.
-
-    Raises as ``own_agent.read``.
-    """
+    """Return the agent's metrics; wait up to START_SECONDS if the agent is starting. Raises as ``own_agent.read``."""
     deadline = time.monotonic() + START_SECONDS
     while True:
         try:

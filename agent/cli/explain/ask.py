@@ -1,4 +1,4 @@
-"""Query Prometheus for a job and its course over a range. The number of series does not grow with the job's ranks."""
+"""Query Prometheus for a job and its states over a range. The number of series does not grow with the job's ranks."""
 
 import itertools
 import math
@@ -24,16 +24,16 @@ OLDEST_SECONDS = 900.0
 SAME_SECONDS = 5.0
 """Two times this close together, each computed from an age, belong to one event."""
 MAX_DEATHS = 8
-"""Limit of deaths per evaluation time: the first deaths, each on another node."""
+"""Limit of deaths per evaluation time; the earliest deaths count."""
 EPISODE_SECONDS = 60.0
 """Deaths this close together form one episode, which has one first death."""
 GOES_ON_SECONDS = 60
-"""A job that completes operations this long after a death continues without the rank."""
+"""A job that completes operations this long after the death of a rank continues without this rank."""
 WEAK_CATEGORIES = (
     "peer_gpu_memory|ib_retry_exceeded|ib_remote_invalid_request|ib_completion_error|ib_async_event|launcher_failed"
     "|watchdog_exception|ib_call_failed|program_error|restart_refused"
 )
-"""Log categories that can be a cause or a consequence: they count only if the log has no line of another category."""
+"""Log categories that can be a cause or a consequence: they count only if the log has no other category of cause."""
 
 
 class _Rule(msgspec.Struct):
@@ -190,10 +190,7 @@ def _late(labels: str) -> str:
 
 
 def first_root(labels: str, back: str = "") -> str:
-    """Return the query for the first log line that can be the cause.
-
-    ``back``: range of the search, such as ``[1h]``.
-    """
+    """Return the query for the first log line that can be the cause. ``back``: range of the search, as ``[1h]``."""
 
     def first(operator: str) -> str:
         category = f"category{operator}{quoted(WEAK_CATEGORIES)}"
@@ -207,13 +204,14 @@ def first_root(labels: str, back: str = "") -> str:
 
 
 def struck(labels: str) -> str:
-    """Return the query for hardware checks that failed under ranks after the run began."""
+    """Return the query for checks of ranks' hardware that began to fail after the run began."""
     before = f"last_over_time(rank:rankwatch_unhealthy_at_start:time{{{labels}}}[1d])"
     return f"rankwatch_rank_unhealthy{{{labels}}} unless on (cluster, job_id, rank, node, reason) {before}"
 
 
 def lost_nodes(labels: str) -> str:
-    """Return the query for the job's lost nodes; value: time of the last answer, or of the ranks' exit at a reboot."""
+    """Return the query for the job's lost nodes; value: when the node last replied, or when its ranks ended by a
+    reboot."""
     lost = f'ALERTS{{{labels}, alertname="NodeLost"}}'
     answers = f"rankwatch_job_ranks_live{{{labels}}}"
     return (

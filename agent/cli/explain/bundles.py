@@ -12,7 +12,7 @@ from agent.evidence.summary import Event, Summary
 MAX_FILES = 4096
 """Limit of files read in a folder: the last files in the order of names."""
 MAX_WORDS = 64
-"""Limit of one bundle's statements, and of its events (about suspects first): every node then has a share."""
+"""Limit of one bundle's statements and of its events, so that all nodes' bundles count; suspects come first."""
 MAX_NAMED = 8
 """Limit of unreadable files shown with their error; further files are counted."""
 LATE_SECONDS = 1800.0
@@ -89,7 +89,7 @@ def weigh(summaries: Iterable[Summary], job: KnownJob, incident: Incident) -> De
 
 
 def _words(summary: Summary, followed: Container[tuple[str, str]]) -> list[Said]:
-    """Return a bundle's statements. Processes in ``followed`` ended after the first exit: their end blames no rank."""
+    """Return a bundle's statements. Processes in ``followed`` ended after the first exit: their exits blame no rank."""
     suspects = set(summary.suspects[:MAX_WORDS])
     node = {rank.rank: summary.node for rank in summary.ranks}
     words = sorted(summary.words, key=lambda word: (not word.blames, word.rank not in suspects))[:MAX_WORDS]

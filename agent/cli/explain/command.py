@@ -118,10 +118,10 @@ def _parser() -> argparse.ArgumentParser:
         "--since",
         metavar="SPAN",
         type=_span,
-        help="how far back to look, as 90m, 6h or 7d (default: to the job's start, at most 24h)",
+        help="how far back to look, such as 90m, 6h or 7d (default: to the job's start, at most 24h)",
     )
     parser.add_argument(
-        "--until", metavar="TIME", type=_moment, help="as 2026-01-31T14:00:00Z, or seconds (default: now)"
+        "--until", metavar="TIME", type=_moment, help="such as 2026-01-31T14:00:00Z, or epoch seconds (default: now)"
     )
     parser.add_argument("--html", metavar="FILE", type=Path, help="write the page as HTML to a file (mode 0600)")
     return parser

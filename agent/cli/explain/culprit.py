@@ -10,8 +10,8 @@ from agent.evidence.summary import Witness
 AFTER_A_DEATH: tuple[Witness, ...] = (
     "hardware", "verdict", "kernel_log", "job_log", "ras", "flight_recorder", "stacks", "records",
 )  # fmt: skip
-"""Witnesses, the most trusted first: the order decides if an equal number of witnesses blame each of two ranks. An exit
-is observed, not inferred."""
+"""Witnesses, the most trusted first: the order decides if an equal number of witnesses blame each of two ranks. The
+verdict comes early in this order, because the agent sees exits and need not infer them."""
 IN_A_HANG: tuple[Witness, ...] = (
     "hardware", "flight_recorder", "ras", "stacks", "verdict", "kernel_log", "job_log", "records",
 )  # fmt: skip
@@ -21,10 +21,8 @@ MAX_CULPRITS = 64
 
 class WeighedWords(NamedTuple):
     """The culprits, lowest number first, and how many witnesses blame each; no ranks if no witness blames a rank.
-
-    ``for_them``, ``against``, ``other``: distinct statements in order. ``against``: statements of witnesses that blame
-    other ranks and no culprit. ``other``: all remaining statements.
-    """
+    ``for_them``: statements that blame the culprits. ``against``: statements of witnesses that blame other ranks and no
+    culprit. ``other``: all remaining statements. Each is sorted by trust in the witness."""
 
     ranks: tuple[str, ...] = ()
     witnesses: int = 0
@@ -38,9 +36,9 @@ def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
 
     The culprit is the rank that most witnesses blame; if several ranks have as many, the order of trust decides.
 
-    A witness counts once per rank, however many nodes and bundles repeat it: copies or one forged source cannot outvote
-    another witness. Metrics cover the whole job, a bundle one node: if a witness is in both, the bundle blames no
-    further rank. Ranks with the same witnesses are blamed together.
+    A witness counts once per rank, even if several nodes and bundles repeat its statement: copies or one forged source
+    cannot outvote another witness. Metrics cover the whole job, and a bundle covers one node. If a witness speaks in
+    both, its statements in bundles blame no further rank. Ranks with the same witnesses are blamed together.
     """
     trust = IN_A_HANG if is_hang else AFTER_A_DEATH
     words = _once(_of_the_whole(list(said)), trust)
@@ -55,7 +53,7 @@ def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
     ranks = sorted((rank for rank, witnesses in by_rank.items() if witnesses == best), key=rank_order)[:MAX_CULPRITS]
     mine = tuple(word for word in words if word.blames and word.rank in ranks)
     against = tuple(word for word in words if word.blames and word.rank not in ranks and word.witness not in best)
-    # A witness that blames the culprits and further ranks does not disagree: it is shown last.
+    # A witness that blames the culprits and further ranks does not disagree: its statements are shown last.
     more = tuple(word for word in words if word.blames and word.rank not in ranks and word.witness in best)
     return WeighedWords(tuple(ranks), len(best), mine, against, (*more, *(word for word in words if not word.blames)))
 

@@ -23,10 +23,10 @@ TOGETHER_SECONDS = 10.0
 NODE_ALERTS = "RankUnhealthy|HardwareFailed|GpuSlowdown|RdmaLinkFlap|RdmaErrors"
 """Alerts about nodes, without a job id."""
 ADVICE = {
-    "restart": "By the job's log a restart will do.",
-    "restart_elsewhere": "By the job's log: restart it on other nodes.",
-    "fix_program": "By the job's log a restart alone will not help: the program would fail the same way.",
-    "fix_system": "By the job's log a restart alone will not help before the system is mended.",
+    "restart": "The job's log suggests a restart.",
+    "restart_elsewhere": "The job's log suggests a restart on other nodes.",
+    "fix_program": "The job's log suggests that a restart alone will not help: the program would fail the same way.",
+    "fix_system": "The job's log suggests that a restart will not help before the system is repaired.",
 }
 _Wording = str | Callable[[Sample], str]
 _MOST = MAX_SERIES + 1  # one series more, to detect that the limit is exceeded
@@ -93,7 +93,7 @@ def _worded(words: _Wording, sample: Sample) -> str:
 def details(ask: Ask, labels: str, incident: Incident, course: Course) -> Details:
     """Return the details of an incident from metrics."""
     window = _Window(ask, labels, incident, course)
-    # By the rules these deaths were first: the witness is the verdict. In a crash loop the earliest death counts.
+    # The rules chose these deaths as the first, so their witness is the verdict. In a crash loop the earliest counts.
     deaths = sorted(death for death in window.happened if death.kind == "died")
     window.said += [Said(death.rank, death.node, "verdict", death.what, blames=True) for death in deaths[:1]]
     for witness in (_ends, _unresponsive, _hardware, _faults, _lost_nodes, _late, _ras, _flight_recorder, _marks):
@@ -133,7 +133,7 @@ def _unresponsive(window: _Window) -> None:
 def _hardware(window: _Window) -> None:
     failures = window.query(f"bottomk({_MOST}, min by (rank, node, reason) ({window.began(struck(window.job))}))")
     window.add_events(failures, "hardware", "hardware", "check {reason} fails")
-    window.add_words(failures, "hardware", "the check {reason} failed under it")
+    window.add_words(failures, "hardware", "the check {reason} failed on its hardware")
 
 
 def _faults(window: _Window) -> None:

@@ -34,10 +34,7 @@ class Happened(NamedTuple):
 
 
 class Said(NamedTuple):
-    """A witness' statement about a rank.
-
-    ``says``: a sentence without the rank. ``source``: metrics, or the node of a bundle.
-    """
+    """A witness' statement about a rank. ``says``: without the rank. ``source``: metrics, or the node of a bundle."""
 
     rank: str
     node: str

@@ -133,7 +133,7 @@ def _cells(rank: JobRank, now_seconds: float) -> Sequence[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Query Prometheus and print; return the exit status: 0 no rank is bad, 1 a bad rank or no such job, 2 no reply."""
+    """Query Prometheus and print the job; exit status: 0 all ranks are well, 1 not all, or no such job, 2 no reply."""
     parser = argparse.ArgumentParser(
         prog="rankwatch job",
         description="Show a whole job over all its nodes: which ranks are dead, late or missing, and which died first. "

@@ -130,7 +130,7 @@ def _ranks(ask: Ask, job: str, shown: Iterable[Sample], seen: Iterable[Sample]) 
         return {_key(sample): sample.value for sample in ask(expression)}
 
     at = by_rank("rankwatch_rank_exit_timestamp_seconds")
-    at |= by_rank("rank:rankwatch_exit:time")  # by Prometheus' clock
+    at |= by_rank("rank:rankwatch_exit:time")  # in Prometheus' clock
     ends = {_key(sample): sample.labels for sample in ask(f"rankwatch_rank_exit_info{{{job}}}")}
     progress = by_rank("rankwatch_rank_last_progress_timestamp_seconds")
     straggles = f'ALERTS{{{job}, alertname="StragglerRank", alertstate="firing"}}'
