@@ -1,4 +1,4 @@
-"""Save which ranks run, in a file that survives a loss of power: peers on other nodes can still wait for these ranks.
+"""Save which ranks run, in a file that survives a loss of power: after it, peers on other nodes can wait for them.
 
 The checkpoint is for one boot and is not synced to disk. This file is written and synced when ranks start or exit.
 """
@@ -18,7 +18,7 @@ from agent.ranks.liveness.job_line import RanBefore
 NAME = "ranks-of-this-boot"
 MAX_FILE_BYTES = 1024 * 1024
 WRITE_SECONDS = 3600.0
-"""An unchanged file is written again after this time: the file's age then shows how long the machine was down."""
+"""An unchanged file is written again after this time, so that its age shows how long ago the ranks ran."""
 MAX_AGE_SECONDS = 86_400.0
 """An older file is ignored: no job still waits for ranks of that time."""
 
@@ -30,10 +30,7 @@ class _File(msgspec.Struct):
 
 
 class BootFile:
-    """Reads the ranks of the previous boot, and saves the ranks of this boot.
-
-    If ``directory`` is None it does nothing.
-    """
+    """Reads the ranks of the previous boot, and saves the ranks of this boot; does nothing if ``directory`` is None."""
 
     def __init__(self, directory: Path | None, boot_id: str, thread: OwnThread) -> None:
         self._path = None if directory is None else directory / NAME

@@ -58,7 +58,7 @@ class StateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class IdentityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Section `identity`. ``job_id_variables``: variables with the job id; the first variable that is set counts.
 
-    They come before the known variables. A change applies to processes discovered later: a process keeps its job id.
+    They come before the built-in variables. A change applies to processes discovered later: a process keeps its job id.
     """
 
     job_id_variables: Annotated[list[VariableName], msgspec.Meta(max_length=MAX_JOB_ID_VARIABLES)] = []
@@ -93,7 +93,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Loaded(Document):
     """A parsed file: the configuration, and the line of each of its parts.
 
-    ``text``: the file's text. ``source``: its name in messages. An empty section (``exporters:`` with all keys
+    ``text``: the file's text. ``source``: the file's name in messages. An empty section (``exporters:`` with all keys
     commented out) counts as missing. Raises ConfigError with the first error.
     """
 

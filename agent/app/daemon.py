@@ -33,7 +33,7 @@ from agent.web.handlers import Pages
 from agent.web.serving import Serving
 
 SWITCH_INTERVAL_SECONDS = 0.001
-"""How long a busy thread holds the interpreter. With Python's default (5 ms) the event loop is 16 ms late."""
+"""A busy thread releases the interpreter after this time. With Python's default (5 ms) the event loop is 16 ms late."""
 GC_THRESHOLDS = (20_000, 50, 100)
 """A full collection during a scrape of 50,000 series takes 40 ms with these thresholds, and 90 ms with the defaults."""
 CONFIG_POLL_SECONDS = 5.0
@@ -156,7 +156,7 @@ class Daemon:
             self._notifier.send("READY=1")
 
     async def _reload(self) -> None:
-        """Apply the whole file; on any error raise it and keep the old configuration."""
+        """Apply the configuration file as a whole; on any error raise the error and keep the old configuration."""
         path = self._options.config_path
         text = "" if path is None else await read_config_in(self._config_thread, path)
         loaded = await self._config_thread.call(lambda: load(self._options, text))

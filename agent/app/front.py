@@ -74,7 +74,7 @@ def node_document(
 def exporter_views(
     running: Iterable[Running], broken: Iterable[str], counts: Mapping[str, SourceCounts]
 ) -> list[ExporterView]:
-    """Return a view of each enabled exporter, by name. ``broken``: exporters that could not be started."""
+    """Return a view of each enabled exporter, sorted by name. ``broken``: exporters that could not be started."""
     views = [
         ExporterView(
             name=exporter.name,

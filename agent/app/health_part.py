@@ -38,7 +38,7 @@ async def health_part(snapshot: Callable[[], HealthSnapshot], wanted: Wanted) ->
 def struck_ranks(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool]) -> Mapping[RankLabel, str]:
     """Return the ranks on failed hardware, each with the first failed check and the GPU or NIC, as text.
 
-    ``has_failed``: whether any check has failed; if not, the result is empty at once.
+    The result is empty at once if ``has_failed`` returns False: no check has failed.
     """
     return {view.label: _what(entry) for view, entry in reversed(_struck(snapshot()))} if has_failed() else {}
 

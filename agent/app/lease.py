@@ -1,4 +1,4 @@
-"""Resources that the agent lends to one exporter run, and releases when it ends."""
+"""Resources that the agent lends to one run of an exporter, and releases when the run ends."""
 
 import asyncio
 from dataclasses import dataclass, fields

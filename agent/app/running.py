@@ -14,7 +14,8 @@ REST_RATIO = 0.5
 """After a slow update, this part of an interval passes before the next update."""
 STALE_INTERVALS = 3
 STALE_FLOOR_SECONDS = 5.0
-"""If a source fails, hangs or is absent, its series stay for three intervals, and for at least this time."""
+"""If a source fails, hangs or is absent, its series stay for three intervals (or this time, if longer) plus the
+deadline of an update."""
 MAX_WHY_CHARACTERS = 200
 
 
@@ -62,7 +63,8 @@ class Running:
         self._schedule = asyncio.get_running_loop().create_task(self._run(), name=f"schedule-{self.name}")
 
     async def end(self) -> None:
-        """Stop the schedule and drain the exporter within ``drain_seconds``; a running update has half of this time.
+        """Stop the schedule and drain the exporter within ``drain_seconds``; a running update gets at most half of
+        them.
 
         The lease ends even if the drain fails or is late.
         """
@@ -105,7 +107,7 @@ class Running:
             if task is not None and task.cancelling():  # the loop is being closed
                 raise
             error = caught  # a task that the exporter awaited was cancelled
-        except Exception as caught:  # noqa: BLE001  # any error costs only this exporter's series; counted and logged
+        except Exception as caught:  # noqa: BLE001  # any error affects only this exporter; counted and logged
             error = caught
         finally:
             late.cancel()

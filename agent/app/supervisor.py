@@ -23,8 +23,8 @@ TICK_SECONDS = 1.0
 RANKS_BYTES = 12 * 1024 * 1024
 """Limit of the rank table's size in the checkpoint."""
 FIRST_LOOK_SECONDS = 30.0
-"""The agent serves series at the latest this time after its start: a process that hangs in /proc must not hide its
-node. The search for processes is then late, and the alert RankwatchLate fires."""
+"""The agent serves series at most this long after its start, even if a read in /proc hangs. The search for processes is
+then late, and the alert RankwatchLate fires."""
 PROCESS_EXPORTER = "process"
 """The exporter that discovers rank processes, and confirms the processes in the checkpoint."""
 LAST_SAVE_SECONDS = 5.0
@@ -125,7 +125,7 @@ class Supervisor:
         self.ranks.liveness.numbers = plan.numbers
 
     async def update_once(self) -> None:
-        """Update every exporter once to its end, then bind every rank (single pass)."""
+        """Wait for one update of every exporter, then assign the labels of all ranks (single pass)."""
         await asyncio.gather(*(running.update_once() for running in self.running.values()))
         self.ranks.observe_gpus(self.hardware)
         self.ranks.tick()
@@ -157,7 +157,7 @@ class Supervisor:
         return self._begun and (name not in self.running or self.running[name].looked)
 
     def may_show(self) -> bool:
-        """Return True once processes were searched and the ranks named by an environment have labels.
+        """Return True once the agent has searched for processes, and has labelled the ranks that an environment names.
 
         Always True FIRST_LOOK_SECONDS after the start. A reload does not change the result.
         """

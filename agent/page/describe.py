@@ -37,7 +37,7 @@ def jobs(views: Iterable[RankView], judged: Iterable[Rank], now_seconds: float) 
 
 
 def waits_for(rank: Rank, others: Iterable[Rank], idle_seconds: float) -> str:
-    """Return the rank for which a running rank without progress waits: the only rank of its job in trouble, or ""."""
+    """Return the rank that a running rank without progress waits for: the only dead or unresponsive rank of the job."""
     if rank.state != "alive" or idle_seconds <= STALE_SECONDS:
         return ""
     blamed = [other.rank for other in others if other.state in ("dead", "unresponsive")]

@@ -150,7 +150,7 @@ def _rank_cells(rank: Rank, others: Sequence[Rank], now: float) -> tuple[str, ..
 
 
 def _progress(rank: Rank, others: Sequence[Rank], idle: float | None) -> str:
-    """Return the time since a rank's last progress; if the rank stands still, also the rank that it waits for."""
+    """Return the time since a rank's last progress; without recent progress also the rank that it waits for."""
     if idle is None:
         return ""
     if idle <= STALE_SECONDS or rank.state != "alive":

@@ -48,8 +48,8 @@ RANKS_REFUSED = Family("rankwatch_rank_table_refused_total", "counter",
     aggregate="sum")
 
 NODE_TIME = Family("rankwatch_node_time_seconds", "gauge",
-    "The node's clock when this scrape was answered, since the epoch. Its value minus timestamp() of the series is "
-    "how far the node's clock is ahead of Prometheus: subtract that from the node's exit and start times.")
+    "Time on the node's clock at this scrape. This value minus timestamp() of the series is how far the node's clock "
+    "is ahead of Prometheus: subtract the difference from the node's exit and start times.")
 JOB_RANKS = Family("rankwatch_job_ranks", "gauge",
     "Ranks of the job on this node, by state; states without ranks have no series.",
     ("job_id", "state"), "1 to 6 per job", "sum")

@@ -1,7 +1,7 @@
 """Health of ranks and of the node, from the findings of the health ledger. Pure.
 
 A rank is unhealthy when a counted check has failed on one of its GPUs, on a NIC near such a GPU, or on the node as a
-whole. Checks that do not count by default report wear or possible trouble; the configuration can count them.
+whole. Checks that do not count by default report wear or possible trouble; the configuration can make them count.
 """
 
 from collections.abc import Collection, Iterable
@@ -20,8 +20,8 @@ RANK_HEALTHY = Family("rankwatch_rank_healthy", "gauge",
     "if no check covers the rank's hardware.",
     ("job_id", "rank"), "1 per rank", "max")
 RANK_UNHEALTHY = Family("rankwatch_rank_unhealthy", "gauge",
-    "1 for each counted check that has failed on the rank's hardware. After the rank's exit its failed checks stay "
-    "until its record expires.",
+    "1 for each counted check that has failed on the rank's hardware. After the rank's exit, the failed checks stay "
+    "until the rank's record expires.",
     ("job_id", "rank", "reason"), "1 per rank and failed check", "max")
 NODE_HEALTHY = Family("rankwatch_node_healthy", "gauge",
     "1 while no counted check has failed anywhere on the node, else 0; absent if the node has no checks.")

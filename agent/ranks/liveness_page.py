@@ -38,7 +38,7 @@ ENDED_AGE = Family("rankwatch_job_ended_age_seconds", "gauge",
     ("job_id", "state"), "1 per job that the scheduler ended", "none")
 PROVEN = Family("rankwatch_job_proven", "gauge",
     "1 if it is proven that rank 0 of the job runs on this node: by the scheduler's cgroup, by a parent process of the "
-    "scheduler, or by a pod. 0 without a proof. Other nodes of a proven job have no series.",
+    "scheduler, or by a pod. 0 without a proof. A node that proves only other ranks has no series.",
     ("job_id",), "1 per job", "none")
 EXIT_AGE = Family("rankwatch_exit_age_seconds", "gauge",
     "Time since a lead exit. Of exits at most 60 s apart these are lead exits: the first, the first by SIGTERM or of "

@@ -45,14 +45,14 @@ class RankView(msgspec.Struct, frozen=True):
 
 
 class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
-    """The rank table between two changes. ``ranks``: running and ended ranks, by job and rank.
+    """A copy of the rank table, valid until the next change. ``ranks``: running and ended ranks, by job and rank.
 
     ``running``: all running rank processes, including processes without a label and processes that were not seen since
     the agent's restart. ``taken_seconds`` (since the epoch), ``taken_at`` (since the boot): when the copy was made.
-    Ages are relative to this time. ``jobs``: lines of the liveness registry, by job id. ``without_nccl``: processes
-    with a rank's environment that have not loaded NCCL. ``read_otherwise``: processes that need no records.
-    ``held_files``: record files that processes on this node hold open, by device and inode. ``hostnames``: host names
-    of this node and of its containers with ranks. ``renamed``: job ids that moved to a proven owner, oldest first.
+    Ages are relative to this time. ``jobs``: the JobLine of each job, by job id. ``without_nccl``: processes with a
+    rank's environment that have not loaded NCCL. ``read_otherwise``: processes that need no records. ``held_files``:
+    record files that processes on this node hold open, by device and inode. ``hostnames``: host names of this node and
+    of its containers with ranks. ``renamed``: job ids that moved to a proven owner, oldest first.
     """
 
     ranks: tuple[RankView, ...] = ()

@@ -123,7 +123,7 @@ class RankTable:
         return jobs
 
     def _judge(self, jobs: Mapping[str, list[RankProcess]]) -> None:
-        """Set the verdicts of these jobs' processes, and update the jobs' liveness lines; O(n log n)."""
+        """Set the verdicts of these jobs' processes, and update the jobs' JobLines; O(n log n)."""
         self.changed.clear()
         now, now_seconds = self.clock.monotonic(), self.clock.time()
         for job_id, members in jobs.items():
@@ -214,7 +214,7 @@ class RankTable:
         return {writer_key: record.unseen for writer_key, record in self.writers.items() if record.unseen is not None}
 
     def expire_writers(self, now: float) -> None:
-        """Expire writers whose process left the table, and idle writers without process or with a truncated file."""
+        """Expire writers whose process left the table, and idle writers without process or whose file was truncated."""
         newest: dict[tuple[int, int], int] = {}
         for writer_key in self.writers:
             file = (writer_key.device, writer_key.inode)

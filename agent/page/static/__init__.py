@@ -14,7 +14,7 @@ class StaticFile(NamedTuple):
 
     @property
     def address(self) -> str:
-        """Return its address relative to the page: a proxy can serve both below another path."""
+        """Return the file's address relative to the page: a proxy can serve page and file below another path."""
         return f"{self.path.lstrip('/')}?{hashlib.sha256(self.text).hexdigest()[:8]}"
 
 

@@ -1,5 +1,5 @@
 "use strict";
-// Keeps the page current: requests it again and changes only what differs. Selection, focus and opened parts stay.
+// Keeps the page current: requests it again and changes only its differences. Selection, focus and opened parts stay.
 // Without this script the page is the same, and reloads every ten seconds.
 
 function follow(shown, wanted) {

@@ -41,7 +41,7 @@ def cause(word: str) -> str:
 
 
 class ExitFacts:
-    """Causes of exits and planned exits, as exporters report them.
+    """Causes of exits, and the ranks whose exits are planned, as exporters report them.
 
     ``hardware`` returns for each rank the check that failed on its hardware while the rank ran.
     """

@@ -14,8 +14,8 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
 
 ENDED_SECONDS = 900.0
-"""How long a job's series stay after its last rank ended. A lead exit of class ok, or of an ended job, stays as
-long."""
+"""How long a job's series stay after its last rank ended. A lead exit of class ok, or of an ended job, stays this long,
+too."""
 LEAD_SECONDS = 86_400.0
 """How long a lead exit is exported while its job can still run on other nodes."""
 RETRACTED_SECONDS = 300.0
@@ -178,7 +178,7 @@ class RanBefore(msgspec.Struct, frozen=True):
 
 
 def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float) -> JobLine:
-    """Return the line of a job whose ranks ended with the previous boot; its lead exit is the exit of its lowest rank.
+    """Return the JobLine of a job whose ranks ended with the previous boot; the lead exit is that of the lowest rank.
 
     The lead exit gets the time of the boot: this is later than the exit, so it precedes no exit on another node.
     """
@@ -198,7 +198,8 @@ def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float
 
 
 def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitClass:
-    """Return the class of an exit. ``finished``: proven to have finished. ``torn``: in ``killed_before_teardown``."""
+    """Return an exit's class. ``finished``: proven to have finished. ``torn``: ``killed_before_teardown`` returned
+    it."""
     if finished:
         return "ok"
     reason = fatal_reason(status)

@@ -28,7 +28,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class LivenessRegistry:
-    """Keeps a JobLine per job. ``facts``: causes of exits and planned exits, from exporters.
+    """Keeps a JobLine per job. ``facts``: causes of exits, and planned exits, from exporters.
 
     Times are CLOCK_BOOTTIME seconds, as in the rank table; ``now_seconds`` is the same moment in epoch seconds. After a
     change of ``numbers`` an exported lead exit can change its class once.
@@ -41,7 +41,7 @@ class LivenessRegistry:
         self._labels = labels
 
     def look(self, job_id: str, processes: Sequence[RankProcess], now: float, now_seconds: float) -> None:
-        """Update the line of a job from its running and ended rank processes."""
+        """Update the JobLine of a job from the job's running and ended rank processes."""
         line = self.jobs.get(job_id)
         if line is None:
             share = next((process.share for process in processes), "")
@@ -62,11 +62,12 @@ class LivenessRegistry:
         self._look_at_exits(line, processes, now)
 
     def lines(self) -> dict[str, JobLine]:
-        """Return a shallow copy of each line, by job id."""
+        """Return a shallow copy of each JobLine, by job id."""
         return {job_id: msgspec.structs.replace(line) for job_id, line in self.jobs.items()}
 
     def note_ran_before(self, jobs: Mapping[str, RanBefore], clock: Clock) -> None:
-        """Add a line for each job whose ranks ran at the end of the previous boot; existing lines stay unchanged."""
+        """Add a JobLine for each job whose ranks ran at the end of the previous boot; existing JobLines stay
+        unchanged."""
         for job_id, ran in jobs.items():
             self.jobs.setdefault(job_id, line_of(ran, clock.monotonic(), clock.time(), self.numbers.short_seconds))
 
@@ -98,7 +99,7 @@ class LivenessRegistry:
                 line.end_state, line.end_at = end.state, ended_at
 
     def expire(self, now: float) -> None:
-        """Drop lines that are no longer exported, and each user's oldest ended jobs beyond MAX_ENDED_JOBS."""
+        """Drop JobLines that are no longer exported, and each user's oldest ended jobs beyond MAX_ENDED_JOBS."""
         for line in self.jobs.values():
             line.expire(now)
         self.jobs = {job_id: line for job_id, line in self.jobs.items() if not line.is_over(now)}
@@ -171,7 +172,8 @@ class LivenessRegistry:
         return is_planned or process.shown_state == "finished"
 
     def _follows_a_restarted(self, process: RankProcess, line: JobLine, members: Container[ProcessKey]) -> bool:
-        """Return True if the process exited soon after a lead exit of its run whose process is not in ``members``."""
+        """Return True if the process exited soon after a lead exit of the same run, whose process is not in
+        ``members``."""
         ranks = {label.rank for label in process.labels}
         return any(
             0 < (process.exited_at or 0.0) - lead.exited_at <= self.numbers.episode_seconds

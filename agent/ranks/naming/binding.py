@@ -19,7 +19,7 @@ BINDING_SECONDS = 10.0
 """How long a process waits for the world communicator, or for a label that another process holds."""
 
 MAX_RENAMED = 4096
-"""Limit of ``renamed`` since the agent's start. Exporters keep the old labels of job ids that moved later."""
+"""Limit of ``renamed`` since the agent's start. If more job ids move, exporters keep their old labels."""
 MAX_SIBLINGS = 64
 """Limit of processes that share one environment. Above the limit, only one of them gets its label."""
 
@@ -48,7 +48,7 @@ class RankBinder:
         self._log = Logger("ranks")
 
     def bind_due(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> None:
-        """Bind the processes, and the stand-ins of unseen processes, whose wait is over."""
+        """Assign the labels of the processes, and of the stand-ins of unseen processes, whose wait is over."""
         now = self._clock.monotonic()
         self._claimants = _claimants(processes)
         self._steps = {shown: step for shown, step in self._steps.items() if shown in self.owners}

@@ -16,7 +16,7 @@ _HASH_BYTES = 4
 
 
 class Holder(msgspec.Struct):
-    """The holder of a job id. ``key``: see ``party``. ``uid``: of the holder's first process.
+    """The holder of a job id. ``key``: see ``party``. ``uid``: uid of the holder's first process.
 
     ``proven``: the scheduler proves that one of the holder's processes belongs to the job. ``only_proven``: the first
     process was proven. Then processes without proof do not belong to the job, even if the same user runs them.
@@ -143,7 +143,7 @@ def is_disproved(process: RankProcess) -> bool:
 
 
 def suffixed(plain: str, process: RankProcess) -> list[str]:
-    """Return the id of a process whose owner does not hold ``plain``, with the owner's number or with a hash."""
+    """Return the two possible ids of a process whose owner does not hold ``plain``: with owner's number, with hash."""
     short = plain[: environment.MAX_LABEL_CHARACTERS]
     digest = hashlib.blake2s(process.owner.key.encode(), digest_size=_HASH_BYTES).hexdigest()
     return [f"{short}-{process.owner.suffix(process.seen.uid)}", f"{short}-{digest}"]

@@ -52,7 +52,7 @@ MAX_SETTING_CHARACTERS = 1024
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The rank and the job that an environment names. ``rank`` is None and ``job_id`` empty without a name.
+    """The rank and the job that an environment names. ``rank`` None: no rank is named; ``job_id`` empty: no job.
 
     ``group`` distinguishes process groups under one job id: rendezvous address and port, else Slurm's job step, else
     empty. ``scheduler``: the scheduler that gave ``job_id``; empty if a launcher such as torchrun gave the id, or if

@@ -14,7 +14,7 @@ VerdictReason = Literal[
 
 
 class RasSilence(msgspec.Struct, frozen=True):
-    """Consecutive RAS reports without a process: the time of the first (monotonic, epoch seconds), and their number.
+    """Consecutive RAS reports without a process: time of the first report (monotonic, epoch seconds), and their number.
 
     ``contradicted``: newer records show that the process lives.
     """

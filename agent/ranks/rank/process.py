@@ -79,22 +79,22 @@ class RankProcess(msgspec.Struct):
 
     @property
     def seen(self) -> ProcessFacts:
-        """Return its facts from /proc; UNSEEN if the process was never seen. Every exported rank was seen."""
+        """Return the process' facts from /proc; UNSEEN if the process was never seen. Every exported rank was seen."""
         return self.facts or UNSEEN
 
     @property
     def owner(self) -> Owner:
-        """Return its owner; an owner without a name if the process was never seen."""
+        """Return the process' owner; an owner without a name if the process was never seen."""
         return self.seen.owner
 
     @property
     def labels(self) -> tuple[RankLabel, ...]:
-        """Return its labels; empty before they are assigned."""
+        """Return the process' labels; empty before they are assigned."""
         return tuple(label for label in self.slots or () if label is not None)
 
     @property
     def user(self) -> str:
-        """Return its user, or for a pod the namespace, as most pods run as root; empty if unknown."""
+        """Return the process' user, or for a pod the namespace, as most pods run as root; empty if unknown."""
         if self.facts is None:
             return ""
         if self.owner.kind == "pod" and self.owner.namespace:
@@ -108,7 +108,7 @@ class RankProcess(msgspec.Struct):
 
     @property
     def environment_readable(self) -> bool:
-        """Return True when its environment could be read; reading its exit status needs the same right."""
+        """Return True when the process' environment could be read; reading its exit status needs the same right."""
         return self.seen.environment is not None
 
     @property
@@ -132,11 +132,11 @@ class RankProcess(msgspec.Struct):
 
     @property
     def local_rank(self) -> str:
-        """Return its local rank from its own environment; empty if unknown."""
+        """Return the local rank from the process' own environment; empty if unknown."""
         return "" if self.has_anothers_environment() else self.claim.local_rank
 
     def join(self, membership: Membership, now: float) -> bool:
-        """Note its membership in a communicator at monotonic time ``now``; return False at MAX_MEMBERSHIPS.
+        """Note the process' membership in a communicator at monotonic time ``now``; return False at MAX_MEMBERSHIPS.
 
         A rank in the world communicator that differs from all published labels is logged.
         """
@@ -161,12 +161,13 @@ class RankProcess(msgspec.Struct):
         _LOG.warning("records name another rank: the process keeps its rank", records=rank, user=self.user, **fields)
 
     def leave(self, now: float, now_seconds: float) -> None:
-        """Note its exit at monotonic time ``now`` and epoch time ``now_seconds``."""
+        """Note the process' exit at monotonic time ``now`` and epoch time ``now_seconds``."""
         self.exited_at, self.exited_seconds = now, now_seconds
         self.confirmed, self.verdict = True, None
 
     def note_status(self, status: ExitStatus | None) -> None:
-        """Note its exit status. SIGKILL or an unknown status is an OOM kill if the kernel's log reported one."""
+        """Note the process' exit status. SIGKILL or an unknown status is an OOM kill if the kernel's log reported
+        one."""
         if status is not None and status.known:
             is_rays = self.seen.title.startswith(RAY_TITLE) and status == RAY_ENDS
             self.exit = msgspec.structs.replace(status, by_launcher=True) if is_rays else status
@@ -203,7 +204,7 @@ class RankProcess(msgspec.Struct):
         return runs and self.found_at <= since and self.progress_seconds is None
 
     def is_surely_a_rank(self) -> bool:
-        """Return True if it initialised NCCL. A process that only maps the library and uses a GPU may be no rank."""
+        """Return True if the process initialised NCCL. A mapped library and a used GPU do not prove a rank."""
         return self.seen.evidence in ("thread", "records")
 
     def pid_rank(self) -> list[str]:
@@ -214,7 +215,7 @@ class RankProcess(msgspec.Struct):
         return [f"pid-{facts.key.pid}"]
 
     def ranks(self, unique: bool) -> tuple[list[str], str]:
-        """Return its global ranks and their source (environment or communicator); an empty list if unknown.
+        """Return the process' global ranks and their source (environment or communicator); an empty list if unknown.
 
         The environment names one rank. The communicator names the ranks if the process has several ranks, or if other
         processes claim the same rank (``unique`` False).
@@ -227,24 +228,25 @@ class RankProcess(msgspec.Struct):
 
     @property
     def key(self) -> ProcessKey:
-        """Return its pid and start time; zeros if the process was never seen."""
+        """Return the process' pid and start time; zeros if the process was never seen."""
         return self.seen.key
 
     @property
     def shown_state(self) -> State:
-        """Return the state of its last verdict; before the first verdict, ``alive`` or ``exited``."""
+        """Return the state of the last verdict; before the first verdict, ``alive`` or ``exited``."""
         if self.verdict is not None:
             return self.verdict.state
         return "alive" if self.exited_at is None else "exited"
 
     @property
     def judged(self) -> VerdictReason | None:
-        """Return the reason of its last verdict. Records of peers that led to this verdict can have expired since."""
+        """Return the reason of the last verdict. Records of peers that led to this verdict can have expired since."""
         return None if self.verdict is None else self.verdict.reason
 
     @property
     def progress_after_exit_seconds(self) -> float:
-        """Return the time from its exit to its last record (negative: the record is older); 0 while it runs."""
+        """Return the time from the process' exit to its last record (negative: the record is older); 0 while it
+        runs."""
         if self.exited_at is None or self.progress_seconds is None:
             return 0.0
         return self.progress_seconds - self.exited_seconds
@@ -270,5 +272,5 @@ class RankProcess(msgspec.Struct):
         return local.index(comm_rank) if len(local) == len(self.slots or ()) and comm_rank in local else None
 
     def world(self) -> Membership | None:
-        """Return its membership of its largest communicator (of equal sizes, the smallest hash), or None."""
+        """Return the process' membership of its largest communicator (of equal sizes, the smallest hash), or None."""
         return min(self.members.values(), key=lambda m: (-m.size, m.comm, m.comm_rank), default=None)

@@ -19,7 +19,7 @@ from agent.ranks.rank.process import RankProcess
 
 UNANSWERED_REPORTS = 2
 UNANSWERED_SECONDS = 15.0
-"""A process that this number of RAS reports omits over this time is unanswered. RAS can omit a dead rank's neighbours
+"""A process is unanswered if this number of RAS reports over this time omit it. RAS can omit a dead rank's neighbours
 for up to 12 s."""
 PROGRESS_SLACK_SECONDS = 5.0
 
@@ -100,7 +100,7 @@ def _judge_left(process: RankProcess, job: _Job) -> RankVerdict:
 
 
 def _outlived_seconds(process: RankProcess, job: _Job) -> float:
-    """Return how long a peer was alive after ``process`` exited; 0 or less if no peer was.
+    """Return how long a peer was alive after ``process`` exited; 0 or less if no peer was alive then.
 
     Only peers discovered before the exit count: a process of a later restart proves nothing. The search includes
     ``process`` itself: this is harmless, as it was not alive after its exit.
