@@ -56,9 +56,10 @@ class StateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class IdentityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section `identity`. ``job_id_variables``: variables with the job id; the first variable that is set counts.
+    """Section `identity`. ``job_id_variables``: variables with the job id; the first that names a job counts.
 
-    They come before the built-in variables. A change applies to processes discovered later: a process keeps its job id.
+    These variables come before the built-in variables. A change applies to processes discovered later: a process keeps
+    its job id.
     """
 
     job_id_variables: Annotated[list[VariableName], msgspec.Meta(max_length=MAX_JOB_ID_VARIABLES)] = []

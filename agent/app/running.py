@@ -63,8 +63,7 @@ class Running:
         self._schedule = asyncio.get_running_loop().create_task(self._run(), name=f"schedule-{self.name}")
 
     async def end(self) -> None:
-        """Stop the schedule and drain the exporter within ``drain_seconds``; a running update gets at most half of
-        them.
+        """Stop the schedule and drain the exporter within ``drain_seconds``; a running update gets at most half of it.
 
         The lease ends even if the drain fails or is late.
         """

@@ -97,8 +97,8 @@ class Supervisor:
     async def apply(self, plan: ExporterPlan) -> bool:
         """Apply ``plan``.
 
-        Exporters with an equal section keep running. If a changed exporter does not start, and has not failed with an
-        equal section before, the previous exporters run again and the result is False.
+        Exporters with an unchanged section keep running. If an exporter with a changed section does not start, and has
+        not failed with this section before, the previous exporters run again and the result is False.
         """
         wanted, current = plan.enabled, self.running
         changed = [name for name in wanted if name not in current or current[name].config != wanted[name].config]

@@ -22,7 +22,7 @@ class ConfigError(ValueError):
 
 
 class Document:
-    """A parsed YAML text. ``value``: plain Python objects, None for an empty text. ``source``: its name in messages.
+    """A parsed YAML text. ``value``: plain Python objects, None for an empty text. ``source``: name in messages.
 
     Raises ConfigError if the text is not YAML, uses aliases, repeats a key, nests deeper than MAX_DEPTH, or has a value
     that YAML cannot construct (an impossible date, a number of 5,000 digits).

@@ -128,9 +128,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _configured(flags: argparse.Namespace) -> Path:
-    """Return the directory of bundles from the named configuration, else from the running agent's configuration.
+    """Return the directory of bundles from the configuration in ``flags``, else from the running agent's configuration.
 
-    Raises ConfigError if a named configuration cannot be read. If none can be read, return the default directory.
+    Raises ConfigError if the former cannot be read. If the agent's cannot be read, return the default directory.
     """
     usual = own_agent.CONFIG_FILE
     with contextlib.suppress(OSError, ValueError):

@@ -1,6 +1,8 @@
 """`rankwatch healthy`: report whether this node's hardware is healthy, for health checks of schedulers and launchers.
+
 The command judges the hardware and not the ranks, because launchers run it before they restart ranks. The command ends
-within two seconds, even if the agent hangs."""
+within two seconds, even if the agent hangs.
+"""
 
 import argparse
 import signal

@@ -69,7 +69,7 @@ class StateSection(Leased[None]):
         self._too_large = False
 
     def restore(self, kind: type[T], log: Logger) -> T | None:
-        """Return the decoded last publication; None if there is none, or if it cannot be decoded, which is logged."""
+        """Return the decoded last publication; None without one, or if it cannot be decoded, which is logged."""
         if self.restored is None:
             return None
         try:
@@ -174,7 +174,7 @@ class StateFile:
         return Draft(msgspec.msgpack.encode(_Checkpoint(FORMAT, self.boot_id, sections)), owned)
 
     def write(self, draft: Draft) -> bool:
-        """Replace the file (blocking, in any thread); return False if that fails.
+        """Replace the file (blocking, in any thread); return False on failure.
 
         Only the first of consecutive equal errors is logged.
         """
@@ -195,10 +195,7 @@ class StateFile:
         return True
 
     def note(self, draft: Draft, *, written: bool) -> None:
-        """Note whether ``draft`` was written.
-
-        If so, its sections are durable. If not, its sections stay changed, and the failure is counted.
-        """
+        """Mark the sections of a written ``draft`` as durable; count a failure if ``draft`` was not written."""
         if not written:
             self._write_errors += self._path is not None
             return

@@ -126,8 +126,10 @@ def json_line(fields: Mapping[str, object]) -> str:
 
 
 class _LineHandler(logging.Handler):
-    """Formats lines in the thread that logs, and writes them in its own thread: only the latter waits for the stream.
-    ``emit`` runs under the handler's lock on any thread; only ``emit`` uses ``_lost`` and ``_limit``."""
+    """Formats lines in the thread that logs, and writes them in its own thread, which alone waits for the stream.
+
+    ``emit`` runs under the handler's lock on any thread; only ``emit`` uses ``_lost`` and ``_limit``.
+    """
 
     def __init__(
         self, stream: TextIO, line_of: Callable[[Mapping[str, object]], str], monotonic: Callable[[], float]

@@ -29,7 +29,7 @@ class Family:
     aggregate: Aggregation = "none"
 
     def rows(self) -> Rows:
-        """Return rows to add series to."""
+        """Return an empty ``Rows``, to which the caller adds series."""
         return Rows(Metric(self))
 
     def single(self, value: float) -> Metric:
@@ -43,7 +43,7 @@ class Family:
         return Metric(self, [(str(label),) for label in values], list(values.values()))
 
     def suffix(self, values: tuple[str, ...]) -> str:
-        """Return the suffix of the series with these label values, such as ``_bucket``; empty unless a histogram."""
+        """Return the suffix of the series with these label values, such as ``_bucket``; empty without a histogram."""
         if self.kind != "histogram":
             return ""
         return f"_{values[-1]}" if values[-1] in (COUNT, SUM) else "_bucket"

@@ -47,7 +47,7 @@ class _Result(msgspec.Struct):
 
 
 def samples(url: str, expression: str, at_seconds: float | None = None) -> list[Sample]:
-    """Return the finite samples of an instant query, now or at a time; raises the errors of ``get``."""
+    """Return the finite samples of an instant query at ``at_seconds`` (None: now); raises the errors of ``get``."""
     at = {} if at_seconds is None else {"time": f"{at_seconds:.3f}"}
     answer = _query(url, "query", {"query": expression, **at})
     return [Sample(line.labels, line.points[0][1]) for line in answer if line.points]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 REPEATS_PER_WINDOW = 10
-"""Limit of lines with the same message per window; if the message names a user, for each job of the user."""
+"""Limit of lines with the same message per window; for a message that names a user, per job of the user."""
 REPEATS_PER_USER = 30
 """Limit of lines with the same message per window for all jobs of a user together: a user can invent job ids."""
 WINDOW_SECONDS = 60.0
@@ -51,7 +51,7 @@ class RepeatLimit:
         return sum(self._pass(counted, now) for counted in limits)
 
     def _pass(self, counted: _CountedKey, now: float) -> int:
-        """Count an admitted message. If it starts a window, return how many messages the last window suppressed."""
+        """Count an admitted message. If it starts a window, return how many messages the previous one suppressed."""
         window = self._windows.get(counted)
         if window is not None and now - window.start < WINDOW_SECONDS:
             self._windows[counted] = window._replace(passed=window.passed + 1)

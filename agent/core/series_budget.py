@@ -18,9 +18,9 @@ class FairBudget:
     """A limit of ``room`` entries that groups share. ``refused``: number of refusals.
 
     An entry is admitted if its group then holds at most GREED times the number of free entries. So groups above an
-    equal share are refused early, entries stay free for new groups, and no entry is ever evicted. If each of k groups
-    requests all entries, it gets GREED / (GREED * k + 1) of them. Subgroups share their group's limit in the same way:
-    one user's job with one directory gets 4/7 of all entries, and all jobs of one user get 2/3.
+    equal share are refused early, entries stay free for new groups, and no entry is ever evicted. If k groups each
+    request all entries, each group gets GREED / (GREED * k + 1) of them. Subgroups share their group's limit in the
+    same way: one user's job with one directory gets 4/7 of all entries, and all jobs of one user get 2/3.
     """
 
     def __init__(self, room: int) -> None:
@@ -65,11 +65,13 @@ class SeriesBudget:
 
 
 class Admission(Leased[SeriesBudget]):
-    """Counts an exporter's series by owner. The exporter adds refused series to a series `other` from their first
-    sample. Adding a series to `other` later would make `other` jump, and the end of that series would look like a
-    reset. So an admitted series is never evicted. Instead an owner's ``group`` (a user, and a job or directory of the
-    user) has a fair share of the total, and later groups still get series (see FairBudget). ``close`` releases
-    everything. Exporters call from their own threads, hence the lock; only creating or removing a series takes it."""
+    """Counts an exporter's series by owner. The exporter adds refused series to `other` from their first sample.
+
+    Adding a series to `other` later would make `other` jump, and the end of that series would look like a reset. So an
+    admitted series is never evicted. Instead an owner's ``group`` (a user, and a job or directory of the user) has a
+    fair share of the total, and later groups still get series (see FairBudget). ``close`` releases everything.
+    Exporters call from their own threads, hence the lock; only creating or removing a series takes the lock.
+    """
 
     def __init__(self, budget: SeriesBudget) -> None:
         super().__init__(budget)
@@ -77,7 +79,7 @@ class Admission(Leased[SeriesBudget]):
         self._group: dict[Hashable, Group] = {}
 
     def admit(self, owner: Hashable, series: int, ranks: int = 1, group: Group = ()) -> bool:
-        """Reserve ``series`` series for ``owner``, which has ``ranks`` ranks; at a limit, count it and return False.
+        """Reserve ``series`` series for ``owner``, which has ``ranks`` ranks; return False at a limit.
 
         The first admission sets the owner's ``group``. For an empty group only the total and the limit per rank apply.
         """
@@ -91,7 +93,7 @@ class Admission(Leased[SeriesBudget]):
             return True
 
     def give_back(self, owner: Hashable, series: int) -> None:
-        """Release some series of ``owner``."""
+        """Release ``series`` series of ``owner``."""
         with self._table.lock:
             shares, given = self._lent.shares, min(series, self._held.get(owner, 0))
             if given:

@@ -34,7 +34,7 @@ class OwnThread(Executor):
     async def call(self, function: Callable[[], T]) -> T:
         """Run ``function`` on this thread and return its result or raise its exception.
 
-        Cancelling the caller does not stop ``function``; its result is dropped. Raises LeaseEnded after ``stop``.
+        Cancelling the caller does not stop ``function``; the result is dropped. Raises LeaseEnded after ``stop``.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[object] = loop.create_future()

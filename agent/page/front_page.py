@@ -187,7 +187,7 @@ def _exporter_cells(exporter: ExporterView, now: float) -> tuple[str, ...]:
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], label: str) -> str:
-    """Return an HTML table, scrollable by keys. ``label``: its name for screen readers."""
+    """Return an HTML table, scrollable by keys. ``label``: the table's name for screen readers."""
     classes = [f' class="{kinds}"' if kinds else "" for _, kinds in columns]
     titles = "".join(f'<th scope="col"{kind}>{title}</th>' for kind, (title, _) in zip(classes, columns, strict=True))
     lines = [

@@ -210,8 +210,7 @@ def struck(labels: str) -> str:
 
 
 def lost_nodes(labels: str) -> str:
-    """Return the query for the job's lost nodes; value: when the node last replied, or when its ranks ended by a
-    reboot."""
+    """Return the query for the job's lost nodes; value: when the node last replied, or its ranks ended by a reboot."""
     lost = f'ALERTS{{{labels}, alertname="NodeLost"}}'
     answers = f"rankwatch_job_ranks_live{{{labels}}}"
     return (
@@ -232,12 +231,12 @@ def believed(stamp: float, seen: float) -> float:
 
 
 def _timestamps(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Return the points. Each value is a time; if it is later than its point, it becomes the point's time."""
+    """Return the points, whose values are times. A value later than the time of its point becomes this time."""
     return tuple((at, min(value, at)) for at, value in points)
 
 
 def _started(running: tuple[tuple[float, float], ...], step: float) -> list[Happened]:
-    """Return the times when all running ranks had been restarted."""
+    """Return an event for each time at which all running ranks had been restarted."""
     return [
         Happened(value, "back", "", "", "all ranks restarted", "verdict")
         for (before, old), (_, value) in itertools.pairwise(running)

@@ -15,14 +15,16 @@ verdict comes early in this order, because the agent sees exits and need not inf
 IN_A_HANG: tuple[Witness, ...] = (
     "hardware", "flight_recorder", "ras", "stacks", "verdict", "kernel_log", "job_log", "records",
 )  # fmt: skip
-"""The order for a job that hung first: then the first rank to die is often innocent, ended by its watchdog."""
+"""The order for a job that hung before a rank died: its first dead rank is often innocent, ended by the watchdog."""
 MAX_CULPRITS = 64
 
 
 class WeighedWords(NamedTuple):
     """The culprits, lowest number first, and how many witnesses blame each; no ranks if no witness blames a rank.
+
     ``for_them``: statements that blame the culprits. ``against``: statements of witnesses that blame other ranks and no
-    culprit. ``other``: all remaining statements. Each is sorted by trust in the witness."""
+    culprit. ``other``: all remaining statements.
+    """
 
     ranks: tuple[str, ...] = ()
     witnesses: int = 0
@@ -34,7 +36,7 @@ class WeighedWords(NamedTuple):
 def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
     """Return the culprits and all statements.
 
-    The culprit is the rank that most witnesses blame; if several ranks have as many, the order of trust decides.
+    The culprit is the rank that most witnesses blame; among ranks with equally many, the order of trust decides.
 
     A witness counts once per rank, even if several nodes and bundles repeat its statement: copies or one forged source
     cannot outvote another witness. Metrics cover the whole job, and a bundle covers one node. If a witness speaks in

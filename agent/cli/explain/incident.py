@@ -76,7 +76,7 @@ class Cost(NamedTuple):
 
     ``stopped``: GPUs held without work. ``again``: work since the last checkpoint, lost if the job restarted from it;
     None if no checkpoint is known. ``late``: waiting for late ranks before the stop. ``seconds``: how long the job held
-    GPUs without work; ``goes_on``: it still holds them. ``is_guess``: each rank counts as one GPU.
+    GPUs without work; ``goes_on``: the job still holds them. ``is_guess``: each rank counts as one GPU.
     """
 
     seconds: float

@@ -45,7 +45,7 @@ class Said(NamedTuple):
 
 
 class Incident(NamedTuple):
-    """An incident of the job. ``back``: when the job worked again; None if it did not in the range.
+    """An incident of the job. ``back``: when the job worked again; None if it did not work again in the range.
 
     ``since``: the last progress before the incident (``has_progress``), or the first symptom if no progress is known.
     ``what``: the job hung before any death, a rank died while the job worked, a node was lost, or the job went on.

@@ -12,7 +12,7 @@ Ask = Callable[[str], list[Sample]]
 
 MEMORY = "1h"
 STEP = "15s"
-"""MEMORY: range of the search for ranks that are no longer exported. STEP: its step, the scrape interval."""
+"""MEMORY: range of the search for ranks that are no longer exported. STEP: step of this range, the scrape interval."""
 
 UNSEEN = "unseen"
 """State of a rank that no agent exports now, though an agent exported it within MEMORY."""
@@ -28,7 +28,8 @@ class RankKey(NamedTuple):
 class JobRank(NamedTuple):
     """A rank of the job.
 
-    ``state``: as in docs/metrics.md, or UNSEEN. ``late_share``: share (0 to 1) of time that other ranks waited for it.
+    ``state``: as in docs/metrics.md, or UNSEEN. ``late_share``: share (0 to 1) of time that other ranks waited for
+    it.
     """
 
     node: str

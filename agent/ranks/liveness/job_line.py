@@ -14,8 +14,8 @@ from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
 
 ENDED_SECONDS = 900.0
-"""How long a job's series stay after its last rank ended. A lead exit of class ok, or of an ended job, stays this long,
-too."""
+"""How long a job's series stay after its last rank ended. A lead exit of class ok or of an ended job stays this
+long."""
 LEAD_SECONDS = 86_400.0
 """How long a lead exit is exported while its job can still run on other nodes."""
 RETRACTED_SECONDS = 300.0
@@ -198,8 +198,7 @@ def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float
 
 
 def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitClass:
-    """Return an exit's class. ``finished``: proven to have finished. ``torn``: ``killed_before_teardown`` returned
-    it."""
+    """Return an exit's class. ``finished``: proven to have finished. ``torn``: ``killed_before_teardown`` has it."""
     if finished:
         return "ok"
     reason = fatal_reason(status)

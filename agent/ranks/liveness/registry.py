@@ -66,8 +66,7 @@ class LivenessRegistry:
         return {job_id: msgspec.structs.replace(line) for job_id, line in self.jobs.items()}
 
     def note_ran_before(self, jobs: Mapping[str, RanBefore], clock: Clock) -> None:
-        """Add a JobLine for each job whose ranks ran at the end of the previous boot; existing JobLines stay
-        unchanged."""
+        """Add a JobLine for each job whose ranks ran at the end of the previous boot; keep existing JobLines."""
         for job_id, ran in jobs.items():
             self.jobs.setdefault(job_id, line_of(ran, clock.monotonic(), clock.time(), self.numbers.short_seconds))
 
@@ -172,8 +171,7 @@ class LivenessRegistry:
         return is_planned or process.shown_state == "finished"
 
     def _follows_a_restarted(self, process: RankProcess, line: JobLine, members: Container[ProcessKey]) -> bool:
-        """Return True if the process exited soon after a lead exit of the same run, whose process is not in
-        ``members``."""
+        """Return True if the process exited soon after a lead exit of its run, by a process not in ``members``."""
         ranks = {label.rank for label in process.labels}
         return any(
             0 < (process.exited_at or 0.0) - lead.exited_at <= self.numbers.episode_seconds

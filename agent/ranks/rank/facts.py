@@ -30,8 +30,7 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return the owner's key. All pods of a namespace have one key: Kubernetes' border of trust is the
-        namespace."""
+        """Return the owner's key. Pods of one namespace share a key: Kubernetes' border of trust is the namespace."""
         if self.kind == "pod" and self.namespace:
             return f"namespace/{self.namespace}"
         return f"{self.kind}/{self.name}"

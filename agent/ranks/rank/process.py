@@ -166,8 +166,7 @@ class RankProcess(msgspec.Struct):
         self.confirmed, self.verdict = True, None
 
     def note_status(self, status: ExitStatus | None) -> None:
-        """Note the process' exit status. SIGKILL or an unknown status is an OOM kill if the kernel's log reported
-        one."""
+        """Note the exit status. SIGKILL or an unknown status is an OOM kill if the kernel's log reported one."""
         if status is not None and status.known:
             is_rays = self.seen.title.startswith(RAY_TITLE) and status == RAY_ENDS
             self.exit = msgspec.structs.replace(status, by_launcher=True) if is_rays else status
@@ -245,7 +244,7 @@ class RankProcess(msgspec.Struct):
 
     @property
     def progress_after_exit_seconds(self) -> float:
-        """Return the time from the process' exit to its last record (negative: the record is older); 0 while it
+        """Return the time from the exit to the last record (negative: the record is older); 0 while the process
         runs."""
         if self.exited_at is None or self.progress_seconds is None:
             return 0.0
