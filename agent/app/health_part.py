@@ -16,7 +16,7 @@ OLD_FAULT_SECONDS = 120.0
 
 
 async def health_part(snapshot: Callable[[], HealthSnapshot], wanted: Wanted) -> Offered:
-    """Return the part of the bundle. Its file also lists findings that do not count; such findings blame no rank."""
+    """Return the health part of a bundle. Its file also lists findings that do not count: these blame no rank."""
     known = snapshot()
     failed = [entry for entry in known.entries if entry.finding.state is CheckState.FAILED]
     words = [

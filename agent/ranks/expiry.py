@@ -31,8 +31,8 @@ def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
 def surplus(processes: Mapping[ProcessKey, RankProcess]) -> Iterator[ProcessKey]:
     """Yield the keys of the ended ranks' records to evict: the records beyond MAX_ENDED per user.
 
-    Jobs are evicted as a whole: jobs without a running rank first, of these jobs without a dead rank first, of these
-    the oldest first. The last job keeps MAX_ENDED_OF_JOB records: those of dead ranks, then those of the earliest
+    Whole jobs are evicted, the oldest first; but jobs with a dead rank come after jobs without one, and jobs with a
+    running rank come last. The last job keeps MAX_ENDED_OF_JOB records: those of dead ranks, then those of the earliest
     exits.
     """
     ended: defaultdict[str, defaultdict[str, list[_Ended]]] = defaultdict(lambda: defaultdict(list))

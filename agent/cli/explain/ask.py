@@ -110,7 +110,7 @@ def job(ask: Ask, job_id: str, cluster: str | None, end: float, seconds: float) 
 
 
 def course(ask: Ask, labels: str, start: float, end: float) -> Course:
-    """Return the course of the job with these labels from ``start`` to ``end`` (s since the epoch)."""
+    """Return the history of the job with these labels from ``start`` to ``end`` (s since the epoch)."""
     step = STEP_SECONDS * max(1, math.ceil((end - start) / MAX_POINTS / STEP_SECONDS))
     # Points are at multiples of the step: a query an hour later has the same points.
     begin, last = math.floor(start / step) * step, math.floor(end / step) * step

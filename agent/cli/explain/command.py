@@ -23,7 +23,7 @@ _UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Query Prometheus and print the page; return the exit status: 0 printed, 1 no such job, 2 no answer."""
+    """Query Prometheus and print the page; exit status: 0 printed, 1 no such job, 2 no answer or a file error."""
     flags = _parser().parse_args(list(arguments))
     end = time.time() if flags.until is None else flags.until
     try:

@@ -66,7 +66,7 @@ class Incident(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Course:
-    """The course of the job over the whole range.
+    """The history of the job over the whole range.
 
     ``progress``, ``running_since``, ``late``, ``gpus``: (time of the point, its value). ``late``: share of time that
     the job waited for its latest rank. ``gpus``: number of GPUs that the job held in the step.

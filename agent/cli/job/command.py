@@ -133,11 +133,11 @@ def _cells(rank: JobRank, now_seconds: float) -> Sequence[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Query Prometheus and print the job; exit status: 0 all ranks are well, 1 not all, or no such job, 2 no reply."""
+    """Query Prometheus and print the job; exit status: 0 no rank in _BAD, 1 a rank in it or no such job, 2 no reply."""
     parser = argparse.ArgumentParser(
         prog="rankwatch job",
         description="Show a whole job over all its nodes: which ranks are dead, late or missing, and which died first. "
-        "Exit status: 0 no rank is dead, unresponsive or missing, 1 a rank is, or there is no such job, 2 no answer.",
+        "Exit status: 0 no rank is dead, unresponsive, unknown or missing, 1 a rank is, or no such job, 2 no answer.",
     )
     parser.add_argument("job", metavar="ID", help="the job's id")
     add_prometheus(parser)

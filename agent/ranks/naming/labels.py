@@ -32,7 +32,7 @@ class LabelHolders:
                 del self._holders[label]
 
     def restore(self, process: RankProcess) -> None:
-        """Restore the labels of a process from the checkpoint; of equal labels the last process is the holder."""
+        """Restore the labels of a process from the checkpoint; of several processes with a label, the last holds it."""
         self._holders.update(dict.fromkeys(process.labels, process))
 
     def holder(self, label: RankLabel) -> RankProcess | None:

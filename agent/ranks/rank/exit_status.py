@@ -14,7 +14,7 @@ _CRASHED_IN_WORDS = frozenset(signal.name for signal in FATAL_SIGNALS)
 ENDED_BY_SCHEDULER = frozenset({"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE"})
 """States of a job that the scheduler ended on purpose, by SIGTERM and later SIGKILL."""
 ENDED_IN_ORDER = frozenset({"COMPLETED", "REQUEUED"})
-"""States that explain only SIGTERM and status 0: after a crash a batch script can succeed or request a requeue."""
+"""States that explain only SIGTERM, status 0 or no status: after a crash, a script can succeed or request a requeue."""
 
 
 class ExitStatus(msgspec.Struct, frozen=True):
