@@ -1,4 +1,4 @@
-"""Save which ranks run, in a file that survives a loss of power. Peers on other nodes can wait for these ranks.
+"""Save which ranks run, in a file that survives a loss of power: peers on other nodes may wait for these ranks.
 
 The checkpoint is for one boot and is not synced to disk. This file is written and synced when ranks start or exit.
 """

@@ -130,7 +130,7 @@ def main(arguments: Sequence[str]) -> int:
 def _configured(flags: argparse.Namespace) -> Path:
     """Return the directory of bundles from the configuration in ``flags``, else from the running agent's configuration.
 
-    Raises ConfigError if the former cannot be read. If the agent's cannot be read, return the default directory.
+    Raises ConfigError if the first cannot be read; returns the default directory if the second cannot be read.
     """
     usual = own_agent.CONFIG_FILE
     with contextlib.suppress(OSError, ValueError):

@@ -1,7 +1,7 @@
 """The checkpoint: one file, replaced atomically, that lets counters and ranks survive a restart of the agent.
 
 The file contains the kernel's boot id and is ignored after a reboot: then pids and monotonic times have no meaning. The
-file survives a killed agent, but perhaps no loss of power: it is not synced to disk.
+file survives a killed agent, but not surely a loss of power: it is not synced to disk.
 """
 
 import errno

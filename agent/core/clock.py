@@ -12,7 +12,8 @@ class Clock:
     """The machine's clocks."""
 
     def monotonic(self) -> float:
-        """Return seconds since the boot (CLOCK_BOOTTIME): the kernel gives process starts by this clock."""
+        """Return seconds since the boot (CLOCK_BOOTTIME): equal in every process, and the clock of process start
+        times."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def time(self) -> float:

@@ -214,7 +214,7 @@ class RankTable:
         return {writer_key: record.unseen for writer_key, record in self.writers.items() if record.unseen is not None}
 
     def expire_writers(self, now: float) -> None:
-        """Expire writers whose process left the table, and idle writers without process or whose file was truncated."""
+        """Expire writers whose process left the table, and idle writers that have no process or a truncated file."""
         newest: dict[tuple[int, int], int] = {}
         for writer_key in self.writers:
             file = (writer_key.device, writer_key.inode)

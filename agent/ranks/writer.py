@@ -108,7 +108,7 @@ class RankWriter(Leased[RankTable]):
         process.finalized = finalized
 
     def lose_sight(self) -> None:
-        """Note that no exporter observes processes: after UNSEEN_SECONDS they are hidden until one observes them."""
+        """Note that no exporter observes processes: after UNSEEN_SECONDS they are hidden until an exporter does."""
         table = self._lent
         for process in table.running().values():
             if process.unproven_since is None:

@@ -23,7 +23,7 @@ WHAT: Mapping[What, str] = {
     "went_on": "the job went on, and waited for a late rank or ran on hardware that had failed",
 }
 SAME_SECONDS = 20.0
-"""Reports of two sources about one rank within this time are one event: each source is updated every 15 s."""
+"""Reports of two sources about one rank within this time are one event: Prometheus scrapes every 15 s."""
 NAMES: Mapping[str, str] = {
     "verdict": "process", "records": "NCCL's records", "ras": "NCCL's RAS", "flight_recorder": "flight recorder",
     "hardware": "hardware checks", "kernel_log": "kernel log", "job_log": "job log", "stacks": "stacks",

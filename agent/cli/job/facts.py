@@ -28,8 +28,7 @@ class RankKey(NamedTuple):
 class JobRank(NamedTuple):
     """A rank of the job.
 
-    ``state``: as in docs/metrics.md, or UNSEEN. ``late_share``: share (0 to 1) of time that other ranks waited for
-    it.
+    ``state``: as in docs/metrics.md, or UNSEEN. ``late_share``: share (0 to 1) of time that other ranks waited for it.
     """
 
     node: str

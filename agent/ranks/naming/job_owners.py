@@ -101,7 +101,7 @@ class JobOwners:
 
 
 def party(process: RankProcess) -> str:
-    """Return the key of the process' party, which can hold job ids: its user, its pod, or its container run as root.
+    """Return the key of the process' party, which can hold job ids: user, pod's namespace, or container run as root.
 
     Root's uid in a container does not show who started the container. Any other uid is one party on the whole node.
     """
@@ -143,7 +143,7 @@ def is_disproved(process: RankProcess) -> bool:
 
 
 def suffixed(plain: str, process: RankProcess) -> list[str]:
-    """Return the two possible ids of a process whose owner does not hold ``plain``: with owner's number, with hash."""
+    """Return two possible ids of a process whose owner does not hold ``plain``: with the owner's number, or a hash."""
     short = plain[: environment.MAX_LABEL_CHARACTERS]
     digest = hashlib.blake2s(process.owner.key.encode(), digest_size=_HASH_BYTES).hexdigest()
     return [f"{short}-{process.owner.suffix(process.seen.uid)}", f"{short}-{digest}"]

@@ -42,7 +42,7 @@ def coordinates_of(title: str) -> Coordinates:
 
 
 def number_of(own: Coordinates, members: Sequence[Coordinates]) -> int | None:
-    """Return the rank of coordinates ``own`` among those of ``members``; None if axes differ or two are equal."""
+    """Return the rank of ``own`` among the coordinates ``members``; None if axes differ or two members are equal."""
     axes = [axis for axis, _ in own]
     if not own or len(set(members)) < len(members) or any([axis for axis, _ in member] != axes for member in members):
         return None

@@ -20,7 +20,7 @@ def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMB
 
     ``exits``: in order of time. An exit by SIGTERM within SIMULTANEOUS_SECONDS of the SIGKILL counts as later. Episodes
     lie ``episode_seconds`` apart, so a peer's exit is evidence in one episode only. If SIGKILL ended several processes
-    at once, a person or program ended the job: then only an end by SIGTERM is evidence, and a failure is not.
+    at once, a person or program ended the job: then a peer's SIGTERM is evidence, and a peer's failure is not.
     """
     killed = [p for p in exits if ended_by(p, SIGKILL) and p.unproven_since is None]
     failed = [p for p in exits if _fails(p) or ended_by(p, SIGTERM)] if killed else []
@@ -80,7 +80,7 @@ def _order(process: RankProcess, struck: Set[ProcessKey]) -> tuple[bool, float, 
 
 
 def struck_exits(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
-    """Return the exits by the OOM killer or a fatal signal, except a SIGABRT after SIGKILL ended a single peer.
+    """Return the struck exits: by the OOM killer or a fatal signal, but not by SIGABRT after a single peer's SIGKILL.
 
     ``exits``: in order of time. Several SIGKILLs at once do not explain a SIGABRT: see ``killed_before_teardown``.
     """

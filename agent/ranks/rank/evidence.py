@@ -44,8 +44,7 @@ class Pauses:
     def silent_since(self, progress_seconds: float | None, now_seconds: float, least_seconds: float) -> float | None:
         """Return the time of the last operation if the pause since then is abnormal, else None.
 
-        Abnormal: longer than ``least_seconds`` and all earlier pauses. ``progress_seconds``: time of the last
-        operation.
+        Abnormal: longer than ``least_seconds`` and all earlier pauses. ``progress_seconds``: the last operation's time.
         """
         if progress_seconds is None:
             return None

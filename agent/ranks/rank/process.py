@@ -190,7 +190,7 @@ class RankProcess(msgspec.Struct):
         self.progress_seconds = min(max(self.progress_seconds or 0.0, seconds), now_seconds + FUTURE_SLACK_SECONDS)
 
     def note_gpus(self, hardware: Hardware, pid: int) -> None:
-        """Note which GPUs the process uses. GPUs stay whose processes the driver cannot list now, such as lost GPUs."""
+        """Note which GPUs the process uses. A GPU whose processes the driver cannot list now (a lost GPU) stays."""
         if held := hardware.gpus_of(pid):
             gpus = {gpu.uuid: gpu for gpu in self.gpus if hardware.is_unseen(gpu.uuid)}
             for gpu in held:
@@ -244,8 +244,7 @@ class RankProcess(msgspec.Struct):
 
     @property
     def progress_after_exit_seconds(self) -> float:
-        """Return the time from the exit to the last record (negative: the record is older); 0 while the process
-        runs."""
+        """Return the time from the exit to the last record (negative if the record is older); 0 before the exit."""
         if self.exited_at is None or self.progress_seconds is None:
             return 0.0
         return self.progress_seconds - self.exited_seconds
