@@ -50,7 +50,7 @@ class WebConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section `state`. ``path``: the checkpoint file; if empty, counters restart at 0 with the agent."""
+    """Section `state`. ``path``: the checkpoint file; if it is empty, a restart of the agent resets counters to 0."""
 
     path: Annotated[str, msgspec.Meta(pattern=r"^[^\0]*$")] = DEFAULT_STATE_PATH
 

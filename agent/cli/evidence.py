@@ -13,7 +13,7 @@ from agent.evidence import folder
 from agent.evidence.summary import Summary
 
 SHOWN_EVENTS = 40
-"""Limit of printed events: a longer time line loses its middle."""
+"""Limit of printed events: the middle of a longer time line is left out."""
 SHOWN_RANKS = 32
 TAKE_SECONDS = 40.0
 """How long to wait for a bundle: the agent collects for 20 s by default, and can be busy with another bundle."""

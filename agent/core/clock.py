@@ -12,8 +12,7 @@ class Clock:
     """The machine's clocks."""
 
     def monotonic(self) -> float:
-        """Return seconds since the boot (CLOCK_BOOTTIME): equal in every process, and the clock of process start
-        times."""
+        """Return seconds since the boot (CLOCK_BOOTTIME), the clock of process start times; equal in every process."""
         return time.clock_gettime(time.CLOCK_BOOTTIME)
 
     def time(self) -> float:

@@ -43,8 +43,7 @@ class Family:
         return Metric(self, [(str(label),) for label in values], list(values.values()))
 
     def suffix(self, values: tuple[str, ...]) -> str:
-        """Return the suffix of the series with these label values, such as ``_bucket``; empty for a gauge or
-        counter."""
+        """Return the suffix of the series with these label values, such as ``_bucket``; empty for gauges, counters."""
         if self.kind != "histogram":
             return ""
         return f"_{values[-1]}" if values[-1] in (COUNT, SUM) else "_bucket"

@@ -37,8 +37,7 @@ def jobs(views: Iterable[RankView], judged: Iterable[Rank], now_seconds: float) 
 
 
 def waits_for(rank: Rank, others: Iterable[Rank], idle_seconds: float) -> str:
-    """Return the rank that a running, idle rank waits for: the only dead or unresponsive rank of its job; else
-    empty."""
+    """Return the rank that an idle, running rank waits for: the only dead or unresponsive rank of its job; or ""."""
     if rank.state != "alive" or idle_seconds <= STALE_SECONDS:
         return ""
     blamed = [other.rank for other in others if other.state in ("dead", "unresponsive")]

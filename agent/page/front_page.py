@@ -1,6 +1,6 @@
-"""The page at `/`: the ranks on this node, readable at night without a dashboard. Pure.
+"""The page at `/`: the ranks on this node, for people without a dashboard. Pure.
 
-The page is complete without its script, which only updates it.
+The page is complete without its script, which only keeps the page current.
 """
 
 from collections import defaultdict
@@ -14,7 +14,7 @@ from agent.page.document import ExporterView, JobView, NodeDocument, Rank
 from agent.page.static import SCRIPT, STYLE
 
 MAX_ROWS = 256
-"""Limit of shown ranks; further ranks are counted. The event loop renders this number in some milliseconds."""
+"""Limit of shown ranks; further ranks are counted. Rendering this many rows takes the event loop some milliseconds."""
 MAX_CELL_CHARACTERS = 128
 
 _GOOD = frozenset({"alive", "finished"})

@@ -52,7 +52,7 @@ class RankTable:
         self.speeds = RankSpeeds(clock)
 
     def kept_variables(self) -> frozenset[str]:
-        """Return the variables to read of rank processes: variables that name rank and job, or that exporters need."""
+        """Return the variables to read from rank processes: those that name rank and job, or that exporters need."""
         return KEPT_VARIABLES.union(self.job_id_variables, *self.variables.values())
 
     def observe_gpus(self, hardware: Hardware) -> None:
@@ -92,7 +92,7 @@ class RankTable:
         )
 
     def tick(self) -> None:
-        """Publish due bindings, judge every job, and remove expired records. Called at 1 Hz."""
+        """Assign the labels that are due, judge every job, and remove expired records. Called at 1 Hz."""
         now = self.clock.monotonic()
         self.judge_changed()  # first: a restarted rank can take the label of a rank whose exit explains other exits
         self.binder.bind_due(self.processes, self.unseen())

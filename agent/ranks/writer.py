@@ -130,7 +130,7 @@ class RankWriter(Leased[RankTable]):
                 process.facts = msgspec.structs.replace(process.facts, user=name)
 
     def observe_memberships(self, key: ProcessKey, memberships: Iterable[Membership]) -> None:
-        """Note the memberships of a process in communicators, from a source other than its records."""
+        """Note the memberships of a process in communicators, from a source other than the process' records."""
         table = self._lent
         if (process := table.processes.get(key)) is not None:
             for membership in memberships:

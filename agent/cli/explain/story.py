@@ -87,7 +87,7 @@ def page_of(
 
 
 def timeline(happened: Iterable[Happened]) -> tuple[tuple[str, ...], ...]:
-    """Return rows of time, rank, node, event and source, each event once; a long time line loses its middle."""
+    """Return rows of time, rank, node, event and source, each event once, without the middle of a long time line."""
     kept: list[Happened] = []
     for event in sorted(set(happened), key=lambda event: (event.at, KINDS.index(event.kind), event)):
         double = next((number for number, other in enumerate(kept) if _same(event, other)), None)

@@ -1,7 +1,7 @@
 """Decide which owner has a job id on this node; processes of other owners get the id with a suffix.
 
 A user can forge the environment that names a job, and schedulers' ids are consecutive: a user could guess the next id
-and take it before the job starts. So a proven claim takes the plain id, even from an earlier holder.
+and take it before the job starts. So a proven claim takes the id without a suffix, even from an earlier holder.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""Number ranks that share their task's environment, which names one rank for all of them. Pure.
+"""Assign numbers to ranks that share their task's environment, which names one rank for all of them. Pure.
 
 Children of a task inherit its variables: workers of vLLM and SGLang, and processes of torch.multiprocessing.spawn.
 """
@@ -13,7 +13,7 @@ from agent.ranks.rank.process import RankProcess
 _TITLE = re.compile(r"(?:VLLM::|sglang::)[A-Za-z]{1,32}((?:_[A-Z]{2,4}[0-9]{1,5}){1,8})(?!\w)")
 _AXIS = re.compile(r"_([A-Z]+)([0-9]+)")
 _NO_AXIS = frozenset({"EP"})
-"""Ignored axes: expert ranks number the same processes a second time."""
+"""Ignored axes: the axis EP (expert parallelism) numbers the same processes a second time."""
 
 Coordinates = tuple[tuple[str, int], ...]
 
@@ -55,9 +55,9 @@ def number_of(own: Coordinates, members: Sequence[Coordinates]) -> int | None:
 def candidates(process: RankProcess, siblings: Sequence[RankProcess]) -> Iterable[tuple[str, str]]:
     """Yield (rank, source) candidates for a process of a shared environment, the best first.
 
-    ``siblings``: the processes that share the environment, including this one. In a job step with one task, the number
-    in a title is the rank, and a local index (in the order of starts) is added to the task's number. Otherwise the rank
-    is the task's number, a point, and the title's number or local index: so ranks of two nodes stay distinct.
+    ``siblings``: the processes that share the environment, including this one. In a job step with one task, the rank is
+    the title's number, or the task's number plus a local index (order of starts). Otherwise the rank is the task's
+    number, a point, and the title's number or local index: so ranks of two nodes stay distinct.
     """
     number = number_of(coordinates_of(process.seen.title), [coordinates_of(sibling.seen.title) for sibling in siblings])
     task, alone = process.claim.rank or 0, process.claim.world_size == 1

@@ -18,7 +18,7 @@ ENDED_IN_ORDER = frozenset({"COMPLETED", "REQUEUED"})
 
 
 class ExitStatus(msgspec.Struct, frozen=True):
-    """Exit status of a process. ``known`` False: it could not be read. ``oom``: the OOM killer sent the signal.
+    """Exit status of a process. ``known`` False: the status could not be read. ``oom``: the OOM killer sent the signal.
 
     ``by_launcher``: the process is a Ray worker, and this is the status of a worker that Ray ends.
     """
