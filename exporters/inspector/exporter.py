@@ -1,4 +1,4 @@
-"""Runs a reader per directory, each in its own thread; passes evidence to the rank table and takes labels from it."""
+"""Runs a reader in its own thread for each directory. Passes evidence to the rank table; gets ranks' labels from it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ CHECKPOINT_BYTES = 32 * 1024 * 1024
 """Limit of all directories together; the positions of 4,096 followed files alone can take 6 MB."""
 SERIES_CAP = 60_000  # A backstop: the admission of accumulators allows fewer series
 POLL_SLACK_SECONDS = INTERVAL_SECONDS / 2
-"""An update polls up to this long before the poll is due: the next update would come a whole interval late."""
+"""An update polls up to this long before a poll is due: otherwise the poll would wait for the next update."""
 
 AbsolutePath = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)]
 
@@ -45,7 +45,7 @@ class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
     """Directories of Inspector's files, searched one level deep, and the interval between reads.
 
     ``derived_series``: export also series that PromQL can compute from other series, such as message bytes and
-    unmatched operations. They are 8 per rank with three communicators. ``operation_histogram``: durations of
+    unmatched operations. A rank with three communicators has 8 such series. ``operation_histogram``: durations of
     collectives, in buckets. ``by_algorithm``: operations by NCCL's algorithm and protocol.
     """
 
@@ -112,9 +112,9 @@ class InspectorExporter:
         ctx.evidence.offer(self._last_operations)
 
     async def update(self) -> None:
-        """Run one turn of each directory's reader; in a single pass, read all files.
+        """Run one turn (a bounded read) of each directory's reader; in a single pass, read all files.
 
-        Raise NoData if no directory exists, unless the settings of a rank keep its records from the agent.
+        Raise NoData if no directory exists, unless ranks are exported whose settings keep their records from the agent.
         """
         now = self._ctx.clock.monotonic()
         if self._ctx.once:
@@ -151,7 +151,7 @@ class InspectorExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Run a last turn of each idle reader, publish the checkpoint and end the threads."""
+        """Run a last turn of each reader without a turn under way, publish the checkpoint and end the threads."""
         try:
             await self._turns(last=True)
         finally:
@@ -177,7 +177,7 @@ class InspectorExporter:
         await self._turns(last=True)
 
     async def _turns(self, *, last: bool) -> None:
-        """Start a turn of every idle reader at the same time; wait at most WAIT_SECONDS for them."""
+        """Start a turn of every reader without a turn under way; wait at most WAIT_SECONDS for these turns."""
         ranks = self._ctx.ranks.snapshot()
         ownership = Ownership(ranks.held_files, ranks.hostnames, self._ctx.once)
         started = [
@@ -192,7 +192,7 @@ class InspectorExporter:
             raise errors[0]
 
     def _collect(self, directory: WatchedDirectory) -> Exception | None:
-        """Apply a reader's finished turn. Return the error of the turn or of its application; None without an error."""
+        """Apply the result of a finished turn. Return the error of the turn or of the application; None without one."""
         task = directory.running
         if task is None or not task.done():
             return None
@@ -225,7 +225,7 @@ class InspectorExporter:
         return [writer for directory in self._directories for writer in directory.writers()]
 
     def _forget(self) -> None:
-        """Forget the labels that no living writer uses, and the inherited totals that no writer continues."""
+        """Drop labels that no living writer uses, and ended writers' totals that no living writer continues."""
         writers = self._writers()
         living = {(writer.writer_key, *place) for writer in writers for place in writer.places}
         self._labels = {place: label for place, label in self._labels.items() if place in living}
@@ -248,7 +248,7 @@ class InspectorExporter:
                     self._labels[place] = label
 
     def _look_at_births(self) -> tuple[Published, ...]:
-        """Record which series exist now, scraped or not; return the readers' published states."""
+        """Record which series exist now, even if nothing scrapes; return the readers' published states."""
         readers = tuple(shown for directory in self._directories if (shown := directory.shown()) is not None)
         writers = [writer for reader in readers for writer in reader.writers]
         now, whole = self._ctx.clock.monotonic(), len(readers) == len(self._directories)

@@ -10,7 +10,7 @@ from exporters.inspector.totals.pairs import MAX_PAIRS
 from exporters.inspector.totals.since_start import BOUND_LABELS, MAX_CHOICES, MAX_HISTOGRAMS, MAX_PEERS
 
 _SERIES = ("job_id", "rank", "comm", "collective", "size")
-_SERIES_COST = "1 per rank, communicator, collective and size class seen; `other` beyond the budget"
+_SERIES_COST = "1 per rank, communicator, collective and size class; beyond the budget 1 per rank and collective"
 _DERIVED = "; only with derived_series"
 
 # fmt: off
@@ -30,7 +30,7 @@ SECONDS = Family(
     _SERIES, _SERIES_COST)
 BUS_BYTES = Family(
     "rankwatch_collective_bus_bytes_total", "counter",
-    "Bus bandwidth times GPU time of a rank's collective operations. Its rate divided by the rate of "
+    "Bus bandwidth times GPU time of a rank's collective operations. The rate of this counter divided by the rate of "
     "rankwatch_collective_seconds_total is the mean bus bandwidth.",
     _SERIES, _SERIES_COST)
 BUS_BANDWIDTH = Family(
@@ -47,8 +47,8 @@ _ARRIVALS_COST = "1 per collective and size class of a communicator that is whol
 
 LATENESS = Family(
     "rankwatch_collective_lateness_seconds_total", "counter",
-    "Time that all other ranks of a communicator on one node waited for this rank alone, summed over the "
-    "operations in which it arrived last.",
+    "Time that all other ranks of a communicator waited for this rank alone, summed over the operations in which this "
+    "rank arrived last. Only for communicators that are wholly on this node.",
     ("job_id", "rank", "comm", "collective"),
     "1 per rank and collective of a communicator that is wholly on this node")
 LAST_ARRIVALS = Family(
@@ -59,7 +59,7 @@ LAST_ARRIVALS = Family(
     "1 per rank and collective of a communicator that is wholly on this node")
 MATCHED = Family(
     "rankwatch_communicator_matched_operations_total", "counter",
-    "Operations with records from all ranks of the communicator, which were compared with each other.",
+    "Operations whose times on all ranks of the communicator were compared, because all ranks have a record.",
     _ARRIVALS, _ARRIVALS_COST, aggregate="sum")
 UNMATCHED = Family(
     "rankwatch_communicator_unmatched_operations_total", "counter",
@@ -71,16 +71,16 @@ FLOOR = Family(
     _ARRIVALS, _ARRIVALS_COST, aggregate="sum")
 TRANSFER = Family(
     "rankwatch_communicator_transfer_seconds", "gauge",
-    "The 10th percentile of a rank's operation times (window >= 10 s and 3 operations), the lowest of this node's "
-    "ranks: the transfer time without waiting. The minimum over nodes is the fabric's own time.",
-    _ARRIVALS, "1 per collective that synchronises, and size class, of a communicator that is not wholly on this node")
+    "Transfer time without waiting: the 10th percentile of a rank's operation times in a window of at least 10 s and "
+    "3 operations, for this node's rank with the lowest percentile. The minimum over nodes is the fabric's own time.",
+    _ARRIVALS, "1 per synchronising collective and size class, in each communicator that is not wholly on this node")
 LOST = Family(
     "rankwatch_communicator_lost_operations_total", "counter",
     "Collective operations without a record because the plugin's ring overflowed or its only slot was overwritten, "
     "summed over the communicator's ranks on this node. Operations below the plugin's least size do not count.",
     ("job_id", "comm"), "1 per communicator that has a series of collective operations", aggregate="sum")
 _P2P_SERIES = ("job_id", "rank", "comm", "direction", "size")
-_P2P_COST = "1 per rank, communicator, direction and size class seen; `other` beyond the budget"
+_P2P_COST = "1 per rank, communicator, direction and size class; beyond the budget 1 per rank and direction"
 DIRECTIONS = {P2P_SEND: "send", P2P_RECV: "recv"}
 
 P2P_OPERATIONS = Family(
@@ -89,13 +89,13 @@ P2P_OPERATIONS = Family(
     _P2P_SERIES, _P2P_COST)
 P2P_BYTES = Family(
     "rankwatch_p2p_bytes_total", "counter",
-    "Message bytes of a rank's sends and receives, which equal their bus bytes. Its rate divided by the rate of "
-    "rankwatch_p2p_seconds_total is the mean bandwidth.",
+    "Message bytes of a rank's sends and receives, which equal their bus bytes. This counter's rate divided by the "
+    "rate of rankwatch_p2p_seconds_total is the mean bandwidth.",
     _P2P_SERIES, _P2P_COST)
 P2P_SECONDS = Family(
     "rankwatch_p2p_seconds_total", "counter",
-    "GPU time of a rank's sends and receives, including the wait for the peer. A send and a receive fused in one "
-    "kernel each count the pair's time.",
+    "GPU time of a rank's sends and receives, including the wait for the peer. If one kernel does both, "
+    "the kernel's time counts for the send and for the receive.",
     _P2P_SERIES, _P2P_COST)
 RECORDS = Family(
     "rankwatch_inspector_records_total", "counter",
@@ -129,7 +129,7 @@ LAG = Family(
     "Bytes in this node's Inspector files that are not read yet.")
 FILES = Family(
     "rankwatch_inspector_files", "gauge",
-    "Inspector files seen: followed, of other hosts (foreign), or of an unknown host (unidentified). "
+    "Inspector files seen: followed (this agent reads them), foreign (of other hosts), or unidentified (unknown host). "
     "writable_by_others: followed files that users other than the owner can write to or replace, so any user may have "
     "written the records; give each job a directory that only its user may enter.",
     ("state",), f"{len(FileState)} per node")
@@ -167,16 +167,16 @@ DURATIONS = Family(
     "sum")
 BY_ALGORITHM = Family(
     "rankwatch_collective_algorithm_operations_total", "counter",
-    "Collectives of a job's ranks on this node, by NCCL's algorithm and protocol. Counts only records that name them "
+    "Collectives of a job's ranks on this node, by NCCL's algorithm and protocol. Counts only records that name both "
     "(NCCL 2.30), without size `other`. Counted since the agent's start.",
     ("job_id", "collective", "size", "algorithm", "protocol"),
-    f"1 per choice seen in a job, collective and size class, at most {MAX_CHOICES}; only with by_algorithm", "sum")
+    f"1 per job, collective, size class, algorithm and protocol, at most {MAX_CHOICES}; only with by_algorithm", "sum")
 SLOW_PAIRS = Family(
     "rankwatch_p2p_slow_pair_bandwidth_bytes_per_second", "gauge",
     "Bandwidth that the fastest tenth of a pair's messages in one size class reached in the last window of at least "
-    "10 seconds and 20 messages. Only a rank's 4 slowest pairs and the 4 furthest below their own best have series. "
-    "sender and receiver are ranks in the communicator; direction is the side that measured. A slow link is slow on "
-    "both sides; a late rank is not slow on its own side. Messages up to 512 KiB do not count.",
+    "10 seconds and 20 messages. Only a rank's 4 slowest pairs and the 4 pairs furthest below their own best have "
+    "series. sender and receiver are ranks in the communicator; direction is the side that measured. A slow link is "
+    "slow on both sides; a late rank is not slow on its own side. Messages up to 512 KiB do not count.",
     ("job_id", "rank", "comm", "direction", "sender", "receiver", "size"),
     f"at most {MAX_PAIRS} per rank that sends or receives such messages, else none")
 PROXY_SECONDS = Family(

@@ -150,14 +150,14 @@ def _lost(
             if not writer.caught_up:
                 hidden.add(communicator)
     rows = shown.LOST.rows()
-    if not snapshot.unpublished:  # a communicator's ranks may be in any directory
+    if not snapshot.unpublished:  # the files of a communicator's ranks may be in any directory
         for communicator in communicators(series) - hidden:
             rows.add(communicator, 0 if (Kind.LOST, communicator) in snapshot.young else sums[communicator])
     return rows.metric
 
 
 def _gauges(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Iterable[Metric]:
-    """Return the gauges. If several writers have the same labels (a restarted rank), the newest counts.
+    """Return the gauges. If several writers have the same labels (a restarted rank), the newest writer's value counts.
 
     The algorithm is NCCL's latest choice; the transfer time (s) is the shortest of this node's ranks.
     """
@@ -183,7 +183,7 @@ def _gauges(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Ite
 
 
 def _since_start(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterable[Metric]:
-    """Return the counts since the agent's start; withhold a job's collectives until all its writers are caught up."""
+    """Return the counts since the agent's start; withhold durations and algorithms while a job's writer is behind."""
     sums, withheld = dict(snapshot.inherited.since_start), _withheld_jobs(writers, snapshot)
     for writer in writers:
         add_since_start(sums, writer, snapshot.labels)

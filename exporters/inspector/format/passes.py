@@ -87,8 +87,9 @@ def pieces(
 ) -> Iterator[tuple[list[InspectorRecord], Run | None]]:
     """Cut ``records`` into pieces at the ends of runs, and yield each piece with its run.
 
-    A run of at least ``ring_lines`` lines and the open run at the end are pieces. The records between runs come with
-    None. ``run``: the open run of earlier records. A run's ``lines`` and ``last_us`` are its values at the piece's end.
+    A run of at least ``ring_lines`` lines is a piece, and so is the last run, which more lines may continue. The
+    records between these runs are pieces with None. ``run``: the open run of earlier records. A run's ``lines`` and
+    ``last_us`` are its values at the piece's end.
     """
     done = 0
     if run is not None and records and _continues(run, records[0]):
@@ -106,7 +107,7 @@ def pieces(
 
 
 def _runs(records: list[InspectorRecord], start: int, ring_lines: int) -> list[tuple[int, int]]:
-    """Return the first line and the end of each run of ``ring_lines`` or more from ``start`` on, and of the open run.
+    """Return (first line, end) of each run of at least ``ring_lines`` lines after ``start``, and of the last run.
 
     The search goes backwards: if the records cannot hold a whole ring, it looks at the open run alone.
     """
@@ -199,7 +200,7 @@ class FileContext(msgspec.Struct):
         return known
 
     def end(self) -> None:
-        """End the batch: the header of the next lines is unknown. After a loss, they may belong to another batch."""
+        """End the batch, as after lost lines: later lines get no header from it, as they may be of another batch."""
         self.header = self.metadata = None
         self.lines = 0
 

@@ -24,12 +24,12 @@ MAX_HOSTNAME_CHARACTERS = 255
 MAX_ID_CHARACTERS = 18
 MAX_WORD_CHARACTERS = 64  # Length of the name of a collective or a timing source
 MAX_PID = (1 << 31) - 1
-MAX_PROXY_STEPS = 1 << 16  # Limit in one line, which has an operation's steps since the last pass
+MAX_PROXY_STEPS = 1 << 16  # Limit in one line: the steps of one operation since the last pass
 
 # A value outside of these bounds makes a line malformed, and the agent takes nothing from the line.
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Unsigned = Annotated[int, msgspec.Meta(ge=-(1 << 63))]
-"""Real lines have values up to 2**64, which msgspec cannot bound: the code compares them with bounds of its own."""
+"""Real lines have values up to 2**64. msgspec has no such limit, so other code checks these values."""
 Rank = Annotated[int, msgspec.Meta(ge=0, le=MAX_RANKS)]
 Pid = Annotated[int, msgspec.Meta(ge=1, le=MAX_PID)]
 TimestampUs = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
@@ -50,7 +50,7 @@ P2P_NAMES = {"Send": P2P_SEND, "Recv": P2P_RECV}
 COLLECTIVES = frozenset(
     {"AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce", "SendRecv", "All2All", "AllGatherV"}
 )
-"""The names in 2.30; any other collective counts as `other`."""
+"""The names in NCCL 2.30; any other collective counts as `other`."""
 
 
 ALGORITHMS = frozenset({"TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"})
@@ -83,7 +83,8 @@ class Result(StrEnum):
 class Header(msgspec.Struct, gc=False):
     """The communicator and the writer's rank in it; ``nnodes`` counts NVLink domains.
 
-    ``comm_name`` is None in formats without the key: NCCL 2.28 and 2.29, which keep one operation per pass.
+    ``comm_name`` is None in formats without the key: NCCL 2.28 and 2.29, whose plugin keeps only the latest operation
+    between two passes.
     """
 
     id: HeaderId
@@ -153,7 +154,7 @@ class DumpStats(msgspec.Struct, gc=False):
 
 
 class ProxyStep(msgspec.Struct, gc=False):
-    """Microseconds of a step of the network proxy by phase. A send has the first three, a receive the last three."""
+    """Microseconds of a network proxy's step, by phase. A send has the first three phases, a receive the last three."""
 
     gpu_produce_us: Int64 = 0
     peer_credit_us: Int64 = 0
@@ -252,7 +253,7 @@ class SeriesKey(NamedTuple):
     """The key of one accumulator of a writer; ``size``: a label of SIZE_LABELS, or `other` for a refused series.
 
     ``comm`` is `other` only beyond the limits of ``Places``. A refused series keeps its communicator in the key,
-    because the communicator gives the rank; the exported label is `other`.
+    because the rank's label depends on the communicator; the exported `comm` is `other`.
     """
 
     comm: str

@@ -45,7 +45,7 @@ def take(
     """Add whole lines to the aggregates of their writers; count each line's result in ``results``.
 
     ``context``: the file's open batch and run, which the lines update. ``ring_lines``: size of the smallest ring of the
-    file's writers. If one kind of record fails, only this kind is lost (Result.FAILED); the error is raised at the end.
+    file's writers. If adding a group of records fails, only it is lost (Result.FAILED); `take` raises the error.
     """
     intake = _Intake(aggregate_of, results, context or FileContext())
     for records, run in pieces(decode_lines(data), intake.context.run, ring_lines):
@@ -67,7 +67,7 @@ def finish_run(context: FileContext, aggregate_of: AggregateOf) -> None:
 
 
 def _release(run: Run, aggregate_of: AggregateOf, *, longer: bool = False) -> None:
-    """End a pass. A run as long as the ring filled it. ``longer``: end only a run that is too long for one pass."""
+    """End a pass. A run with as many lines as the ring holds found the ring full. ``longer``: end only a longer run."""
     aggregate = aggregate_of(WriterName(run.hostname, run.pid))
     if aggregate is None or (longer and run.lines <= aggregate.rings.of(p2p=run.p2p)):
         return
@@ -76,7 +76,7 @@ def _release(run: Run, aggregate_of: AggregateOf, *, longer: bool = False) -> No
 
 
 class _Intake:
-    """The lines of one read, in groups of one kind each."""
+    """The lines of one read, grouped by GroupKey."""
 
     def __init__(self, aggregate_of: AggregateOf, results: Counter[Result], context: FileContext) -> None:
         self.context = context
@@ -121,7 +121,6 @@ class _Intake:
             aggregate.last_progress_us = max(aggregate.last_progress_us, latest.dump_timestamp_us)
 
     def _flush(self) -> None:
-        """Add the gathered groups to their aggregates."""
         for (key, perfs), (header, metadata) in zip(self._groups.items(), self._firsts, strict=True):
             try:
                 aggregate = self._aggregate_of(WriterName(metadata.hostname, metadata.pid))
@@ -136,7 +135,7 @@ class _Intake:
         self._firsts.clear()
 
     def _other(self, record: InspectorRecord) -> tuple[CollectivePerf, Header, Metadata] | None:
-        """Handle a line that is not a collective with header and metadata; return its operation, or None."""
+        """Handle any line but a collective with header and metadata of its own; return the line's operation, if any."""
         header, metadata, perf = record.header, record.metadata, record.p2p_perf
         result = kind(record)
         if header is None and metadata is None and record is not BROKEN and (parts := self.context.next()) is not None:
@@ -160,7 +159,7 @@ class _Intake:
         return None
 
     def _begin_batch(self, header: Header, metadata: Metadata, stats: DumpStats) -> Result:
-        """Begin a batch: store its rank's membership and the number of records that its rings dropped."""
+        """Begin a batch: store the membership of its rank, and the number of records that the rank's rings dropped."""
         if not self.context.begin(header, metadata, stats):
             return Result.GARBAGE
         aggregate = self._aggregate_of(WriterName(metadata.hostname, metadata.pid))

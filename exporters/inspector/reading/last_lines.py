@@ -18,7 +18,7 @@ from exporters.inspector.totals.accumulators import Member
 TAIL_BYTES = 64 * 1024  # Read from a file's end: about 200 operations
 MAX_FILES = 64
 MAX_TRIED_LINES = 256
-"""Last lines of a file that are searched for an operation: users can write other short lines."""
+"""Limit of a file's last lines that are searched for an operation: users can write other short lines."""
 MAX_WORD_CHARACTERS = 200
 SHOWN_SHARE, BLAMED_SHARE = 0.03, 0.1
 """Lower limits to show and to blame a rank: the share of the last minute in which the others waited for it alone."""

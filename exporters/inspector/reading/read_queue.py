@@ -1,4 +1,4 @@
-"""The files of one directory in reading order. No file can block another file."""
+"""The order in which one directory's files are read. Large files and files with errors block no other file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ M = TypeVar("M", bound=Hashable)
 
 
 class _Ring(Generic[M]):
-    """A fair queue. The next member has the least time in this turn or, among equals, has waited longest."""
+    """A fair queue: next is the member with the least time in this turn; of equal members, the longest waiting."""
 
     def __init__(self, members: Iterable[M], served: dict[Hashable, int]) -> None:
         self._served = served

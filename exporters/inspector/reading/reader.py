@@ -33,14 +33,14 @@ from exporters.inspector.totals.shared import Shared
 DISCOVER_SECONDS = 1.0
 MAX_DISCOVER_SECONDS = 30.0
 CATCH_UP_SECONDS = 30.0
-"""After a restart, the node's counts are withheld until all files are read up to their old positions, at most this
-long: an unreadable file must not withhold them forever."""
+"""After a restart, the counts of all files together are withheld until each file is read up to the size at which the
+agent found it again. They are withheld at most this long, in case a file is unreadable."""
 LOOKS_SHARE = 0.01
 """Share of time for searches: on a large shared directory or a slow server, searches become rarer."""
 TURN_SECONDS = 0.15  # One turn reads at most this long; the rest waits for the next turn
 READ_BYTES = 128 * 1024
 PIECE_SECONDS = 0.02
-"""If a piece of a file takes longer, the next pieces are smaller: malformed lines cost many times as much."""
+"""If a piece of a file takes longer, the next pieces are smaller: malformed lines cost many times as much as others."""
 HOLE = b"\n\n"
 """The follower's mark for a hole that begins at a line's start: lines may be lost there without a trace."""
 PUBLISH_SECONDS = 1.0

@@ -1,7 +1,7 @@
-"""Frees disk space: holes in files that were read, and deleted files of ended writers. Opt-in; owned by one thread.
+"""Frees disk space: punches holes into files that were read, and deletes ended writers' files. Opt-in; for one thread.
 
 Inspector's files grow without end. NCCL opens them without O_APPEND, so a hole below its write offset does not disturb
-NCCL. The agent never reads the hole if its checkpoint on disk has a higher offset.
+NCCL. A hole ends below the offset in the agent's checkpoint on disk, so the agent never reads the hole.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from exporters.inspector.reading.record_files import FileKey
 RUN_SECONDS = 5.0  # Interval between checks of the files: the interval of the agent's checkpoint
 RUN_BUDGET_SECONDS = 0.1  # After this time a run starts no further file; the other files wait for the next run
 KEPT_BYTES = 4096  # Kept at a file's front: its first record identifies the file and its owner
-PUNCH_STEP_BYTES = 1 << 20  # A hole is made, or made longer, in steps of this size
+PUNCH_STEP_BYTES = 1 << 20  # A hole is made, or made longer, in steps of at least this size
 MAX_TAIL_BYTES = 1 << 20  # A file with more than this after its last whole line counts as not read to its end
 MIN_DELETE_AFTER_SECONDS = 60.0
 
@@ -116,7 +116,7 @@ class Reclaimer:
         self._punched = {file_key: end for file_key, end in self._punched.items() if file_key[:2] in owned}
 
     def _look(self, path: str, position: Position) -> None:
-        """Delete the file if that is allowed, else punch a hole. Leave a file that is not the file that was read."""
+        """Delete the file if that is allowed, else punch a hole. Leave a file that replaced the file that was read."""
         directory, name = os.path.split(path)
         with contextlib.ExitStack() as opened:
             parent = os.open(directory, _DIRECTORY_FLAGS | (0 if directory == self._root else os.O_NOFOLLOW))
@@ -153,9 +153,9 @@ class Reclaimer:
         return after is not None and modified_ns >= 0 and self._clock.time() - modified_ns / 1e9 >= after
 
     def _may_be_written(self, name: str, position: Position) -> bool:
-        """Return True when a process of this node has the pid in the file's name, in any namespace, and holds the file.
+        """Return True when a process of this node has the pid in the file's name, in any namespace, and the file open.
 
-        A process with unreadable descriptors or one that may be hidden (hidepid) counts as holding the file.
+        If descriptors are unreadable, or processes may be hidden (hidepid), the file counts as open.
         """
         match = _PID_IN_NAME.search(name)
         if match is None or self._proc.status(1) is None:
@@ -174,7 +174,7 @@ def _key(position: Position) -> FileKey:
 
 
 def _is_same(descriptor: int, status: os.stat_result, position: Position) -> bool:
-    """Return True when the open file is the file that was read up to the position, with the same front."""
+    """Return True when the open file is the file that was read up to the position: its first bytes are the same."""
     front = position.fingerprint
     is_it = stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) == (position.device, position.inode)
     is_it = is_it and status.st_size >= position.offset

@@ -27,7 +27,7 @@ _METADATA_HOSTNAME = re.compile(rb'"metadata":\{[^{}]{0,2048}?"hostname":"([^"\\
 
 
 class FileState(StrEnum):
-    """The state of a file; ``writable_by_others`` is a subset of followed: other users may write or replace them."""
+    """A file's state. A followed file counts as ``writable_by_others``, too, if other users may write or replace it."""
 
     FOLLOWED = "followed"
     FOREIGN = "foreign"
@@ -48,7 +48,7 @@ class Ownership(NamedTuple):
 
 
 def is_log(name: str) -> bool:
-    """Return True when a file can be Inspector's: `<hostname>-pid<pid>.log`, or renamed with the same ending."""
+    """Return True when a file name has `-pid` and one of SUFFIXES, as Inspector's `<hostname>-pid<pid>.log`."""
     return "-pid" in name and name.endswith(SUFFIXES)
 
 
@@ -65,7 +65,7 @@ def written_hostname(head: bytes) -> str | None:
 
 
 def is_local(hostname: str, hostnames: frozenset[str]) -> bool:
-    """Return True when ``hostname`` is in ``hostnames``, even if one of the two is short and the other full."""
+    """Return True when ``hostname`` is in ``hostnames``; a name without domain equals the name with any domain."""
     if hostname in hostnames:
         return True
     short = hostname.partition(".")[0]
@@ -83,7 +83,7 @@ def is_foreign(ownership: Ownership, name: str, identity: tuple[int, int]) -> bo
 RETRY_SECONDS = 1.0  # After the first error; doubles with each further consecutive error
 MAX_RETRY_SECONDS = 60.0
 _MAX_DOUBLINGS = 6
-FIRST_PIECE_BYTES, LEAST_PIECE_BYTES = 16 * 1024, 4096  # Bytes of one read of a file
+FIRST_PIECE_BYTES, LEAST_PIECE_BYTES = 16 * 1024, 4096  # Bytes of a file's first read, and of the smallest read
 MAX_HELD_TAKEN = 1024
 """Limit of files that one turn begins to follow because a rank holds them open; other files wait for the next turn."""
 
@@ -117,7 +117,7 @@ class RecordFile:
         return self.file.device, self.file.inode, self.file.generation
 
     def note_piece(self, *, is_dear: bool, most_bytes: int) -> None:
-        """Set the size of the next piece: a quarter after a slow piece, else double."""
+        """Set the size of the next piece: a quarter of the last size after a slow piece, else twice the last size."""
         factor = 0.25 if is_dear else 2
         self.piece_bytes = int(min(most_bytes, max(LEAST_PIECE_BYTES, self.piece_bytes * factor)))
 

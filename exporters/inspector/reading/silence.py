@@ -1,8 +1,8 @@
-"""Rank processes that enable Inspector with settings that keep its records from the agent. Pure.
+"""Finds rank processes that enable Inspector, but whose other settings keep its records from the agent. Pure.
 
 The rules are those of plugins/profiler/inspector, NCCL 2.28-2.30. Without a dump interval there is no dump thread, and
-nothing is ever written, not even at the end (Inspector's README says otherwise). Prometheus mode and the OTLP mode of
-newer versions write no JSON; OTLP mode takes precedence. Processes that inspector_prom reads do not count.
+the plugin never writes, not even when the process ends (Inspector's README says otherwise). Prometheus mode and the
+OTLP mode of newer versions write no JSON; OTLP mode takes precedence. Processes that inspector_prom reads do not count.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> SilenceCause | None
         return SilenceCause.OTLP_MODE
     if atoi(settings.get("NCCL_INSPECTOR_PROM_DUMP", "0")):
         return SilenceCause.PROMETHEUS_MODE
-    # 0 means no thread before 2.30 and a busy thread since: only records can show which.
+    # 0: before NCCL 2.30 there is no dump thread, since 2.30 it never pauses. Only records can show which is the case.
     if strtoll(settings.get("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "-1")) < 0:
         return SilenceCause.NO_INTERVAL
     directory = _dump_directory(facts, settings)
@@ -72,7 +72,7 @@ def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> SilenceCause | None
 
 
 class SilenceWatch:
-    """Logs each process whose records will never be read, once, and counts them by reason."""
+    """Counts the processes whose records will never be read, by reason, and logs each of them once."""
 
     def __init__(self, paths: Sequence[str], log: Logger) -> None:
         self._paths = paths
@@ -104,7 +104,7 @@ class SilenceWatch:
 
 
 def _dump_directory(facts: ProcessFacts, settings: Mapping[str, str]) -> str:
-    """Return the plugin's directory; "" when unknown: a container has paths of its own."""
+    """Return the plugin's dump directory; "" when unknown, as in a container, which has paths of its own."""
     if facts.container or facts.pod or facts.namespace_pid != facts.key.pid:
         return ""
     job = re.match(r"\s*[+-]?[0-9]{1,20}", settings.get("SLURM_JOBID", ""), re.ASCII)

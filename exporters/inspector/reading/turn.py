@@ -37,7 +37,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 class WriterEvidence(NamedTuple):
-    """Memberships and progress in one writer's records since the last turn. ``uid``: the file's owner, or None."""
+    """New memberships, and the time of the latest record, of one writer. ``uid``: the file's owner, or None."""
 
     writer_key: WriterKey
     memberships: tuple[Membership, ...]
@@ -49,8 +49,8 @@ class TurnResult(NamedTuple):
     """The result of one turn. ``published`` and ``section`` (the reader's part of the checkpoint) are None if not due;
     ``section`` is None also without changes.
 
-    ``retired``: the last totals of ended writers; ``ended``: the last totals of idle communicators of other writers.
-    Neither is in ``section`` any more.
+    ``retired``: the last totals of ended writers; ``ended``: the last totals of idle communicators of living writers.
+    ``section`` has neither any more.
     """
 
     available: bool

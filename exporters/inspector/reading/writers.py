@@ -22,15 +22,15 @@ from exporters.inspector.totals.shared import Shared
 
 MAX_WRITERS_PER_FILE = 16
 MAX_WRITERS = 1024
-MAX_BINDINGS_IN_ALL = 65_536  # Kinds of record remembered after a turn, over all writers: about 50 MB
+MAX_BINDINGS_IN_ALL = 65_536  # Limit of remembered bindings after a turn, over all writers: about 50 MB
 UNKNOWN = Share(-1, "")  # The share of restored writers whose file is unknown
 
 
 class Writers:
     """The living writers, at most MAX_WRITERS. At the limit, the user and directory with most writers lose a writer.
 
-    ``retired``: last totals of removed writers; ``ended``: last totals of idle communicators of other writers. The next
-    turn returns both. ``shares``: user and directory of the ``saved`` writers' files, by device and inode. Counts
+    ``retired``: last totals of removed writers; ``ended``: last totals of idle communicators of living writers. The
+    next turn returns both. ``shares``: user and directory of the ``saved`` writers' files, by device and inode. Counts
     evicted and refused writers in ``skipped``.
     """
 
@@ -147,7 +147,7 @@ class Writers:
             aggregate.series.serve_first(watch.first)
 
     def tidy(self, now: float, now_us: int) -> None:
-        """Limit the remembered kinds of record, end the gauges' windows, and cap progress times at the present."""
+        """Limit the bindings, end the gauges' windows, and cap writers' times of the latest record at the present."""
         self._bound_bindings()
         if now - self._rolled_at >= WINDOW_SECONDS:
             self._rolled_at = now
@@ -157,7 +157,7 @@ class Writers:
             aggregate.last_progress_us = min(aggregate.last_progress_us, now_us)
 
     def _bound_bindings(self) -> None:
-        """Clear remembered kinds of record, the writer with the most kinds first, until the limit holds."""
+        """Clear the bindings of whole writers, the writer with the most bindings first, until the limit is kept."""
         remembered = sum(len(aggregate.bindings) for aggregate in self)
         for aggregate in (
             sorted(self, key=lambda aggregate: -len(aggregate.bindings)) if remembered > MAX_BINDINGS_IN_ALL else ()

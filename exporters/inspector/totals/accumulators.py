@@ -65,14 +65,14 @@ class Window:
 
 
 QUANTILE = 0.1  # Low enough to leave out waits, high enough that one odd record among ten or more has no effect
-MAX_SAMPLES = 256  # Limit of times per window, 2 KiB; if there are more, every second operation's, then every fourth's
+MAX_SAMPLES = 256  # Limit of times per window, 2 KiB; above it, only every second time is kept, then every fourth
 ROLLS = 2  # A transfer window lasts at least this number of the reader's windows (5 s) ...
 MIN_SAMPLES = 3  # ... and until it has this number of operations ...
 MAX_ROLLS = 12  # ... but no longer than this (60 s): with fewer operations it has no value
 
 
 class TransferWindow:
-    """The times of one rank's operations of one kind; ``last_us`` is the percentile of the last window, if recent."""
+    """The times of one rank's operations of one kind. ``last_us``: last window's percentile; None if it is old."""
 
     __slots__ = ("_age", "_rolls", "_skip", "_step", "last_us", "times")
 
@@ -98,7 +98,7 @@ class TransferWindow:
             self._step *= 2
 
     def roll(self) -> None:
-        """Count five seconds: end the window if it is long enough, and drop the last value when it is old."""
+        """Count one more roll (5 s): end the window if it is long enough, and drop ``last_us`` when it is old."""
         self._rolls += 1
         self._age += 1
         count = len(self.times)

@@ -1,8 +1,8 @@
 """The totals of one writer's records by communicator, rank in it, collective and size class, in integers. Pure.
 
-Only operations timed by the GPU are added: the four counters of a series must cover the same operations, or a mean of
-two counters would name the wrong rank as late. Other operations are counted by result. A P2P operation is added like a
-collective, under its direction (send or receive).
+Only operations timed by the GPU are added: the four counters of a series must cover the same operations. Otherwise a
+quotient of two counters would name the wrong rank as late. Other operations are counted by result. A P2P operation is
+added like a collective, under its direction (send or receive).
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Saved(msgspec.Struct, array_like=True):
 class Aggregate:
     """The totals of one writer's records. ``from_start``: the agent read them from the beginning.
 
-    ``shared``: limits of all living writers (None: limits for this writer); ``group``: user and directory of its share.
+    ``shared``: limits of all living writers (None: this writer has its own limits); ``group``: user and directory of
+    its share.
     """
 
     def __init__(
@@ -219,7 +220,7 @@ class Aggregate:
         return new
 
     def places(self) -> frozenset[tuple[str, int]]:
-        """Return each (communicator, rank in it) that has totals or gaps."""
+        """Return each (communicator, rank in it) that has totals or tallies."""
         totals = {(key.comm, key.comm_rank) for key in self.accumulators}
         return frozenset(totals | {(comm, comm_rank) for comm, comm_rank, _ in self.losses.tallies()})
 
@@ -260,6 +261,5 @@ class Aggregate:
 
 
 def _move(kept: dict[KeyOfCommunicator, T], gone: dict[KeyOfCommunicator, T], comms: frozenset[str]) -> None:
-    """Move the entries of ``comms`` from ``kept`` to ``gone``."""
     for key in [key for key in kept if key[0] in comms]:
         gone[key] = kept.pop(key)

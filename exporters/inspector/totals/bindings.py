@@ -1,6 +1,7 @@
-"""Decides once per kind of record to what its records are added: accumulator, gaps, windows and members. Pure.
+"""Decides once for each kind of record which accumulator, sequence, windows and member get its records. Pure.
 
-A series must fit the limit of places (communicator, rank) and the series budget; a refused series counts in `other`.
+A series must fit the limit of places (communicator, rank) and the series budget; the operations of a refused series
+count in the series `other`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ RecordKey = tuple[str, int, int, str, int, str]
 
 @dataclass(slots=True, eq=False)
 class Binding:
-    """The totals for records of one RecordKey, and the values of each record. Default totals are in no series."""
+    """The totals for records of one RecordKey, and values that these records share. Default totals are in no series."""
 
     result: Result
     sequence: Sequence = field(default_factory=lambda: Sequence(None))
@@ -69,7 +70,7 @@ class Binding:
 
 
 class WriterSeries:
-    """The series of one writer, created with its records. ``from_start``: sequences begin at their first number.
+    """The series of one writer. ``from_start``: all its records were read, so each sequence begins at its first number.
 
     ``shared``: limits that all living writers share; ``group``: the user and directory whose share the writer uses;
     ``bindings``: the decisions by kind of record.
@@ -92,7 +93,7 @@ class WriterSeries:
         self._first: str | None = None
 
     def bind(self, key: RecordKey, header: records.Header) -> Binding:
-        """Decide to what the records of ``key`` are added. ``header``: the header of one record."""
+        """Decide which totals get the records of ``key``. ``header``: the header of one record."""
         binding = self._make_binding(key, header)
         if binding.result is not Result.GARBAGE:
             if len(self.bindings) >= MAX_BINDINGS:
@@ -113,7 +114,7 @@ class WriterSeries:
             self.reserve(series_of(key, accumulator.arrivals))
 
     def serve_first(self, comm: str | None) -> None:
-        """Admit no series of other communicators until ``comm`` has one: short-lived communicators would use up all."""
+        """Admit no other communicator's series until ``comm`` has one: short-lived ones would use up the budget."""
         if comm is not None:
             self.bindings.clear()  # refused series may be requested again
         self._first = comm

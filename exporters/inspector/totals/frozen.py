@@ -26,11 +26,11 @@ V = TypeVar("V")
 class WriterTotals(msgspec.Struct, frozen=True):
     """One writer's totals; ``caught_up`` is False while they may be less than before the agent's restart.
 
-    ``places``: all (communicator, rank in it) that need a label; each key begins with such a pair. ``windows``: bus
-    bytes and microseconds by collective. ``lost``: collective operations that the plugin's ring or slot lost.
+    ``places``: all (communicator, rank in it) that need a label; all keys below begin with such a pair. ``windows``:
+    bus bytes and microseconds by collective. ``lost``: collective operations that the plugin's ring or slot lost.
     ``transfers``: microseconds of operations without their wait, in communicators whose operations are not matched.
-    ``gauges``: the number of admitted series of windows. ``pairs``: bytes per second of the pairs that get a series.
-    ``algorithms``: NCCL's latest algorithm and protocol.
+    ``gauges``: the number of admitted series of windows and of transfer times. ``pairs``: bytes per second of the pairs
+    that get a series. ``algorithms``: NCCL's latest algorithm and protocol.
     """
 
     writer_key: WriterKey

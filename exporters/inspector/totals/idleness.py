@@ -1,8 +1,9 @@
 """Ends the series of communicators that a living writer no longer uses, without lowering any sum. Pure.
 
-A process that runs for days makes and destroys communicators. No line reports that. So a communicator counts as gone
-after IDLE_SECONDS without a record; sooner if a newer communicator replaced it, or if a limit refuses a communicator in
-use. The inheritance keeps the communicator's part of the rank's `other` and missing records.
+A process that runs for days makes and destroys communicators. The plugin reports no communicator's end. So a
+communicator counts as gone after IDLE_SECONDS without a record; sooner if a newer communicator replaced it, or if a
+limit refuses a communicator in use. Inheritance keeps the communicator's part of the rank's series `other`, and the
+rank's missing records.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ LOOK_SECONDS = 300.0
 class IdleWatch:
     """Watches one writer's communicators; its times restart with the agent.
 
-    ``first``: the oldest communicator that a limit has refused since the last check; it gets the next free series.
+    ``first``: the oldest communicator with a series refused since the last check; it gets the next free series.
     """
 
     def __init__(self) -> None:

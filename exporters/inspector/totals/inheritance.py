@@ -108,7 +108,7 @@ class Inheritance(msgspec.Struct):
         }
 
     def forget(self, job_ids: Iterable[str]) -> None:
-        """Drop the totals under job ids that another owner has now, and under the ids of their groups."""
+        """Drop the totals of job ids that now belong to another owner, and of their groups' ids (`<job id>-...`)."""
         gone = frozenset(job_ids)
         begun = tuple(f"{job_id}-" for job_id in gone)
 
@@ -154,7 +154,7 @@ class Kind(StrEnum):
 
 
 SeriesId = tuple[Kind, tuple[str, ...]]
-"""A kind and a label set. A series of arrivals is the sum over several label sets, each from its birth on."""
+"""A kind and a label set. A series of arrivals sums several label sets, each of them counted from its birth on."""
 Labels = Mapping[Member, RankLabel]
 
 

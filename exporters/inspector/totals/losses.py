@@ -2,7 +2,8 @@
 
 Only a gap's size is known, not its cause. The line that begins a batch (`dump_stats`) says how many records a ring
 dropped. Without such lines, a pass with as many lines as the ring holds shows an overflow (``passes``). Both add to the
-ring's credit: up to it, the ring's next gaps are attributed to overflow; further gaps have no known cause.
+ring's credit, a number of records: this number of the ring's next gaps is attributed to overflow. Further gaps have no
+known cause.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ REORDER = 1024
 
 
 class Sequence(msgspec.Struct, gc=False, array_like=True):
-    """The `coll_sn` of one (communicator, rank, collective): which numbers are missing although later numbers exist.
+    """The sequence numbers (`coll_sn`) of one (communicator, rank, collective), to count the numbers without a record.
 
     ``first`` is None before the first record, unless the first number is known. ``missing`` never falls: a late record
     lowers what the next gap adds.
@@ -75,11 +76,11 @@ class Tally(StrEnum):
 
 
 UNTIMED = {"kernel_cpu": Tally.UNTIMED_KERNEL_CPU, "collective_cpu": Tally.UNTIMED_COLLECTIVE_CPU}
-"""By timing source; any other source but the GPU is UNTIMED_OTHER."""
+"""By timing source. The GPU is a timed source; every other source is UNTIMED_OTHER."""
 
 
 class Loss(msgspec.Struct, gc=False, array_like=True):
-    """Gaps of one ring by cause. ``is_reported``: by `dump_stats`. ``held_at``: gaps above this have no cause yet."""
+    """Gaps of one ring by cause. ``is_reported``: `dump_stats` has losses. ``held_at``: later gaps have no cause yet."""
 
     credit: Total = 0
     overflow: Total = 0
@@ -160,7 +161,7 @@ class WriterLosses:
         totals = self._untimed.copy()
         for key, sequence in self._sequences.items():
             ring = ring_of(key)
-            sequence.missing = sequence.gaps()  # no record is under way now
+            sequence.missing = sequence.gaps()  # all records that were read are counted now
             gaps[ring] = min(MAX_TOTAL, gaps[ring] + sequence.missing)
             _add(totals, ring[:2], Tally.SEEN, sequence.seen_in_all())
         for ring, total in gaps.items():

@@ -1,9 +1,10 @@
-"""Matches the operations of communicators whose ranks one reader reads; finds the rank that came last. Bounded.
+"""Matches records of the same operation from all ranks of a communicator; finds the rank that came last. Bounded.
 
-All ranks' records of one operation have the same number. A rank's time waits for the times of the other ranks until the
-operation is complete, or until all ranks are past it. If a rank is on another node, nothing is matched. A rank's kernel
-time runs from its own start until all ranks are done. So the last rank to arrive has the shortest time, and all others
-waited for it at least the difference to the second shortest time. See docs/decisions/0012-late-ranks.md.
+All ranks' records of one operation have the same number. A rank's time is kept until the times of all ranks are read,
+or until all ranks have written later operations. If a rank of a communicator is on another node, the communicator's
+operations are not matched. A rank's kernel time runs from its own start until all ranks are done. So the last rank to
+arrive has the shortest time, and all others waited for it at least the difference to the second shortest time. See
+docs/decisions/0012-late-ranks.md.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from exporters.inspector.format.records import MAX_EXEC_TIME_US, MAX_SEQUENCE_NU
 SYNCHRONISING = frozenset({"AllReduce", "AllGather", "ReduceScatter"})
 """Collectives in which every output needs every input. In other collectives some members finish early."""
 TIE_US = 2  # Times are whole microseconds, rounded down; the timers often step by one
-TIE_PARTS = 100  # A lead up to 1/TIE_PARTS of the shortest time arises when transfers end, not when they start
+TIE_PARTS = 100  # A lead up to 1/TIE_PARTS of the shortest time comes from the transfers' ends
 
 
 class Arrivals(msgspec.Struct, gc=False, array_like=True):
@@ -133,7 +134,7 @@ class PendingMember:
 
 
 class PendingOperations:
-    """The operations of one kind. ``given_up``: not collected. ``counted``: the highest number counted as unmatched."""
+    """Waiting operations of one kind. ``given_up``: keep none. ``counted``: the highest number counted as unmatched."""
 
     def __init__(self, kind: OperationKind) -> None:
         self.kind = kind
@@ -248,7 +249,7 @@ class Matching:
                 break
 
     def _largest_first(self) -> list[PendingOperations]:
-        """Return all entries, those whose user (then directory, then entry) has the most waiting times first."""
+        """Return all entries, sorted by the number of waiting times: of the user, of the directory, of the entry."""
         held: Counter[Group] = Counter()
         for pending in self._pending.values():
             for member in pending.members.values():

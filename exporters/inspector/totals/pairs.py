@@ -18,7 +18,7 @@ MAX_PAIRS = 8
 """Exported pairs per rank of a writer: half are the slowest, half fell furthest below their own best."""
 MAX_PEERS = 64  # Peers measured at a time for each communicator, rank and direction; further peers take turns
 MAX_MEASURED_IN_ALL = 8192  # Limit of the pairs of all writers of one reader: about 8 MB
-MAX_SAMPLES = 64  # Operations kept per window; if there are more, every second operation, then every fourth
+MAX_SAMPLES = 64  # Operations kept per window; above it, only every second operation is kept, then every fourth
 MIN_OPERATIONS = 20  # Minimum per window: with fewer, the fastest tenth would be chance
 WINDOW_ROLLS = 2  # Minimum length of a window in rolls of the gauges' windows: ten seconds
 IDLE_ROLLS = 60  # A pair without an operation for this long (five minutes) loses its series
@@ -27,7 +27,7 @@ LEAST_BYTES = 512 * 1024
 """The time of smaller messages is latency: it shows little of a link, and their bandwidth depends on the size."""
 KEEP_FACTOR = 1.25
 """Only a pair that is worse by this factor replaces a shown pair: series must not come and go by chance."""
-FADE = 0.9995  # A pair's best bandwidth shrinks by this after each window: to half in four hours
+FADE = 0.9995  # A pair's best bandwidth is multiplied by this after each window: half in four hours
 
 
 class End(NamedTuple):
@@ -50,7 +50,7 @@ class PairKey(NamedTuple):
 class Pair:
     """Bandwidths of one pair's operations, in bytes per microsecond.
 
-    ``bandwidth``: what the fastest tenth of them reached in the last ended window; None before its end.
+    ``bandwidth``: the 90th percentile of the last window that ended; None before the first window ends.
     """
 
     __slots__ = ("_idle", "_rolls", "_seen", "_stride", "bandwidth", "best", "sample", "shown")

@@ -1,7 +1,7 @@
 """What all writers of one reader share: the limits for places, members and pairs, and the plausible bandwidth.
 
-100 ticks of 10 ns are a microsecond, but RCCL's first Inspector builds divide by 1000. So they report a tenth of the
-time and ten times the bandwidth. No key of a line shows this. See docs/decisions/0013-implausible-records.md.
+100 ticks of 10 ns are a microsecond, but RCCL's first Inspector builds divide the ticks by 1000. So they report a tenth
+of the time and ten times the bandwidth. No key of a line shows this. See docs/decisions/0013-implausible-records.md.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_PLACES_IN_ALL = 4096
 
 
 def series_of_arrivals(comm_rank: int) -> int:
-    """Return how many series a rank gets for matched operations of one kind, shown or not (derived_series)."""
+    """Return how many series of the budget a rank's matched operations of one kind take, shown or not."""
     return SERIES_PER_RANKS_ARRIVALS + (SERIES_PER_COMMUNICATORS_ARRIVALS if comm_rank == 0 else 0)
 
 
@@ -86,8 +86,8 @@ class Places:
 class Shared:
     """The limits of places, pairs and matched operations, and the bound of plausible bandwidth.
 
-    ``implausible``: number of records above the bound. ``histograms``, ``by_algorithm``: durations, and operations by
-    algorithm and protocol, are counted, too.
+    ``implausible``: number of records above the bound. ``histograms``: count operations by duration. ``by_algorithm``:
+    count operations by algorithm and protocol.
     """
 
     def __init__(

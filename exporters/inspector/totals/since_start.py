@@ -31,7 +31,7 @@ _TIMES = {direction: attrgetter(*(f"{phase}_us" for phase in phases)) for direct
 
 
 class Counted(StrEnum):
-    """Kinds of counts: operations by bucket of duration, and microseconds; operations; microseconds by phase."""
+    """Kinds of counts: operations by bucket and their microseconds; operations by algorithm; microseconds by phase."""
 
     DURATIONS = "durations"
     ALGORITHMS = "algorithms"
@@ -59,7 +59,7 @@ def add(counts: dict[K, tuple[int, ...]], key: K, more: Sequence[int]) -> None:
 
 
 def durations(times: Iterable[int]) -> list[int]:
-    """Return the count of operations that took ``times`` microseconds: by bucket (not cumulative), and their sum."""
+    """Return how many ``times`` (microseconds) each bucket has (not cumulative), and last the sum of the times."""
     counts = [0] * (len(BOUND_LABELS) + 1)
     for time in times:
         counts[bisect_left(BOUNDS_US, time)] += 1
