@@ -1,5 +1,5 @@
-"""Ranks that are missing from a job's communicators, from the RAS threads of NCCL and RCCL. One node of a job sends
-rare queries; every node reads the events of one RAS thread.
+"""Exports the ranks that are missing from a job's communicators, as RAS threads of NCCL and RCCL report them. One or
+two nodes of a job send rare queries; every node reads the events of one RAS thread.
 
 The exporter queries libraries from 2.29.2 on. Older libraries can crash on a query, so it queries them only if
 oldest_version allows it. By default it therefore does not query RCCL before 2.29.2 (ROCm up to 7.2). Reports of these

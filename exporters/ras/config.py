@@ -41,7 +41,7 @@ class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only
         return "off" if isinstance(self.role, bool) else self.role
 
     def endpoints(self) -> tuple[Endpoint, ...]:
-        """Return the addresses, both loopback addresses for localhost. A ValueError names an invalid address."""
+        """Return the addresses; localhost gives both loopback addresses. A ValueError names an invalid address."""
         addresses = dict.fromkeys(at for text in self.addresses for at in parse_address(text))
         return tuple(addresses)
 

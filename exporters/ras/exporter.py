@@ -44,7 +44,7 @@ sockets: 25 ms on a node with 128 GiB."""
 COLLECTIVE_SECONDS = 5
 LARGE_JOB_RANKS = 1024
 LARGE_JOB_COLLECTIVE_SECONDS = 30
-"""The library's soft timeout for gathering a report of a larger job; the default is shorter."""
+"""The library's soft timeout for the report of a job with more ranks; COLLECTIVE_SECONDS is the timeout for others."""
 DRAIN_SECONDS = 45.0
 """Limit for a running query to end: the longest query of a large job with the library's default timeouts."""
 FILE_ROUNDS = 2
@@ -54,11 +54,11 @@ SINGLE_PASS_LOOKS = 50  # Limit of searches for the ranks in a single pass
 SINGLE_PASS_LOOK_SECONDS = 0.1  # Pause between two searches
 
 _ROUNDS: WeakSet[asyncio.Task[None]] = WeakSet()
-"""All rounds of queries that have not ended: after a reload the previous exporter may still read a query to its end."""
+"""All rounds of queries that have not ended: after a reload the previous exporter may still read a reply to its end."""
 
 
 class RasExporter:
-    """Queries RAS, reads its events and exports both."""
+    """Queries RAS and reads its events; exports the reports and counts of the events."""
 
     def __init__(self, config: RasConfig) -> None:
         self._config = config
@@ -139,7 +139,7 @@ class RasExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Start no more queries, and read a running one to its end."""
+        """Start no more queries, and read the reply of a running query to its end."""
         self._drained = True
         await self._monitors.drain()
         if self._round is not None:
@@ -156,7 +156,7 @@ class RasExporter:
 
     async def _query_all(self) -> None:
         """Query the due jobs one after the other, with a new scan of /proc after each query."""
-        while (due := self._due()) is not None:  # at once, while the processes in the plan still run
+        while (due := self._due()) is not None:  # right after a scan, while the planned processes still run
             await self._query(*due)
             await self._look()
 
@@ -166,7 +166,7 @@ class RasExporter:
         return self._schedules.due(self._query_plans(), self._ctx.clock.monotonic())
 
     async def _is_unchanged(self, endpoint: Endpoint, site: Site) -> bool:
-        """Scan again; return True if exactly the same processes listen at the address, and this exporter runs."""
+        """Scan again; return True if exactly the same processes listen at the address, and no shutdown has begun."""
         await self._look()
         now = self._sites.get(endpoint)
         return not self._drained and now is not None and not now.unowned and now.servers.keys() == site.servers.keys()
@@ -199,7 +199,7 @@ class RasExporter:
         return site is not None and await self._runner.server_of(site, endpoint, client) is not None
 
     async def _wait_for_ranks(self) -> None:
-        """In a single pass, wait until the listeners are known as ranks: the rank search runs at the same time."""
+        """In a single pass, wait until all listening processes are known as ranks: the rank search runs meanwhile."""
         for _ in range(SINGLE_PASS_LOOKS):
             if not any(site.unowned for site in self._sites.values()):
                 return

@@ -1,7 +1,7 @@
 """The metric families of RAS's reports and events, and a job's last report in an evidence bundle. Pure.
 
-A report names ranks of other nodes only by their number in the communicator. So series that name only the rank come
-from the rank's own node. The label ``rank`` is the global rank if the report holds the whole job, else empty.
+A report gives a rank's number in a communicator, not the global rank. The label ``rank`` is the rank in the largest
+communicator, or empty if the job is known to have a different number of ranks.
 """
 
 from collections import Counter
@@ -36,8 +36,9 @@ RANKS = Family(
     (*_COMM, "state"), "8 per communicator of a queried job", "max")
 RANK_MISSING = Family(
     "rankwatch_communicator_rank_missing", "gauge",
-    "1 while the last report misses the rank; host is its address, gpu its NVML index. reason: dead (declared dead), "
-    "unresponsive (its process did not answer), no_communicator (it left the communicator, or makes another), unknown.",
+    "1 while the last report misses the rank; host: its address; gpu: its GPU's NVML index. reason: dead (declared "
+    "dead), unresponsive (its process did not answer), no_communicator (it left the communicator, or makes another), "
+    "unknown.",
     (*_PLACE, "reason"), "1 per missing rank and communicator, at most 4096", "max")
 LAUNCHED_MAX = Family(
     "rankwatch_communicator_launched_max", "gauge",
@@ -57,7 +58,7 @@ STALLED = Family(
 SUSPECT = Family(
     "rankwatch_communicator_suspect", "gauge",
     "1 for a rank that blocks a stalled communicator; no series if these ranks are unknown. reason: behind "
-    "(it has launched less than others, and does not wait elsewhere), missing (it does not answer), "
+    "(it has launched less than others, and waits in no other communicator), missing (it does not answer), "
     "left (it left the communicator, in which nothing was launched for 5 minutes).",
     (*_PLACE, "reason"), "1 per suspect, at most 32 per stalled communicator", "max")
 RANK_LAG = Family(
@@ -73,7 +74,7 @@ ASYNC_ERROR = Family(
 ABORTED = Family(
     "rankwatch_communicator_aborted", "gauge",
     "1 for a minute after a report shows that the rank aborts the communicator. The rank then leaves it (missing with "
-    "reason no_communicator). An abort takes a second or two: between two reports only the missing rank shows it.",
+    "reason no_communicator). An abort takes a second or two. If no report falls into it, only the missing rank shows.",
     (*_COMM, "comm_rank", "rank"), "1 per such rank, at most 32 per communicator", "max")
 # fmt: on
 _OF_REPORTS = tuple(family for family in globals().values() if isinstance(family, Family))
@@ -154,7 +155,7 @@ QUERIES = Family(
     aggregate="sum")
 QUERY_ERRORS = Family(
     "rankwatch_ras_query_errors_total", "counter",
-    "Queries without a report, by where they failed: connect, handshake, command, deadline, size, cut or parse.",
+    "Queries without a report, by the stage that failed: connect, handshake, command, deadline, size, cut or parse.",
     ("stage",), "7 per node", "sum")
 LISTENERS = Family(
     "rankwatch_ras_listeners", "gauge",
@@ -168,9 +169,9 @@ REPORTER = Family(
     ("job_id", "role"), "1 per job")
 NOT_QUERIED = Family(
     "rankwatch_ras_not_asked", "gauge",
-    "Reason why this node does not query the job; always 1, absent if it does. not_elected, single_pass, "
-    "network_namespace (the job has its own), no_listener, unowned_listener, version_unknown, version_old, "
-    "process_young or too_large (the configuration's max_ranks).",
+    "Reason why this node does not query the job; always 1, absent if the node queries it. Reasons: not_elected, "
+    "single_pass, network_namespace (the job has its own), no_listener, unowned_listener, version_unknown, "
+    "version_old, process_young or too_large (the configuration's max_ranks).",
     ("job_id", "reason"), "1 per job that is not queried")
 LIBRARY_INFO = Family(
     "rankwatch_library_info", "gauge",

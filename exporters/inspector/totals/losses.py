@@ -80,7 +80,7 @@ UNTIMED = {"kernel_cpu": Tally.UNTIMED_KERNEL_CPU, "collective_cpu": Tally.UNTIM
 
 
 class Loss(msgspec.Struct, gc=False, array_like=True):
-    """Gaps of one ring by cause. ``is_reported``: `dump_stats` has losses. ``held_at``: later gaps have no cause yet."""
+    """Gaps of one ring by cause. ``is_reported``: `dump_stats` has losses. ``held_at``: later gaps have none yet."""
 
     credit: Total = 0
     overflow: Total = 0

@@ -34,7 +34,7 @@ def files_of(environment: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def read_conf(root: str, paths: tuple[str, ...]) -> dict[str, str]:
-    """Return RAS's settings from files under ``root``; the first file counts, an unreadable file is skipped."""
+    """Return RAS's settings from files under ``root``: each from the first file that has it. Skip unreadable files."""
     settings: dict[str, str] = {}
     for path in paths:
         settings = parse(_read(root, path)) | settings
@@ -123,7 +123,7 @@ MAX_MAPS_BYTES = 8 * 1024 * 1024
 _MAPPED = re.compile(
     rb"^([0-9a-f]+-[0-9a-f]+) [^/\n]*(/[^\n]*/lib(?:nccl|rccl)\.so[.0-9]{0,32})( \(deleted\))?$", re.MULTILINE
 )
-"""Matches the library's name, not its plugins' names, which begin alike."""
+"""Matches the library's name, not its plugins' names, which begin with the same letters."""
 _NAME = re.compile(r"/libnccl\.so\.(\d{1,3})\.(\d{1,3})\.(\d{1,3})$")  # RCCL's file name has the version of ROCm
 
 
@@ -132,8 +132,8 @@ class NcclLibrary(NamedTuple):
     name, or None.
 
     ``files``: libraries without a version in the name: the path or, if the file was replaced, the mapping (as in
-    /proc/PID/map_files). A process can map several libraries: a preloaded library and its framework's. Only the first
-    loaded library serves RAS, and maps do not show the order, so the oldest version counts.
+    /proc/PID/map_files). A process can map several libraries: a preloaded library and one of its framework. Only the
+    first loaded library serves RAS. The maps do not show the order, so the oldest version counts.
     """
 
     flavor: str

@@ -24,7 +24,7 @@ from exporters.ras.local.job_files import WANTED, FileFacts, FileRequest, Versio
 from exporters.ras.local.sockets import LISTEN, Socket, addresses_in, connection, may_be_named, sockets
 from exporters.ras.protocol.client import Endpoint
 
-MAX_FACTOR = 60.0  # Then the timeouts are five minutes, and so is the longest delay of the next query
+MAX_FACTOR = 60.0  # At this factor the library's timeouts are five minutes: the longest delay of the next query
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|([0-9.]{7,15}|localhost)):([0-9]{1,5})")
 _LOOPBACKS = ("127.0.0.1", "::1")
@@ -112,7 +112,7 @@ class _Held(NamedTuple):
 class ListenerSearch:
     """Finds listeners at ``endpoints`` and at the addresses that ranks' environments name; remembers their processes.
 
-    It opens no file that a job names, which may hang: ``wanted`` lists these files, ``note`` takes their contents.
+    It opens no file that a job names, since that may hang: ``wanted`` lists these files, ``note`` takes their contents.
     """
 
     def __init__(self, proc_root: Path, endpoints: tuple[Endpoint, ...]) -> None:
@@ -208,7 +208,7 @@ class ListenerSearch:
                 yield from (at for named in process.settings.endpoints if may_be_named((at := _reachable(named)).host))
 
     def _assign(self, listeners: dict[int, int], processes: set[ProcessKey]) -> None:
-        """Find the processes that hold ``listeners`` (uid by inode) of their own user."""
+        """Find the processes that hold ``listeners`` (uid by inode), which the process's own user must have opened."""
         self._owners = {
             inode: held
             for inode, held in self._owners.items()
@@ -247,7 +247,7 @@ class ListenerSearch:
     def _may_serve(self, key: ProcessKey) -> bool:
         """Return False only if the process surely has no RAS thread.
 
-        If NCCL names its threads, one of them must be the RAS thread. Otherwise any second thread counts.
+        If NCCL names its threads, one of them must be the RAS thread. Otherwise any second thread may be it.
         """
         names = [self._proc.thread_name(key.pid, tid) for tid in self._proc.thread_ids(key.pid)]
         if any(name.startswith(_NAMED_BY_NCCL) for name in names):

@@ -90,7 +90,7 @@ def sockets(folder: Path, state: str) -> list[Socket]:
 def connection(folder: Path, local: Endpoint, remote: Endpoint) -> Socket | None:
     """Return the established connection with these ends; None if it is not within the first MAX_SEARCHED_BYTES.
 
-    The table of IPv6 has the IPv4 connections of a server that listens on every address of both families.
+    The table of IPv6 also has the IPv4 connections of a server that listens on every address of both families.
     """
     for name in ("tcp", "tcp6"):
         ends = " ".join(_written(end, mapped=name == "tcp6") for end in (local, remote)).encode()

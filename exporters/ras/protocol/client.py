@@ -1,8 +1,9 @@
 """One conversation with a RAS thread: handshake, format, one STATUS, and the reply to its end.
 
-A collective over the whole job runs from STATUS to the end of the reply. If the client disconnects before that end, the
-library spins until then. So the deadline is later than the library's own. Only a reply above the size limit ends a
-query earlier. No library sends such a reply, and the collective is over when the limit is reached.
+A collective over the whole job runs from STATUS to the end of the reply. If the client disconnects earlier, the
+library's thread spins until the collective ends. So the client's deadline is later than the library's own. Only a reply
+above the size limit ends a query earlier. No library sends such a reply, and the collective is over when the limit is
+reached.
 
 The stream of a MONITOR connection is split into events: a line of text each.
 """
@@ -24,7 +25,7 @@ OTHER = "other"  # The name of any other event
 MAX_EVENT_BYTES = 4 * 1024
 
 _TEXT = re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] ([A-Z][A-Z0-9_]{0,63}): ")
-_ANSWER = re.compile(rb"SERVER PROTOCOL \d{1,9}")  # To CLIENT PROTOCOL, which the client may send at any time
+_ANSWER = re.compile(rb"SERVER PROTOCOL \d{1,9}")  # Reply to CLIENT PROTOCOL, which the client may send at any time
 
 
 def split_events(stream: bytes) -> tuple[list[str], bytes]:
@@ -52,13 +53,13 @@ _PIECE_BYTES = 256 * 1024
 
 T = TypeVar("T")
 ConnectionCheck: TypeAlias = Callable[["Endpoint"], Awaitable[bool]]
-"""Decides, from the agent's end of a connection, whether to send anything: the connection can reach any process."""
+"""Gets the agent's end of a connection that any process may have accepted. Returns True if the agent may send data."""
 Take: TypeAlias = Callable[[bool, AsyncIterator[bytes]], Awaitable[T]]
-"""Takes whether a report is JSON, and its pieces. The client skips pieces that are not taken."""
+"""Gets True for a JSON report, False for text, and the report's pieces. The client skips unread pieces."""
 
 
 class Endpoint(NamedTuple):
-    """The address of a client socket; ``host`` is an IP address."""
+    """The address and port of one end of a TCP connection; ``host`` is an IP address."""
 
     host: str
     port: int
@@ -123,7 +124,7 @@ async def query(endpoint: Endpoint, limits: QueryLimits, take: Take[T], accept: 
 async def greet(
     endpoint: Endpoint, limits: QueryLimits, accept: ConnectionCheck
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect until an accepted process's RAS thread answers; QueryError when no such thread does.
+    """Connect until the RAS thread of a process that ``accept`` allows answers; QueryError when none does.
 
     Other processes get no data. No collective runs yet, so a disconnect disturbs no rank.
     """
@@ -170,7 +171,7 @@ async def command(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, li
 
 
 class _Incoming:
-    """An incoming report; ``seconds`` counts from the command to its latest piece."""
+    """An incoming report; ``seconds``: time from the command to the report's latest piece."""
 
     def __init__(self, reader: asyncio.StreamReader, limits: QueryLimits) -> None:
         self._reader = reader

@@ -44,9 +44,10 @@ NOWHERE = Endpoint("", 0)
 
 
 class QueryPlan(NamedTuple):
-    """The plan for one local job: this node's role, and the reason not to query (None: it queries).
+    """The plan for one local job: this node's role, and the reason not to query (None: this node queries).
 
-    ``endpoint``: the address, NOWHERE without a RAS thread. The job id is empty while no source has named the job.
+    ``endpoint``: the address, NOWHERE if no process of the job listens. The job id is empty while no source has named
+    the job.
     """
 
     endpoint: Endpoint
@@ -119,7 +120,7 @@ def libraries(processes: Processes, sites: Iterable[Site]) -> frozenset[tuple[st
 
 
 class Schedules:
-    """The schedule of each query, in monotonic times. ``least_seconds``: the shortest interval that the site allows."""
+    """The schedule of each query, in monotonic times. ``least_seconds``: the configured shortest interval."""
 
     def __init__(self, least_seconds: float, random: Random, *, once: bool) -> None:
         self._least_seconds = least_seconds
@@ -128,7 +129,7 @@ class Schedules:
         self._known: dict[tuple[Endpoint, OwnedJob], policy.Schedule] = {}
 
     def keep(self, sites: Collection[Endpoint], jobs: Collection[OwnedJob]) -> None:
-        """Forget the schedules of other addresses and jobs. A job that may not be queried now keeps its schedule."""
+        """Keep only schedules of these addresses and jobs. A job that may not be queried now keeps its schedule."""
         self._known = {at: schedule for at, schedule in self._known.items() if at[0] in sites and at[1] in jobs}
 
     def reschedule_after_events(self, wakes: Collection[Endpoint], now: float) -> None:

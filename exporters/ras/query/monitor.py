@@ -1,7 +1,7 @@
 """Reads the events that RAS threads of this node report: one MONITOR connection for each address.
 
-Unlike a query, MONITOR involves only the process that serves it, so every node uses it. That process buffers unread
-events without bound: the exporter reads every stream to its end.
+Unlike a query, MONITOR involves only the process that serves the connection, so every node uses MONITOR. That process
+buffers unread events without limit, so the exporter reads every stream to its end.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ SILENCE_SECONDS = 10.0
 
 Servers = frozenset[ProcessKey]
 ServerCheck = Callable[[Endpoint, Endpoint], Awaitable[bool]]
-"""Checks, from the address and the agent's end, that a process to monitor has accepted the connection."""
+"""Gets the server's and the agent's end of a connection; returns True if a process to monitor has accepted it."""
 
 
 class Monitored(msgspec.Struct):

@@ -1,7 +1,7 @@
 """Which node queries a job, whether it may, and how often: a query must never hurt the job. Pure.
 
-A query is a collective over the whole job; its cost grows with the square of the ranks. So one node queries a job: the
-reporter. A second node, the standby, queries a large job a quarter as often. All nodes read events for free.
+A query is a collective over the whole job; its cost grows with the square of the number of ranks. So one node queries a
+job: the reporter. A second node, the standby, queries a large job a quarter as often. Reading events costs nothing.
 """
 
 import math
@@ -16,7 +16,7 @@ from exporters.ras.report.model import Report
 
 Configured = Literal["auto", "reporter", "standby", "monitor", "off"]
 Role = Literal["reporter", "standby", "labels", "none"]
-"""``labels``: for processes that no source has named; they are queried rarely, to learn their ranks."""
+"""``labels``: the role for processes whose ranks no source has named. It queries them rarely, to learn their ranks."""
 Refusal = Literal[
     "not_elected", "single_pass", "network_namespace", "no_listener", "unowned_listener", "version_unknown",
     "version_old", "process_young", "too_large",
@@ -27,7 +27,7 @@ SOUND_VERSION: Version = (2, 29, 2)
 (NVIDIA/nccl 1669, 1718, 1762). Up to 2.32.3 a text report can still crash a library (2346), a JSON report cannot:
 libraries from this version on give JSON."""
 MONITOR_VERSION: Version = (2, 29, 2)  # The first version with MONITOR
-YOUNG_SECONDS = 120.0  # An older library, where configured, is queried once its youngest process is this old
+YOUNG_SECONDS = 120.0  # An older library, if oldest_version allows it, is queried once its youngest process is this old
 MIN_INTERVAL_SECONDS = 7.0
 """At this interval a killed rank shows in RAS within 10 s, jitter and scan delay included."""
 MAX_INTERVAL_SECONDS = 600.0
@@ -39,7 +39,7 @@ COST_SHARE = 0.01  # The share of time that queries of one job may take
 SECONDS_PER_SQUARE_RANK = 30e-6
 STANDBY_FACTOR = 4.0
 LABELS_WAIT_SECONDS = 60.0
-"""With the role ``labels`` a node's first query waits one to six times this long, while other sources name the job."""
+"""With the role ``labels`` a node's first query waits one to six times this long, so other sources can name the job."""
 MAX_DOUBLINGS = 7
 JITTER = 0.1
 ISOLATED_SHARE = 0.5  # If a greater share of ranks is missing, the process that answered may be cut off: query again
@@ -56,10 +56,10 @@ LAST_RETRY_SECONDS = 60.0
 class Schedule(msgspec.Struct):
     """The time of the next query of a job at an address, computed from its last queries. Times are monotonic.
 
-    ``least_seconds``: the shortest interval that the site allows. ``hastened_at``: the last query moved forward. Until
-    ``alert_until``, after an alarm, a standby queries as often as the reporter. ``ranks``: number of the job's ranks.
-    ``cost_seconds``: duration of the last query without timeouts; ``delays`` counts queries since then. ``missing``:
-    the last report missed ranks. ``up``: the last query gave a report. ``failures``: consecutive failures.
+    ``least_seconds``: the configured shortest interval. ``hastened_at``: the time to which a query was last moved
+    forward. Until ``alert_until``, after an alarm, a standby queries as often as the reporter. ``ranks``: number of the
+    job's ranks. ``cost_seconds``: duration of the last query without timeouts; ``delays`` counts queries since then.
+    ``missing``: the last report missed ranks. ``up``: the last query gave a report. ``failures``: consecutive failures.
     """
 
     due_at: float = 0.0
@@ -83,8 +83,8 @@ class Schedule(msgspec.Struct):
         """Record a query that ended at ``now``: its report and duration in seconds, or None when it failed.
 
         The duration of a query with timeouts is no measure of cost: queries would be rarer when they matter most.
-        ``world_size``: the number of the job's ranks, even those that the report lacks (a text names few); 0 when
-        unknown. ``jitter`` is a random number in [0, 1), as in the other methods.
+        ``world_size``: the number of the job's ranks, even those that the report lacks (a text report names few); 0
+        when unknown. ``jitter`` is a random number in [0, 1), as in the other methods.
         """
         self.up = answer is not None
         if answer is None:
@@ -117,8 +117,8 @@ class Schedule(msgspec.Struct):
         """Return the seconds until the next query. ``alert``: an alarm was recent.
 
         A standby queries a large job a quarter as often as the job can afford. It queries a small job as often as the
-        reporter does, because a reporter that fails goes unnoticed. While ranks are missing, it queries every job as
-        often as the reporter, because the reporter's node may be missing.
+        reporter does, because it does not learn that the reporter has failed. While ranks are missing, it queries every
+        job as often as the reporter, because the reporter's node may be missing.
         """
         base = MAX_INTERVAL_SECONDS if role == "labels" else self._affordable_seconds()
         if role == "standby" and not (self.missing or alert):
@@ -136,7 +136,7 @@ class Schedule(msgspec.Struct):
 
 
 def role_of(configured: Configured, ranks: Collection[int] | None, world_size: int | None) -> Role:
-    """Return this node's role: reporter with global rank 0, standby with the last rank; a configured role wins.
+    """Return this node's role: reporter with global rank 0, standby with the last rank, unless configured.
 
     ``ranks``: the job's ranks on this node; ``world_size``: number of all ranks of the job. None when unknown.
     """

@@ -71,8 +71,7 @@ _ALWAYS = 10  # Series of every communicator: its states, last launch, stalled
 class Reports:
     """The last report of each job. The agent's budget of series admits a report or refuses it.
 
-    Watches live as long as the job has processes on this node: a hang continues without new reports. ``saved``: earlier
-    watches.
+    Watches are kept as long as the job has processes here: a hang may outlast failed queries. ``saved``: the checkpoint.
     """
 
     def __init__(self, admit: Admission, saved: Collection[SavedJob] = ()) -> None:
@@ -81,7 +80,7 @@ class Reports:
         self.by_job: dict[OwnedJob, JobReport] = {}
 
     def keep(self, owner: PublishedProcess, report: Report, until: float, queried_seconds: float) -> bool:
-        """Replace the last report of ``owner``'s job; False when the budget of series has no room for it."""
+        """Replace the last report of ``owner``'s job; if the series budget refuses the report, the result is False."""
         job = job_of(owner)
         before = self.by_job.get(job)
         watches = watch(self.watches.get(job, {}), report.communicators, queried_seconds)
@@ -131,7 +130,6 @@ class Reports:
 
 
 def _budget(job: OwnedJob) -> tuple[str, ...]:
-    """Return the key under which a job's series are admitted."""
     return "ras", *job
 
 

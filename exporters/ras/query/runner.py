@@ -23,7 +23,7 @@ ACCEPT_SECONDS = 1.0  # A RAS thread accepts a connection at once, a stopped pro
 MAX_REPEATS = 2  # Further queries when most of a job looks missing: each probably reaches another process of the node
 READER = HelperSpec("ras", "exporters.ras.report.json_report:read", ReportReading, memory_bytes=64 * 1024 * 1024)
 """The helper process that parses large reports. Its memory is bounded: a hostile report takes no agent memory."""
-MAX_HELD_BYTES = 256 * 1024  # The thread reads a report up to this size; a longer report goes to the helper in pieces
+MAX_HELD_BYTES = 256 * 1024  # The thread parses a report up to this size; the helper gets a longer report in pieces
 READER_SECONDS = 10.0  # Limit of each step of the helper, which reads a report of 40 MiB in half a second
 
 
@@ -45,7 +45,7 @@ class QueryTarget(NamedTuple):
     """The address of a query, and the parts of the report to read.
 
     ``wanted``: the processes of ``site`` that may answer. ``pids``: pids of the job owner's processes; statements about
-    other processes are not used. ``names``: see ReadRequest.
+    other processes are not used. ``names``: see read_json.
     """
 
     endpoint: Endpoint
@@ -56,7 +56,7 @@ class QueryTarget(NamedTuple):
     names: Mapping[str, str] = {}
 
     def attempts(self) -> int:
-        """Return how many connections to make, because each reaches any of the site's processes."""
+        """Return the limit of connections: each connection reaches any of the site's processes."""
         chances = math.ceil(len(self.site.servers) / max(len(self.wanted), 1))
         return min(ATTEMPTS_PER_CHANCE * chances, MAX_ATTEMPTS)
 
@@ -66,7 +66,7 @@ ListenerCheck = Callable[[Endpoint, Site], Awaitable[bool]]
 
 
 class QueryRunner:
-    """Runs queries and counts them. ``thread`` parses reports, ``helper`` large ones.
+    """Runs queries and counts them. ``thread`` parses small reports, ``helper`` large reports.
 
     ``search`` finds the process that answers. ``is_unchanged``: if False, an address is not queried a second time.
     """

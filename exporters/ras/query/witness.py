@@ -1,9 +1,10 @@
 """What RAS reports about the ranks on this node: their communicators, and the processes that do not answer.
 
 A report names processes by address and pid. A running process that does not answer may hang, or its RAS thread may be
-cut off. After a process stopped for a minute, all others report it as dead forever; the process itself still answers,
-and reports all others as dead (tested, NCCL 2.24 to 2.32). Reports that miss a process are contradicted if another
-report has the process's answer, or if the process answers a greeting. A greeting costs the job nothing.
+cut off. After a process was stopped for a minute and continues, all others report it as dead forever; the process
+itself answers again, and reports all others as dead (tested, NCCL 2.24 to 2.32). Reports that miss a process are
+contradicted if another report has the process's answer, or if the process answers a greeting (the handshake before a
+query), which costs the job nothing.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
@@ -99,9 +100,9 @@ def silences(
     now: tuple[float, float],
     present: Collection[ProcessKey] = (),
 ) -> dict[ProcessKey, RasSilence]:
-    """Return the silence of each process that ``best`` misses. A silence in ``before`` continues.
+    """Return the silence of each process that the report ``best`` misses. A silence in ``before`` continues.
 
-    ``here``: the job's processes of this node as reports name them; ``others``: further answers to the same query;
+    ``here``: the job's processes of this node as reports name them; ``others``: further reports of the same query;
     ``now``: monotonic and epoch seconds; ``present``: processes that answered a greeting.
     """
     missed = unheard(best)

@@ -5,7 +5,8 @@ counts of its ranks differ or some ranks do not answer. A communicator that a fe
 nothing is launched for minutes. Suspects are the ranks that have launched less, unless they wait for another rank in
 another stalled communicator. RAS declares a rank dead after a stop of a minute, and never revokes that, even if the
 rank continues. So a rank without an answer is no suspect if launches went on without it, unless there is no other
-suspect. Equal and unchanged counts may be a hang on the GPUs or a pause: their start is exported, without blame.
+suspect. Equal and unchanged counts may be a hang on the GPUs or a pause: the time of their first report is exported,
+and no rank is blamed.
 """
 
 import itertools
@@ -23,7 +24,8 @@ LEFT_SECONDS = 300.0
 """After this long without a launch a communicator counts as waiting for the ranks that left it. In a job that runs or
 ends, the ranks leave a communicator within seconds of each other."""
 UNHEARD_SECONDS = 30.0
-"""Launches this long after a rank's last answer show that no rank waits for it: no host is so far ahead of its GPU."""
+"""Launches this long after the first report without a rank's answer show that no rank waits for it: no host is so far
+ahead of its GPU."""
 MAX_SUSPECTS = 32  # Limit for each communicator
 WATCH_BYTES = 512
 UNHEARD_BYTES = 16  # Size of a watch: WATCH_BYTES, its marks, and this for each rank that does not answer
@@ -37,9 +39,10 @@ SuspectReason = Literal["behind", "missing", "left"]
 class Watch(msgspec.Struct, frozen=True):
     """A communicator's launch counts: since when (epoch seconds) and in how many reports they are unchanged.
 
-    ``marks``: the last mark of each rank that answered in any of these reports. ``seen_seconds``: time of the last
-    report. ``unheard``: ranks of the communicator that do not answer, with the time of the first report without their
-    answer. ``launched_after_seconds``: the last launch was later than this. ``secondary``: the communicator's checksum.
+    ``marks``: the last mark (checksum of launches) of each rank that answered in any of these reports.
+    ``seen_seconds``: time of the last report. ``unheard``: ranks of the communicator that do not answer, with the time
+    of the first report without their answer. ``launched_after_seconds``: the last launch was later than this.
+    ``secondary``: the communicator's checksum.
     """
 
     marks: Annotated[model.Marks, msgspec.Meta(max_length=MAX_SAVED_BYTES)]
@@ -66,7 +69,7 @@ class Watch(msgspec.Struct, frozen=True):
         return self.seen_seconds - self.since_seconds
 
     def goes_on_without(self, comm_rank: int) -> bool:
-        """Return True when launches went on long after a rank was first unheard."""
+        """Return True when launches went on UNHEARD_SECONDS after the first report without a rank's answer."""
         since = self.unheard.get(comm_rank)
         return since is not None and self.launched_after_seconds >= since + UNHEARD_SECONDS
 
@@ -83,7 +86,7 @@ def watch(
 ) -> dict[str, Watch]:
     """Return the watches after a report; a communicator is watched from its first launch on.
 
-    A communicator that the report lacks, or without an answering rank, stays watched: it has no launches either. If the
+    A communicator stays watched if the report lacks the communicator or its launch counts. If the
     clock was set back, the standstill begins at this report at the latest.
     """
     after = {}
@@ -180,7 +183,7 @@ def _silent(communicator: model.Communicator) -> list[model.NamedRank]:
 
 
 def _left(communicator: model.Communicator, known: Watch) -> list[model.NamedRank]:
-    """Return the ranks that left; none if half of the ranks or more have left: then the others leave later."""
+    """Return the ranks that left, after LEFT_SECONDS without a launch; none if half have left: the others will, too."""
     departed = _missing(communicator, "no_communicator")
     return departed if known.still_seconds >= LEFT_SECONDS and 2 * len(departed) < communicator.size else []
 
@@ -202,7 +205,7 @@ class AbortedRank(NamedTuple):
 
 
 class Abort(NamedTuple):
-    """``seconds``: time of the last report with the abort (epoch); ``rank``: in the largest communicator, if known."""
+    """``seconds``: epoch time of the abort's last report; ``rank``: rank in the largest communicator, if known."""
 
     seconds: float
     rank: int | None
@@ -237,7 +240,7 @@ class JobReport(msgspec.Struct, frozen=True):
     def stalled_seconds(self) -> float | None:
         """Return the longest wait (s) of a communicator for blamed ranks, up to the report; None without blamed ranks.
 
-        It does not extend to the present: the job may have continued.
+        The wait is not counted up to the present: the job may have continued.
         """
         return max((self.watches[comm].still_seconds for comm in self.suspects), default=None)
 

@@ -102,7 +102,7 @@ class _Ras(msgspec.Struct):
 
 
 class _Report(msgspec.Struct):
-    """``communicators`` stay raw: an invalid one affects no other, and other threads run between two decodings."""
+    """``communicators`` stay raw: an invalid one affects no other communicator, and other threads run in between."""
 
     nccl_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.+_-]{1,64}\Z")]
     communicators: list[msgspec.Raw]
@@ -152,7 +152,7 @@ class _Reading:
         self.skipped: Counter[model.Skipped] = Counter()
         self.processes: set[tuple[str, int]] = set()
         self.spreads: dict[str, Spread] = {}
-        """Spreads of communicators in which some ranks wait."""
+        """Spreads of communicators in which some ranks may wait."""
         self.world = World()
         self._hashes: set[str] = set()
         self._hosts: dict[str, str | None] = {}
@@ -172,7 +172,7 @@ class _Reading:
             yield self._communicator(communicator, self._tell_apart(communicator))
 
     def _tell_apart(self, communicator: _Communicator) -> str:
-        """Return a communicator's secondary checksum. If its hash names another communicator, append the checksum."""
+        """Return a communicator's secondary checksum; append it to a hash that another communicator has, too."""
         if not communicator.size or not communicator.secondary_hash:
             return ""
         secondary = f"{zlib.crc32(communicator.secondary_hash.encode()):08x}"
@@ -195,7 +195,7 @@ class _Reading:
         spread = self._compare(communicator, locations)
         missing = tuple(self._missing(rank) for rank in communicator.missing_ranks)
         present = [(location, rank.rank) for location, rank in zip(locations, communicator.ranks, strict=True)]
-        if communicator.size and communicator.hash not in self._hashes:  # model.accept refuses the other communicators
+        if communicator.size and communicator.hash not in self._hashes:  # model.accept refuses others of this hash
             self._hashes.add(communicator.hash)
             for location, number in present:
                 if location.pid in self._pids and len(self.members) < model.MAX_MEMBERS:

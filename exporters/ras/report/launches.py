@@ -1,7 +1,7 @@
 """Which ranks have launched less than the others, from the launch counts of a communicator's ranks. Pure.
 
-The counts are of launches by the host, not of completions, and each rank is read at its own instant. In a running job
-the counts differ by a few and change all the time. Only counts that differ and do not change are evidence.
+The counts are of launches by the host, not of completions, and RAS reads the ranks' counts at different moments. In a
+running job the counts differ by a few and change all the time. Only counts that differ and do not change are evidence.
 """
 
 from collections import Counter
@@ -64,7 +64,7 @@ def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spre
 
 
 def note_waits(communicators: Iterable[model.Communicator], spreads: Mapping[str, Spread]) -> None:
-    """Set, for every rank that is behind, the other communicators in which it is ahead, or in which ranks are silent.
+    """Set, for each rank that is behind, the other communicators in which it may wait for other ranks.
 
     ``spreads``: by communicator hash.
     """

@@ -51,7 +51,7 @@ MAX_NAMED = 4_096
 """Missing ranks named in one report, over all its communicators; further ranks appear only in the counts."""
 MAX_TROUBLED = 32
 MAX_BEHIND = 32
-"""Ranks named in one communicator: with an error (MAX_TROUBLED), and the furthest behind (MAX_BEHIND)."""
+"""Limits of the ranks named in one communicator: those with an error, and those furthest behind."""
 
 MAX_BEHIND_NAMED = 4_096  # Ranks that have launched less, over all communicators of a report
 MAX_MEMBERS = 4_096  # Memberships of this node's processes in one report
@@ -200,7 +200,7 @@ class Report(msgspec.Struct, frozen=True):
         return max((communicator.size for communicator in self.communicators), default=0)
 
     def missing(self) -> int:
-        """Return how many ranks the largest communicator misses; of several equally large, the most."""
+        """Return how many ranks the largest communicator misses; the maximum of several equally large communicators."""
         ranks = self.ranks()
         return max(
             (communicator.missing for communicator in self.communicators if communicator.size == ranks), default=0
@@ -235,10 +235,9 @@ def accept(communicators: Iterable[Communicator], skipped: Counter[Skipped]) -> 
 
 
 def _bound_names(kept: list[Communicator], skipped: Counter[Skipped]) -> None:
-    """Limit the names of missing ranks to MAX_NAMED, and of ranks behind to MAX_BEHIND_NAMED, in all. The largest
-    communicators come first for ranks behind.
+    """Limit a report's named ranks: MAX_NAMED missing ranks, and MAX_BEHIND_NAMED ranks that have launched less.
 
-    It is not known yet which communicators stand still.
+    Of the ranks that have launched less, those in the largest communicators stay: which are stalled is not known yet.
     """
     room = MAX_NAMED
     for communicator in kept:

@@ -1,8 +1,8 @@
 """Reads the text report of NCCL 2.24 and later and of RCCL. Pure.
 
-A report is a table of groups of like communicators, then paragraphs about communicators in trouble. It names ranks only
-if they are few, and only communicators in trouble. If exactly one communicator is the largest, its ranks are the job's.
-A statement is a line about one rank, or a line with a count, followed by the counted ranks if they are few.
+A report is a table of groups of like communicators, then paragraphs about communicators in trouble. It names only these
+communicators, and ranks only if they are few. If exactly one communicator is the largest, its ranks are the job's. A
+statement is a line about one rank, or a line with a count, followed by the counted ranks if they are few.
 """
 
 import hashlib
@@ -68,7 +68,7 @@ class TroubleText:
         self._about = ""
 
     def take(self, line: str) -> None:
-        """Add a line. An unknown line ends the listing before it."""
+        """Add a line; an unknown line changes nothing."""
         if match := _DIFFERENT.match(line):
             self._about = match["collective"] if match["collective"] in model.COLLECTIVES else _ANY
         elif match := _ERRORS.match(line):
@@ -174,7 +174,6 @@ def _missing(rank: re.Match[str], reason: model.MissingReason, dead: set[tuple[s
 
 
 def _at(rank: re.Match[str]) -> tuple[int, model.RankLocation]:
-    """Return the rank in its communicator, and its location."""
     fields = rank.groupdict()
     gpu = int(fields.get("nvml") or fields.get("cuda") or -1)
     host = model.plain_address(fields.get("host") or "") or ""
@@ -240,7 +239,7 @@ def _groups(lines: list[str]) -> tuple[dict[int, int], dict[int, int]]:
 def _name_ranks(
     communicators: Collection[model.Communicator], sizes: Mapping[int, int], counts: Mapping[int, int]
 ) -> None:
-    """Set ranks from the largest communicator, if only one has its size: a text names no other members of it."""
+    """Set each rank's rank in the largest communicator, if only one has this size. A text names few of its members."""
     largest = max(sizes.values(), default=0)
     if sum(counts[group] for group, size in sizes.items() if size == largest) != 1:
         return
@@ -263,7 +262,6 @@ def _dead(lines: list[str]) -> set[tuple[str, str]] | None:
 
 
 def _troubles(lines: list[str], skipped: Counter[model.Skipped]) -> dict[str, TroubleText]:
-    """Return the paragraphs about each communicator, by its hash."""
     troubles: dict[str, TroubleText] = {}
     current = None
     for line in lines:
