@@ -1,6 +1,7 @@
 """Inspector's Prometheus mode: mean bandwidths and times per rank, from the files that the plugin writes for a scraper.
 
-A file names a GPU but no rank. While the process of a rank holds it open for writing, it counts for this rank.
+A file names a GPU but no rank. If a rank's process holds a file open for writing, the file's values count for this
+rank.
 """
 
 from exporters.inspector_prom.exporter import SPEC, InspectorPromConfig, InspectorPromExporter

@@ -1,4 +1,4 @@
-"""The plugin's files that rank processes hold open for writing: this proves which process writes them. Blocking.
+"""Finds the plugin's files that rank processes hold open for writing, and the process that writes each. Blocking.
 
 Only the descriptors' links are read; no file system can block this."""
 

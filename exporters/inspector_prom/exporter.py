@@ -1,4 +1,4 @@
-"""Finds the files through the ranks' descriptors, lets a helper read them, and maps them to ranks."""
+"""Finds the plugin's files through the ranks' descriptors, lets a helper read the files, and maps files to ranks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from exporters.inspector_prom.text import MeansText, parse
 
 INTERVAL_SECONDS = 5.0
 OTHERS_SECONDS = 30.0
-"""Interval for examining ranks that are not known to be in this mode: nccl.conf may enable it, too."""
-HELPER_SECONDS = 5.0  # The helper waits for no file system and answers within its grace
+"""Interval for examining ranks that are not known to be in this mode: nccl.conf may enable this mode, too."""
+HELPER_SECONDS = 5.0  # The helper answers within GRACE_SECONDS, even if a file system hangs
 MAX_READ = 16  # Files read in one poll: even if all are full, the helper's answer is within its limit
 READER = HelperSpec(
     "inspector_prom", "exporters.inspector_prom.reading:look", list[FileMeans | None], memory_bytes=64 * 1024 * 1024
@@ -80,7 +80,7 @@ class InspectorPromExporter(ShownExporter[Mapping[RankLabel, Means]]):
         self._held.update(await self._thread.call(partial(descriptors.look, self._proc, keys)))
 
     async def _look_at_files(self, here: Ranks, now: float) -> None:
-        """Check the files, and read those that have not changed since the last poll."""
+        """Check the files; read a file when its new contents have not changed since the last poll."""
 
         def user(held: HeldMeans) -> int:
             return _uid(here[held.key])

@@ -30,7 +30,7 @@ class Means(msgspec.Struct, frozen=True):
 
 
 class MeansFile(msgspec.Struct):
-    """A file at the last poll (``seen``, written at ``seen_at``: see Means), and what was read from it."""
+    """A file at the last poll (``seen``, written at ``seen_at``: see Means), and the contents that were read last."""
 
     seen: FileVersion | None = None
     seen_at: tuple[float, float] = (float("-inf"), 0.0)
@@ -72,7 +72,7 @@ class MeansState(StrEnum):
     READ = "read"
     IDLE = "nothing was written for three intervals"
     WAITING = "there is no file yet"
-    UNPROVEN = "several processes hold its file, or it has several GPUs and which of their files is its own is unknown"
+    UNPROVEN = "several processes hold its file, or it has several GPUs and the right file among theirs is unknown"
     UNREADABLE = "its file cannot be read"
 
 
@@ -81,7 +81,7 @@ BANDWIDTH = Family(
     "rankwatch_inspector_mean_bus_bandwidth_bytes_per_second", "gauge",
     "Geometric mean of the bus bandwidth of a rank's operations between the plugin's last two writes (30 s or more "
     "apart; at most the last 1024 operations of a communicator), including waits. With NCCL 2.29: the last "
-    "operation's bandwidth. Only for ranks whose Inspector is in Prometheus mode. 2.29 sets comm, 2.30 sets "
+    "operation's bandwidth. Only for ranks whose Inspector is in Prometheus mode. NCCL 2.29 sets comm, 2.30 sets "
     "comm_name: communicators with the same name and size share one series.",
     ("job_id", "rank", *_KIND), _COST)
 SECONDS = Family(
@@ -92,12 +92,12 @@ SECONDS = Family(
 WRITTEN = Family(
     "rankwatch_inspector_means_timestamp_seconds", "gauge",
     "Time when the plugin last wrote the rank's means; the rank completed an operation in the interval before. Like "
-    "the means, it is absent after three intervals without a write.",
+    "the means, this series is absent after three intervals without a write.",
     ("job_id", "rank"), "1 per rank in Prometheus mode", "max")
 OPERATIONS = Family(
     "rankwatch_inspector_plugin_operations_total", "counter",
     "Operations of the rank's GPU by the plugin's own counters (NCCL_INSPECTOR_PROM_DUMP_STATS=1): collectives, "
-    "collectives_dropped (its ring was full), p2p, p2p_dropped.",
+    "collectives_dropped (the ring was full), p2p, p2p_dropped.",
     ("job_id", "rank", "counter"), "4 per rank in Prometheus mode whose plugin writes them")
 # fmt: on
 FAMILIES = (BANDWIDTH, SECONDS, WRITTEN, OPERATIONS)

@@ -1,7 +1,7 @@
 """Checks files that ranks hold open, and reads the files that have not changed since the last poll. Runs in the helper.
 
-The plugin empties a file and writes it again in several pieces, in place. So its contents count only if it has not
-changed between two polls. The helper opens a file through the rank's descriptor, so its directory does not matter.
+The plugin empties a file and writes it again in several pieces, in place. So a file's contents count only if they have
+not changed between two polls. The helper opens files through the rank's descriptors: their directory does not matter.
 """
 
 from __future__ import annotations

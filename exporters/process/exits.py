@@ -35,7 +35,7 @@ def open_pidfd(proc: ProcFS, key: ProcessKey) -> int | OSError | None:
         pidfd = os.pidfd_open(key.pid)
     except OSError as error:
         return error if _is_there(proc, key) else None
-    if _is_there(proc, key):  # only a pidfd keeps the pid from being reused
+    if _is_there(proc, key):  # checked with the pidfd open, which keeps the pid from being reused
         return pidfd
     os.close(pidfd)
     return None
@@ -82,7 +82,7 @@ def from_zombie(proc: ProcFS, key: ProcessKey, may_ptrace: bool) -> ExitStatus |
 
 EXIT_TRIES_SECONDS = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Pauses between tries to read an ended process's exit status: its parent may reap it late."""
-JUDGE_PAUSE_SECONDS = 0.05  # Judging a job of 1,024 ranks takes milliseconds, and its ranks end within seconds
+JUDGE_PAUSE_SECONDS = 0.05  # To judge a job of 1,024 ranks takes milliseconds, and its ranks may end one by one
 
 
 class _Exit(msgspec.Struct):

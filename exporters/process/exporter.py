@@ -41,8 +41,8 @@ class ProcessConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_
     """``exit_status_ioctl`` False: do not use PIDFD_GET_INFO, as on kernels before 6.15.
 
     ``without_nccl``: a process whose environment names a rank is a rank even without NCCL, unless another process of
-    its job has loaded NCCL. Such a process counts after a minute, or at once if its launcher has started it again.
-    ``all_values``: export the CPUs that each rank may run on: 1 more series per rank.
+    its job has loaded NCCL. Such a process counts after a minute, or at once if its launcher had a rank of the same
+    program before. ``all_values``: export the CPUs that each rank may run on: 1 more series per rank.
     """
 
     exit_status_ioctl: bool = True
@@ -86,7 +86,7 @@ class ProcessExporter:
         self._gpu_users = GpuUsers(ctx, self._thread, self._users.name)
 
     async def update(self) -> None:
-        """Scan /proc once; NoData when it is not mounted (otherwise it shows at least this process)."""
+        """Scan /proc once; NoData when /proc is not mounted (a mounted /proc shows at least this process)."""
         if self._scanner is None:
             try:
                 self._scanner = await self._thread.call(lambda: Scanner(self._ctx.roots, self._ctx.failures))

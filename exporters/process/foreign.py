@@ -108,7 +108,7 @@ Shown = tuple[tuple[str, str, str, int], ...]  # GPU, its UUID, user, processes
 class OtherProcesses:
     """Facts about processes that are not ranks; each is examined once. Blocking, used from one thread.
 
-    A process's ancestors are read only once: a child whose parent has ended since still descends from it.
+    A process's ancestors are read only once: a child still counts as their descendant after they have ended.
     """
 
     def __init__(self, proc: ProcFS, owners: OwnerSearch) -> None:

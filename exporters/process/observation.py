@@ -98,7 +98,7 @@ def _note_threads(proc: ProcFS, key: ProcessKey, rank: KnownRank, threads: Seque
 
 
 def _look_at_logs(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float, searched: Counter[int | None]) -> None:
-    """Note the record files that the process holds open. If it runs and holds none, its communicators are gone."""
+    """Note the record files that the process holds open. If it closed the last one, its communicators are gone."""
     for fd, file in list(rank.logs.items()):
         if proc.holds(key.pid, file) is False:
             stat = proc.stat(key.pid)

@@ -39,7 +39,7 @@ _FORMS = [
         ("container", rf"/(?:system|machine)\.slice/[a-z]+(?:-[a-z]+)*-(?P<name>{_ID})\.scope"),
     )
 ]
-# The same forms below a group of the agent's own ancestors: in a cgroup namespace the kernel shows such paths.
+# Forms after a leading `/..`, which the kernel shows for groups outside of the agent's cgroup namespace.
 _FORMS_BESIDE = [
     *_FORMS,
     ("pod", re.compile(rf"(?:{_KUBEPODS})?(?:{_QUALITY})?{_POD}(?=/|$)")),

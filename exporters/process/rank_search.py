@@ -14,7 +14,7 @@ from agent.sdk.system import ProcFS, Stat
 
 LOOK_AGAIN_SECONDS = 30.0
 """A process that was no rank is examined again when its number of threads changed, and at this interval."""
-NAMED_SECONDS = 2.0  # It is examined again this long after such a change: threads get names after their start
+NAMED_SECONDS = 2.0  # A process is examined again this long after such a change: threads get names after their start
 YOUNG_SECONDS = 600.0
 OLD_SECONDS = 10.0
 """A process older than YOUNG_SECONDS is examined only every OLD_SECONDS: ranks initialise NCCL when they are young."""
@@ -145,7 +145,7 @@ class RankSearch:
         return sum(not seen.kernel for seen in self._seen.values())
 
     def descendants(self, ranks: Collection[ProcessKey]) -> dict[ProcessKey, list[ProcessKey]]:
-        """Return the processes below each rank, except below another of ``ranks``; a rank without any has no entry.
+        """Return the processes below each rank, except below another of ``ranks``; omit ranks without descendants.
 
         A process's parent is read at its first scan: a process that init adopted before this scan is not found.
         """
@@ -207,8 +207,8 @@ class RankSearch:
     def without_nccl(self, ranks: Collection[ProcessKey], now: float) -> tuple[list[ProcessKey], list[ProcessKey]]:
         """Return the processes without NCCL whose environment names a rank, and the ready processes among them.
 
-        Children that inherit their parent's environment and launchers of such processes do not count. A process is
-        ready if no process of its job has NCCL, and it was seen for SETTLED_SECONDS or restarted.
+        Not counted: children that inherit their parent's environment, and launchers of such processes. A process is
+        ready if no process of its job has NCCL, and if it is settled (SETTLED_SECONDS).
         """
         self._read_claims()
         proven = {key.pid for key in ranks} | {s.key.pid for s in self._seen.values() if s.evidence or s.uses_gpu}

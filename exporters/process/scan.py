@@ -57,7 +57,7 @@ class ScanResult(msgspec.Struct, frozen=True):
 
 
 class Scanner:
-    """Keeps data between scans that makes the next scan cheap; used from one thread.
+    """Keeps data between scans, so that the next scan is cheap; used from one thread.
 
     Cost on a quiet node: one directory listing, one stat line per young process, and a handful of files per rank.
     """

@@ -16,8 +16,8 @@ _THROTTLED = re.compile(r"^throttled_(usec|time) (\d{1,18})$", re.MULTILINE)
 
 
 class GroupPaths(msgspec.Struct, frozen=True):
-    """A process's groups. ``own``: its group of version 2, which has PSI (or empty). ``throttling``: groups that can
-    have a quota."""
+    """``own``: a process's group of cgroup version 2, which has PSI, or empty. ``throttling``: its groups that can have
+    a quota."""
 
     own: str = ""
     throttling: tuple[str, ...] = ()

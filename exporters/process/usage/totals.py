@@ -69,8 +69,8 @@ class ThreadTotals:
     def note(self, threads: Sequence[Stat], main_tid: int, run_queue_wait: Callable[[int], int | None]) -> None:
         """Add a scan of all threads; ``run_queue_wait`` reads one thread's wait for a CPU.
 
-        It is called for the main thread, for new threads, and for threads that are ready or ran since the last scan.
-        Any other thread did not wait for a CPU; a missed wait counts at the next scan after the thread runs.
+        The function is called for the main thread, for new threads, and for threads that are ready or ran since the
+        last scan. Any other thread did not wait for a CPU; a missed wait counts at the next scan after the thread runs.
         """
         is_first, before = self._seen is None, self._seen or {}
         seen = {}
@@ -102,7 +102,8 @@ class ChildrenCpu:
     """The CPU time of one rank's descendants since the first scan; ``ticks`` is None before the first child.
 
     The sum is the time of live descendants plus the time that the kernel adds for waited-for children, so no child's
-    end changes it. Only a child without a wait(), or an adopted child, lowers the sum: then nothing is added.
+    end changes it. Only a child that ends without a wait(), or as a child of init, lowers the sum: then nothing is
+    added.
     """
 
     def __init__(self) -> None:

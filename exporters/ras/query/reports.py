@@ -71,7 +71,7 @@ _ALWAYS = 10  # Series of every communicator: its states, last launch, stalled
 class Reports:
     """The last report of each job. The agent's budget of series admits a report or refuses it.
 
-    Watches are kept as long as the job has processes here: a hang may outlast failed queries. ``saved``: the checkpoint.
+    Keeps watches as long as the job has local processes: a hang may outlast failed queries. ``saved``: saved watches.
     """
 
     def __init__(self, admit: Admission, saved: Collection[SavedJob] = ()) -> None:
