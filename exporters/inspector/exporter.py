@@ -28,13 +28,13 @@ from exporters.inspector.totals.frozen import WriterTotals, speeds
 from exporters.inspector.totals.inheritance import Births, Inheritance
 from exporters.inspector.totals.shared import MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND, Shared
 
-SPEEDS_SECONDS = 2.0  # How often the rank table gets the ranks' speeds, for the pages
+SPEEDS_SECONDS = 2.0  # How often the rank table gets the ranks' speeds, for the agent's web page
 SILENCE_SECONDS = 5.0  # How often ranks without records are examined
 MAX_PATHS = 64
 INTERVAL_SECONDS = 0.25
 CHECKPOINT_BYTES = 32 * 1024 * 1024
-"""Limit of all directories together; the positions of 4,096 followed files alone can take 6 MB."""
-SERIES_CAP = 60_000  # A backstop: the admission of accumulators allows fewer series
+"""Limit of the checkpoint for all directories together: the positions of 4,096 followed files alone can take 6 MB."""
+SERIES_CAP = 60_000  # Never reached: the series budget ends before
 POLL_SLACK_SECONDS = INTERVAL_SECONDS / 2
 """An update polls up to this long before a poll is due: otherwise the poll would wait for the next update."""
 
@@ -66,7 +66,7 @@ NOTHING_INHERITED = msgspec.Raw(msgspec.msgpack.encode(Inheritance()))
 
 
 class Checkpoint(msgspec.Struct):
-    """The exporter's section of the checkpoint. A damaged part leaves the other parts readable.
+    """The exporter's section of the checkpoint. If one part is damaged, the other parts stay readable.
 
     ``sections``: each reader's encoded section, by directory; ``inherited``: an encoded Inheritance.
     """
@@ -158,7 +158,7 @@ class InspectorExporter:
             await asyncio.gather(*(directory.close() for directory in self._directories))
 
     async def _last_operations(self, wanted: Wanted) -> Offered:
-        """Return the end of each rank's file, the rank's last operation, and the other ranks' wait for this rank."""
+        """Return for each rank: the end of its file, its last operation, and how long the other ranks waited for it."""
         ranks = files_of(self._labels, wanted.job_id)
         ends, unread = await last_lines(self._directories, ranks)
         late = ((rank, self._ctx.ranks.late_share(RankLabel(wanted.job_id, rank))) for rank in ranks.values())
@@ -192,7 +192,7 @@ class InspectorExporter:
             raise errors[0]
 
     def _collect(self, directory: WatchedDirectory) -> Exception | None:
-        """Apply the result of a finished turn. Return the error of the turn or of the application; None without one."""
+        """Apply the result of a finished turn. Return the error if the turn or this application failed."""
         task = directory.running
         if task is None or not task.done():
             return None

@@ -53,7 +53,7 @@ LATENESS = Family(
     "1 per rank and collective of a communicator that is wholly on this node")
 LAST_ARRIVALS = Family(
     "rankwatch_collective_last_arrivals_total", "counter",
-    "Operations in which this rank alone arrived last. Only operations matched over all ranks of its communicator "
+    "Operations in which this rank alone arrived last. Only operations with records from all ranks of the communicator "
     "count.",
     ("job_id", "rank", "comm", "collective"),
     "1 per rank and collective of a communicator that is wholly on this node")
@@ -121,8 +121,8 @@ TIMINGS = {
 }
 UNTIMED_OPERATIONS = Family(
     "rankwatch_inspector_untimed_operations_total", "counter",
-    "Operations recorded without the GPU's own time, by the clock that timed them instead. They count in no bandwidth "
-    "and are not missing.",
+    "Operations recorded without the GPU's own time, by the clock that timed them instead. They count in no bandwidth, "
+    "and not as missing records.",
     ("job_id", "rank", "timing"), f"1 per rank and timing seen, at most {len(TIMINGS)}")
 LAG = Family(
     "rankwatch_inspector_lag_bytes", "gauge",

@@ -212,7 +212,6 @@ def _in_turns(
 
 
 def _withheld_jobs(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> set[str]:
-    """Return the jobs with a writer that is not caught up."""
     behind = [writer for writer in writers if not writer.caught_up]
     return {
         label.job_id

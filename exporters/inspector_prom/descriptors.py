@@ -30,7 +30,7 @@ def asks_for_means(environment: Mapping[str, str] | None) -> bool:
 
 
 def will_write(environment: Mapping[str, str] | None) -> bool:
-    """Return True when the plugin will surely write after an operation: 2.30 needs an interval, 2.29 does not."""
+    """Return True when the plugin will surely write after an operation: NCCL 2.30 needs an interval, 2.29 does not."""
     settings = environment or {}
     has_thread = bool(settings.get(PLUGIN)) and bool(atoi(settings.get(THREAD, "1")))
     return asks_for_means(settings) and has_thread and strtoll(settings.get(INTERVAL, "-1")) >= 0

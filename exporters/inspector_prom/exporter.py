@@ -66,7 +66,7 @@ class InspectorPromExporter(ShownExporter[Mapping[RankLabel, Means]]):
             raise NoData
 
     async def _look_for_files(self, here: Ranks, now: float) -> None:
-        """Find the files that ranks hold: of ranks in this mode at each poll, of other ranks every OTHERS_SECONDS."""
+        """Find the files that ranks hold: at each poll for ranks in this mode, every OTHERS_SECONDS for other ranks."""
         self._held = {key: files for key, files in self._held.items() if key in here}
         self._looked_at = {key: at for key, at in self._looked_at.items() if key in here}
         looked_at = {key: self._looked_at.get(key, float("-inf")) for key in here}
@@ -154,7 +154,6 @@ class InspectorPromExporter(ShownExporter[Mapping[RankLabel, Means]]):
     def _state(
         self, key: ProcessKey, view: RankView, proven: Mapping[tuple[int, int], ProcessKey], now: float
     ) -> tuple[MeansState, MeansFile | None]:
-        """Return the state of one rank, and its file."""
         files = self._held.get(key, [])
         if not files:
             return (MeansState.UNREADABLE if files is None else MeansState.WAITING), None
@@ -193,7 +192,7 @@ def _asks(views: list[RankView]) -> bool:
 
 
 def own_file(view: RankView, held: list[HeldMeans]) -> HeldMeans | None:
-    """Return the file of one rank of a process: the only file, or the file of the rank's own GPU; None when unknown."""
+    """Return a rank's file: its process's only file if it has one rank, or the file of the rank's GPU; else None."""
     if len(view.process.slots or ()) == 1 and len(held) == 1:
         return held[0]
     gpus = {gpu.uuid.removeprefix("GPU-").lower() for gpu in view.gpus()}

@@ -26,7 +26,7 @@ class OomKills(NamedTuple):
 
 
 class OomCount(msgspec.Struct, frozen=True):
-    """The counts of a process's groups from before any recent kill.
+    """The counts of a process's groups as they were before any recent kill.
 
     ``counters``: the files that count OOM kills, the process's own group first, with their counts (None: unreadable).
     ``oomd``: the directories of those groups that only root may write to, with systemd-oomd's counts.

@@ -82,7 +82,7 @@ def from_zombie(proc: ProcFS, key: ProcessKey, may_ptrace: bool) -> ExitStatus |
 
 EXIT_TRIES_SECONDS = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 """Pauses between tries to read an ended process's exit status: its parent may reap it late."""
-JUDGE_PAUSE_SECONDS = 0.05  # To judge a job of 1,024 ranks takes milliseconds, and its ranks may end one by one
+JUDGE_PAUSE_SECONDS = 0.05  # Limits the work: judging a job of 1,024 ranks takes milliseconds
 
 
 class _Exit(msgspec.Struct):
@@ -242,7 +242,6 @@ class ExitWatch:
         self._settle(exited, status, answer.oom)
 
     def _settle(self, exited: _Exit, status: ExitStatus | None, oom: OomNow | None) -> None:
-        """Report the final result of an exit to the table."""
         del self._exits[exited.key]
         self._unwatch(exited.key)
         if status is None:
@@ -267,7 +266,7 @@ class ExitWatch:
             return _Answer(error=error)
 
     def _log_fields(self, key: ProcessKey) -> dict[str, object]:
-        """Return the fields of a log line about a process. Lines are limited separately for each ``user``."""
+        """Return the fields of a log line about a process. The number of lines is limited for each ``user``."""
         process = self._ranks.process(key)
         labels, user = ((), "") if process is None else (process.labels, process.user)
         return {**label_fields(labels), "pid": key.pid, "user": user}

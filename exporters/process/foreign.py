@@ -70,7 +70,6 @@ def _is_foreign(pid: int, ranks: Iterable[int], processes: Mapping[int, GpuUser]
 
 
 def _belongs(process: GpuUser, rank: GpuUser, processes: Mapping[int, GpuUser]) -> bool:
-    """Return True when a process is of a rank's job."""
     if process.name == MPS_SERVER and process.uid in (ROOT_UID, rank.uid):
         return True
     above = (processes[pid] for pid in process.ancestors if pid in processes)

@@ -142,7 +142,6 @@ class OwnerSearch:
         return False
 
     def _job(self, stat: Stat, groups: Mapping[str, Group]) -> tuple[str, str, Proof]:
-        """Return the scheduler and the job of a process, and the proof."""
         for scheduler in _SCHEDULERS & groups.keys():
             return scheduler, groups[scheduler].name, "cgroup"
         job_id = self._job_of_parents(stat)

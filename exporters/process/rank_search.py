@@ -188,7 +188,6 @@ class RankSearch:
         return [(key, reason) for key, reason in reasons if reason]
 
     def _inspect(self, stat: Stat, seen: _Seen, now: float, files: FilesByPid) -> None:
-        """Examine a process closely if anything may have changed since the last time."""
         seen.is_blocked = stat.state == "D"
         if files and self._wrote(stat.key, files):
             seen.evidence = "records"
@@ -259,7 +258,6 @@ class RankSearch:
             seen = parent
 
     def _evidence(self, seen: _Seen, ranks: Container[ProcessKey]) -> str:
-        """Return the proof that a process is a rank, or ""."""
         if seen.evidence or not seen.uses_gpu:
             return seen.evidence
         above = (self._seen.get(pid) for pid in self._ancestors(seen.key.pid))

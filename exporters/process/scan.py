@@ -38,7 +38,7 @@ class ScanRequest(msgspec.Struct, frozen=True):
 
 
 class ScanResult(msgspec.Struct, frozen=True):
-    """The result of one scan. ``gone``: known processes that no longer exist, or only as zombies.
+    """The result of one scan. ``gone``: known processes that have ended, even if they are still zombies.
 
     ``held``: the record files that ranks hold open, see ``held_files``. ``restored``: known processes that this scanner
     sees for the first time. ``usages``: set once in THREADS_SECONDS.
@@ -127,7 +127,6 @@ class Scanner:
         return [rank for rank in facts if rank is not None], 0 if request.without_nccl else len(without)
 
     def _look_at_usage(self, now: float, running: list[ProcessKey]) -> Usages:
-        """Measure the usage of the ranks whose threads this scan read."""
         self._threads_at = now
         ranks, self._threads = self._threads, {}
         return self._usage.look(ranks, self._search.descendants(running))

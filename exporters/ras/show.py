@@ -74,7 +74,7 @@ ASYNC_ERROR = Family(
 ABORTED = Family(
     "rankwatch_communicator_aborted", "gauge",
     "1 for a minute after a report shows that the rank aborts the communicator. The rank then leaves it (missing with "
-    "reason no_communicator). An abort takes a second or two. If no report falls into it, only the missing rank shows.",
+    "reason no_communicator). Without a report during the abort (a second or two) the rank shows only as missing.",
     (*_COMM, "comm_rank", "rank"), "1 per such rank, at most 32 per communicator", "max")
 # fmt: on
 _OF_REPORTS = tuple(family for family in globals().values() if isinstance(family, Family))

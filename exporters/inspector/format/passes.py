@@ -66,7 +66,7 @@ def _ring_lines(text: str | None) -> int:
 
 
 MAX_STEP_US = 5000
-"""Longest time between two lines of one pass. A longer pause splits the pass, and the cause of a loss is unknown."""
+"""Longest time between two lines of one pass. A longer pause splits the pass: the cause of a loss stays unknown."""
 
 
 class Run(msgspec.Struct, rename={"id": "header_id"}):

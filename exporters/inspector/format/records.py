@@ -15,14 +15,14 @@ import msgspec
 from agent.sdk.metrics import comm_label
 
 MAX_RANKS = 1 << 20
-MAX_SIZE_BYTES = (1 << 63) - 1  # The plugin writes 2**64 - count for data types it has no name for (ncclUint8)
+MAX_SIZE_BYTES = (1 << 63) - 1  # The plugin writes 2**64 - count for data types that it does not know (ncclUint8)
 MAX_EXEC_TIME_US = 86_400_000_000
 MAX_SEQUENCE_NUMBER = 1 << 53
 MAX_BUS_BYTES_PER_US = 100_000_000  # 1e5 GB/s: more than any link or memory reaches
 MAX_COMM_NAME_CHARACTERS = 255
 MAX_HOSTNAME_CHARACTERS = 255
 MAX_ID_CHARACTERS = 18
-MAX_WORD_CHARACTERS = 64  # Length of the name of a collective or a timing source
+MAX_WORD_CHARACTERS = 64  # Limit of the name of a collective or of a timing source
 MAX_PID = (1 << 31) - 1
 MAX_PROXY_STEPS = 1 << 16  # Limit in one line: the steps of one operation since the last pass
 

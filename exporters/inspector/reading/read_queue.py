@@ -72,7 +72,7 @@ class ReadQueue:
                 self._queues.setdefault(record_file.file.share, deque()).append(record_file)
 
     def read(self, now: float, deadline: float) -> bool:
-        """Read in turns until nothing is left or the monotonic ``deadline``; return True when files still wait."""
+        """Read files until none has more data or ``deadline`` (monotonic) is over; return True if files still wait."""
         self._forget()
         idle: list[RecordFile] = []
         directories: dict[int, list[Share]] = {}
@@ -103,7 +103,6 @@ class ReadQueue:
         return bool(users)
 
     def _forget(self) -> None:
-        """Forget files that are gone, and users and directories without files."""
         kept = {
             share: deque(
                 record_file for record_file in queue if self._files.files.get(record_file.file.identity) is record_file

@@ -81,7 +81,7 @@ class Reclaimer:
         self._run_at = float("-inf")
 
     def run(self, durable: bytes | None, owned: Mapping[tuple[int, int], FollowedFile]) -> None:
-        """Check the files in ``owned``, which are certainly this node's. ``durable``: the section on disk.
+        """Check the files in ``owned``, which are certainly this node's. ``durable``: the checkpoint's section on disk.
 
         An error is logged and counted, not raised: the result of the reader's turn must not be lost.
         """
@@ -100,7 +100,7 @@ class Reclaimer:
             self._durable = durable
             section = msgspec.msgpack.decode(durable, type=_Sections).sections.get(self._path)
             self._positions = [] if section is None else msgspec.msgpack.decode(section, type=_Offsets).positions
-        self._waiting = self._waiting or list(self._positions)  # older positions are lower: still safe
+        self._waiting = self._waiting or list(self._positions)  # older offsets are lower, so their holes are safe
         while self._waiting and self._clock.monotonic() - now < RUN_BUDGET_SECONDS:
             position = self._waiting.pop()
             file = owned.get((position.device, position.inode))

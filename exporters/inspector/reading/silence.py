@@ -80,7 +80,7 @@ class SilenceWatch:
         self._logged: set[ProcessKey] = set()
 
     def look(self, ranks: RankSnapshot, now: float) -> Counter[SilenceCause]:
-        """Judge the processes without records GRACE_SECONDS after they were discovered; ``now``: monotonic."""
+        """Count processes without records by cause, GRACE_SECONDS after their discovery; ``now`` is monotonic."""
         counts: Counter[SilenceCause] = Counter()
         for key, process in ranks.running.items():
             if key in ranks.read_otherwise or not process.has_no_records(now - GRACE_SECONDS):

@@ -47,10 +47,10 @@ class WriterEvidence(NamedTuple):
 
 class TurnResult(NamedTuple):
     """The result of one turn. ``published`` and ``section`` (the reader's part of the checkpoint) are None if not due;
-    ``section`` is None also without changes.
+    ``section`` is also None if nothing changed.
 
     ``retired``: the last totals of ended writers; ``ended``: the last totals of idle communicators of living writers.
-    ``section`` has neither any more.
+    ``section`` no longer has these totals.
     """
 
     available: bool

@@ -111,7 +111,7 @@ class Writers:
         return min((aggregate.rings.smallest_watched() for aggregate in aggregates), default=DEFAULT_RING_LINES)
 
     def known(self, key: FileKey) -> AggregateOf:
-        """Return a look-up for the totals of a file's existing writers."""
+        """Return a function that looks up the totals of a file's existing writers."""
         return lambda writer: self._aggregates.get(WriterKey(*key, *writer))
 
     def credit_of(self, writer_key: WriterKey, key: SeriesKey) -> Credit | None:

@@ -47,7 +47,7 @@ class Accumulator(msgspec.Struct, gc=False, array_like=True):
 
 @dataclass(slots=True, eq=False)
 class Window:
-    """Bus bandwidth over the last window with data, of one (communicator, rank, collective)."""
+    """Bus bandwidth of one (communicator, rank, collective) over the last window with data."""
 
     last: tuple[int, int] | None = None
     bus_bytes: int = 0

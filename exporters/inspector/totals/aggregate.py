@@ -51,7 +51,7 @@ class Saved(msgspec.Struct, array_like=True):
 
 
 class Aggregate:
-    """The totals of one writer's records. ``from_start``: the agent read them from the beginning.
+    """The totals of one writer's records. ``from_start``: the agent read all of them.
 
     ``shared``: limits of all living writers (None: this writer has its own limits); ``group``: user and directory of
     its share.

@@ -83,7 +83,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
                 yield label, key, value
 
     def series(self) -> int:
-        """Return how many series of the budget the writer's accumulators, gauges and connections take."""
+        """Return how many series of the budget the writer's accumulators, gauges and proxy connections take."""
         admitted = sum(
             series_of(key, accumulator.arrivals) for key, accumulator in self.totals.items() if key.size != OTHER
         )

@@ -15,7 +15,7 @@ from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.shared import MAX_COMMUNICATORS
 
 IDLE_SECONDS = 21_600.0
-"""Six hours: longer than any checkpoint, evaluation or queue between two uses of a communicator should take."""
+"""Six hours: no checkpoint or evaluation between two uses of a communicator should take longer."""
 SUCCEEDED_SECONDS = 600.0
 """After this long without a record a communicator ends if a newer communicator has the same rank, size and name. If a
 limit refuses another communicator at a check, the communicator idle for longest (at least this long) ends too. If the

@@ -1,4 +1,4 @@
-"""Why records of one writer are missing, and further counts for its ranks as a whole. Pure.
+"""Counts one writer's missing records by cause, and for each rank the records that exist or lack a GPU time. Pure.
 
 Only a gap's size is known, not its cause. The line that begins a batch (`dump_stats`) says how many records a ring
 dropped. Without such lines, a pass with as many lines as the ring holds shows an overflow (``passes``). Both add to the
@@ -44,7 +44,7 @@ class Sequence(msgspec.Struct, gc=False, array_like=True):
 
     def add(self, lowest: int, highest: int, count: int) -> None:
         """Add the numbers of ``count`` records, in any order."""
-        if highest + REORDER < self.highest:  # restarted
+        if highest + REORDER < self.highest:  # the numbers began again
             self.seen_before = self.seen_in_all()
             self.before, self.first, self.highest, self.seen = self.missing, lowest, highest, 0
         self.first = lowest if self.first is None else min(self.first, lowest)
@@ -127,7 +127,7 @@ class WriterLosses:
             self._one_slot = not named
 
     def note_dropped(self, ring: RingKey, dropped: int) -> None:
-        """Add the number of records that the plugin reports as dropped before the next batch."""
+        """Add the number of records that, as the plugin reports, were dropped before this batch."""
         loss = self._losses.setdefault(ring, Loss())
         loss.is_reported = True
         if dropped and (gaps := self._gaps(ring)) is not None:

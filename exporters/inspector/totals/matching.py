@@ -45,7 +45,7 @@ class Arrivals(msgspec.Struct, gc=False, array_like=True):
 
 
 def judge(times: Sequence[Sequence[int]]) -> list[Arrivals]:
-    """Return one Arrivals for each member, in the order of the rows, with the sums over all operations.
+    """Return one Arrivals for each member, in the order of the members in a row: the sums over all operations.
 
     ``times``: a row per operation with the kernel time of each member in microseconds.
     """
@@ -55,7 +55,7 @@ def judge(times: Sequence[Sequence[int]]) -> list[Arrivals]:
         ordered = sorted(row)
         shortest, lead_us = ordered[0], ordered[1] - ordered[0]
         floor_us += shortest
-        if lead_us > TIE_US and lead_us * TIE_PARTS > shortest:  # otherwise several came last
+        if lead_us > TIE_US and lead_us * TIE_PARTS > shortest:  # otherwise several ranks came last
             last = members[row.index(shortest)]
             last.last += 1
             last.lateness_us += lead_us
@@ -220,7 +220,7 @@ class Matching:
         before = pending.members.get(key.comm_rank)
         if before is not None and before.writer_key == writer_key:
             before.credit = credit
-            if before.group != group:  # restored: the checkpoint does not have the group
+            if before.group != group:  # a restored member: the checkpoint lacks the group
                 self.room.give_back(before.group, 1)
                 self.room.keep(group, 1)
                 before.group = group

@@ -1,7 +1,7 @@
 """The bandwidth of each pair of ranks that send to each other, and the choice of pairs that get a series. Pure.
 
-An operation's time includes the wait for the peer, so a mean shows the program's schedule. At least at one of the two
-ends, the fastest tenth of the operations did not wait, whichever rank is late: docs/decisions/0026-slow-pairs.md.
+An operation's time includes the wait for the peer, so a mean time shows the program's schedule, not the link. At one or
+both ends, the fastest tenth of the operations did not wait, whichever rank is late: docs/decisions/0026-slow-pairs.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WINDOW_ROLLS = 2  # Minimum length of a window in rolls of the gauges' windows: 
 IDLE_ROLLS = 60  # A pair without an operation for this long (five minutes) loses its series
 TURN_ROLLS = 24  # How long (two minutes) a turn of MAX_PEERS peers lasts
 LEAST_BYTES = 512 * 1024
-"""The time of smaller messages is latency: it shows little of a link, and their bandwidth depends on the size."""
+"""The time of smaller messages is mostly latency: it depends little on the link's bandwidth."""
 KEEP_FACTOR = 1.25
 """Only a pair that is worse by this factor replaces a shown pair: series must not come and go by chance."""
 FADE = 0.9995  # A pair's best bandwidth is multiplied by this after each window: half in four hours

@@ -1,4 +1,4 @@
-"""What all writers of one reader share: the limits for places, members and pairs, and the plausible bandwidth.
+"""State that all writers of one reader share: limits of places, members and pairs, and the plausible bandwidth.
 
 100 ticks of 10 ns are a microsecond, but RCCL's first Inspector builds divide the ticks by 1000. So they report a tenth
 of the time and ten times the bandwidth. No key of a line shows this. See docs/decisions/0013-implausible-records.md.
@@ -14,7 +14,7 @@ from exporters.inspector.totals.matching import Arrivals, Matching
 from exporters.inspector.totals.pairs import MAX_MEASURED_IN_ALL
 
 MAX_BUS_BANDWIDTH_GIGABYTES_PER_SECOND = 2000.0
-"""More than twice an NVLink 5 (900 GB/s), less than ten times the slowest of the links inside a node."""
+"""More than twice NVLink 5's bandwidth (900 GB/s), less than ten times the bandwidth of a node's slowest links."""
 _BYTES_PER_US_PER_GIGABYTE_PER_SECOND = 1000
 SERIES_PER_ACCUMULATOR = 4
 SERIES_PER_GAUGE = 1

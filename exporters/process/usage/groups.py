@@ -26,7 +26,7 @@ class GroupPaths(msgspec.Struct, frozen=True):
 def group_paths(paths: Mapping[str, str], sys_root: Path) -> GroupPaths:
     """Return the directories of a process's cgroup paths (by controllers; '' is version 2).
 
-    The root group belongs to no job, and a path out of the agent's cgroup namespace has no directory.
+    The root group belongs to no job, and a path outside of the agent's cgroup namespace has no directory.
     """
     base = sys_root / "fs" / "cgroup"
     unified = base if (base / "cgroup.controllers").exists() else base / "unified"

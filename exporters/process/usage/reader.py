@@ -1,4 +1,4 @@
-"""One measurement of the usage and waits of the rank processes. Blocking; a failure affects one rank.
+"""One measurement of the usage and waits of the rank processes. Blocking; a failure affects only one rank.
 
 The kernel function in which a thread is blocked shows what the thread waits for.
 """

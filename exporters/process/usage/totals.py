@@ -80,7 +80,7 @@ class ThreadTotals:
             if known is None or stat.state == "R" or stat.cpu_ticks != known.cpu_ticks or stat.pid == main_tid:
                 wait = run_queue_wait(stat.pid)
             if known is None:
-                known = _Seen(0, stat.io_wait_ticks, wait) if is_first else _Seen(0, 0, 0)  # else new
+                known = _Seen(0, stat.io_wait_ticks, wait) if is_first else _Seen(0, 0, 0)  # else a new thread
             if wait is not None and known.run_queue_ns is not None:
                 self.run_queue_ns += max(wait - known.run_queue_ns, 0)
             self.io_wait_ticks += max(stat.io_wait_ticks - known.io_wait_ticks, 0)

@@ -1,7 +1,7 @@
 """Reads files that jobs name, in the helper process: their file system may hang. Each user has a thread of its own.
 
 At start NCCL takes settings from its own files (src/misc/param.cc: setEnvFile), which /proc/PID/environ does not show:
-first NCCL_CONF_FILE or, if unset, ~/.nccl.conf; then /etc/nccl.conf. A setting that is already set stays.
+first NCCL_CONF_FILE or, if unset, ~/.nccl.conf; then /etc/nccl.conf. A file changes no setting that is already set.
 """
 
 import os
@@ -132,8 +132,8 @@ class NcclLibrary(NamedTuple):
     name, or None.
 
     ``files``: libraries without a version in the name: the path or, if the file was replaced, the mapping (as in
-    /proc/PID/map_files). A process can map several libraries: a preloaded library and one of its framework. Only the
-    first loaded library serves RAS. The maps do not show the order, so the oldest version counts.
+    /proc/PID/map_files). A process can map several libraries: a preloaded library and its framework's own library. Only
+    the first loaded library serves RAS. The maps do not show the order, so the oldest version counts.
     """
 
     flavor: str

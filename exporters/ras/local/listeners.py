@@ -189,7 +189,7 @@ class ListenerSearch:
         )
 
     def _listeners(self) -> dict[Endpoint, list[Socket]]:
-        """Return by address the listeners that a connection to it can reach."""
+        """Return for each address the listeners that a connection to the address can reach."""
         table = list(sockets(self._root / _TABLES, LISTEN))
         ports = {listener.local.port for listener in table}
         wanted = [at for at in dict.fromkeys((*self._endpoints, *self._named())) if at.port in ports]
@@ -264,10 +264,9 @@ class ListenerSearch:
         return {inode: name for name in names if (inode := self._socket(key, name)) is not None}
 
     def _socket(self, key: ProcessKey, descriptor: str) -> int | None:
-        """Return the inode of the socket at a descriptor; None when it is no socket."""
         try:
             match = _SOCKET.match(os.readlink(f"{self._root}/{key.pid}/fd/{descriptor}"))
-        except OSError:  # closed since
+        except OSError:  # the descriptor was closed
             return None
         return int(match[1]) if match else None
 

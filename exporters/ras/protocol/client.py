@@ -107,7 +107,7 @@ async def query(endpoint: Endpoint, limits: QueryLimits, take: Take[T], accept: 
         if await command(reader, writer, f"TIMEOUT {limits.collective_seconds}", limits) != "OK":
             raise QueryError("command", "TIMEOUT was refused")
         answer = await command(reader, writer, "SET FORMAT json", limits)
-        if answer != "OK" and not answer.startswith("ERROR: "):  # of a library before 2.28.7
+        if answer != "OK" and not answer.startswith("ERROR: "):  # the reply of a library before 2.28.7
             raise QueryError("command", "SET FORMAT was not understood")
         is_json = answer == "OK"
         report = _Incoming(reader, limits)

@@ -24,8 +24,8 @@ Refusal = Literal[
 
 SOUND_VERSION: Version = (2, 29, 2)
 """Older libraries can crash on a query while communicators are created, or if several communicators miss ranks
-(NVIDIA/nccl 1669, 1718, 1762). Up to 2.32.3 a text report can still crash a library (2346), a JSON report cannot:
-libraries from this version on give JSON."""
+(NVIDIA/nccl 1669, 1718, 1762). Libraries up to 2.32.3 can still crash on a text report (2346), but not on a JSON
+report, which libraries from this version on give."""
 MONITOR_VERSION: Version = (2, 29, 2)  # The first version with MONITOR
 YOUNG_SECONDS = 120.0  # An older library, if oldest_version allows it, is queried once its youngest process is this old
 MIN_INTERVAL_SECONDS = 7.0
@@ -102,7 +102,7 @@ class Schedule(msgspec.Struct):
     def hasten(self, now: float, jitter: float) -> None:
         """Move the next query forward after an alarm, but no earlier than the job can afford.
 
-        Any number of alarms moves one query per interval. So alarms at most double the cost.
+        However many alarms come, they move one query per interval. So alarms at most double the cost.
         """
         self.alert_until = now + ALERT_SECONDS
         earliest = max(

@@ -99,7 +99,7 @@ class QueryRunner:
             pause *= 2
 
     async def reports(self, target: QueryTarget, limits: QueryLimits) -> list[QueryAnswer]:
-        """Return the answers to a query, repeated up to MAX_REPEATS times while the replying process may be cut off."""
+        """Return the answers to a query, repeated up to MAX_REPEATS times if the replying process may be isolated."""
         received: list[QueryAnswer] = []
         for _ in range(1 + MAX_REPEATS):
             answered = {answer.server for answer in received}

@@ -100,7 +100,7 @@ def silences(
     now: tuple[float, float],
     present: Collection[ProcessKey] = (),
 ) -> dict[ProcessKey, RasSilence]:
-    """Return the silence of each process that the report ``best`` misses. A silence in ``before`` continues.
+    """Return the silence of each process that the report ``best`` misses. A silence in ``before`` keeps its start.
 
     ``here``: the job's processes of this node as reports name them; ``others``: further reports of the same query;
     ``now``: monotonic and epoch seconds; ``present``: processes that answered a greeting.

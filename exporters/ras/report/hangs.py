@@ -31,7 +31,7 @@ WATCH_BYTES = 512
 UNHEARD_BYTES = 16  # Size of a watch: WATCH_BYTES, its marks, and this for each rank that does not answer
 MAX_SAVED_BYTES = 1024 * 1024  # Limit in the checkpoint; jobs take turns, so no job displaces another
 MAX_ABSENT_BYTES = 1024 * 1024
-"""Limit for watches of communicators that the last report lacks: 2,000 small watches. Those seen last are kept."""
+"""Limit for watches of communicators that the last report lacks: the 2,000 latest small watches, for instance."""
 
 SuspectReason = Literal["behind", "missing", "left"]
 

@@ -102,7 +102,7 @@ class _Ras(msgspec.Struct):
 
 
 class _Report(msgspec.Struct):
-    """``communicators`` stay raw: an invalid one affects no other communicator, and other threads run in between."""
+    """``communicators`` stay raw: an invalid one affects no other, and other threads run between two decodings."""
 
     nccl_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.+_-]{1,64}\Z")]
     communicators: list[msgspec.Raw]

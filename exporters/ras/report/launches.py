@@ -102,7 +102,7 @@ def _sides(ranks: Sequence[RankLaunches]) -> tuple[list[RankLaunches], list[Rank
     """Return the ranks behind and the ranks ahead.
 
     If all ranks have launched the same number of operations, but of different collectives, the majority is ahead. If
-    more than half of the ranks would be behind, no rank is: the others may be too far ahead.
+    more than half of the ranks would be behind, no rank counts as behind: the others may be too far ahead.
     """
     totals = [sum(rank.counts) for rank in ranks]
     most = max(totals)
