@@ -183,7 +183,7 @@ def _gauges(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Ite
 
 
 def _since_start(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterable[Metric]:
-    """Return the counts since the agent's start; withhold durations and algorithms while a job's writer is behind."""
+    """Return the counts since the agent's start. Jobs with a writer that is behind get no durations and algorithms."""
     sums, withheld = dict(snapshot.inherited.since_start), _withheld_jobs(writers, snapshot)
     for writer in writers:
         add_since_start(sums, writer, snapshot.labels)

@@ -155,7 +155,6 @@ def _key(labels: Mapping[str, str]) -> MeansKind | None:
 
 
 def _number(text: str) -> float:
-    """Return the number; NaN for other text."""
     try:
         return float(text)
     except ValueError:

@@ -214,7 +214,7 @@ class ExitWatch:
         self._next_verdict_at = loop.time() + JUDGE_PAUSE_SECONDS
 
     async def _learn(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Read the statuses that are due, all at once, until each is known or given up."""
+        """Read all statuses that are due together, until each status is known or has no try left."""
         while self._exits:
             self._news.clear()
             now = loop.time()

@@ -194,7 +194,6 @@ class ProcessExporter:
         self._jobs.note(groups, usages.groups)
 
     def _log_named(self) -> None:
-        """Log the ranks that got their label since their discovery."""
         running = self._ctx.ranks.snapshot().running
         self._unnamed &= running.keys()
         for key in sorted(self._unnamed):

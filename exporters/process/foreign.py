@@ -91,7 +91,7 @@ def _is_of_one_job(process: GpuUser, rank: GpuUser) -> bool:
 
 
 def _bounded(counts: Counter[int | None]) -> Iterable[tuple[int | None, int]]:
-    """Return the users with the most processes by uid, then all other users together."""
+    """Return by uid the counts of the users with the most processes, and last the count of all other users together."""
     named = [(uid, count) for uid, count in counts.most_common() if uid is not None][:MAX_USERS]
     rest = counts.total() - sum(count for _, count in named)
     return [*named, (None, rest)] if rest else named
@@ -154,7 +154,7 @@ class GpuUsers:
         self.shown: Shown = ()
 
     async def update(self) -> None:
-        """Query the GPUs' users again if INTERVAL_SECONDS have passed."""
+        """Query the processes that use GPUs again if INTERVAL_SECONDS have passed."""
         now = self._ctx.clock.monotonic()
         if now - self._looked_at < INTERVAL_SECONDS:
             return

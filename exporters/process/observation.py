@@ -66,7 +66,7 @@ def observe(
     """Examine a running rank process; ``rank`` keeps the data for the next scan.
 
     ``stat``: its stat line of this scan; ``oom_kills``: present counts of its control groups, None when unknown;
-    ``threads``: stat lines of its threads, None when not due. ``searched``: number of searched new ranks by user.
+    ``threads``: stat lines of its threads, None when not due. ``searched``: new ranks searched in this scan, by user.
     """
     key = stat.key
     status = proc.status(key.pid)

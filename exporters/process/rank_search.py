@@ -1,4 +1,4 @@
-"""Finds the processes that are ranks (decision 0002); of known processes it reads only a stat line. Blocking."""
+"""Finds the processes that are ranks (decision 0002); for a known process it reads only a stat line. Blocking."""
 
 import re
 import time
@@ -68,7 +68,7 @@ def claim_of(environment: Mapping[str, str]) -> ClaimedRank | None:
 
 
 class _Seen(msgspec.Struct):
-    """The last examination of a process: its number of threads, its evidence, and the time of the next examination.
+    """The last examination of a process: its threads' number, the proof that it is a rank, and when it is due again.
 
     ``inherited``: it may have inherited its GPU and library from an ancestor; this stays True when the ancestor ends.
     ``claims_for_others``: its environment names a rank above or below it, even a rank that has ended. ``launched``: the

@@ -29,7 +29,7 @@ MAX_PROXY_STEPS = 1 << 16  # Limit in one line: the steps of one operation since
 # A value outside of these bounds makes a line malformed, and the agent takes nothing from the line.
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
 Unsigned = Annotated[int, msgspec.Meta(ge=-(1 << 63))]
-"""Real lines have values up to 2**64. msgspec has no such limit, so other code checks these values."""
+"""Real lines have values up to 2**64. msgspec cannot check such a limit, so other code does."""
 Rank = Annotated[int, msgspec.Meta(ge=0, le=MAX_RANKS)]
 Pid = Annotated[int, msgspec.Meta(ge=1, le=MAX_PID)]
 TimestampUs = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]

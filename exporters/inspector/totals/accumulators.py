@@ -60,7 +60,7 @@ class Window:
             self.bus_bytes = self.microseconds = 0
 
     def latest(self) -> tuple[int, int] | None:
-        """Return bus bytes and microseconds of the last window with data, or of the first while it runs; else None."""
+        """Return bus bytes and microseconds of the last window with data, else of the running window, else None."""
         return (self.bus_bytes, self.microseconds) if self.last is None and self.microseconds else self.last
 
 

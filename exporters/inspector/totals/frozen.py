@@ -28,7 +28,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
 
     ``places``: all (communicator, rank in it) that need a label; all keys below begin with such a pair. ``windows``:
     bus bytes and microseconds by collective. ``lost``: collective operations that the plugin's ring or slot lost.
-    ``transfers``: microseconds of operations without their wait, in communicators whose operations are not matched.
+    ``transfers``: transfer times without waits (microseconds), in communicators whose operations are not matched.
     ``gauges``: the number of admitted series of windows and of transfer times. ``pairs``: bytes per second of the pairs
     that get a series. ``algorithms``: NCCL's latest algorithm and protocol.
     """

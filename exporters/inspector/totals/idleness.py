@@ -24,7 +24,7 @@ LOOK_SECONDS = 300.0
 
 
 class IdleWatch:
-    """Watches one writer's communicators; its times restart with the agent.
+    """Watches one writer's communicators. Idle times begin again when the agent restarts.
 
     ``first``: the oldest communicator with a series refused since the last check; it gets the next free series.
     """

@@ -25,7 +25,7 @@ RingKey = tuple[str, int, str]  # Communicator, rank in it, and COLLECTIVE_RING 
 
 
 REORDER = 1024
-"""How far `coll_sn` may fall behind the highest seen (one ring of the plugin) before it counts as restarted."""
+"""How far `coll_sn` may fall behind the highest seen (one ring of the plugin) before numbering counts as restarted."""
 
 
 class Sequence(msgspec.Struct, gc=False, array_like=True):
@@ -76,11 +76,14 @@ class Tally(StrEnum):
 
 
 UNTIMED = {"kernel_cpu": Tally.UNTIMED_KERNEL_CPU, "collective_cpu": Tally.UNTIMED_COLLECTIVE_CPU}
-"""By timing source. The GPU is a timed source; every other source is UNTIMED_OTHER."""
+"""By timing source. A source that is neither listed nor the GPU's own time is UNTIMED_OTHER."""
 
 
 class Loss(msgspec.Struct, gc=False, array_like=True):
-    """Gaps of one ring by cause. ``is_reported``: `dump_stats` has losses. ``held_at``: later gaps have none yet."""
+    """Gaps of one ring by cause. ``is_reported``: the plugin reports lost records (`dump_stats`).
+
+    ``held_at``: gaps above this number have no cause yet.
+    """
 
     credit: Total = 0
     overflow: Total = 0

@@ -134,7 +134,7 @@ class PendingMember:
 
 
 class PendingOperations:
-    """Waiting operations of one kind. ``given_up``: keep none. ``counted``: the highest number counted as unmatched."""
+    """Waiting operations of one kind. ``given_up``: collect none. ``counted``: highest number counted as unmatched."""
 
     def __init__(self, kind: OperationKind) -> None:
         self.kind = kind

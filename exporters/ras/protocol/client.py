@@ -190,7 +190,6 @@ class _Incoming:
             self._deadline_at += self._now() - gave_at
 
     async def _piece(self) -> bytes:
-        """Return the next bytes, b"" at the end."""
         try:
             async with asyncio.timeout_at(self._deadline_at):
                 piece = await self._reader.read(_PIECE_BYTES)

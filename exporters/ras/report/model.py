@@ -237,7 +237,7 @@ def accept(communicators: Iterable[Communicator], skipped: Counter[Skipped]) -> 
 def _bound_names(kept: list[Communicator], skipped: Counter[Skipped]) -> None:
     """Limit a report's named ranks: MAX_NAMED missing ranks, and MAX_BEHIND_NAMED ranks that have launched less.
 
-    Of the ranks that have launched less, those in the largest communicators stay: which are stalled is not known yet.
+    Of the ranks that have launched less, those in the largest communicators stay: it is not known yet which stall.
     """
     room = MAX_NAMED
     for communicator in kept:
