@@ -34,7 +34,7 @@ MAX_PATHS = 64
 INTERVAL_SECONDS = 0.25
 CHECKPOINT_BYTES = 32 * 1024 * 1024
 """Limit of the checkpoint for all directories together: the positions of 4,096 followed files alone can take 6 MB."""
-SERIES_CAP = 60_000  # Never reached: the series budget ends before
+SERIES_CAP = 60_000  # A last limit: the series budget allows fewer series
 POLL_SLACK_SECONDS = INTERVAL_SECONDS / 2
 """An update polls up to this long before a poll is due: otherwise the poll would wait for the next update."""
 

@@ -97,7 +97,7 @@ def ancestors(proc: ProcFS, stat: Stat) -> Iterator[Stat]:
 
 
 class OwnerSearch:
-    """Finds the owners of processes. It reads a few small files for each new rank process; used from one thread."""
+    """Finds the owners of processes. Reads a few small files for each new rank process; used from one thread."""
 
     def __init__(self, roots: Roots, proc: ProcFS) -> None:
         self._proc = proc

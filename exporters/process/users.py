@@ -11,7 +11,7 @@ SINGLE_PASS_SECONDS = 2.0  # How long a single pass waits for names
 
 
 class UserNames:
-    """Runs on the event loop, except the look-ups. It calls ``learnt`` with each new uid and name."""
+    """Runs on the event loop, except the look-ups. Calls ``learnt`` with each new uid and name."""
 
     def __init__(self, thread: OwnThread, learnt: Callable[[int, str], None], log: Logger) -> None:
         self._thread = thread

@@ -1,9 +1,9 @@
 """Finds the plugin's passes in a file, and the header for lines that have none: newer formats write it once per batch,
 in the `dump_stats` line. Pure.
 
-In each pass the plugin empties its rings. It writes the lines of one ring together, within milliseconds of each other.
-A pass that wrote as many lines as the ring holds found the ring full, which is known only at the end of the pass. If
-the plugin does not report dropped records, a full ring is the only sign of loss.
+In each pass the plugin empties its rings. The lines of one ring are written together, within milliseconds of each
+other. A pass that wrote as many lines as the ring holds found the ring full, which is known only at the end of the
+pass. If the plugin does not report dropped records, a full ring is the only sign of loss.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DEFAULT_RING_LINES = 1024
 MAX_RING_LINES = (1 << 32) - 1
 MIN_WATCHED_LINES = 64
 """Smaller rings are not watched, though any job may set them: cutting a file into such small passes makes reading ten
-times as costly. Their losses count as `filtered_or_lost`."""
+times as costly. Records that such rings lose count as `filtered_or_lost`."""
 
 
 class RingSizes(NamedTuple):

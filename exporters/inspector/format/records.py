@@ -231,7 +231,7 @@ def communicator(header_id: str, rank: int, n_ranks: int) -> str | None:
 def bus_bytes_per_operation(collective: str, size_bytes: int, n_ranks: int) -> int:
     """Return bus bandwidth times time of one operation, in bytes, rounded down (nccl-tests' PERFORMANCE.md).
 
-    It is 0 for an unknown collective. The printed `coll_busbw_gbs` multiplied by the time is not used: both are
+    The result is 0 for an unknown collective. The printed `coll_busbw_gbs` multiplied by the time is not used: both are
     rounded, so sums drift. A float total that is summed in another order after a restart looks like a counter reset.
     """
     if collective == "AllReduce":

@@ -73,7 +73,7 @@ def is_local(hostname: str, hostnames: frozenset[str]) -> bool:
 
 
 def is_foreign(ownership: Ownership, name: str, identity: tuple[int, int]) -> bool:
-    """Return True when a file's name shows that another host writes it, and no local process holds it open."""
+    """Return True when a file's name shows that another host writes the file, and no local process holds it open."""
     if ownership.everyone or identity in ownership.held:
         return False
     hostname = named_hostname(name)

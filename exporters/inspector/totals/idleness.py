@@ -18,8 +18,8 @@ IDLE_SECONDS = 21_600.0
 """Six hours: no checkpoint or evaluation between two uses of a communicator should take longer."""
 SUCCEEDED_SECONDS = 600.0
 """After this long without a record a communicator ends if a newer communicator has the same rank, size and name. If a
-limit refuses another communicator at a check, the communicator idle for longest (at least this long) ends too. If the
-limit refuses again at the next check, two communicators end, then four."""
+limit refuses a communicator at a check, the communicator that is idle for longest (at least this long) ends, too. If
+the limit refuses again at the next check, two communicators end, then four."""
 LOOK_SECONDS = 300.0
 
 

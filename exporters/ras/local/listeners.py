@@ -85,7 +85,7 @@ class Server(msgspec.Struct, frozen=True):
 
 
 class Site(msgspec.Struct, frozen=True):
-    """An address: the rank processes that serve it, and the number of listeners there without a known process."""
+    """An address: the rank processes that serve it, and how many listeners there belong to no known process."""
 
     servers: dict[ProcessKey, Server]
     unowned: int

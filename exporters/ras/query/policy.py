@@ -16,7 +16,7 @@ from exporters.ras.report.model import Report
 
 Configured = Literal["auto", "reporter", "standby", "monitor", "off"]
 Role = Literal["reporter", "standby", "labels", "none"]
-"""``labels``: the role for processes whose ranks no source has named. It queries them rarely, to learn their ranks."""
+"""``labels``: the role for processes whose ranks no source has named. They are queried rarely, to learn their ranks."""
 Refusal = Literal[
     "not_elected", "single_pass", "network_namespace", "no_listener", "unowned_listener", "version_unknown",
     "version_old", "process_young", "too_large",
@@ -117,7 +117,7 @@ class Schedule(msgspec.Struct):
         """Return the seconds until the next query. ``alert``: an alarm was recent.
 
         A standby queries a large job a quarter as often as the job can afford. It queries a small job as often as the
-        reporter does, because it does not learn that the reporter has failed. While ranks are missing, it queries every
+        reporter does, because no standby learns that the reporter has failed. While ranks are missing, it queries every
         job as often as the reporter, because the reporter's node may be missing.
         """
         base = MAX_INTERVAL_SECONDS if role == "labels" else self._affordable_seconds()

@@ -210,7 +210,7 @@ class Report(msgspec.Struct, frozen=True):
 def accept(communicators: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Communicator, ...]:
     """Return the plausible communicators, the first of each hash; count the others in ``skipped``.
 
-    At the limit, the largest (the whole job's) are kept first, then communicators in trouble, then the next in size.
+    At the limit, the largest communicators are kept first, then communicators in trouble, then the next in size.
     """
     accepted: dict[str, Communicator] = {}
     for communicator in communicators:

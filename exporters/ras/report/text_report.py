@@ -1,8 +1,8 @@
 """Reads the text report of NCCL 2.24 and later and of RCCL. Pure.
 
-A report is a table of groups of like communicators, then paragraphs about communicators in trouble. It names only these
-communicators, and ranks only if they are few. If exactly one communicator is the largest, its ranks are the job's. A
-statement is a line about one rank, or a line with a count, followed by the counted ranks if they are few.
+A report is a table of groups of like communicators, then paragraphs about communicators in trouble. Reports name only
+these communicators, and ranks only if they are few. If exactly one communicator is the largest, its ranks are the
+job's. A statement is a line about one rank, or a line with a count, followed by the counted ranks if they are few.
 """
 
 import hashlib
