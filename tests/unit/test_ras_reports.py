@@ -238,6 +238,13 @@ def test_text_ranks_of_two_largest_communicators_are_not_named() -> None:
     assert [rank.rank for rank in parsed.communicators[0].named] == [None]
 
 
+def test_text_ranks_after_an_unknown_line_are_left_out() -> None:
+    """A rank below a statement that this version does not know is not missing."""
+    unknown = "  1 ranks have reached an unknown state"
+    parsed = text(paragraph(0, 0xAB, rank_line(1), unknown, rank_line(2)))
+    assert [rank.comm_rank for rank in parsed.communicators[0].named] == [1]
+
+
 def test_text_paragraphs_beyond_the_limit_are_counted() -> None:
     """Paragraphs above the limit are counted."""
     rows = "\n".join(ROW.replace("    0 ", f"{number:5d} ", 1) for number in range(MAX_TROUBLES + 1))

@@ -64,11 +64,12 @@ class TroubleText:
     def __init__(self, group: int) -> None:
         self.group = group
         self._statements: list[_Statement] = []
+        self._listed: list[re.Match[str]] = []
         self._bare: list[re.Match[str]] | None = None
         self._about = ""
 
     def take(self, line: str) -> None:
-        """Add a line; an unknown line changes nothing."""
+        """Add a line; an unknown line ends the list of ranks before it."""
         if match := _DIFFERENT.match(line):
             self._about = match["collective"] if match["collective"] in model.COLLECTIVES else _ANY
         elif match := _ERRORS.match(line):
@@ -76,8 +77,7 @@ class TroubleText:
         elif match := _BARE_RANKS.match(line):
             self._bare = list(_BARE_RANK.finditer(match[1]))
         elif match := _RANK.match(line):
-            if self._statements:
-                self._statements[-1].ranks.append(match)
+            self._listed.append(match)
         else:
             self._state(line)
 
@@ -88,6 +88,9 @@ class TroubleText:
                 value = fields.get("status") or fields.get("error") or fields.get("launched") or "0"
                 alone = [match] if "rank" in fields else []
                 self._statements.append(_Statement(kind, value, self._about, int(fields.get("count") or 1), alone))
+                self._listed = alone
+                return
+        self._listed = []
 
     def communicator(self, name: str, size: int, dead: set[tuple[str, str]] | None) -> model.Communicator:
         """Return communicator ``name`` (16 digits). ``dead``: (pid, address) of dead processes, None when unknown."""
