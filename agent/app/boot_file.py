@@ -13,7 +13,7 @@ import msgspec
 from agent.core.checkpoint import read_own_file, write_own_file
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
-from agent.ranks.liveness.job_line import RanBefore
+from agent.ranks.liveness.job_liveness import RanBefore
 
 NAME = "ranks-of-this-boot"
 MAX_FILE_BYTES = 1024 * 1024

@@ -7,7 +7,7 @@ from typing import TypeAlias
 from agent.core.identity import ProcessKey
 from agent.ranks.rank.process import RankProcess
 
-ENDED_SECONDS = 900.0
+ENDED_RANK_SECONDS = 900.0
 FINISHED_SECONDS = 60.0
 MAX_ENDED = 128
 """Limit of ended ranks' records per user, container or Kubernetes namespace, if the records are of several jobs."""
@@ -25,7 +25,7 @@ def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
     if process.exited_at is None:
         return False
     finished = not holds_label or process.shown_state == "finished"
-    return now - process.exited_at > (FINISHED_SECONDS if finished else ENDED_SECONDS)
+    return now - process.exited_at > (FINISHED_SECONDS if finished else ENDED_RANK_SECONDS)
 
 
 def surplus(processes: Mapping[ProcessKey, RankProcess]) -> Iterator[ProcessKey]:

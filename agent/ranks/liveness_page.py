@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from agent.core.metrics import Family, Metric, declared
-from agent.ranks.liveness.job_line import ENDED_SECONDS, JobLine
+from agent.ranks.liveness.job_liveness import ENDED_JOB_SECONDS, JobLiveness
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.snapshot import RankSnapshot, RankView
 
@@ -65,7 +65,7 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
             expected.add((job_id, source), size)
     yield expected.metric
     yield left_rows.metric
-    yield from _lines(snapshot.jobs, snapshot.taken_at)
+    yield from _job_metrics(snapshot.jobs, snapshot.taken_at)
 
 
 def by_job(ranks: Iterable[RankView]) -> Mapping[str, Sequence[RankProcess]]:
@@ -100,25 +100,25 @@ def expected_ranks(live: Sequence[RankProcess]) -> dict[str, int]:
     return {source: size for source, size in sizes.items() if size}
 
 
-def _lines(jobs: Mapping[str, JobLine], now: float) -> Iterable[Metric]:
+def _job_metrics(jobs: Mapping[str, JobLiveness], now: float) -> Iterable[Metric]:
     live, start, progress = RANKS_LIVE.rows(), START_AGE.rows(), PROGRESS_AGE.rows()
     pause, ended, proven, exits = LONGEST_PAUSE.rows(), ENDED_AGE.rows(), PROVEN.rows(), EXIT_AGE.rows()
-    for job_id, line in sorted(jobs.items()):
-        is_shown = line.left_at is None or now - line.left_at <= ENDED_SECONDS
-        if is_shown and line.live is not None:
-            live.add((job_id,), line.live)
+    for job_id, job in sorted(jobs.items()):
+        is_shown = job.left_at is None or now - job.left_at <= ENDED_JOB_SECONDS
+        if is_shown and job.live is not None:
+            live.add((job_id,), job.live)
         if is_shown:
-            start.add((job_id,), now - line.started_at)
-        if line.progress_at is not None and is_shown:
-            if line.left_at is None:
-                progress.add((job_id,), now - line.progress_at)
-            pause.add((job_id,), line.longest_pause)
-        if line.end_state and now - line.end_at <= ENDED_SECONDS:
-            ended.add((job_id, line.end_state), now - line.end_at)
-        if line.proves_first or not line.proven:
-            proven.add((job_id,), float(line.proves_first))
+            start.add((job_id,), now - job.started_at)
+        if job.progress_at is not None and is_shown:
+            if job.left_at is None:
+                progress.add((job_id,), now - job.progress_at)
+            pause.add((job_id,), job.longest_pause)
+        if job.end_state and now - job.end_at <= ENDED_JOB_SECONDS:
+            ended.add((job_id, job.end_state), now - job.end_at)
+        if job.proves_first or not job.proven:
+            proven.add((job_id,), float(job.proves_first))
         ages = {}
-        for lead in line.leads:  # among lead exits with equal labels the newest counts
+        for lead in job.leads:  # among lead exits with equal labels the newest counts
             ages[lead.labels()] = RETRACTED if lead.retracted_at is not None else now - lead.exited_at
         for labels, age in ages.items():
             exits.add((job_id, *labels), age)

@@ -4,7 +4,7 @@ import msgspec
 
 from agent.core.checkpoint import SavedSeconds
 from agent.core.identity import ProcessKey, WriterKey
-from agent.ranks.liveness.job_line import JobLine
+from agent.ranks.liveness.job_liveness import JobLiveness
 from agent.ranks.rank.process import RankProcess
 
 LINK_SECONDS = 60.0
@@ -18,14 +18,14 @@ def is_record_file(path: str) -> bool:
 
 
 class WriterRecord(msgspec.Struct):
-    """A writer of records with its process, or the stand-in (``unseen``) for a process that was never seen.
+    """A writer of records with its process, or the stand-in (``stand_in``) for a process that was never seen.
 
     ``uid``: owner of its file. An expired writer stays for WRITER_IDLE_SECONDS, so that exporters remove its series.
     """
 
     seen_at: SavedSeconds
     process: ProcessKey | None = None
-    unseen: RankProcess | None = None
+    stand_in: RankProcess | None = msgspec.field(default=None, name="unseen")  # its name in checkpoints of 0.1.0
     expired_at: SavedSeconds | None = None
     uid: int | None = None
 
@@ -40,4 +40,4 @@ class SavedTable(msgspec.Struct):
     writer_keys: list[tuple[WriterKey, WriterRecord]]
     saved_at: SavedSeconds = 0.0
     schedulers: list[str] = []
-    jobs: dict[str, JobLine] = {}
+    jobs: dict[str, JobLiveness] = {}

@@ -6,7 +6,7 @@ from functools import cached_property
 import msgspec
 
 from agent.core.identity import UNKNOWN_RANK, ProcessKey, RankLabel
-from agent.ranks.liveness.job_line import JobLine
+from agent.ranks.liveness.job_liveness import JobLiveness
 from agent.ranks.naming.labels import LabelHolders
 from agent.ranks.rank.facts import UNSEEN, ProcessFacts
 from agent.ranks.rank.process import RankGpu, RankProcess
@@ -49,7 +49,7 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
 
     ``running``: all running rank processes, including processes without a label and processes that were not seen since
     the agent's restart. ``taken_seconds`` (since the epoch), ``taken_at`` (since the boot): when the copy was made.
-    Ages are relative to this time. ``jobs``: the JobLine of each job, by job id. ``without_nccl``: processes with a
+    Ages are relative to this time. ``jobs``: the JobLiveness of each job, by job id. ``without_nccl``: processes with a
     rank's environment that have not loaded NCCL. ``read_otherwise``: processes that need no records. ``held_files``:
     record files that processes on this node hold open, by device and inode. ``hostnames``: host names of this node and
     of its containers with ranks. ``renamed``: job ids that moved to a proven owner, oldest first.
@@ -63,7 +63,7 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
     unreadable: int = 0
     taken_seconds: float = 0.0
     taken_at: float = 0.0
-    jobs: Mapping[str, JobLine] = {}
+    jobs: Mapping[str, JobLiveness] = {}
     without_nccl: int = 0
     read_otherwise: frozenset[ProcessKey] = frozenset()
     held_files: Mapping[tuple[int, int], str] = {}

@@ -76,7 +76,7 @@ class RankTable:
                 refused=self.refused,
                 unidentified=sum(p.slots is None and p.is_surely_a_rank() for p in running.values()),
                 unreadable=sum(p.facts.environment is None for p in running.values()),
-                jobs=self.liveness.lines(),
+                jobs=self.liveness.snapshot(),
                 without_nccl=self.without_nccl,
                 read_otherwise=self.read_otherwise,
                 held_files=self.held_files,
@@ -95,7 +95,7 @@ class RankTable:
         """Assign the labels that are due, judge every job, and remove expired records. Called at 1 Hz."""
         now = self.clock.monotonic()
         self.judge_changed()  # first: a restarted rank can take the label of a rank whose exit explains other exits
-        self.binder.bind_due(self.processes, self.unseen())
+        self.binder.bind_due(self.processes, self.stand_ins())
         for process in self.running().values():
             if process.unproven_since is not None and now - process.unproven_since > UNSEEN_SECONDS:
                 process.confirmed = False
@@ -129,7 +129,7 @@ class RankTable:
         for job_id, members in jobs.items():
             for process, verdict in zip(members, judge_job(members, now, self.liveness.numbers), strict=True):
                 process.verdict = verdict
-            self.liveness.look(job_id, members, now, now_seconds)
+            self.liveness.update(job_id, members, now, now_seconds)
         self.published = None
 
     def _expire(self, now: float) -> None:
@@ -182,7 +182,7 @@ class RankTable:
         self.binder.owners.schedulers.update(saved.schedulers)
         self.processes.update((process.facts.key, process) for process in saved.processes if process.facts is not None)
         self.writers.update(saved.writer_keys)
-        self.binder.restore(self.processes, self.unseen())
+        self.binder.restore(self.processes, self.stand_ins())
         self.collect_hostnames()
         self.liveness.jobs.update(saved.jobs)
         self._judge_all()
@@ -192,7 +192,7 @@ class RankTable:
     def unlinked_writers(self) -> dict[WriterKey, int | None]:
         """Return the writers whose process is still unknown, each with the uid of its file."""
         since = self.clock.monotonic() - LINK_SECONDS
-        return {key: self.writers[key].uid for key, unseen in self.unseen().items() if unseen.found_at > since}
+        return {key: self.writers[key].uid for key, stand_in in self.stand_ins().items() if stand_in.found_at > since}
 
     def label(self, writer_key: WriterKey, comm: str, comm_rank: int) -> RankLabel | None:
         """Return the label of one rank of a writer; None until the label is published."""
@@ -209,9 +209,11 @@ class RankTable:
         record = self.writers.get(writer_key)
         return record is not None and record.expired_at is not None
 
-    def unseen(self) -> dict[WriterKey, RankProcess]:
+    def stand_ins(self) -> dict[WriterKey, RankProcess]:
         """Return the stand-ins of processes that were never seen, by writer."""
-        return {writer_key: record.unseen for writer_key, record in self.writers.items() if record.unseen is not None}
+        return {
+            writer_key: record.stand_in for writer_key, record in self.writers.items() if record.stand_in is not None
+        }
 
     def expire_writers(self, now: float) -> None:
         """Expire writers whose process left the table, and idle writers that have no process or a truncated file."""
@@ -223,10 +225,10 @@ class RankTable:
             if record.expired_at is None:
                 older = writer_key.generation < newest[writer_key.device, writer_key.inode]
                 idle = (record.process is None or older) and now - record.seen_at > WRITER_IDLE_SECONDS
-                orphaned = record.unseen is None if record.process is None else record.process not in self.processes
+                orphaned = record.stand_in is None if record.process is None else record.process not in self.processes
                 if idle or orphaned:
-                    self.binder.release(writer_key, record.unseen)
-                    record.expired_at, record.unseen = now, None
+                    self.binder.release(writer_key, record.stand_in)
+                    record.expired_at, record.stand_in = now, None
             elif now - record.expired_at > WRITER_IDLE_SECONDS:
                 del self.writers[writer_key]
         self.collect_hostnames()
@@ -241,4 +243,4 @@ class RankTable:
         record = self.writers.get(writer_key)
         if record is None:
             return None
-        return self.processes.get(record.process) if record.process is not None else record.unseen
+        return self.processes.get(record.process) if record.process is not None else record.stand_in

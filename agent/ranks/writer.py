@@ -225,18 +225,18 @@ class RankWriter(Leased[RankTable]):
         record, process = table.writers.get(writer_key), table.processes.get(key)
         if record is None or process is None or record.process is not None:
             return
-        unseen, record.process, record.unseen = record.unseen, key, None
+        stand_in, record.process, record.stand_in = record.stand_in, key, None
         table.hostnames |= {writer_key.hostname}
-        if unseen is None:
+        if stand_in is None:
             return
-        for membership in unseen.members.values():
-            table.refused += not process.join(membership, unseen.seen_at[membership.comm])
-        if unseen.progress_seconds is not None:
-            process.note_progress(unseen.progress_seconds, table.clock.time())
-        for label in unseen.labels:
+        for membership in stand_in.members.values():
+            table.refused += not process.join(membership, stand_in.seen_at[membership.comm])
+        if stand_in.progress_seconds is not None:
+            process.note_progress(stand_in.progress_seconds, table.clock.time())
+        for label in stand_in.labels:
             if process.slots is not None and label not in process.slots:
                 process.log_contradiction(label.rank)
-        table.binder.labels.release(unseen)
+        table.binder.labels.release(stand_in)
 
     def observe_read_otherwise(self, keys: frozenset[ProcessKey]) -> None:
         """Note which processes need no records because another source describes them."""

@@ -14,7 +14,7 @@ from signal import SIGKILL, SIGTERM
 from rank_table import RankTable
 
 from agent.core.identity import ProcessKey
-from agent.ranks.liveness.job_line import RanBefore
+from agent.ranks.liveness.job_liveness import RanBefore
 from agent.ranks.liveness_page import families
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import Owner, ProcessFacts

@@ -10,7 +10,7 @@ from test_liveness_registry import Job
 from agent.app import boot_file
 from agent.app.boot_file import NAME, BootFile
 from agent.core.threads import OwnThread
-from agent.ranks.liveness.job_line import RanBefore, line_of
+from agent.ranks.liveness.job_liveness import RanBefore, liveness_of
 from agent.ranks.rank.facts import Owner
 
 BOOT = FakeClock().time() - FakeClock().monotonic()
@@ -114,5 +114,5 @@ def test_the_exit_of_a_boot_has_the_user_of_other_exits() -> None:
     job.start(0)
     job.tick(1.0)
     ran = job.table.ranks.liveness.running(job.table.ranks.processes.values())["4711"]
-    line = line_of(ran, 0.0, BOOT, 300.0)
+    line = liveness_of(ran, 0.0, BOOT, 300.0)
     assert (line.leads[0].user, line.share) == ("alice", job.owner.key)

@@ -7,7 +7,7 @@ from rank_table import KILLED, WORLD, Table, environment, facts, owned, writer_k
 
 from agent.core.identity import Membership, ProcessKey, RankLabel
 from agent.ranks import expiry
-from agent.ranks.expiry import ENDED_SECONDS, FINISHED_SECONDS, MAX_ENDED, MAX_ENDED_OF_JOB
+from agent.ranks.expiry import ENDED_RANK_SECONDS, FINISHED_SECONDS, MAX_ENDED, MAX_ENDED_OF_JOB
 from agent.ranks.rank.evidence import RankVerdict, State
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner, ProcessFacts
@@ -23,7 +23,7 @@ def test_victim_never_becomes_a_culprit(table: Table) -> None:
         table.ranks.observe_exit(key, ExitStatus(known=True, signal=SIGSEGV))
         table.clock.advance(10.0)
     assert table.states() == {"0": "dead", "1": "exited", "2": "exited"}
-    table.tick(ENDED_SECONDS - 29.0)
+    table.tick(ENDED_RANK_SECONDS - 29.0)
     table.tick(1.0)
     assert table.states() == {"1": "exited", "2": "exited"}
 
@@ -51,7 +51,7 @@ def test_ended_ranks(table: Table) -> None:
     assert table.states() == {"1": "dead", "2": "finished"}
     table.tick(FINISHED_SECONDS + 0.1)
     assert table.states() == {"1": "dead"}
-    table.tick(ENDED_SECONDS - FINISHED_SECONDS - 0.1)
+    table.tick(ENDED_RANK_SECONDS - FINISHED_SECONDS - 0.1)
     assert table.states() == {"1": "dead"}
     assert not table.ranks.is_expired(writer_key(1))
     table.tick(0.2)

@@ -13,7 +13,7 @@ from lent import lent
 from rank_table import RankTable, environment, facts
 from test_inspector_exporter import OPERATIONS, shown
 
-from agent.ranks.expiry import ENDED_SECONDS
+from agent.ranks.expiry import ENDED_RANK_SECONDS
 from agent.sdk.exporter import StateSection
 from agent.sdk.ranks import ProcessKey
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
@@ -129,7 +129,7 @@ def test_the_records_of_a_second_job_are_its_own(
     values = again.look(10.0)
     assert values[SEEN] == of_first | {("200", str(rank)): count + 4 for rank in RANKS}
     assert sum(values[OPERATIONS].values()) == sum(values[SEEN].values())
-    clock.advance(ENDED_SECONDS)
+    clock.advance(ENDED_RANK_SECONDS)
     for _ in range(3):
         values = again.look()
     assert values[SEEN] == {("200", str(rank)): count + 4 for rank in RANKS}

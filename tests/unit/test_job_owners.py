@@ -4,7 +4,7 @@ import pytest
 from rank_table import KILLED, Table, environment, owned
 
 from agent.core.identity import RankLabel
-from agent.ranks.expiry import ENDED_SECONDS
+from agent.ranks.expiry import ENDED_RANK_SECONDS
 from agent.ranks.naming.job_owners import proof_of
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner
@@ -72,7 +72,7 @@ def test_an_id_is_free_when_nothing_of_its_owner_is_left(table: Table) -> None:
     """A dead rank keeps its job's id for its owner until its record expires; then another owner can have the id."""
     key = table.add_facts(owned(1, environment(0), ALICE), then=1.0)
     table.ranks.observe_exit(key, ExitStatus(known=True, signal=11))
-    table.tick(ENDED_SECONDS - 10)
+    table.tick(ENDED_RANK_SECONDS - 10)
     table.add_facts(owned(2, environment(0), MALLORY, uid=1001), then=1.0)
     assert table.labels() == {RankLabel("4711", "0"): 1, RankLabel("4711-u1001", "0"): 2}
     table.tick(10.0)

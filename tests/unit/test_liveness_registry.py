@@ -8,7 +8,13 @@ from rank_table import KILLED, Table, environment, facts
 
 from agent.core.identity import ProcessKey, RankLabel
 from agent.ranks.liveness import causes, registry
-from agent.ranks.liveness.job_line import ENDED_SECONDS, LEAD_SECONDS, MAX_LEADS, MAX_RETRACTED, RETRACTED_SECONDS
+from agent.ranks.liveness.job_liveness import (
+    ENDED_JOB_SECONDS,
+    LEAD_SECONDS,
+    MAX_LEADS,
+    MAX_RETRACTED,
+    RETRACTED_SECONDS,
+)
 from agent.ranks.liveness_page import families
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import Owner
@@ -81,7 +87,7 @@ def test_ranks_that_live() -> None:
     assert job.shown("job_ranks_live") == {(): 2}
     for rank in range(3):
         job.exit(rank, WELL)
-    job.tick(ENDED_SECONDS)
+    job.tick(ENDED_JOB_SECONDS)
     assert job.shown("job_ranks_live") == {(): 0}
     job.tick(1.0)
     assert job.shown("job_ranks_live") == {}
@@ -237,7 +243,7 @@ def test_the_schedulers_word() -> None:
     job.tick(1.0)
     assert job.leads() == {("0", "left"): -1.0, ("0", "ok"): 7.0}
     assert job.shown("job_ended_age_seconds") == {("CANCELLED",): 3.0}
-    job.tick(ENDED_SECONDS)
+    job.tick(ENDED_JOB_SECONDS)
     assert job.shown("job_ended_age_seconds") == {}
 
 
@@ -248,11 +254,11 @@ def test_an_orderly_end_is_ok() -> None:
         job.exit(rank, WELL, after=1.0)
     job.tick(SETTLED)
     assert job.leads() == {("0", "ok"): 6.0}
-    job.tick(ENDED_SECONDS)
+    job.tick(ENDED_JOB_SECONDS)
     assert job.leads() == {("0", "ok"): -1.0}
 
 
-@pytest.mark.parametrize(("world", "seconds"), [(8, LEAD_SECONDS), (4, ENDED_SECONDS)])
+@pytest.mark.parametrize(("world", "seconds"), [(8, LEAD_SECONDS), (4, ENDED_JOB_SECONDS)])
 def test_how_long_a_death_is_exported(world: int, seconds: float) -> None:
     """A death is exported for a day if its job can run on other nodes, for 15 minutes if all of it ran on this one."""
     job = Job(ranks=4, world=world)

@@ -6,7 +6,7 @@ import pytest
 from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, writer_key
 
 from agent.core.identity import Membership, RankLabel, WriterKey
-from agent.ranks.expiry import ENDED_SECONDS
+from agent.ranks.expiry import ENDED_RANK_SECONDS
 from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.rank.evidence import RasSilence
 from agent.ranks.rank.exit_status import ExitStatus
@@ -27,7 +27,7 @@ def test_host_names_go_with_their_ranks(table: Table) -> None:
     assert table.restarted().ranks.hostnames == {"here", "trainer-0"}
     table.tick(1.0)
     table.ranks.observe_exit(key, KILLED)
-    table.tick(ENDED_SECONDS + 1.0)
+    table.tick(ENDED_RANK_SECONDS + 1.0)
     assert table.ranks.hostnames == {"here"}
 
 

@@ -10,7 +10,15 @@ import msgspec
 from agent.core.clock import Clock
 from agent.core.identity import ProcessKey
 from agent.ranks.liveness.causes import OOM, ExitFacts
-from agent.ranks.liveness.job_line import JobLine, LeadExit, Lifetime, RanBefore, class_of, lead_exits, line_of
+from agent.ranks.liveness.job_liveness import (
+    JobLiveness,
+    LeadExit,
+    Lifetime,
+    RanBefore,
+    class_of,
+    lead_exits,
+    liveness_of,
+)
 from agent.ranks.naming.job_owners import is_proven
 from agent.ranks.naming.labels import LabelHolders
 from agent.ranks.rank.episodes import ended_by, killed_before_teardown
@@ -28,7 +36,7 @@ _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class LivenessRegistry:
-    """Keeps a JobLine per job. ``facts``: causes of exits, and planned exits, from exporters.
+    """Keeps a JobLiveness per job. ``facts``: causes of exits, and planned exits, from exporters.
 
     Times are CLOCK_BOOTTIME seconds, as in the rank table; ``now_seconds`` is the same moment in epoch seconds. After a
     change of ``numbers`` an exported lead exit can change its class once.
@@ -36,39 +44,39 @@ class LivenessRegistry:
 
     def __init__(self, labels: LabelHolders) -> None:
         self.numbers = NUMBERS
-        self.jobs: dict[str, JobLine] = {}
+        self.jobs: dict[str, JobLiveness] = {}
         self.facts = ExitFacts()
         self._labels = labels
 
-    def look(self, job_id: str, processes: Sequence[RankProcess], now: float, now_seconds: float) -> None:
-        """Update the JobLine of a job from the job's running and ended rank processes."""
-        line = self.jobs.get(job_id)
-        if line is None:
+    def update(self, job_id: str, processes: Sequence[RankProcess], now: float, now_seconds: float) -> None:
+        """Update the JobLiveness of a job from the job's running and ended rank processes."""
+        job = self.jobs.get(job_id)
+        if job is None:
             share = next((process.share for process in processes), "")
-            line = self.jobs[job_id] = JobLine(share)
+            job = self.jobs[job_id] = JobLiveness(share)
         running = [
             (label.rank, started_at(process))
             for process in processes
             if process.exited_at is None and not process.kill_pending
             for label in process.labels
         ]
-        line.note_ranks(processes, min((start for _, start in running), default=None), now)
+        job.note_ranks(processes, min((start for _, start in running), default=None), now)
         proven = [process for process in processes if is_proven(process)]
-        line.proven |= bool(proven)
-        line.proves_first |= any(label.rank == "0" for p in proven for label in p.labels)
+        job.proven |= bool(proven)
+        job.proves_first |= any(label.rank == "0" for p in proven for label in p.labels)
         progress = (p.progress_seconds for p in processes if p.exited_at is None and p.progress_seconds is not None)
-        line.note_progress(max(progress, default=None), now, now_seconds)
-        line.retract_returned(running, now)
-        self._look_at_exits(line, processes, now)
+        job.note_progress(max(progress, default=None), now, now_seconds)
+        job.retract_returned(running, now)
+        self._update_exits(job, processes, now)
 
-    def lines(self) -> dict[str, JobLine]:
-        """Return a shallow copy of each JobLine, by job id."""
-        return {job_id: msgspec.structs.replace(line) for job_id, line in self.jobs.items()}
+    def snapshot(self) -> dict[str, JobLiveness]:
+        """Return a shallow copy of each JobLiveness, by job id."""
+        return {job_id: msgspec.structs.replace(job) for job_id, job in self.jobs.items()}
 
     def note_ran_before(self, jobs: Mapping[str, RanBefore], clock: Clock) -> None:
-        """Add a JobLine for each job whose ranks ran at the end of the previous boot; keep existing JobLines."""
+        """Add a JobLiveness for each job whose ranks ran at the end of the previous boot, unless the job has one."""
         for job_id, ran in jobs.items():
-            self.jobs.setdefault(job_id, line_of(ran, clock.monotonic(), clock.time(), self.numbers.short_seconds))
+            self.jobs.setdefault(job_id, liveness_of(ran, clock.monotonic(), clock.time(), self.numbers.short_seconds))
 
     def running(self, processes: Iterable[RankProcess]) -> dict[str, RanBefore]:
         """Return the jobs with running processes, as the boot file saves them."""
@@ -83,36 +91,36 @@ class LivenessRegistry:
                     started[label.job_id] = min(started[label.job_id], process.facts.start_seconds)
         return {
             job_id: RanBefore(
-                users[job_id], sorted(ranks[job_id]), started[job_id], line.expected, line.proven, line.share
+                users[job_id], sorted(ranks[job_id]), started[job_id], job.expected, job.proven, job.share
             )
-            for job_id, line in self.jobs.items()
+            for job_id, job in self.jobs.items()
             if job_id in ranks
         }
 
     def note_end(self, end: JobEnd, job_id: str, now: float, now_seconds: float) -> None:
         """Note that the scheduler ended the job that is exported as ``job_id``."""
-        line = self.jobs.get(job_id)
-        if line is not None and end.state in ENDED_BY_SCHEDULER and line.end_state != end.state:
+        job = self.jobs.get(job_id)
+        if job is not None and end.state in ENDED_BY_SCHEDULER and job.end_state != end.state:
             ended_at = min(now, now - (now_seconds - end.ended_seconds))  # on the boot clock
-            if ended_at >= line.started_at:  # else this is the end of an earlier run, repeated by the scheduler
-                line.end_state, line.end_at = end.state, ended_at
+            if ended_at >= job.started_at:  # else this is the end of an earlier run, repeated by the scheduler
+                job.end_state, job.end_at = end.state, ended_at
 
     def expire(self, now: float) -> None:
-        """Drop JobLines that are no longer exported, and each user's oldest ended jobs beyond MAX_ENDED_JOBS."""
-        for line in self.jobs.values():
-            line.expire(now)
-        self.jobs = {job_id: line for job_id, line in self.jobs.items() if not line.is_over(now)}
+        """Drop jobs that are no longer exported, and each user's oldest ended jobs beyond MAX_ENDED_JOBS."""
+        for job in self.jobs.values():
+            job.expire(now)
+        self.jobs = {job_id: job for job_id, job in self.jobs.items() if not job.is_over(now)}
         ended: Counter[str] = Counter()
         by_age = sorted(
-            ((line.left_at, job_id) for job_id, line in self.jobs.items() if line.left_at is not None), reverse=True
+            ((job.left_at, job_id) for job_id, job in self.jobs.items() if job.left_at is not None), reverse=True
         )
         for _, job_id in by_age:
-            line = self.jobs[job_id]
-            ended[line.share] += 1
-            if ended[line.share] > MAX_ENDED_JOBS and not line.leads:
+            job = self.jobs[job_id]
+            ended[job.share] += 1
+            if ended[job.share] > MAX_ENDED_JOBS and not job.leads:
                 del self.jobs[job_id]
 
-    def _look_at_exits(self, line: JobLine, processes: Sequence[RankProcess], now: float) -> None:
+    def _update_exits(self, job: JobLiveness, processes: Sequence[RankProcess], now: float) -> None:
         exits = sorted((p for p in processes if p.exited_at is not None), key=lambda p: (p.exited_at, p.key))
         if not exits:
             return
@@ -120,16 +128,16 @@ class LivenessRegistry:
         soft = {exit_.key for exit_ in exits if self._is_finished(exit_) or ended_by(exit_, SIGTERM)}
         leads = lead_exits(exits, soft, self.numbers)
         members = {process.key for process in processes}
-        known = {lead.process: lead for lead in line.leads}
+        known = {lead.process: lead for lead in job.leads}
         for process in exits:
             lead = known.get(process.key)
             if lead is None and not process.is_victim:
-                is_lead = process.key in leads and not self._follows_a_restarted(process, line, members)
-                self._consider(line, process, is_lead=is_lead, is_torn=process.key in torn, now=now)
+                is_lead = process.key in leads and not self._follows_a_restarted(process, job, members)
+                self._consider(job, process, is_lead=is_lead, is_torn=process.key in torn, now=now)
             elif lead is not None and lead.retracted_at is None and not lead.revised:
-                self._revise(line, lead, process, is_torn=process.key in torn, now=now)
+                self._revise(job, lead, process, is_torn=process.key in torn, now=now)
 
-    def _consider(self, line: JobLine, process: RankProcess, *, is_lead: bool, is_torn: bool, now: float) -> None:
+    def _consider(self, job: JobLiveness, process: RankProcess, *, is_lead: bool, is_torn: bool, now: float) -> None:
         """Add a lead exit once its status and cause are known. The processes of all other exits become victims."""
         label, exited_at = self._labels.held(process), process.exited_at
         if label is None or exited_at is None:
@@ -149,20 +157,20 @@ class LivenessRegistry:
         reason, signal, code = ending(process.exit)
         how = (reason, signal, code, exit_class)
         lead = LeadExit(label.rank, exited_at, *how, lived, cause, process.user, process=process.key)
-        if not self._make_room(line, now) or not line.admit(lead, now):
+        if not self._make_room(job, now) or not job.admit(lead, now):
             process.is_victim = True
 
-    def _revise(self, line: JobLine, lead: LeadExit, process: RankProcess, *, is_torn: bool, now: float) -> None:
+    def _revise(self, job: JobLiveness, lead: LeadExit, process: RankProcess, *, is_torn: bool, now: float) -> None:
         """If a late fact changed the class of a lead exit, retract that exit and add it again with the new class."""
         exit_class = class_of(process.exit, finished=self._is_finished(process), torn=is_torn)
         if exit_class == lead.exit_class:
             return
-        line.retract(lead, now)
+        job.retract(lead, now)
         reason, signal, code = ending(process.exit)
         revised = msgspec.structs.replace(
             lead, reason=reason, signal=signal, code=code, exit_class=exit_class, revised=True
         )
-        line.leads = (*line.leads, revised)
+        job.leads = (*job.leads, revised)
 
     def _is_finished(self, process: RankProcess) -> bool:
         """Return True when it is proven that the process ended as planned, or finished."""
@@ -170,27 +178,32 @@ class LivenessRegistry:
         is_planned = label is not None and self.facts.is_planned(label)
         return is_planned or process.shown_state == "finished"
 
-    def _follows_a_restarted(self, process: RankProcess, line: JobLine, members: Container[ProcessKey]) -> bool:
+    def _follows_a_restarted(self, process: RankProcess, job: JobLiveness, members: Container[ProcessKey]) -> bool:
         """Return True if the process exited soon after a lead exit of its run, by a process not in ``members``."""
         ranks = {label.rank for label in process.labels}
         return any(
             0 < (process.exited_at or 0.0) - lead.exited_at <= self.numbers.episode_seconds
-            for lead in line.leads
+            for lead in job.leads
             if lead.process not in members and lead.rank not in ranks and started_at(process) <= lead.exited_at
         )
 
-    def _make_room(self, line: JobLine, now: float) -> bool:
+    def _make_room(self, job: JobLiveness, now: float) -> bool:
         """At the limit, retract the oldest lead exit of the share with the most; return False if this is the share of
-        ``line``."""
-        held = [(job.share, lead, job) for job in self.jobs.values() for lead in job.leads if lead.retracted_at is None]
+        ``job``."""
+        held = [
+            (other.share, lead, other)
+            for other in self.jobs.values()
+            for lead in other.leads
+            if lead.retracted_at is None
+        ]
         if len(held) < MAX_LEADS_PER_NODE:
             return True
         counts = Counter(share for share, _, _ in held)
-        most = max(counts, key=lambda share: (counts[share], share == line.share))
-        if most == line.share:
+        most = max(counts, key=lambda share: (counts[share], share == job.share))
+        if most == job.share:
             return False
-        _, lead, job = min((entry for entry in held if entry[0] == most), key=lambda entry: entry[1].exited_at)
-        job.retract(lead, now)
+        _, lead, other = min((entry for entry in held if entry[0] == most), key=lambda entry: entry[1].exited_at)
+        other.retract(lead, now)
         return True
 
 

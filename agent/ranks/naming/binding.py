@@ -47,7 +47,7 @@ class RankBinder:
         self._claimants: dict[_Claimed, list[RankProcess]] = {}
         self._log = Logger("ranks")
 
-    def bind_due(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> None:
+    def bind_due(self, processes: Mapping[ProcessKey, RankProcess], stand_ins: Mapping[WriterKey, RankProcess]) -> None:
         """Assign the labels of the processes, and of the stand-ins of unseen processes, whose wait is over."""
         now = self._clock.monotonic()
         self._claimants = _claimants(processes)
@@ -55,7 +55,7 @@ class RankBinder:
         waiting = [key for key, process in processes.items() if process.slots is None or key in self.duplicates]
         waiting.sort(key=lambda key: (key.start_ticks, key.pid))
         due: list[tuple[ProcessName, RankProcess]] = [(key, processes[key]) for key in waiting]
-        due += [(writer_key, process) for writer_key, process in unseen.items() if process.slots is None]
+        due += [(writer_key, process) for writer_key, process in stand_ins.items() if process.slots is None]
         for name, process in due:
             if self._is_due(process, now):
                 self.bind(process, name, processes)
@@ -108,9 +108,9 @@ class RankBinder:
         if process is not None:
             self.labels.release(process)
 
-    def restore(self, processes: Mapping[ProcessKey, RankProcess], unseen: Mapping[WriterKey, RankProcess]) -> None:
+    def restore(self, processes: Mapping[ProcessKey, RankProcess], stand_ins: Mapping[WriterKey, RankProcess]) -> None:
         """Restore the labels of the processes from the checkpoint."""
-        kept = [*processes.values(), *unseen.values()]
+        kept = [*processes.values(), *stand_ins.values()]
         for process in sorted(kept, key=lambda p: p.exited_at is None):  # live processes last: they hold the label
             self.labels.restore(process)
         self.owners.restore(kept)

@@ -9,7 +9,7 @@ import msgspec
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 
 FATAL_SIGNALS = frozenset({SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS})
-"""Signals that a fault of the process itself causes. Exit class crash (liveness/job_line.py) excludes SIGABRT."""
+"""Signals that a fault of the process itself causes. Exit class crash (liveness/job_liveness.py) excludes SIGABRT."""
 _CRASHED_IN_WORDS = frozenset(signal.name for signal in FATAL_SIGNALS)
 ENDED_BY_SCHEDULER = frozenset({"CANCELLED", "PREEMPTED", "TIMEOUT", "DEADLINE"})
 """States of a job that the scheduler ended on purpose, by SIGTERM and later SIGKILL."""

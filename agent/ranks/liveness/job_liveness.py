@@ -13,7 +13,7 @@ from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
 
-ENDED_SECONDS = 900.0
+ENDED_JOB_SECONDS = 900.0
 """How long a job's series stay after its last rank ended. A lead exit of class ok or of an ended job stays this
 long."""
 LEAD_SECONDS = 86_400.0
@@ -60,7 +60,7 @@ class LeadExit(msgspec.Struct, frozen=True):
         return (self.rank, *how, self.lived, self.cause, self.user)
 
 
-class JobLine(msgspec.Struct):
+class JobLiveness(msgspec.Struct):
     """Liveness facts of a job on this node.
 
     ``share``: the container or user; limits count all jobs of one share together. ``live``: number of live ranks, None
@@ -98,7 +98,7 @@ class JobLine(msgspec.Struct):
         self.expected = max((p.world_size or 0 for p in live), default=self.expected)
         if live and started_at is not None:
             self.started_at, self.left_at = min(started_at, now), None
-            if self.started_at > self.end_at or now - self.end_at > ENDED_SECONDS:
+            if self.started_at > self.end_at or now - self.end_at > ENDED_JOB_SECONDS:
                 self.end_state = ""
         elif self.left_at is None:
             self.left_at = max((p.exited_at for p in members if p.exited_at is not None), default=now)
@@ -148,11 +148,11 @@ class JobLine(msgspec.Struct):
         return True
 
     def expire(self, now: float) -> None:
-        """Retract lead exits after ENDED_SECONDS or LEAD_SECONDS; drop them RETRACTED_SECONDS later."""
+        """Retract lead exits after ENDED_JOB_SECONDS or LEAD_SECONDS; drop them RETRACTED_SECONDS later."""
         ran_whole_here = bool(self.expected) and self.ranks >= self.expected and not self.live
         for lead in self.leads:
             is_short = lead.exit_class == "ok" or ran_whole_here or self.end_state
-            if now - lead.exited_at > (ENDED_SECONDS if is_short else LEAD_SECONDS):
+            if now - lead.exited_at > (ENDED_JOB_SECONDS if is_short else LEAD_SECONDS):
                 self.retract(lead, now)
         self.leads = tuple(
             lead for lead in self.leads if lead.retracted_at is None or now - lead.retracted_at <= RETRACTED_SECONDS
@@ -160,13 +160,13 @@ class JobLine(msgspec.Struct):
 
     def is_over(self, now: float) -> bool:
         """Return True when the job has no more series."""
-        return self.left_at is not None and now - self.left_at > ENDED_SECONDS and not self.leads
+        return self.left_at is not None and now - self.left_at > ENDED_JOB_SECONDS and not self.leads
 
 
 class RanBefore(msgspec.Struct, frozen=True):
     """A job whose ranks ran on this node before a reboot. ``started_seconds``: start of its oldest rank (epoch).
 
-    ``proven``: the scheduler proved that one of the ranks belongs to the job. ``share``: as in JobLine.
+    ``proven``: the scheduler proved that one of the ranks belongs to the job. ``share``: as in JobLiveness.
     """
 
     user: str
@@ -177,8 +177,8 @@ class RanBefore(msgspec.Struct, frozen=True):
     share: str = ""
 
 
-def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float) -> JobLine:
-    """Return the JobLine of a job whose ranks ended with the previous boot; the lead exit is that of the lowest rank.
+def liveness_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float) -> JobLiveness:
+    """Return the facts of a job whose ranks ended with the previous boot; its lead exit is that of the lowest rank.
 
     The lead exit gets the time of the boot: this is later than the exit, so it precedes no exit on another node.
     """
@@ -186,7 +186,7 @@ def line_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: float
     lived: Lifetime = "short" if booted_seconds - ran.started_seconds < short_seconds else "long"
     first = min(ran.ranks, key=lambda rank: (len(rank), rank))
     lead = LeadExit(first, 0.0, "unknown", "", "", "reboot", lived, "", ran.user)
-    return JobLine(
+    return JobLiveness(
         share=ran.share or ran.user,
         started_at=min(ran.started_seconds - booted_seconds, 0.0),
         left_at=0.0,
