@@ -22,7 +22,7 @@ _WORLD_GROUP = re.compile(
     rb"\[PG (?:ID )?\d{1,6} (?:PG GUID [^( \]]{1,64}\(default_pg\)|\(default_pg\)) Rank (\d{1,7})\]"
 )
 _LIBRARY = re.compile(rb"(?:^|[\s\]])([A-Za-z0-9][\w.-]{0,62}):(\d{1,10})(?::\d{1,10} \[-?\d{1,4}\]| NCCL DIAG) ")
-_ACTOR = re.compile(rb"^(?:\x1b\[[0-9;]{1,12}m)?\([\w.-]{1,64} pid=(\d{1,10})(?:, ip=[\w.:]{1,45})?\)")
+_ACTOR = re.compile(rb"^(?:\x1b\[[0-9;]{1,12}m)?\((?:[\w.=\[\]-]{1,96} ){0,2}pid=(\d{1,10})(?:, ip=[\w.:]{1,45})?\)")
 
 
 class Speaker(NamedTuple):
