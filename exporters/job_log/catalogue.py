@@ -15,7 +15,7 @@ Role = Literal["root", "cascade", "confirmation", "advice", "benign", "planned"]
 Advice = Literal["restart", "restart_elsewhere", "fix_program", "fix_system"]
 Kind = Literal["iteration", "checkpoint_begin", "checkpoint_end"]
 ITERATION = "iteration"
-MIN_ANCHOR_BYTES = 4  # A shorter anchor in a site's own pattern would match nearly every line
+MIN_ANCHOR_BYTES = 4  # A shorter ``contains`` of a site's own pattern would be in nearly every line
 _WORD = re.compile(r"%([a-z0-9]{1,16})%")
 
 
@@ -31,7 +31,7 @@ class CategoryEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class ProgressPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A pattern of progress.yml or of a site. The search for ``contains`` comes before the regular expression."""
+    """A pattern of progress.yml or of a site. Only a line with the text ``contains`` is matched."""
 
     kind: Kind
     contains: Annotated[str, msgspec.Meta(min_length=MIN_ANCHOR_BYTES, max_length=64)]
@@ -42,7 +42,7 @@ class ProgressPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 class FailureCategories(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole of categories.yml. ``deduced``: categories that only several lines together prove, each with its role.
 
-    ``advice``: by root category; a category without certain advice is missing.
+    ``advice``: the remedy for each root category that has a certain one.
     """
 
     anchors: list[str]
@@ -74,9 +74,9 @@ class LineRule(NamedTuple):
 
 
 class SearchedText(NamedTuple):
-    """A short text that the matcher searches in all input. ``rules``: bits of the rules that it can lead to.
+    """A short text that the matcher searches in all input. ``rules``: a bit for each rule with it in ``contains``.
 
-    ``last_only``: all these rules are iterations, where only the last lines count.
+    ``last_only``: all these rules find iterations, so only the last lines with the text are checked.
     """
 
     text: bytes
@@ -85,7 +85,7 @@ class SearchedText(NamedTuple):
 
 
 class Catalogue(NamedTuple):
-    """All searched texts and rules. ``rules``: in the order of trial, progress patterns first."""
+    """All searched texts and rules. ``rules``: tried in this order, progress patterns first."""
 
     anchors: tuple[SearchedText, ...]
     rules: tuple[LineRule, ...]

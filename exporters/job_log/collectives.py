@@ -1,7 +1,8 @@
-"""Joins the watchdog lines of a job's ranks: progress per process group, and mismatched collectives. Pure.
+"""Joins the lines of PyTorch's NCCL watchdogs in a job's log: progress per process group, mismatched collectives. Pure.
 
-A rank blocks the others if it never enqueued the operation that they wait for. Rules take the minimum over all nodes.
-If operations with the same number in one group differ, the program has an error, and no single line shows it.
+A rank blocks the others if it never enqueued the operation that they wait for. `rankwatch explain` compares all nodes.
+If ranks call different operations with the same number in one group, the program has an error that no single line
+shows.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ Call = tuple[str, int, int]  # An operation: its type, input elements and output
 
 
 class WorkPosition(NamedTuple):
-    """Position of one rank in a group: numbers of the group's operations."""
+    """Numbers of the last operations that a rank enqueued and completed in a process group."""
 
     group: str
     rank: str
@@ -99,7 +100,7 @@ def _size(event: LogEvent, name: str) -> int:
 
 
 def _minority(calls: dict[str, Call]) -> tuple[str, ...]:
-    """Return the ranks whose call differs from the most common call; of two equally common calls, the later one."""
+    """Return the ranks whose call differs from the most common call; of equally common calls, the first one counts."""
     counts = Counter(calls.values())
     if len(counts) < 2:
         return ()

@@ -26,15 +26,15 @@ from exporters.job_log.jobs import ERROR_FILE, LoggedJob
 from exporters.job_log.matcher import events
 
 MAX_BYTES = 256 * 1024  # A larger file is not read. PyTorch writes a message and a traceback, some kilobytes.
-MAX_READS = 64  # Limit of files per turn
+MAX_READS = 64  # Limit of files per call of ``new``
 WAIT_SECONDS = 30.0  # A file that is missing or half written is tried again for this long after the exit was first seen
-GRACE_SECONDS = 0.2  # A turn waits this long for all files. A file system that hangs affects only its user.
+GRACE_SECONDS = 0.2  # ``new`` waits this long for all files together. A file system that hangs affects only its user.
 EARLY_SECONDS = 2.0
-"""A file that was last written this long before its rank started is of an earlier run. The start is known to 1 s."""
+"""A file last written more than this long before the rank's start is from an earlier run. The start is known to 1 s."""
 INIT_PID = 1
 PROGRAM_ERROR, ROOT = "program_error", "root"
 OTHER = "exception"
-"""The name of an exception that is not in KNOWN. Its class name is the user's text."""
+"""The name for an exception that is not in KNOWN: its class name is text of the user."""
 INTERRUPT = "KeyboardInterrupt"
 _TORCH = ("OutOfMemoryError", "AcceleratorError", "DistError", "DistBackendError", "DistNetworkError", "DistStoreError")
 KNOWN = {name: f"torch.{name}" for name in _TORCH} | {
@@ -61,7 +61,7 @@ class _ErrorFile(msgspec.Struct):
 
 
 class ErrorFiles:
-    """Reads the file of each rank once after its exit. Used from one thread."""
+    """Reads the file of each exited rank. Used from one thread."""
 
     def __init__(self, proc: Path, catalogue: Catalogue) -> None:
         self._root = proc
@@ -91,12 +91,12 @@ class ErrorFiles:
                 yield job, view, raised
 
     def _read(self, view: RankView) -> Raised | None:
-        """Return the rank's exception; None while its file is missing, incomplete, too large or another user's."""
+        """Return the rank's exception; None if its file is missing, incomplete, too large, old or another user's."""
         facts = view.process.facts
         launcher = self._proc.status(facts.parent_pid)
         pid = facts.parent_pid if launcher is not None and launcher.uid == facts.uid else INIT_PID
         if pid == INIT_PID and (facts.container or facts.pod):
-            return None  # only a process in the container shows its files
+            return None  # the files of a container are only reached through one of its processes
         try:
             with open_inside(f"{self._root}/{pid}/root", _error_file(view), facts.uid) as fd:
                 status = os.fstat(fd)
@@ -114,9 +114,9 @@ def _error_file(view: RankView) -> str:
 
 
 def read_error(raw: bytes, catalogue: Catalogue, seconds: float) -> Raised | None:
-    """Return the exception in an error file. ``seconds``: its time of writing.
+    """Return the exception in an error file. ``seconds``: when the file was written.
 
-    Return None for incomplete or other content, and if Ctrl-C ended the rank.
+    Return None if the content is incomplete or has another format, and if Ctrl-C ended the rank.
     """
     try:
         message = msgspec.json.decode(raw, type=_ErrorFile).message

@@ -1,4 +1,4 @@
-"""The exporter: passes jobs of the rank table to the reader, and shows the reader's results."""
+"""The exporter: passes jobs of the rank table to the reader, and exports the reader's results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
 from exporters.job_log.tally import RECENT_SECONDS, ShownLog
 
 INTERVAL_SECONDS = 1.0
-TURN_SECONDS = 60.0  # A longer turn is late: a file system hangs
+TURN_SECONDS = 60.0  # Deadline of an update; missed if a file system hangs
 MAX_PATHS = 64
 MAX_PATTERNS = 32
 CHECKPOINT_BYTES = 4 * 1024 * 1024
@@ -59,7 +59,7 @@ class JobLogExporter(ShownExporter[PublishedLogs]):
         self._jobs: dict[str, LoggedJob] = {}
 
     async def start(self, ctx: Context) -> None:
-        """Create the reader from the checkpoint, and register the part of evidence bundles."""
+        """Create the reader from the checkpoint, and register this exporter's part of evidence bundles."""
         self._ctx = ctx
         self._thread = ctx.thread("job_log")
         ctx.ranks.keep_variables(frozenset({ERROR_FILE, CYCLE_FILE, HOSTNAME}))
@@ -99,7 +99,7 @@ class JobLogExporter(ShownExporter[PublishedLogs]):
         return log_part(self.shown.jobs, self.shown.passages, wanted)
 
     async def drain(self) -> None:
-        """Save the read positions and stop the thread; a turn that hangs keeps the thread."""
+        """Save the read positions and stop the thread. If an update hangs, the positions saved before it stay."""
         try:
             if not self._reads:
                 self._section = await self._thread.call(self._reader.section)
@@ -126,7 +126,7 @@ class JobLogExporter(ShownExporter[PublishedLogs]):
 
 
 def causes(logs: Iterable[ShownLog], now_seconds: float) -> dict[RankLabel, str]:
-    """Return each log's first root category of the last RECENT_SECONDS, by its rank, or by the job (rank "")."""
+    """Return each log's root category if it is at most RECENT_SECONDS old, keyed by its rank ("" if unknown)."""
     roots = [(log.job_id, log.root) for log in logs if log.root is not None]
     return {
         RankLabel(job_id, "" if root.rank == UNKNOWN_RANK else root.rank): root.category

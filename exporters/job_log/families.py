@@ -18,15 +18,15 @@ EVENTS = Family(
     ("job_id", "rank", "category", "role"), "1 per rank and category seen, at most 1024 per job", "max")
 FIRST_ROOT = Family(
     "rankwatch_job_log_first_root_timestamp_seconds", "gauge",
-    "First root cause in the job's log since its ranks started: when its line was read, or its file last written if "
-    "that is earlier. A strong cause replaces a weak one. host: the host that the line blames or comes from, empty if "
-    "unknown. advice, if certain: restart, restart_elsewhere (without the host), fix_program or fix_system. The series "
-    "ends when the training makes progress.",
+    "Time of the first root cause in the job's log since its ranks started: when the line was read, or when the log "
+    "was last written if earlier. A later cause replaces a cause that is uncertain or 5 minutes older. host: the host "
+    "that the line blames or comes from, empty if unknown. advice, if certain: restart, restart_elsewhere (without the "
+    "host), fix_program or fix_system. The series ends when the training makes progress.",
     ("job_id", "category", "rank", "host", "advice"), _EACH, "max")
 LAST_WORK = Family(
     "rankwatch_job_log_last_work", "gauge",
     "Number of the last operation that the rank had enqueued or completed (label what) in the process group, as its "
-    "watchdog logged when it or another rank's timed out. The 4 ranks with the lowest numbers and the rank with the "
+    "NCCL watchdog logged after a timeout on any rank. The 4 ranks with the lowest numbers and the rank with the "
     "highest number are shown. A rank with a lower enqueued number blocks the others.",
     ("job_id", "rank", "group", "what"), "10 per process group, at most 8 groups per job, after a timeout", "max")
 # fmt: on
@@ -47,7 +47,7 @@ CHECKPOINT_LAST = _training(
 )
 CHECKPOINT_SECONDS = _training(
     "rankwatch_train_checkpoint_seconds",
-    "Duration of the last checkpoint save: from its log line, else the time between its first and its last line.",
+    "Duration of the last checkpoint save: from the log line, else the time between the lines of begin and end.",
 )
 CHECKPOINT_BEGAN = _training(
     "rankwatch_train_checkpoint_began_timestamp_seconds",

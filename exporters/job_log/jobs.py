@@ -14,9 +14,9 @@ ERROR_FILE = "TORCHELASTIC_ERROR_FILE"  # torchrun's variable for the file of a 
 class LoggedJob(NamedTuple):
     """One job with ranks on this node.
 
-    ``uids``: users of its processes. ``ids``: its ids by scheduler and launcher. ``world_size``: 0 if unknown.
-    ``started_seconds``: start of its oldest running rank on this node, since the epoch; 0 without one. ``local_ranks``:
-    its ranks by host name (empty: any host name of this node) and local rank.
+    ``uids``: users of its processes. ``ids``: its job ids from scheduler and launcher. ``world_size``: 0 if unknown.
+    ``started_seconds``: start of its oldest running rank on this node, since the epoch; 0 if no rank runs.
+    ``local_ranks``: its ranks by host name (empty: any host name of this node) and local rank.
     """
 
     job_id: str
@@ -37,7 +37,7 @@ class LoggedJob(NamedTuple):
         return str(number)
 
     def has_rank_zero(self) -> bool:
-        """Return True if rank 0 is on this node. Its node reads shared files that no process holds open."""
+        """Return True if rank 0 is on this node. The node of rank 0 reads shared files that no process holds open."""
         return any(rank_of(view) == "0" for view in self.ranks)
 
 
@@ -62,7 +62,7 @@ def _job(job_id: str, views: list[RankView], hostnames: frozenset[str]) -> Logge
     for view in views:
         rank = rank_of(view)
         for pid in {view.process.facts.key.pid, view.process.facts.namespace_pid}:
-            pids[pid] = rank if pids.get(pid, rank) == rank else UNKNOWN_RANK  # two containers may use the same number
+            pids[pid] = rank if pids.get(pid, rank) == rank else UNKNOWN_RANK  # two containers may use the same pid
     started = [view.process.facts.start_seconds for view in views if view.process.exited_at is None]
     return LoggedJob(
         job_id=job_id,

@@ -27,10 +27,10 @@ STRONG = (
 """Names that only secrets have: every separator counts, even a space, and the value may have several words."""
 WEAK = r"keys?|tokens?|auths?|session(?:[ _-]?id)?s?|signature|jwt|cookies?"
 SHORT = r"pass|sessid|pw|pin|sig|sid|otp|totp|psk|dsn|sas"
-"""Names that other things have, too: an equals sign or a colon must follow. A short name must be a separate word."""
+"""Names that other things have, too: fewer separators count. A name of SHORT must be a separate word."""
 _BOUNDARY = r"(?:(?<![^\W_])|(?-i:(?<=[a-z0-9])(?=[A-Z])))"
 _GLUED = r"(?<!com)(?<!by)(?<!sur)(?<!tres)(?<!over)pass(?=\s{0,4}[=:\"'])|sessid"
-"""Match at the end of a longer name (SSHPASS)."""
+"""Short names that also count at the end of a longer name (SSHPASS)."""
 SUFFIX = r"(?:[_-]?(?:value|val|str|text|hash|base|data|raw|plain|b64|base64|enc|new|old|confirm|env|\d{1,3}))?"
 NAME = re.compile(
     rf"(?:(?P<strong>{STRONG})|(?P<weak>{WEAK}|{_BOUNDARY}(?:{SHORT})|{_GLUED})){SUFFIX}(?![^\W_])(?!_[a-z])",
@@ -85,14 +85,14 @@ _OF_MODELS = re.compile(
     r"(?:missing|unexpected|query|q|k|kv|sort|dict|primary|foreign|cache|(?:pad|eos|bos|unk|mask|cls|sep)[_ ])[_ ]?$",
     re.IGNORECASE,
 )
-"""Names of keys and tokens in models and tables, not secrets."""
+"""Words before ``key`` or ``token`` that name a part of a model or table, not a secret."""
 _COUNTED = ("tokens", "keys")
 _ESCAPES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]{0,64}[ -/]{0,8}[@-~]"  # CSI: colours
     r"|\x1b[\]PX^_][^\x07\x1b]{0,512}(?:\x07|\x1b\\)?"  # OSC: titles, links
     r"|\x1b[ -/]{0,8}[0-~]?"
     r"|\[\d{1,3}(?:;\d{1,3}){0,4}m(?!\])"  # a colour without its escape character
-    r"|(?:\\x1b|\\0?33|\\e|\\u001b|\^\[)\[[\d;]{0,16}[mK]",  # the same as escaped text
+    r"|(?:\\x1b|\\0?33|\\e|\\u001b|\^\[)\[[\d;]{0,16}[mK]",  # a colour whose escape character is spelled out
     re.IGNORECASE,
 )
 _UNSEEN = re.compile(
@@ -100,7 +100,7 @@ _UNSEEN = re.compile(
     "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
 _BETWEEN = re.compile("[\x00\x0a-\x0d\x1c-\x1f\x85\u2028\u2029\ufffd]")
-"""Characters that may separate words or stand within one. NUL ends an environment variable, CR a line."""
+"""Characters that may separate words or stand within a word. NUL ends an environment variable, CR a line."""
 MAX_GROWTH = 2  # Limit of growth by NFKC normalization. One character can become eighteen.
 _BACKSPACE = "\b"
 _VALUE_FIRST = re.compile(
@@ -146,7 +146,7 @@ def value_start(line: str, name: re.Match[str], *, strong: bool) -> int | None:
 def is_harmless(line: str, name: re.Match[str], start: int, *, strong: bool) -> bool:
     """Return whether the value at ``start`` is no secret: empty, a placeholder, a tensor or a path.
 
-    After a ``strong`` name a path counts only for `pwd`. After a weak name a number counts, too.
+    After a ``strong`` name, a path is harmless only for `pwd`. After a weak name, a number is harmless, too.
     """
     if start >= len(line) or line[start:].isspace() or _HARMLESS.match(line, start):
         return not (strong and line.startswith("/", start) and not name[0].lower().startswith("pwd"))
@@ -164,11 +164,11 @@ def masked(line: str, before: str = "") -> str:
     the name of a secret or belong to the same key.
     """
     if _OPEN_END.search(before) and line.strip():
-        return _BEFORE_NAMES.match(line)[0] + MASKED  # type: ignore[index]  # matches nothing, too
+        return _BEFORE_NAMES.match(line)[0] + MASKED  # type: ignore[index]  # always matches, maybe an empty text
     if before.strip() == MASKED and _REST_OF_KEY.fullmatch(line):
         return MASKED
     shown = [(reading, _without_named(without_shapes(reading))) for reading in readings(line)]
-    return max(shown, key=lambda reading: len(reading[0]) - len(reading[1].replace(MASKED, "")))[1]  # hides the most
+    return max(shown, key=lambda reading: len(reading[0]) - len(reading[1].replace(MASKED, "")))[1]  # hides most
 
 
 def _without_named(line: str) -> str:

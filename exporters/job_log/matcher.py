@@ -1,4 +1,4 @@
-"""Finds events in text. First it searches all text for a few words, then lines with such a word for patterns."""
+"""Finds events in text. It searches all text for anchors, and matches patterns only in lines with an anchor."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _number(text: bytes) -> int | None:
 
 
 class LogEvent(NamedTuple):
-    """An event in a line. ``named``: the groups of its pattern. ``rule.role`` is empty for progress.
+    """An event in a line. ``named``: the text of each named group of the pattern. ``rule.role`` is empty for progress.
 
     ``start``: offset of its line in the searched text.
     """
@@ -79,7 +79,7 @@ class LogEvent(NamedTuple):
 
 
 def events(data: bytes, catalogue: Catalogue) -> Iterator[LogEvent]:
-    """Return the events in ``data`` (whole lines) in order: at most one per line; of iterations only the last."""
+    """Return the events in ``data`` (whole lines) in order, at most one per line; iterations only of the last lines."""
     lines: dict[int, int] = {}
     for anchor in catalogue.anchors:
         for start in _from_the_end(data, anchor.text) if anchor.last_only else _lines_with(data, anchor.text):

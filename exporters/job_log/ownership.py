@@ -1,4 +1,4 @@
-"""Maps a log to its job, and decides whether this node reads it. Reads processes.
+"""Maps a log to its job. Blocking: reads /proc.
 
 A log belongs to a job if a rank of the job, an ancestor of the rank, or the job's batch script writes its output there.
 It also belongs to a job if its name has the job id, or if it lies in the pod folder of a rank. In each case a user of
@@ -51,8 +51,8 @@ Identity = tuple[int, int]
 
 
 class BatchProcess(NamedTuple):
-    """A process that writes a job's log. ``scheduled_id``: Slurm's job id; ``forwards``: any descriptor may be the
-    log."""
+    """A process that writes a job's log. ``scheduled_id``: Slurm's job id; ``forwards``: srun, which may write the log
+    through any descriptor."""
 
     pid: int
     uid: int
@@ -100,9 +100,9 @@ def _below(
 
 
 class ClaimedLog(NamedTuple):
-    """The job of a file. ``rank``: the only rank that writes there, else UNKNOWN_RANK.
+    """A log and its job. ``rank``: the only rank that writes the log, else UNKNOWN_RANK.
 
-    ``path``: empty for a file that is known only by its name. ``has_ranks``: each line begins with its rank.
+    ``path``: empty if only the log's name or pod folder shows its job. ``has_ranks``: each line begins with its rank.
     """
 
     job_id: str
@@ -125,7 +125,7 @@ def held_outputs(
 ) -> dict[Identity, ClaimedLog]:
     """Return the regular files that running ranks of ``jobs`` and their ancestors write their output to.
 
-    ``batch``: batch scripts and their sruns, of any job. A file of two jobs is left out. Blocks if a file system hangs.
+    ``batch``: batch scripts and their sruns, of any job. A file that two jobs write is left out. Blocking.
     """
     held_files: dict[Identity, ClaimedLog] = {}
     doubtful: set[Identity] = set()
@@ -179,7 +179,7 @@ def claimed(
     jobs: Mapping[str, LoggedJob],
     by_id: Mapping[str, list[LoggedJob]],
 ) -> ClaimedLog | None:
-    """Return the job of a file; None without proof. ``uid``: its owner; ``job_id``: the id in its name."""
+    """Return the job of a log; None without proof. ``uid``: the log's owner; ``job_id``: the id in the log's name."""
     if held is not None and (job := jobs.get(held.job_id)) is not None and _may_be_of(uid, job):
         return held
     named = by_id.get(job_id, []) if job_id is not None else []
@@ -209,7 +209,7 @@ MAX_CYCLE_BYTES = (
 )  # A larger cycle file is not read. One for 10,000 nodes whose names form no ranges has 150 KB.
 MAX_PATH = 1024
 MAX_CYCLE_FILES = 64  # Limit of cycle files per search
-GRACE_SECONDS = 0.2  # A search waits this long for all files. A file system that hangs affects only its user.
+GRACE_SECONDS = 0.2  # A search waits this long for all files together. A file system that hangs affects only its user.
 
 
 class _CycleFile(msgspec.Struct):

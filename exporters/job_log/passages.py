@@ -1,4 +1,4 @@
-"""The job log's part of an evidence bundle: its first cause, the events of each rank, and lines around errors.
+"""The job log's part of an evidence bundle: the first cause, the events of each rank, and lines around events.
 
 Log lines may hold anything that a user printed. So the part has only the exporter's own words, and log lines around
 events only if the site configures them, with masked secrets. The job may write the lines after an event later: a
@@ -23,9 +23,9 @@ from exporters.job_log.tally import CASCADE, ROOT, FirstEvent, ShownLog
 
 AROUND = 2  # Number of lines before an event, and after it
 MAX_TEXT = 512  # Limit of kept characters per line
-MAX_MASKED_TEXT = 2048  # Limit of searched characters per line for secrets. Nothing beyond it is kept.
+MAX_MASKED_TEXT = 2048  # Limit of characters per line that are searched for secrets. Characters beyond it are dropped.
 MAX_OF_A_CATEGORY = 4
-"""Limit of passages per job and category. Events OLD_SECONDS later replace them, as they have another cause."""
+"""Limit per job and category. An event OLD_SECONDS after the last passage replaces them all: it has another cause."""
 OLD_SECONDS = 600.0
 MAX_PER_JOB = 32
 MAX_PASSAGES = 512  # Limit over all jobs: 1.3 MB. At the limit the job with the most passages loses its newest one.
@@ -33,9 +33,9 @@ KINDS = {ROOT: "first cause in the job's log", CASCADE: "no cause in the job's l
 
 
 class Passage(msgspec.Struct):
-    """Lines around an event, which is in ``lines[at]``. ``seconds``: since the epoch; ``rank``: if known.
+    """Lines around an event; ``lines[at]`` has the event. ``seconds``: since the epoch; ``rank``: if known.
 
-    ``missing``: lines that are still to come.
+    ``missing``: number of following lines that are not read yet.
     """
 
     category: str
@@ -48,7 +48,7 @@ class Passage(msgspec.Struct):
 
 @dataclass(slots=True)
 class _File:
-    """The last lines read from a file, and its passages that still miss lines."""
+    """The last lines read from a file, and the file's passages that still miss lines (``open``)."""
 
     last: deque[bytes] = field(default_factory=lambda: deque(maxlen=AROUND))
     open: list[Passage] = field(default_factory=list)

@@ -35,12 +35,12 @@ from exporters.job_log.tally import JobTally, SavedLog, ShownLog
 DISCOVER_SECONDS = 2.0
 MAX_DISCOVER_SECONDS = 60.0
 LOOKS_SHARE = 0.02  # Limit of the time share of file searches. Searches of a large shared directory become rarer.
-NEW_RANKS_SECONDS = 10.0  # new ranks cause an earlier search: after a crash no process holds their logs open
+NEW_RANKS_SECONDS = 10.0  # New ranks cause a search this early: after a crash no process holds their logs open
 HOLDERS_SECONDS = 30.0  # Interval between searches of all processes for open files on shared file systems
 SAVE_SECONDS = 2.5  # Half the interval at which the agent writes its checkpoint
 READ_CPU_SECONDS = 0.1  # CPU time limit per turn. A backlog takes at most a tenth of a core.
 READ_BYTES = 64 * 1024 * 1024
-MAX_CLAIMED = 1024  # Limit of read logs; owners take turns, and of one owner the logs written last come first
+MAX_CLAIMED = 1024  # Limit of read logs: the last written log of each owner, then each owner's second, and so on
 MAX_COLLECTIVE_ENTRIES = 65_536
 """Limit of watchdog entries over all jobs, about 20 MB. At the limit the job with the most entries loses all."""
 
@@ -53,7 +53,7 @@ class LogSection(msgspec.Struct):
 
 
 class PublishedLogs(NamedTuple):
-    """The result of a turn. ``available``: a job here has a log; ``raised``: names of exceptions that ended ranks."""
+    """The result of ``look``. ``available``: a job on this node has a log. ``raised``: exceptions that ended ranks."""
 
     jobs: tuple[ShownLog, ...] = ()
     available: bool = False
@@ -131,7 +131,7 @@ class JobLogReader:
         self._bound_collectives()
         new = sorted(self._error_files.new(jobs, self._clock.monotonic()), key=lambda error_file: error_file[2].seconds)
         now = self._clock.time()
-        for job, view, raised in new:  # the first one is the cause; a user may set a file's time to tomorrow
+        for job, view, raised in new:  # the earliest is the cause; a user may set a file's time to the future
             self._tally(job.job_id).note_raised(raised._replace(seconds=min(raised.seconds, now)), rank_of(view))
         return self._published()._replace(raised=tuple((view.process.key, raised.name) for _, view, raised in new))
 
@@ -142,7 +142,7 @@ class JobLogReader:
     def _take(self, text: TextLines, claim: ClaimedLog, job: LoggedJob, hostnames: frozenset[str]) -> None:
         tally = self._tally(claim.job_id)
         now = self._clock.time()
-        written_ns = text.file.modified_ns  # at this read, not at the last search
+        written_ns = text.file.modified_ns  # the time at this read, not at the last search
         seconds = min(now, written_ns / 1e9) if written_ns >= 0 else now
         line_events = events(text.data, self._catalogue)
         ranked = [(event, tally.take(event, job, claim.rank, hostnames, seconds)) for event in line_events]
@@ -175,7 +175,7 @@ class JobLogReader:
     def _discover(self, jobs: Mapping[str, LoggedJob]) -> None:
         began = self._clock.monotonic()
         pids = pids_of(jobs)
-        if not pids <= self._looked_for and not self._everyone:  # a script and its srun start before its ranks
+        if not pids <= self._looked_for and not self._everyone:  # batch scripts and srun start before ranks
             self._batch = batch_processes(self._procfs)
         self._looked_for = pids
         held = {} if self._everyone else held_outputs(self._outputs, self._procfs, jobs.values(), self._batch)
@@ -219,10 +219,8 @@ class JobLogReader:
         held: Mapping[Identity, ClaimedLog],
         jobs: Mapping[str, LoggedJob],
     ) -> set[Identity]:
-        """Return the files on shared file systems that another node reads, because no process on this node holds them
-        open.
-
-        If no process on any node visibly holds a file open, the node of the job's rank 0 reads it.
+        """Return the files on shared file systems that this node leaves to other nodes. This node reads a file if a
+        process on it holds the file open, or if the job's rank 0 is on it.
         """
         if self._everyone:
             return set()

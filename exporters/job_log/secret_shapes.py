@@ -1,4 +1,4 @@
-"""Masks secrets that have a known shape without a name: service tokens, keys, addresses, options. Pure."""
+"""Masks secrets of a known shape: tokens of services, keys, passwords in addresses and in options of programs. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MAKERS = (
     r"dckr_[a-z]{2,4}_|pypi-|SG\.|lin_api_|dop_v1_|AGE-SECRET-KEY-|(?:[spr]k|whsec)_(?:live|test)_"
 )
 _ALNUM_MAKERS = r"hf_|gh[pousr]_|npm_|shp[a-z]{2}_|gsk_|r8_|dapi|whsec_|wandb_v1_"
-"""Prefixes of tokens of well-known services. After the second kind only letters and digits follow."""
+"""Prefixes of tokens of well-known services. After a prefix in _ALNUM_MAKERS only letters and digits follow."""
 _BASE64 = r"(?<![\w/+])(?=[a-z0-9+/]*\d)(?-i:(?=[a-z0-9+/]*[A-Z])(?=[A-Z0-9+/]*[a-z]))[a-z0-9+][a-z0-9+/]{39,}={0,2}"
 """Does not match paths: they begin with a slash, lack digits or capitals, or have other characters."""
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
@@ -85,14 +85,14 @@ _TOKEN = re.compile(r"(?<![\w+/.~=-])(?!_Z)[\w+~-]{16,512}={0,2}(?![\w/])")
 _RUN = re.compile(r"[A-Za-z0-9]{16,}")
 _MIXED = re.compile(r"(?=[A-Z0-9]{0,32}[a-z])(?=[a-z0-9]{0,32}[A-Z])(?=[A-Za-z]{0,32}[0-9])[A-Za-z0-9]{3,}")
 """A part of a token between hyphens, with capitals, small letters and digits."""
-_HEX = re.compile(r"(?:0x)?(?:[0-9a-f]{1,31}|[0-9A-F]{1,31})")  # Hashes of communicators and commits
+_HEX = re.compile(r"(?:0x)?(?:[0-9a-f]{1,31}|[0-9A-F]{1,31})")  # Hashes of communicators and commits: no secrets
 _GROUP = re.compile(r"[a-z]+|[A-Z]+|[0-9]+")
 _RANDOM_SHARE = 0.33
-"""Changes between capitals, small letters and digits per character: 0.6 in random text, 0.2 in CamelCase."""
+"""Minimum of changes between capitals, small letters and digits per character: random text has 0.6, CamelCase 0.2."""
 
 
 _MIXED_LETTERS, _MIXED_WORD = 20, 3.5
-"""For a run with capitals, small letters and digits: minimum length, and maximum mean length of its small words."""
+"""For a run with capitals, small letters and digits: minimum length, and maximum mean length of small-letter groups."""
 
 
 def without_shapes(line: str) -> str:

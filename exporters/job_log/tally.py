@@ -19,18 +19,18 @@ from exporters.job_log.error_files import Raised
 from exporters.job_log.jobs import LoggedJob
 from exporters.job_log.matcher import LogEvent
 
-WINDOW_SECONDS = 60.0  # Averaging time of the iteration duration, if lines do not have it
+WINDOW_SECONDS = 60.0  # Averaging time of the iteration duration, if the log lines have no duration
 MAX_MARKS = 16
 MAX_ITERATION = 10**15
 MAX_CHECKPOINT_SECONDS = 86_400.0
 ROOT, CASCADE = "root", "cascade"
 MISMATCH = "collective_mismatch"
 POSITIONS = frozenset({"watchdog_position", "flight_recorder_dump"})
-"""Categories with a rank's position. A rank that hangs elsewhere has no timeout, but dumps when other ranks signal."""
+"""Categories with a rank's position. A rank that hangs elsewhere logs it only if another rank requests a dump."""
 CASCADE_SECONDS = 60.0
-"""A cascade is shown only after this time without a root cause, because another log may be slower."""
-RECOVERED_SECONDS = 60.0  # If a job makes progress this long after an event, the event did not end it
-LAST_TIMEOUT_SECONDS = 3600.0  # Collectives that time out within this time of a strong root are its consequence
+"""A cascade is shown only after this time without a root cause, because the root cause may be read later."""
+RECOVERED_SECONDS = 60.0  # If a job makes progress this long after an event, the event did not end the job
+LAST_TIMEOUT_SECONDS = 3600.0  # A mismatch found this soon after a certain root cause is its consequence
 RECENT_SECONDS = 300.0  # A root cause older than this explains no exit, and a later root cause replaces it
 STARTED_SECONDS = 5.0
 """An event this long before the ranks' start belongs to an earlier run. The start is known to about 1 s."""
@@ -62,7 +62,7 @@ class Training:
         self._marks: deque[tuple[float, int]] = deque(maxlen=MAX_MARKS)
 
     def take(self, event: LogEvent, seconds: float) -> bool:
-        """Add an event at this time (epoch). Return True if its iteration is higher than the last one."""
+        """Add an event at this time (epoch). Return True if its iteration is higher than the last iteration."""
         kind = event.rule.category
         if kind == "checkpoint_begin":
             self.shown.checkpoint_began = seconds
@@ -122,7 +122,7 @@ class FirstEvent(msgspec.Struct, frozen=True):
 
 
 class SavedLog(msgspec.Struct):
-    """The checkpoint of a job."""
+    """The saved tally of one job's log."""
 
     events: dict[Kind, SavedCount] = {}
     root: FirstEvent | None = None
@@ -153,7 +153,7 @@ class JobTally:
         self.collectives = Collectives()
 
     def take(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str], seconds: float) -> str:
-        """Count an event and return its rank. ``rank``: the only writer of the file, or UNKNOWN_RANK.
+        """Count an event and return its rank. ``rank``: the only rank that writes the log, or UNKNOWN_RANK.
 
         ``hostnames``: names of this node and its containers, which all count as this node's name.
         """
@@ -240,7 +240,7 @@ class JobTally:
             self.saved.cascade = first
 
     def _forget_old_causes(self, seconds: float) -> None:
-        """Forget causes if the training made progress long after them."""
+        """Forget causes if the training made progress RECOVERED_SECONDS after them."""
         times = [event.seconds for event in (self.saved.root, self.saved.cascade) if event is not None]
         if times and seconds - max(times) > RECOVERED_SECONDS:
             self._forget_causes()
