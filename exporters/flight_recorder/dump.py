@@ -21,7 +21,7 @@ MAX_JSON_BYTES = 4 * 1024 * 1024
 MAX_ENTRIES = 100_000
 MAX_GROUPS_READ = 4096
 MAX_GROUPS = 32
-"""Limit of shown groups per rank: groups that a rank waits in, then the largest. Megatron makes 12 or 13 per rank."""
+"""Limit of shown groups per rank: groups that the rank waits in first, then the largest. Megatron makes 12 or 13."""
 MAX_NAME_CHARACTERS = 64
 MAX_TEXT_CHARACTERS = 1024  # Limit of a name's length, because every entry of a dump can repeat a name
 MAX_SEQUENCE = 1 << 53
@@ -181,7 +181,7 @@ class _Calls:
                 self._waits[group] = entry
 
     def progress(self, group: _Group, size: int, by_status: int | None) -> GroupProgress:
-        """Return the rank's progress in a group of ``size`` ranks. ``by_status``: its last number in ``pg_status``."""
+        """Return the rank's progress in a group of ``size`` ranks. ``by_status``: from ``pg_status``."""
         numbers = [self._begun[group.name]] if group.name in self._begun else []
         if by_status is not None and group.name not in self._mixed:
             numbers.append(max(by_status, 0))

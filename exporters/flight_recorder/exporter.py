@@ -35,7 +35,7 @@ ALONE_SECONDS = 600.0
 """For this long after a helper failure, each call has one file, so that a bad file cannot block other files."""
 MAX_RANKS = 512  # Limit of dumps per search. The next searches take the other dumps
 DECODED = frozenset({"read", "incomplete", "malformed", "too_large", "other_rank"})
-"""Results after which the helper has decoded the file."""
+"""Results of files whose content the helper has read."""
 RECORDED = "recorded"
 READER = HelperSpec(
     "flight_recorder",
@@ -145,7 +145,7 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
             self._pipes.rest()
 
     def _wanted(self, views: Mapping[RankLabel, RankView], now: float) -> dict[RankLabel, _Asked]:
-        """Return the requests of this search: the least recently served ranks first, among these the users in turn."""
+        """Return the requests of this search: the ranks with the oldest answer first, of these the users in turn."""
         pids = reached_by(views.values())
         requests: dict[RankLabel, _Asked] = {}
         sort_keys: dict[RankLabel, tuple[int, int]] = {}

@@ -49,7 +49,7 @@ class RefusedError(ValueError):
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Also refuses every name, in case an operation with a name is allowed by mistake."""
+    """Also refuses every import, in case _COSTS has an operation that imports by mistake."""
 
     def find_class(self, _module: str, name: str) -> NoReturn:
         raise pickle.UnpicklingError(name)

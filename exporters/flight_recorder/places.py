@@ -1,4 +1,4 @@
-"""The ranks that can have a dump, paths of possible dumps, and the processes that make the paths visible. Pure."""
+"""Finds ranks that can have a dump, the dump's possible paths, and a process that sees these paths. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ CACHE, HOME = "XDG_CACHE_HOME", "HOME"
 VARIABLES = frozenset({*NAMED_BY, CACHE, HOME})
 SYSTEMS_PREFIX = "/tmp/nccl_trace_rank_"  # noqa: S108  # PyTorch's own name
 JOB_ID = "%j"
-BUSY_SECONDS = 30.0  # A rank that completed an operation in this time does not hang, so the exporter ignores its dump
+BUSY_SECONDS = 30.0  # A rank that completed an operation this recently does not hang: the exporter ignores its dump
 AFTER_EXIT_SECONDS = 120.0
 """A rank writes its dump before it exits. The search for the dump ends this long after the exit."""
 MAX_RANK_DIGITS = 7
 
 
 def is_looked_at(view: RankView, now: float) -> bool:
-    """Return whether a rank with known number and user can have a new dump. ``now``: seconds since the epoch."""
+    """Return True if a rank with known number and user can have a new dump. ``now``: seconds since the epoch."""
     process = view.process
     if process.facts.uid is None or not is_number(view.label.rank):
         return False

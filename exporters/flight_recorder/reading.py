@@ -36,8 +36,8 @@ SETTLED: tuple[Result, ...] = (
 class DumpRequest(msgspec.Struct, frozen=True):
     """Possible ``paths`` of a rank's dump, as process ``pid`` of ``proc_root`` sees them; the newest file counts.
 
-    ``pid`` 0: the helper's own paths. ``uid``: the rank's user. ``started``: start of its process, in seconds since
-    the epoch. ``known``: the file that was read before.
+    ``pid`` 0: as the helper itself sees them. ``uid``: the rank's user. ``started``: start of its process, in seconds
+    since the epoch. ``known``: the file that was read before.
     """
 
     job_id: str

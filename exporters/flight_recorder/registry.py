@@ -50,7 +50,7 @@ class _Entry(msgspec.Struct):
 
 
 class DumpRegistry:
-    """Entries by rank; ``admit`` is the budget of their series."""
+    """The dumps by rank; ``admit`` limits their series."""
 
     def __init__(self, admit: Admission) -> None:
         self._entries: dict[RankLabel, _Entry] = {}
@@ -65,7 +65,7 @@ class DumpRegistry:
     def take(
         self, label: RankLabel, process: ProcessKey | None, uid: int, answer: DumpAnswer | None, now: float
     ) -> None:
-        """Store the helper's answer about a rank's file. ``uid``: its user; ``now``: seconds since the epoch."""
+        """Store the helper's answer about a rank's file. ``uid``: the rank's user; ``now``: seconds since the epoch."""
         if answer is None:
             self.counts[UNANSWERED] += 1
             return
@@ -182,7 +182,8 @@ def render(snapshot: FlightSnapshot) -> Iterable[Metric]:
 FILE = "dumps.json"
 MAX_WORDS = 256
 APART_SECONDS = 900.0
-"""Ranks write the dumps of one hang within this time. Dumps older than that belong to an earlier hang."""
+"""Ranks write the dumps of one hang within this time. A dump that is older than the newest dump by more than this
+belongs to an earlier hang."""
 OF_ALL = frozenset(
     ["all_reduce", "all_reduce_barrier", "allreduce_coalesced", "barrier", "all_to_all", "all_gather",
      "_all_gather_base", "all_gather_into_tensor_coalesced", "reduce_scatter", "_reduce_scatter_base",

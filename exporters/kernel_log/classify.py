@@ -1,4 +1,4 @@
-"""Finds the meaning of a line of the kernel's log, by categories.yml, and describes it in the agent's own log."""
+"""Finds the category of a line of the kernel's log (categories.yml), and reports events in the agent's own log."""
 
 import re
 from collections import Counter
@@ -21,7 +21,7 @@ SEVERITIES = ("failed", "fatal")  # Severities of AMD's errors, each with a patt
 _AMD_CODES = ("ring_timeout", "eviction")
 """Pattern groups of AMD's categories: a group that matches replaces the category's error code by the group's name."""
 _WORD = re.compile(r"%([a-z0-9]{1,16})%")
-MAX_LOGGED = 10  # Log lines of one poll
+MAX_LOGGED = 10  # Limit of log lines per poll
 
 
 class Category(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -105,7 +105,7 @@ def _quotes() -> tuple[re.Pattern[str], ...]:
 
 
 def classify(text: str) -> KernelEvent | None:
-    """Return the event of a line, by the beginning of the line; None for most lines, and if a user's text is quoted."""
+    """Return the event of a line, by its beginning; None without a category, and if the line quotes a user's text."""
     lowered = text.lower()
     for compiled in _compiled():
         if compiled.word not in lowered:

@@ -1,9 +1,8 @@
-"""The last errors of each GPU in the log, the places of a GPU where programs of several users fail, and Xids' lines.
+"""The last errors of each GPU in the log, places of a GPU where programs of several users fail, and details of Xids.
 
-After its number an Xid's line has the unit, severity, NVLink, previous error, place in the GPU, and the process's name.
-A user chooses that name (up to 15 bytes). So a pattern either skips the longest possible name, or needs a text longer
-than a name: no name can pass as the driver's text. A line without a match loses only these details: its Xid still
-counts. Pure."""
+After its number an Xid's line can have a unit, severity, NVLink, previous error, place in the GPU, and process name. A
+user chooses the process name (up to 15 bytes). So a pattern either skips the longest possible name, or needs a text
+longer than a name: no name can pass as the driver's text. The Xid of a line without a match still counts. Pure."""
 
 import re
 from typing import Annotated

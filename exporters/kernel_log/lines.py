@@ -22,7 +22,7 @@ DRIVER = "NVRM: "  # Lines of NVIDIA's driver begin with this
 AFTER_A_NAME = ",mems_allowed="
 """The kernel's text after the name of a cpuset: in the same record or, after an interruption, in another record."""
 REST_SECONDS = 1.0  # The kernel writes the rest of an interrupted line within this time
-MAX_WAITING = 1024  # Lines that wait for the next poll. Beyond this limit the oldest count at once.
+MAX_WAITING = 1024  # Limit of lines that wait for the next poll. Above it the oldest lines count at once.
 
 
 class KernelRecord(NamedTuple):
@@ -64,7 +64,7 @@ class KernelLines:
     def select(
         self, records: Iterable[KernelRecord], last: int, *, wait: bool = True
     ) -> tuple[list[KernelRecord], int]:
-        """Return in order the lines that waited and the kernel's lines of a poll; and the number of doubtful lines.
+        """Return the kernel's lines that count now, in order, and the number of doubtful lines, which are dropped.
 
         ``last``: the number of the poll's last record. Without ``wait`` no line waits.
         """

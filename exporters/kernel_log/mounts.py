@@ -1,4 +1,4 @@
-"""Which file systems are still read-only, from mountinfo (proc_pid_mountinfo(5)), by device."""
+"""Finds the devices whose file systems are still read-only, from mountinfo (proc_pid_mountinfo(5))."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -9,11 +9,11 @@ from agent.sdk.system import sysfs
 MAX_BYTES = 8 * 1024 * 1024  # The greatest size of mountinfo. A node with ten thousand mounts has about 2 MB.
 
 _READ_ONLY = {"ro", "emergency_ro", "shutdown"}
-"""Options of a read-only file system; ext4 shows the last two. The options of a single mount are not used."""
+"""Options of a read-only file system; ext4 shows the last two. Options of a single mount do not count."""
 
 
 def still_failed(read_only: Mapping[str, bool], mounted: Mapping[str, bool]) -> dict[str, bool]:
-    """Return the devices that have not recovered, with whether mountinfo showed each as read-only.
+    """Return the devices that have not recovered, each with True if mountinfo shows it as read-only.
 
     ``read_only``: the last result, with new devices added. ``mounted``: mounted devices, and whether each is read-only.
     A device has recovered when it was read-only and is writable now, or when it is not mounted. A device that

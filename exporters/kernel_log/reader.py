@@ -23,13 +23,13 @@ MAX_RECORD_BYTES = 16 * 1024
 MAX_RECORDS = 20_000
 """Records of one poll. A flood of records takes several polls, or is overwritten and counted as lost."""
 MAX_AGE_SECONDS = 600.0
-"""At a first start, lines that are older than the newest line by more than this are only counted.
+"""At the first start after a boot, a line that is older than the newest line by more than this is only counted.
 
 The problem may be repaired by now. Only the log's timestamps are compared: other clocks drift apart from printk's.
 """
 MAX_BACKLOG_READS = 50
 """Reads at the first poll: a million records, more than any log has. Later records count as new."""
-MAX_AHEAD = 4  # Reads between two polls. A bundle beyond this limit has the lines of the last read.
+MAX_AHEAD = 4  # Limit of reads for bundles between two polls. Further bundles get the lines of the last read.
 MAX_ALIKE = 512  # Texts of lines whose meaning is cached: a storm of lines has few different texts
 
 LAST_RECORDS = 200  # Records of the kernel that are kept for an evidence bundle. Records that users wrote are not kept.
@@ -143,7 +143,7 @@ class KernelLog:
             self._fd = None
 
     def _is_new(self, record: KernelRecord) -> bool:
-        """Keep a record for bundles; return False if it was read before: the log was opened again."""
+        """Keep a record for bundles. Return False if it was read before, as after the log was opened again."""
         if record.sequence > self._newest:
             self._newest = record.sequence
             if _is_kept(record):

@@ -1,7 +1,7 @@
 """Calls NVML for one value at a time: a failed call loses only its own value. Runs in the helper process.
 
-The activity of a GPU between two polls is from the driver's GPM counters (Hopper and later): at each poll the driver
-fills a sample and compares it with the previous sample. A value is the mean over this time."""
+The driver's GPM counters (Hopper and later) give the activity of a GPU: at each poll the driver fills a sample of them.
+An activity value is the mean between the previous sample and this one."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -75,7 +75,7 @@ class NvmlExporter:
         self._helper = ctx.helper(HELPER)
 
     async def update(self) -> None:
-        """Poll once. Raise NoData without a driver if no GPU was seen since the boot."""
+        """Poll once. Raise NoData if no GPU was seen since the boot and there is no driver or no GPU."""
         clock = self._ctx.clock
         if clock.monotonic() < self._absent_until:
             raise NoData(self._answer.error)
@@ -112,7 +112,7 @@ class NvmlExporter:
         return NvmlSnapshot(self._gpus.views, dict(self._gpus.errors), (self._answer.driver, self._answer.cuda))
 
     def families(self, snapshot: NvmlSnapshot) -> Iterable[Metric]:
-        """Render; pure."""
+        """Return the metric families of a snapshot. Pure."""
         return render(snapshot)
 
     async def drain(self) -> None:

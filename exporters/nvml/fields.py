@@ -1,4 +1,4 @@
-"""The numeric values of a GPU: their names in the helper's answer, their metrics, and the greatest plausible value.
+"""The numeric values of a GPU: their names in the helper's answer, their metrics, and their greatest plausible values.
 
 Pure. An implausible number is dropped: drivers return 4294967295 for an unknown number.
 """

@@ -21,7 +21,7 @@ MAX_XIDS = 32  # At most this many different Xids of one GPU have their own seri
 MAX_XID = 9999
 OTHER = "other"
 _RESET_ENDS = ("gpu_xid", "gpu_xid_warning", "gpu_lost")
-"""Faults that a GPU reset clears, even those that the kernel log exporter wrote. All other checks are levels."""
+"""Faults that a GPU reset clears, even those of the kernel log exporter. All other checks follow each poll's values."""
 
 
 class Xid(msgspec.Struct, frozen=True):
@@ -44,7 +44,7 @@ class Remembered(msgspec.Struct):
 
 
 class GpuView(msgspec.Struct, frozen=True):
-    """One GPU as rendered. ``reading`` None: it is lost. A GPU without UUID was lost before its UUID was read."""
+    """One GPU as rendered. ``reading``: None if it is lost. A GPU without UUID was lost before its UUID was read."""
 
     uuid: str
     index: int
@@ -66,7 +66,7 @@ class GpuVerdict(msgspec.Struct, frozen=True):
 
 
 class _Watched:
-    """State of one GPU that ends with the agent's process."""
+    """State of one GPU that is not saved in the checkpoint."""
 
     def __init__(self, links: Iterable[int]) -> None:
         self.links = NvLinks(set(links))
@@ -205,7 +205,7 @@ class Gpus:
         return _view(reading.uuid, known, reading, seconds, links), verdict
 
     def _nameless(self, gpus: Iterable[GpuReading], views: Iterable[GpuView]) -> list[GpuView]:
-        """Return the GPUs lost before their UUID was read, except those that ``views`` already has as unread."""
+        """Return the GPUs lost before their UUID was read, except indexes that ``views`` already shows as lost."""
         missed = {view.index for view in views if view.reading is None}
         lost = [gpu for gpu in gpus if gpu.lost and gpu.uuid not in self.remembered]
         return [GpuView("", gpu.index) for gpu in lost if gpu.index not in missed]

@@ -16,7 +16,7 @@ from exporters.nvml.reading import Fabric, GpuReading, Link
 
 SETTINGS = frozenset({"applications_clocks_setting", "sync_boost", "display_clock_setting"})
 """Reasons that an administrator's settings cause; most nodes have no such setting."""
-REASONS = {  # all reasons but 0x1, idleness
+REASONS = {  # all reasons of nvml.h except 0x1 (the GPU is idle)
     0x2: "applications_clocks_setting",
     0x4: "sw_power_cap",
     0x8: "hw_slowdown",
@@ -58,7 +58,7 @@ _CONFIGURATION_SHIFT, _CONFIGURATION_MASK, _CONFIGURATION_GOOD = 8, 0xF, 1
 
 
 def active_reasons(reading: GpuReading) -> dict[str, bool]:
-    """Return, by reason that this GPU supports, whether it is active; empty when the driver reports no reasons."""
+    """Return whether each reason that this GPU supports is active; empty when the driver reports no reasons."""
     if reading.reasons is None:
         return {}
     supported = reading.supported_reasons if reading.supported_reasons is not None else sum(REASONS)
@@ -118,7 +118,7 @@ def levels(reading: GpuReading) -> dict[str, CheckState]:
 def votes(
     reading: GpuReading, before: GpuReading | None, elapsed_seconds: float, hot_celsius: float
 ) -> dict[str, bool]:
-    """Return, by check with known values, whether this poll is flagged.
+    """Return whether this poll is flagged, for each check with known values.
 
     ``elapsed_seconds``: the time since ``before``, the previous reading. ``hot_celsius``: see ``NvmlConfig``.
     """
@@ -203,7 +203,7 @@ MAX_COUNT = 2**62  # A greater error count of one link is not plausible
 
 
 class LinksView(msgspec.Struct, frozen=True):
-    """The links as rendered. ``up``: by link number, for links with a known state that were up before.
+    """The links as rendered. ``up``: whether the link is up, for each link with a known state that was up before.
 
     ``errors``: errors on all links, by kind. ``flagged``: by link number, the share of the last polls with new errors.
     """

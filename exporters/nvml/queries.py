@@ -104,7 +104,7 @@ def values(asker: Asker, handle: Any) -> dict[str, int]:
 
 
 def reason_nanoseconds(asker: Asker, handle: Any, driver_major: int) -> dict[str, int]:
-    """Return the nanoseconds that each reason lowered the clocks since the driver was loaded, if the driver counts."""
+    """Return how many nanoseconds each reason lowered the clocks since the driver was loaded, if the driver counts."""
     wanted = dict(_REASON_FIELDS)
     if driver_major >= RENUMBERED_DRIVER:
         wanted |= _RENUMBERED_REASON_FIELDS

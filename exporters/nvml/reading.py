@@ -7,7 +7,7 @@ from typing import Annotated
 
 import msgspec
 
-MAX_GPUS = 64  # GPUs of one node, as many as NVML's own tools show
+MAX_GPUS = 64  # Limit of GPUs per node, as in NVML's own tools
 MAX_EVENTS = 100_000  # Events read from the driver at one poll. The driver keeps the rest for the next poll.
 MAX_COUNT = 1 << 31  # Equal events at one poll
 MAX_PROCESSES = 1024  # Processes of one GPU
@@ -50,9 +50,9 @@ class GpuReading(msgspec.Struct, frozen=True):
     """One GPU. ``lost``: the driver can no longer reach it; then only its identity is set.
 
     ``values``: the driver's numbers by the names of exporters/nvml/fields.py, in the driver's units; an unknown number
-    is absent. ``reasons``: the bits of the active clock event reasons. ``reason_nanoseconds``: by reason, the time
-    since the driver was loaded, if the driver counts it. ``activity``: means since the previous poll, with the same
-    names and units. ``pids``: processes that compute on the GPU or on one of its MIG instances.
+    is absent. ``reasons``: the bits of the active clock event reasons. ``reason_nanoseconds``: how long each reason was
+    active since the driver was loaded, if the driver counts it. ``activity``: means since the previous poll, with the
+    same names and units. ``pids``: processes that compute on the GPU or on one of its MIG instances.
     """
 
     index: int
