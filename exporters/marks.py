@@ -27,9 +27,9 @@ MAX_CONNECTIONS = 8
 ANSWER_SECONDS = 2.0
 """How long a user may take to send a line."""
 MAX_ASKS = 120
-"""Requests of one user between two updates; further requests are closed unread, because each costs a log line."""
+"""Limit of requests per user between two updates. Further connections are closed unread: a request costs a log line."""
 MAX_ASKING = 1024
-"""Users between two updates: one person can have 65,536 uids (subuid(5))."""
+"""Limit of users with requests between two updates: one person can have 65,536 uids (subuid(5))."""
 _CREDENTIALS = struct.Struct("3i")
 """Pid, uid and gid of the process that opened the socket (SO_PEERCRED, unix(7))."""
 
@@ -37,7 +37,7 @@ MAX_MARKS = 256
 """Limit of all users' marks on a node; at the limit the user with most marks loses the oldest."""
 MAX_MARKS_PER_JOB = 8
 MARKS_PER_MINUTE = 6
-"""Limit for one user."""
+"""Limit per user."""
 MINUTE_SECONDS = 60.0
 SHOWN_SECONDS = 3600.0
 """A mark is a point in time: it is shown for this long, enough for every scrape."""
@@ -222,7 +222,7 @@ class MarksExporter:
         return self._recent_marks.marks()
 
     def families(self, snapshot: dict[Mark, float]) -> Iterable[Metric]:
-        """Render; pure."""
+        """Return the series of the marks. Pure."""
         return render(snapshot)
 
     async def drain(self) -> None:

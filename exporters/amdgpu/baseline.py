@@ -19,7 +19,7 @@ class Known(msgspec.Struct, frozen=True):
 
 
 class View(msgspec.Struct, frozen=True):
-    """A GPU as rendered. ``index``: its number in the order of the PCI addresses. ``raw`` None: it is lost."""
+    """A GPU as rendered. ``index``: its number in the order of the PCI addresses. ``raw``: None if it is lost."""
 
     index: int
     pci: str

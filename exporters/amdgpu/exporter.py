@@ -36,7 +36,7 @@ _NUMBERS = {
     "power/ppt/cap": (gpu_families.POWER_LIMIT, 1e-6, ()),
     "freq/sclk/input": (gpu_families.SM_CLOCK, 1.0, ()),
 }
-"""By value or sensor: family, factor to its unit, further labels. The first present value of a series counts."""
+"""For each value or sensor: family, factor to the family's unit, further labels. A series' first value counts."""
 _TYPES = {"ue": "uncorrected", "ce": "corrected", "de": "deferred"}
 FAMILIES = (
     gpu_families.PRESENT,
@@ -155,7 +155,7 @@ class AmdgpuExporter(SysfsExporter[AmdgpuConfig, AmdgpuSnapshot]):
             raise NoData
 
     def render(self, snapshot: AmdgpuSnapshot) -> Iterable[Metric]:
-        """Render; pure."""
+        """Return the metric families of a snapshot. Pure."""
         return render(snapshot)
 
     def _report(self, snapshot: AmdgpuSnapshot) -> None:

@@ -30,7 +30,7 @@ _DOMAIN = re.compile(r"^domain (\d{1,10})$", re.MULTILINE)
 class RawGpu(msgspec.Struct, frozen=True):
     """One GPU. ``values``: the driver's numbers by attribute; an unreadable number is absent.
 
-    ``sensors``: hwmon values by kind, label and part (temp/junction/input). ``errors``: by block and kind (ue, ce, de).
+    ``sensors``: hwmon values by kind, label and part (temp/junction/input). ``errors``: counts by block and kind.
     """
 
     pci: str

@@ -23,7 +23,7 @@ _DRAFT = re.compile(rf".+({re.escape(bundle_files.SUFFIX)}|{re.escape(bundle_fil
 
 
 MOST_TIMES = 4
-"""The node's limit in multiples of ``keep_bundles``. Up to it, a user's only bundle and bundles of open pages stay."""
+"""The node's limit in multiples of ``keep_bundles``. Below it, a user's only bundle and bundles of open pages stay."""
 
 
 def oldest_of_largest(users: Sequence[str]) -> int:
@@ -52,9 +52,9 @@ def most_kept(keep: int) -> int:
 def evicted(held: Sequence[Held], keep: int) -> int | None:
     """Return the index of the bundle to evict, or None; ``held``: the oldest first, the new one last.
 
-    Up to ``keep`` bundles, all stay. With more, the oldest bundle of the user with most bundles is evicted, except a
-    user's only bundle and bundles of open pages. Above the node's limit, even bundles of open pages are evicted. If
-    each user has one bundle, the oldest bundle without an open page is evicted; without such a bundle, the new one.
+    Up to ``keep`` bundles, all stay. With more, the user with the most bundles loses the oldest bundle, except a user's
+    only bundle and bundles of open pages. Above the node's limit, even bundles of open pages are evicted. If each user
+    has one bundle, the oldest bundle without an open page is evicted; without such a bundle, the new one.
     """
     if len(held) <= keep:
         return None
@@ -76,7 +76,7 @@ def bundle_name(job_id: str, taken_at: float, node: str) -> str:
 
 
 def fitted(files: Mapping[str, bytes], most_bytes: int) -> tuple[dict[str, bytes], list[str]]:
-    """Return the files that fit, short files first, long files cut to their end; and the names of the other files."""
+    """Return the files that fit, short files first, of long files only the end; and the names of the other files."""
     kept: dict[str, bytes] = {}
     left_out = []
     room = most_bytes

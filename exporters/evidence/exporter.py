@@ -18,7 +18,7 @@ from exporters.evidence.story import NAMES, because, live_pids, ranks_file, shar
 from exporters.evidence.watch import Occasion, TroubleWatch
 
 LOOK_SECONDS = 1.0
-FREEZE_SECONDS = 2.0  # Time limit of reading at a first exit; meanwhile the rank table is not watched
+FREEZE_SECONDS = 2.0  # Time limit of reading a job's processes at a first abnormal exit; meanwhile no rank is watched
 FROZEN_SECONDS = 120.0
 """Files that were read at a first abnormal exit wait this long for a verdict. The slowest verdict takes 45 s."""
 MAX_FROZEN = 8  # Jobs with waiting files; at the limit the user with the most such jobs loses the oldest
@@ -28,7 +28,7 @@ PROCESSES, WRITING, PLACES = "processes", "bundle", "places"
 # fmt: off
 FAILURES = Family("rankwatch_evidence_failures_total", "counter",
     "Parts that are missing in bundles, by part: an exporter's name, or processes. bundle: the bundle could not be "
-    "written. places: other users' bundles left no place for a bundle.",
+    "written. places: a limit of waiting or kept bundles left no place for a bundle.",
     ("part",), "1 per part that failed", "sum")
 # fmt: on
 
@@ -94,7 +94,7 @@ class EvidenceExporter:
             self._task = asyncio.get_running_loop().create_task(self._take_all())
 
     def _wait_for(self, occasion: Occasion, user: str) -> None:
-        """Queue a bundle, unless the job had one in the last minutes or too many are waiting."""
+        """Queue a bundle, unless the job had one in the last ``minutes_between`` or too many bundles are waiting."""
         begun = self._begun.get(occasion.job_id, float("-inf"))
         if self._ctx.clock.monotonic() - begun < 60 * self._config.minutes_between:
             return
@@ -188,7 +188,6 @@ class EvidenceExporter:
         return [(name, *result) for name, result in zip(works, made, strict=True)]
 
     async def _write(self, files: dict[str, bytes], summary: summaries.Summary) -> str:
-        """Write a bundle and return its file's name."""
         name = bundle.bundle_name(summary.job_id, summary.taken_at, self._ctx.hostname)
         troubled = self._watch.troubled
         write = self._writer.call(
@@ -249,7 +248,7 @@ class EvidenceExporter:
         return list(bundle_files.summaries(self._folder))
 
     def _learn(self, bundles: Iterable[tuple[str, summaries.Summary]]) -> None:
-        """Note the times of existing bundles, so that a restarted agent takes none of them again."""
+        """Note the times of existing bundles, so that a restarted agent takes no second bundle for the same reason."""
         clock = self._ctx.clock
         for _, summary in bundles:
             if summary.trigger != "asked":
@@ -263,7 +262,7 @@ class EvidenceExporter:
         return {WRITING: 0, **+self._failures}
 
     def families(self, snapshot: Mapping[str, int]) -> Iterable[Metric]:
-        """Render; pure."""
+        """Return the metric families of a snapshot. Pure."""
         yield FAILURES.by_label(snapshot)
 
     async def drain(self) -> None:

@@ -20,12 +20,12 @@ GROUP_FILES = (
 )
 PRESSURE = ("cpu", "memory", "io")
 MAX_FILE_BYTES = 64 * 1024
-MAX_RANK_THREADS = 512  # The first threads of a rank: NCCL and PyTorch make their threads early
+MAX_RANK_THREADS = 512  # Limit of threads per rank, the first ones: NCCL and PyTorch make their threads early
 MAX_PER_OWNER = 2  # Simultaneous reads for one owner, including reads that hang; at the limit no read starts
 MAX_THREADS = 40 * MAX_PER_OWNER  # Simultaneous reads for all owners
-MAX_RANKS = 64  # Ranks of a job on a node whose processes are read
+MAX_RANKS = 64  # Limit of ranks per job on this node whose processes are read
 RANK_SECONDS = 1.0
-"""Limit for one rank's process: its files take milliseconds, with 512 threads on a busy node a tenth of a second."""
+"""Time limit for a rank's files. They take milliseconds, or a tenth of a second with 512 threads on a busy node."""
 UNREAD = "ranks/unread.txt"
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _Files = dict[str, bytes]
@@ -110,8 +110,8 @@ class ProcessFiles:
     async def look(self, proc: Path, cgroups: Path, share: str, pids: Mapping[str, int]) -> _Files:
         """Return the files about the node and these ranks' processes, by name in the bundle.
 
-        ``pids``: by rank. ``share``: their owner (RankProcess.share). UNREAD names ranks without an answer.
-        RuntimeError if no thread is free.
+        ``pids``: by rank. ``share``: their owner (RankProcess.share). The file UNREAD names the ranks whose files could
+        not be read. RuntimeError if no thread is free.
         """
         files = await self._on_a_thread(None, partial(node_files, proc))
         unread = []

@@ -1,4 +1,4 @@
-"""The texts of a bundle: its summary (ranks, witnesses' statements, suspects, time line) and its rank table. Pure."""
+"""The texts of a bundle: its summary (ranks, statements about ranks, suspects, time line) and its rank table. Pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -35,12 +35,12 @@ NAMES = frozenset(
 """The only environment variables of a rank that a bundle may hold."""
 
 
-COMPLETED = "last completed "  # The beginning of the records' statement about a rank's last operation
+COMPLETED = "last completed "  # The beginning of Inspector's statement about a rank's last operation
 WAITS = {"dead": "is dead", "unresponsive": "does not respond"}
 
 
 def of_rank(view: RankView, now_seconds: float, words: Iterable[summary.Word]) -> summary.RankAtTime:
-    """Return a rank for the summary; its last operation comes from the records' statements in ``words``."""
+    """Return a rank for the summary; its last operation comes from Inspector's statements in ``words``."""
     said = (word.says for word in words if (word.rank, word.witness) == (view.label.rank, "records"))
     last = next((says for says in said if says.startswith(COMPLETED)), "")
     process = view.process
@@ -68,7 +68,7 @@ def how_ended(view: RankView) -> str:
 
 
 def verdict_words(views: Iterable[RankView]) -> list[summary.Word]:
-    """Return the verdicts' statements about ranks in trouble; a rank that ended because of others is not blamed."""
+    """Return the verdicts' statements, which blame the dead and unresponsive ranks."""
     words = []
     for view in views:
         verdict = view.process.verdict
@@ -162,5 +162,5 @@ def user_of(views: Iterable[RankView]) -> str:
 
 
 def share_of(views: Iterable[RankView]) -> str:
-    """Return the owner of a job's share of bounded tables: its container or user; empty when unknown."""
+    """Return the owner (container or user) whose share of bounded tables the job uses; empty when unknown."""
     return next((view.process.share for view in views), "")

@@ -7,8 +7,8 @@ from typing import Literal, NamedTuple
 
 from agent.sdk.ranks import Pauses, ProcessKey, RankLabel, RankView
 
-MAX_CHANGES_PER_JOB = 512  # Newest changes of state, remembered for the time line
-MAX_JOBS = 256  # Jobs whose changes are remembered; a node of 1,024 processes has fewer
+MAX_CHANGES_PER_JOB = 512  # Limit of remembered changes of state per job: the newest
+MAX_JOBS = 256  # Limit of jobs with remembered changes; a node of 1,024 processes has fewer
 
 Reason = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "asked"]
 
@@ -72,7 +72,7 @@ class TroubleWatch:
     def look(
         self, views: Collection[RankView], now_seconds: float, struck: Container[RankLabel] = ()
     ) -> WatchedTrouble:
-        """Compare the ranks with the previous call's; ``now_seconds``: since the epoch.
+        """Compare the ranks with those of the previous call. ``now_seconds``: since the epoch.
 
         ``struck``: ranks on failed hardware; a rank never seen on healthy hardware is no occasion.
 
@@ -111,7 +111,7 @@ class TroubleWatch:
         return tuple(self._changes.get(job_id, ()))
 
     def stalled(self, stalls: Mapping[str, float]) -> list[Occasion]:
-        """Return the jobs of ``stalls`` (seconds by job) that have passed ``silence_seconds`` since the last call."""
+        """Return the jobs whose stall (in seconds by job) has exceeded ``silence_seconds`` since the last call."""
         due = frozenset(job for job, seconds in stalls.items() if seconds > self._silence_seconds)
         new, self._stalled = due - self._stalled, due
         return [Occasion(job, "stalled", "") for job in sorted(new)]

@@ -167,7 +167,6 @@ class JobLogReader:
     # Which files this node reads.
 
     def _is_due(self, jobs: Mapping[str, LoggedJob]) -> bool:
-        """Return whether a search for files is due."""
         now = self._clock.monotonic()
         soon = now >= self._looked_at + NEW_RANKS_SECONDS and not pids_of(jobs) <= self._looked_for
         return soon or now >= self._discover_at

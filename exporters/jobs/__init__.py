@@ -1,7 +1,7 @@
 """This node's jobs from their scheduler: running jobs, their GPUs, and how jobs ended.
 
-The sources are files that the scheduler's scripts write and only root may change: /run/rankwatch/jobs (deploy/slurm),
-the mapping of GPUs to jobs that sites make for dcgm-exporter, and the mapping of AMD's device-metrics-exporter.
+The sources are files that the scheduler's scripts write and only trusted users may change: /run/rankwatch/jobs
+(deploy/slurm), and the mappings of GPUs to jobs for dcgm-exporter and for AMD's device-metrics-exporter.
 """
 
 from exporters.jobs.exporter import SPEC, JobsConfig, JobsExporter

@@ -1,4 +1,4 @@
-"""Reads the directories once a second, and reports to the rank table how jobs ended."""
+"""Reads the scheduler's files once a second, and reports to the rank table how jobs ended."""
 
 import os
 from collections import Counter
@@ -71,9 +71,9 @@ _Uid = Annotated[int, msgspec.Meta(ge=0, le=(1 << 32) - 2)]
 
 
 class JobsConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``directory``: files of jobs; ``dcgm_mapping``, ``amd_mapping``: files of GPUs. If empty: the default directory;
-    ``dcgm_mapping`` has no default. ``write_dcgm_mapping``: a directory in which the exporter writes dcgm-exporter's
-    files from the rank table, if set. ``owner_uids``: trusted users besides root and the agent's own.
+    """``directory``: has the files of jobs. ``dcgm_mapping``, ``amd_mapping``: have the files of GPUs. Empty: the
+    default directory; ``dcgm_mapping`` has no default. ``write_dcgm_mapping``: a directory in which the exporter writes
+    dcgm-exporter's files from the rank table, if set. ``owner_uids``: trusted users besides root and the agent's user.
     """
 
     directory: _Path = ""

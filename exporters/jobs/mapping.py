@@ -1,7 +1,7 @@
 """Writes the jobs of each GPU to the files that dcgm-exporter reads (DCGM_HPC_JOB_MAPPING_DIR). Blocking.
 
-A file's name is the GPU's index, its lines are job ids. A list of the agent's own files lies beside them. So the agent
-removes its files even after a restart, and touches no file of another program.
+A file's name is the GPU's index, its lines are job ids. The file OWN beside them lists the agent's own files, so that
+the agent removes its files even after a restart, and touches no file of another program.
 """
 
 import os
@@ -48,7 +48,7 @@ class GpuMapping:
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=fd)
                     self._written.pop(name, None)
-            if self._own != free:  # written before the files: after a crash the next run removes the files
+            if self._own != free:  # the list comes before the files: after a crash the next run removes them
                 _replace(OWN, "".join(f"{name}\n" for name in sorted(free)), fd)
                 self._own = free
             for name in sorted(free):

@@ -1,4 +1,4 @@
-"""The contents of the files, with types and bounds, and the jobs that follow from them. Pure."""
+"""The contents of the scheduler's files, with types and bounds, and the jobs that they describe. Pure."""
 
 import re
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ MAX_NUMBER = 1 << 40
 KEPT_SECONDS = 3600.0  # How long a job is shown after its end
 MAX_RUNNING = 512
 MAX_ENDED = 128
-"""Limit of shown ended jobs: the last. If more jobs end in an hour, they are short, and earlier jobs were scraped."""
+"""Limit of shown ended jobs: the last to end. If more jobs end in an hour, the earlier jobs were scraped before."""
 
 STATES = frozenset(
     {
@@ -33,7 +33,7 @@ REASONS = frozenset(
 """Slurm's reasons that explain an end."""
 
 DIRECTORY_TROUBLES = frozenset({"taken", "none"})
-"""The problems with the directory for a job's Inspector records."""
+"""Values of ``records``: problems with the directory for a job's Inspector records."""
 
 _Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 _Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
@@ -46,7 +46,7 @@ class JobFile(msgspec.Struct, frozen=True):
     """The file of one job, as deploy/slurm writes it. Times are epoch seconds, 0 when unknown.
 
     ``ended`` None: the job runs. ``state``: the scheduler's state, empty when unknown. ``records``: the problem with
-    the directory for the job's records. The files have further keys.
+    the directory for the job's records. Further keys of a file are ignored.
     """
 
     job_id: _JobId
@@ -117,7 +117,8 @@ def bounded(jobs: Iterable[ScheduledJob]) -> tuple[tuple[ScheduledJob, ...], int
 def ending(file: JobFile) -> Ending:
     """Return how the job of this file ended.
 
-    Without the scheduler's state, a nonzero exit status means failure; 0 means nothing: a cancelled job has it too.
+    Without the scheduler's state, a nonzero exit status means failure; 0 proves nothing: a cancelled job can have 0,
+    too.
     """
     state = file.state
     if not state:

@@ -1,4 +1,4 @@
-"""Reads the directories with files of jobs; only files that root alone can write count. Blocking; for one thread."""
+"""Reads the directories with files of jobs and GPUs, if no untrusted user can write there. Blocking; for one thread."""
 
 import os
 import re
@@ -30,11 +30,11 @@ class NotTrusted(Exception):  # noqa: N818  # an answer, not an error
 
 REASONS = ("directory", "owner", "kind", "size", "content", "count")
 """directory: other users can write to it. owner: the file is another user's, or other users can write to it. kind: no
-regular file. count: it is beyond MAX_FILES or MAX_ENTRIES."""
+regular file. count: the file is beyond MAX_FILES or MAX_ENTRIES."""
 
 
 class TrustedDirectory(Generic[T]):
-    """Files in ``path`` whose names ``is_wanted`` accepts. ``parse`` reads a changed file; ValueError: no record.
+    """Files in ``path`` whose names ``is_wanted`` accepts. ``parse`` returns a changed file's record, or ValueError.
 
     ``owners``: the users whose files are trusted. ``refused``: files ignored at the last ``look``, by reason.
     """
@@ -119,7 +119,7 @@ class TrustedDirectory(Generic[T]):
             return NotTrusted("content")
 
     def _is_theirs(self, status: os.stat_result) -> bool:
-        """Return True if a trusted user owns it, and only this user, root's group and the agent's group may write."""
+        """Return True if a trusted user owns the file, and only that user, root's and the agent's group may write."""
         by_group = status.st_mode & stat.S_IWGRP and status.st_gid not in (0, os.getegid())
         return status.st_uid in self._owners and not by_group and not status.st_mode & stat.S_IWOTH
 
@@ -131,7 +131,7 @@ _JOB_FILE = re.compile(r"[^.].{0,140}\.json", re.DOTALL)
 
 
 class JobSources:
-    """``jobs``: files of jobs by id; ``dcgm`` and ``amd``: files of GPUs (None: not configured)."""
+    """``jobs``: the directory with a file per job. ``dcgm``, ``amd``: with a file per GPU (None: not configured)."""
 
     def __init__(self, jobs: Path, dcgm: Path | None, amd: Path | None, owners: Iterable[int]) -> None:
         owners = frozenset(owners)
@@ -173,7 +173,7 @@ class JobSources:
 
 
 def read_job(name: str, content: bytes) -> JobFile:
-    """Parse a job's file; ValueError if its name is another job's."""
+    """Parse a job's file; ValueError if the file's name is of another job."""
     file = msgspec.json.decode(content, type=JobFile)
     if name != f"{file.job_id}.json":
         raise ValueError("another job's")

@@ -146,7 +146,6 @@ class KernelLogExporter(ShownExporter[bytes]):
         return await self._thread.call(partial(self._log.look, read_only, is_backlog=self._is_backlog))
 
     def _note(self, look: LookResult) -> None:
-        """Count the events of a poll."""
         self._past.lost = saved_sum(self._past.lost, look.lost)
         if look.mounted is not None:
             self._past.parts[READ_ONLY] = still_failed(self._past.parts[READ_ONLY], look.mounted)

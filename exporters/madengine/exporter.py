@@ -176,7 +176,7 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
             raise NoData
 
     def _look_at_site(self, ranks: RankSnapshot) -> SiteFacts:
-        """Read all files once. In a container ranks run as root, so the owner of a job's output counts as its user."""
+        """Read all files. In a container ranks run as root, so the owner of a job's output counts as the job's user."""
         files = () if self.texts is None else self.texts.files(ranks)
         owners = {(file.share.uid, job_id) for job_id, file in files}
 
@@ -229,7 +229,7 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
         return frozenset(job_id for job_id, _ in self.saved.tasks)
 
     def forget(self, here: frozenset[str]) -> None:
-        """Forget the tasks of all other jobs."""
+        """Forget the tasks of jobs that are not in ``here``."""
         self.saved.tasks = {key: task for key, task in self.saved.tasks.items() if key[0] in here}
 
 

@@ -123,7 +123,7 @@ class SiteReader:
         self._manifests: ChangedFiles[tuple[ManifestModel, ...]] = ChangedFiles(MAX_MANIFEST_BYTES, read_manifest)
 
     def look(self, job_of: JobOf) -> SiteFacts:
-        """Read new and changed files, and return the content of all."""
+        """Read new and changed files, and return the content of all files."""
         self._results.look(self._paths)
         results: Results = {}
         for path in self._paths:

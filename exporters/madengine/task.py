@@ -90,10 +90,10 @@ class TaskFile(msgspec.Struct, frozen=True):
 
 
 class NodeTask(msgspec.Struct):
-    """One node's task. ``step``: last marker; ``code``: exit status by its last line; ``seconds``: last output (epoch).
+    """One node's task. ``step``: last marker; ``code``: exit status in its last line; ``seconds``: last output (epoch).
 
     ``results``: the first value of each metric, as in madengine. ``failures``: count of failure lines by pattern.
-    ``missing_nodes``: number in the master's last barrier timeout.
+    ``missing_nodes``: number of nodes missing at the master's last barrier timeout.
     """
 
     model: _Text = ""
@@ -148,7 +148,7 @@ class NodeTask(msgspec.Struct):
         return "rank_dead" if has_dead_ranks else None
 
     def _take_step(self, step: Step, code: str | None) -> None:
-        if step == "started" and self.step:  # a requeued job, or output before the marker
+        if step == "started" and self.step:  # the job was requeued, or output came before the marker
             self.code, self.results, self.failures, self.missing_nodes = None, {}, {}, None
         self.step = step
         if step == "exited" and code is not None:

@@ -22,7 +22,7 @@ INTERVAL_SECONDS = 1.0
 MAX_JOBS = 8  # Limit of followed jobs per node
 PLAN = "nixl-ep-plan.json"
 NODES = "SLURM_JOB_NODELIST"
-SLACK_SECONDS = 1.0  # Tolerance: the log reports a launch after its start, and clocks differ by at most this much
+SLACK_SECONDS = 1.0  # Tolerance between the clocks of a launch's log line and of a rank's start
 BY_INDEX = frozenset({"local_index", "title"})  # Rank sources that do not give the run's own rank number
 FILE_CLOCK_SECONDS = 10.0  # A file server's clock gives the times of lines. It may be behind by at most this much.
 
@@ -120,7 +120,7 @@ class NixlEpConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 def nodes_of(views: RankSnapshot) -> dict[str, str]:
-    """Return by job its node list (Slurm's short form) from a rank's environment, for at most MAX_JOBS jobs."""
+    """Return the node list (Slurm's short form) of at most MAX_JOBS jobs, from the environment of a rank."""
     followed = jobs_in_turns(views, MAX_JOBS)
     nodes = ((view.label.job_id, (view.process.facts.environment or {}).get(NODES, "")) for view in views.ranks)
     return {job_id: text for job_id, text in nodes if text and job_id in followed}
@@ -237,7 +237,7 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
         return frozenset(self.saved.runs)
 
     def forget(self, here: frozenset[str]) -> None:
-        """Forget all other jobs."""
+        """Forget the jobs that are not in ``here``."""
         for known in (self.saved.runs, self._plans):
             for job_id in known.keys() - here:
                 del known[job_id]

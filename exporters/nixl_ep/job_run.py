@@ -1,6 +1,7 @@
-"""The state of one job's NIXL-EP run from all its files, those of nodes and the launcher's output. Pure.
+"""The state of one job's NIXL-EP run, from the logs of its nodes and the launcher's output. Pure.
 
-A planned end of ``srun`` is not a failure. Then srun logs only the terminated tasks and both steps of srun's end.
+A planned end of ``srun`` is not a failure. Then srun logs only the terminated tasks and both stages of the job step's
+end.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ def read_failure(line: str) -> str:
 
 
 class SrunEnd(msgspec.Struct):
-    """Which kinds of ``srun`` lines the log has: three kinds of a planned end, and ``others``."""
+    """Which ``srun`` lines the log has: the three kinds of a planned end, and ``others``: any further line."""
 
     terminated: bool | int = False  # int: a checkpoint of an earlier version
     terminating: bool | int = False

@@ -17,7 +17,7 @@ MAX_ENTRIES = 1 << 16  # Limit of ranks over all phases of a plan: about 6 MB
 
 
 class Phase(msgspec.Struct, frozen=True):
-    """Ranks of a phase. ``expected``: stay to its end; ``killed``: by the plan; ``removed``: gone when it begins."""
+    """Ranks of a phase. ``expected``: they stay to its end. ``killed``: by the plan. ``removed``: gone at its start."""
 
     expected: frozenset[int]
     killed: frozenset[int] = frozenset()

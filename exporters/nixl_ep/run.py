@@ -1,4 +1,4 @@
-"""Parses the ranks' output of one NIXL-EP run, and keeps their state. Pure.
+"""Parses the ranks' output of one NIXL-EP run, and keeps the state of each rank. Pure.
 
 A job writes the text, so each part is bounded. Many processes write one file at the same time: a line can hold several
 records, and a record can begin anywhere in the line. Lines have no timestamps, so the caller passes the time of each
@@ -73,7 +73,7 @@ class Launch(msgspec.Struct):
 
 
 class NodeRun(msgspec.Struct):
-    """One log of a node."""
+    """The state from one log of a node."""
 
     ranks: dict[_Number, RankRun] = {}
     launches: list[Launch] = []
@@ -105,7 +105,7 @@ class NodeRun(msgspec.Struct):
         return self.ranks.setdefault(number, RankRun())
 
     def take_identity(self, match: re.Match[str], seconds: float) -> None:
-        """Add a rank's process number. A repeated number starts another launch, a repeated rank a new state."""
+        """Add a rank's process number. A repeated process number starts another launch, a repeated rank a new state."""
         process, number = _rank(match[1]), _rank(match[2])
         if not self.launches or process in self.launches[-1].ranks:
             self.launches = [*self.launches, Launch(seconds)][-MAX_LAUNCHES:]
@@ -127,7 +127,7 @@ class NodeRun(msgspec.Struct):
             rank.phase_seconds = seconds - rank.began_seconds
 
     def take_bandwidths(self, match: re.Match[str], _seconds: float) -> None:
-        """Store the bandwidth that a rank measured, of its stages together or of each."""
+        """Store the bandwidth that a rank measured: of both stages together, or of each stage."""
         measured = {stage: float(text) for stage, text in match.groupdict().items()}
         if all(0 <= number <= MAX_NUMBER for number in measured.values()):  # False for NaN
             stages = {stage: StageTimes(number * _GB) for stage, number in measured.items()}

@@ -1,5 +1,5 @@
-"""Of one job: the counts of the events that its launchers and monitors log, the GPUs' scores, and the time of the last
-recovery. Pure.
+"""Keeps the data of one job: counts of the events that its launchers and monitors log, scores of GPUs, and the time of
+the last recovery. Pure.
 
 A job writes the text, so each part is bounded. Event times are UTC. The first time in a line is local and is ignored.
 """
@@ -222,7 +222,7 @@ _READERS: tuple[tuple[str, re.Pattern[str], Callable[[JobEvents, re.Match[str]],
 
 
 def _interrupted(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each interrupted rank with the kind. NVRx shortens long lists to first and last (``3...12``)."""
+    """Yield each rank with its interruption. NVRx shortens long lists of ranks to first and last (``3...12``)."""
     for name, ranks in _INTERRUPTION.findall(text):
         kind = name.lower() if name.lower() in INTERRUPTIONS else OTHER
         for first, last in _RANKS.findall(ranks):

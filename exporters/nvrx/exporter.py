@@ -24,7 +24,7 @@ STALE_SECONDS = 60.0  # A cycle is no longer shown if its file could not be read
 HELPER_SECONDS = 5.0
 """Timeout of a helper call. The helper does not wait for slow file systems and answers earlier than this."""
 MAX_JOBS = 64  # Limit of followed jobs per node
-MAX_ROWS = 5_000  # Limit of series by rank from log lines, with equal shares of all owners and of their jobs
+MAX_ROWS = 5_000  # Limit of series by rank from log lines, with equal shares for all owners and for their jobs
 LINK = "NVRX_CURRENT_CYCLE_INFO"  # The variable in a rank's environment that has the path of the cycle file
 MARKS = frozenset({LINK, "FT_LAUNCHER_IPC_SOCKET", "FT_RANK_MONITOR_IPC_SOCKET"})
 """NVRx sets at least one of these variables in the environment of each rank that it starts."""
@@ -177,7 +177,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
             job = self.saved.jobs.setdefault(lines.job_id, JobEvents())
             views = [view for view in self._ranks.ranks if view.label.job_id == lines.job_id]
             here = self._ranks.hostnames
-            local = sorted(local_ranks(views, here).items())  # ranks with a host name come last and replace others
+            local = sorted(local_ranks(views, here).items())  # keys with a host name come last and replace the rest
             ranks = {(host, number): rank for (own, number), rank in local for host in ({own} if own else here)}
             admit = partial(self._rows.take, self._groups.get(lines.job_id, ("", lines.job_id)))
             for text in lines.lines:
@@ -188,7 +188,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         return frozenset(self.saved.jobs)
 
     def forget(self, here: frozenset[str]) -> None:
-        """Forget all other jobs."""
+        """Forget the jobs that are not in ``here``."""
         self.saved.jobs = {job_id: job for job_id, job in self.saved.jobs.items() if job_id in here}
 
     def _look_at_launchers(self, views: RankSnapshot) -> dict[str, JobLauncher]:
@@ -209,7 +209,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
     async def _look_at_cycles(self, ranks: RankSnapshot, named: Mapping[str, CycleRequest]) -> None:
         """Read the cycle files that ranks' environments name, and those in the configured directories.
 
-        A file without an answer keeps its last cycle.
+        If a file cannot be read, its last cycle stays.
         """
         here, now = jobs_in_turns(ranks, MAX_JOBS), self.ctx.clock.monotonic()
         if not self.ctx.once:
@@ -232,7 +232,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
 
 
 def named_by(views: RankSnapshot, proc_root: str) -> dict[str, CycleRequest]:
-    """Return by job the request for the file that its live ranks name."""
+    """Return by job the request for the cycle file that the job's live ranks name."""
     requests: dict[str, CycleRequest] = {}
     for job_id, uid, facts in live_ranks(views):
         path = (facts.environment or {}).get(LINK, "")

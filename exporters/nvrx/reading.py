@@ -1,7 +1,7 @@
 """Runs in the helper: reads cycle files that jobs name or that lie in configured directories; one thread per user.
 
-The launcher of one node writes these files (``cycle_info.JOB.ATTEMPT.CYCLE``): the restart cycle of a job and its
-nodes. Then it sets the link ``cycle_info.JOB.current``. The first write is not atomic.
+The launcher of one node writes these files (``cycle_info.JOB.ATTEMPT.CYCLE``): the restart cycle of a job and the
+cycle's nodes. Then the launcher sets the link ``cycle_info.JOB.current``. Its first write of a file is not atomic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _NAME = re.compile(r"cycle_info\.[^./\s]{0,128}\.[0-9]{1,9}\.[0-9]{1,9}", re.ASC
 _Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 GRACE_SECONDS = 1.0  # A call waits this long for all its threads
 MAX_ENTRIES = 65_536  # Limit of directory entries per read
-MAX_FOUND = 256  # Limit of jobs per directory, with equal shares of all users
+MAX_FOUND = 256  # Limit of jobs per directory, with equal shares for all users
 
 
 class Cycle(msgspec.Struct, frozen=True):
@@ -81,10 +81,10 @@ def read_cycle(raw: bytes) -> Cycle | None:
 
 
 class CycleRequest(msgspec.Struct, frozen=True):
-    """``path``: link to the current cycle, as process ``pid`` of ``proc_root`` sees it; ``pid`` 0: a directory.
+    """``path``: link to the current cycle, as process ``pid`` of ``proc_root`` sees it. For ``pid`` 0: a directory.
 
-    ``uid``: user of the process. A linked file of another user is not read. Each directory has a negative number of its
-    own instead, and so a thread of its own. ``job_ids``: for a directory, the jobs on this node, which come first.
+    ``uid``: user of the process; a linked file of another user is not read. A directory has a negative ``uid`` of its
+    own, and so a thread of its own. ``job_ids``: for a directory, the jobs on this node, which come first.
     """
 
     path: str
@@ -113,7 +113,7 @@ def read_one(request: CycleRequest) -> list[OwnedCycle]:
 
 
 def _read_directory(path: str, job_ids: Container[str]) -> list[OwnedCycle]:
-    """Return the current cycle of at most MAX_FOUND jobs: of ``job_ids``, then by newest link, users in turn."""
+    """Return the cycles of at most MAX_FOUND jobs: ``job_ids`` first, then the newest links; users take turns."""
     links = []
     with os.scandir(path) as entries:
         for entry in islice(entries, MAX_ENTRIES):

@@ -1,4 +1,4 @@
-"""Reads sysfs in its own thread, compares with the baseline, and writes checks to the health ledger."""
+"""Reads sysfs in its own thread, compares the devices with the baseline, and writes checks to the health ledger."""
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -46,7 +46,7 @@ class RdmaConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_onl
 
 
 class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
-    """Exports RDMA devices and checks them. Only the exporter's thread uses the baseline and the site's files."""
+    """Exports RDMA devices and checks them. The thread changes the baseline; the event loop reads it between polls."""
 
     def __init__(self, config: RdmaConfig) -> None:
         super().__init__(config)
@@ -64,7 +64,7 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         ignore(self._baseline, self.config.ignore_devices)
 
     def read(self, roots: Roots) -> RdmaSnapshot:
-        """Read every device and the site's files, and compare with the baseline."""
+        """Read every device and the site's files, and compare the devices with the baseline."""
         ignored, functions = frozenset(self.config.ignore_devices), tuple(self._baseline.functions)
         devices = tuple(device for device in read_devices(roots.sys) if device.name not in ignored)
         self._learn_wiring()
@@ -85,7 +85,7 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
             raise NoData
 
     def render(self, snapshot: RdmaSnapshot) -> Iterable[Metric]:
-        """Render; pure."""
+        """Return the metric families of a snapshot. Pure."""
         return render(snapshot)
 
     def _resources(self, roots: Roots) -> Counts:
@@ -100,7 +100,7 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
             return {}
 
     def _learn_wiring(self) -> None:
-        """Read the site's files that changed. An unreadable file changes nothing."""
+        """Read the site's files that changed. An unreadable or old ``lldp_neighbors`` ends its neighbours."""
         neighbours = self._changed("lldp_neighbors", self.config.lldp_neighbors, MAX_LLDP_BYTES, read_neighbours)
         if neighbours is not None:
             self._neighbours = neighbours

@@ -1,7 +1,7 @@
-"""The metric families of the exporter, rendered from a snapshot, and the kernel's counts of objects in use.
+"""The metric families of the exporter, rendered from a snapshot, and the kernel's counts of RDMA objects in use.
 
-The kernel itself keeps these counts (RDMA_NLDEV_CMD_RES_GET of rdma/rdma_netlink.h). A list of queue pairs would need
-one firmware command for each pair on mlx5.
+The kernel itself keeps these counts (RDMA_NLDEV_CMD_RES_GET of rdma/rdma_netlink.h). A list of
+queue pairs would need one firmware command for each pair on mlx5.
 """
 
 import struct
@@ -76,7 +76,7 @@ def _text(raw: bytes) -> str:
 
 
 def read_resources(open_channel: Callable[[int], netlink.Netlink] = netlink.open_channel) -> Counts:
-    """Return the objects in use on all devices. Raise OSError if the netlink query fails."""
+    """Return the number of objects in use, by device and kind. Raise OSError if the netlink query fails."""
     with open_channel(netlink.RDMA) as kernel:
         return dict(map(summary, kernel.dump(_SUMMARIES)))
 
@@ -127,7 +127,7 @@ class RdmaSnapshot(msgspec.Struct, frozen=True):
     """``all_counters``: render every counter, not only those of faults and congestion.
 
     ``switches``: switch and switch port by device and port. ``neighbours``: switch and switch port by network device,
-    for ports that ``switches`` does not have. ``resources``: objects in use.
+    for ports that ``switches`` does not have. ``resources``: number of RDMA objects in use.
     """
 
     devices: tuple[RdmaDevice, ...]

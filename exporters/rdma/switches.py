@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 
 MAX_BYTES = 16 * 1024 * 1024  # Room for about 200,000 lines
-MAX_ROWS = 512  # Lines for this node
+MAX_ROWS = 512  # Limit of lines for this node
 MAX_NAME = 128
 _COLUMNS = {"device", "port", "switch", "switch_port"}
 

@@ -14,7 +14,7 @@ from agent.sdk.system import pci_address, pci_path, sysfs
 
 MAX_DEVICES = 128
 MAX_PORTS = 16
-MAX_COUNTERS = 256  # Counters in each folder of a port; mlx5 has about 60
+MAX_COUNTERS = 256  # Limit of counters in each folder of a port; mlx5 has about 60
 WORD_BYTES = 4  # port_xmit_data and port_rcv_data count words of four bytes (IBTA, PortCounters)
 
 _NAME = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -125,7 +125,6 @@ def _numbered(path: Path) -> int | None:
 
 
 def _counters(folder: Path) -> dict[str, int]:
-    """Return the readable counters of a folder."""
     names = [name for name in sysfs.entries(folder) if _COUNTER.fullmatch(name) and name not in _SETTINGS]
     values = {name: sysfs.read_number(folder / name) for name in names[:MAX_COUNTERS]}
     return {name: value for name, value in values.items() if value is not None and value >= 0}

@@ -1,8 +1,8 @@
 """Runs py-spy on one process and parses its output. In the helper; blocking.
 
-`py-spy dump --nonblocking` stops nothing: it only reads the process's memory, through /proc/PID/mem if the service's
+`py-spy dump --nonblocking` stops no thread: it only reads the process's memory, through /proc/PID/mem if the service's
 filter refuses process_vm_readv. A process with a thread in uninterruptible sleep is not read: the read could wait for
-it.
+this thread.
 """
 
 import resource
@@ -35,7 +35,7 @@ class StackRequest(msgspec.Struct, frozen=True):
 
 
 class StackAnswer(msgspec.Struct, frozen=True):
-    """``stack``: only if it was read; ``error``: otherwise py-spy's message."""
+    """``stack``: None unless ``result`` is "read". ``error``: py-spy's message, if it printed one."""
 
     result: Result
     stack: Stack | None = None

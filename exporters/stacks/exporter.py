@@ -1,4 +1,4 @@
-"""Lets a helper read the stacks of ranks whose job completes nothing, one rank after the other."""
+"""Lets a helper read the stacks of silent jobs' ranks, one rank after the other."""
 
 import os
 from collections import Counter
@@ -18,8 +18,8 @@ from exporters.stacks.frames import Stack, others
 
 # fmt: off
 STACK = Family("rankwatch_rank_stack_info", "gauge",
-    "The rank's Python calls while its job completes nothing: the five innermost calls of its main thread and a hash "
-    "of them; always 1. The names come from the user's program.",
+    "The rank's Python calls while its job completes no operation: the five innermost calls of its main thread and a "
+    "hash of them; always 1. The names come from the user's program.",
     ("job_id", "rank", "stack"), "while its job completes nothing 1 per rank, at most 32 per job", "max")
 DUMPS = Family("rankwatch_rank_stack_dumps_total", "counter",
     "Reads of ranks' Python stacks, by result: read, gone, uninterruptible (not read: a thread waits in the "
@@ -39,12 +39,12 @@ class StacksSnapshot(NamedTuple):
 INTERVAL_SECONDS = 5.0
 HELPER_SECONDS = 10.0  # py-spy gets 5 s of these
 LOOK_SECONDS = 2.0  # After this time an update starts no further read
-PART_SECONDS = 8.0  # After this time a bundle's part starts no further read; a part has 20 s by default
+PART_SECONDS = 8.0  # After this time a bundle's part starts no further read; the default limit of a part is 20 s
 AGAIN_SECONDS = 600.0  # Pause between two reads of a rank, and before any read after an unanswered read
 MAX_RANKS_PER_JOB = 32
-MAX_RANKS = 128  # Stacks that are kept, over all jobs of the node
+MAX_RANKS = 128  # Limit of kept stacks, over all jobs of the node
 WAITING = 2
-"""Ranks in a bundle besides its suspects. Without suspects it has all ranks, for comparison."""
+"""Number of new stacks in a bundle besides those of its suspects, for comparison."""
 UNANSWERED = "unanswered"
 TAKER = HelperSpec(
     "stacks", f"{take_stack.__module__}:{take_stack.__name__}", StackAnswer, memory_bytes=256 * 1024 * 1024
@@ -196,7 +196,8 @@ class StacksExporter:
             self._ctx.admit.release(("stacks", label))
 
     async def _part(self, wanted: Wanted) -> Offered:
-        """Return a job's stacks for a bundle: kept stacks, and new stacks of suspects and two others, or of all."""
+        """Return a job's kept stacks, and new stacks of suspects and WAITING other ranks; without suspects, of all
+        ranks."""
         views = [view for view in _running(self._ctx.ranks.snapshot().ranks) if view.label.job_id == wanted.job_id]
         stacks = {view.label.rank: held.stack for view in views if (held := self._held.get(view.label)) is not None}
         rest = [view for view in views if view.label.rank not in stacks and self._may_look_at(view)]
@@ -221,7 +222,7 @@ class StacksExporter:
         return StacksSnapshot(shown, dict(self._counts))
 
     def families(self, snapshot: StacksSnapshot) -> Iterable[Metric]:
-        """Render; pure."""
+        """Return the metric families of a snapshot. Pure."""
         stacks = STACK.rows()
         for label, stack in snapshot.stacks.items():
             stacks.add((label.job_id, label.rank, stack), 1)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-TOP_FRAMES = 5  # Compared frames of a stack: further down all ranks of a program are the same
+TOP_FRAMES = 5  # Number of compared frames per stack: the outer frames are the same in all ranks
 MAX_THREADS = 64
 MAX_FRAMES = 64
 MAX_NAME = 48
@@ -48,7 +48,7 @@ class Stack(msgspec.Struct, frozen=True):
 
 
 def stack_of(answer: bytes, main_ids: Collection[int]) -> Stack | None:
-    """Return a process's stacks; None if no thread runs Python. ``main_ids``: its pid, and its pid in its namespace.
+    """Return a process's stacks; None if no thread runs Python. ``main_ids``: its pid, and that in its namespace.
 
     Raise msgspec.DecodeError (ValidationError) for text that is not py-spy's answer.
     """

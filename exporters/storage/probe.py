@@ -14,7 +14,7 @@ STACK_BYTES = 256 * 1024
 
 
 class ProbeRequest(msgspec.Struct, frozen=True):
-    """The absolute paths to probe. The answer leaves out absent ``optional`` paths, unless a probe runs."""
+    """The absolute paths to probe. The answer leaves out absent ``optional`` paths, unless their probe runs."""
 
     paths: list[str]
     optional: list[str] = []
@@ -110,7 +110,7 @@ def touch(path: str) -> None:
 
 
 def free_share(path: str) -> float:
-    """Return the free share of bytes or inodes at a path, whichever is smaller. A share that is not counted is 1."""
+    """Return the free share of bytes or inodes at a path, whichever is smaller. A missing count is a share of 1."""
     info = os.statvfs(path)
     counts = ((info.f_bavail, info.f_blocks), (info.f_favail, info.f_files))
     return min(free / total if total else 1.0 for free, total in counts)
