@@ -36,7 +36,7 @@ NOTE = "pause frames unavailable: they need netlink, see 55-hardware.conf"
 # fmt: off
 FRAMES = Family("rankwatch_netdev_pause_frames_total", "counter",
     "Pause frames by direction: transmit (this device was full) or receive (its peer was full). priority: the PFC "
-    "priority, empty for the whole link. A priority has series while pause is on, or after its first pause frame.",
+    "priority, empty for the whole link. A priority has series while PFC is on for it, or after its first pause frame.",
     ("device", "direction", "priority"), "2 per device and priority that is in use, for devices that report them")
 # fmt: on
 Count = tuple[str, str, int]  # Direction, priority, frames
@@ -171,7 +171,7 @@ class PauseReader:
 
 # fmt: off
 CARRIER_CHANGES = Family("rankwatch_netdev_carrier_changes_total", "counter",
-    "Times that the link went up or down.",
+    "Number of times that the link went up or down.",
     ("device",), "1 per device")
 RECEIVE_LOSSES = Family("rankwatch_netdev_receive_losses_total", "counter",
     "Received packets that were lost, by reason: error, or dropped because a buffer was full.",

@@ -28,7 +28,7 @@ class View(msgspec.Struct, frozen=True):
 
     @property
     def links(self) -> dict[int, bool]:
-        """Return by link whether it is up, only for links that were up before: boards do not connect all links."""
+        """Return whether each link is up, only for links that were up before: boards do not connect all links."""
         links = self.raw.table.links if self.raw is not None and self.raw.table is not None else {}
         return {number: up for number, up in links.items() if number in self.known.links}
 
@@ -74,7 +74,7 @@ def verdicts(view: View) -> dict[str, CheckState]:
 
 
 class RasErrors:
-    """Uncorrectable errors by block. ``faults``: by PCI address, the blocks whose count rose after the first poll."""
+    """Uncorrectable errors by block. ``faults``: by PCI address, one for each block whose count rose later."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}

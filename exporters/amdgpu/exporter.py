@@ -1,4 +1,4 @@
-"""Reads sysfs in a thread of its own, compares the GPUs with the baseline, and writes to the agent's tables.
+"""Reads sysfs in a thread of its own, compares the GPUs with the baseline, and writes checks and faults.
 
 The metric families are those that all GPU makers share, and AMD's own. A pure function turns a snapshot into metrics.
 """
@@ -128,7 +128,7 @@ class AmdgpuExporter(SysfsExporter[AmdgpuConfig, AmdgpuSnapshot]):
         self._known = ctx.state.restore(dict[str, Known], ctx.log) or {}
 
     def read(self, roots: Roots) -> AmdgpuSnapshot:
-        """Read every GPU and its processes, and compare with the previous poll."""
+        """Read every GPU and its processes, and compare the values with those of the previous poll."""
         gpus, clock = read_gpus(roots.sys), self.ctx.clock
         learn(self._known, gpus)
         self._ras_errors.look(gpus, clock.time())

@@ -16,7 +16,7 @@ _NONE_U32 = 2**32 - 1  # The driver's mark for a value that the firmware does no
 _REASONS = ("hw_slowdown", "sw_power_cap", "hw_thermal_slowdown", "hw_thermal_slowdown_vr", "hw_thermal_slowdown_hbm")
 """The table's reasons for lowered clocks. A reason that NVIDIA's GPUs also report has NVIDIA's name.
 
-In order: the board's alarm (prochot), the power limit (ppt), heat of the socket, the regulators, the memory.
+In order: the board's alarm (prochot), the power limit (ppt), the heat of the socket, of the regulators, of the memory.
 """
 _CYCLES = struct.Struct("<6I")
 _MEMORY = struct.Struct("<I")
@@ -25,7 +25,7 @@ _LINK_STATES = {0: False, 1: True}
 
 
 class _Layout(NamedTuple):
-    """The byte offset of each part; None: the table lacks it. The cycles by reason follow the cycle counter."""
+    """The byte offset of each part; None: the table lacks it. The cycles with lowered clocks follow ``cycles``."""
 
     cycles: int
     memory: int
@@ -80,7 +80,7 @@ def memory_active(before: Table | None, now: Table | None) -> float | None:
 
 
 def _cycles_between(before: Table, now: Table) -> int:
-    """Return the firmware's cycles between two polls; 0 if its counter is missing, stands still, or restarted."""
+    """Return the firmware's cycles between two polls; 0 if the counter is missing, stands still, or restarted."""
     if before.cycles is None or now.cycles is None:
         return 0
     cycles = (now.cycles - before.cycles) % 2**32

@@ -81,7 +81,7 @@ def _gpu(device: Path) -> RawGpu:
 
 
 def _sensors(root: Path) -> dict[str, float]:
-    """Return the values by kind, label and part, as temp/junction/input. A sensor without a label has its number."""
+    """Return the values by kind, label and part (temp/junction/input). A sensor without a label has its number."""
     sensors = {}
     for folder in sysfs.entries(root)[:1]:
         for kind, parts in _SENSORS.items():
@@ -95,7 +95,7 @@ def _sensors(root: Path) -> dict[str, float]:
 
 
 def _errors(folder: Path) -> dict[str, dict[str, int]]:
-    """Return, by block, uncorrected (ue), corrected (ce) and deferred (de) errors since the driver was loaded."""
+    """Return each block's uncorrected (ue), corrected (ce) and deferred (de) errors since the driver was loaded."""
     errors: dict[str, dict[str, int]] = {}
     for name in sysfs.entries(folder)[: 4 * MAX_BLOCKS]:
         block = _BLOCK.fullmatch(name)
@@ -121,7 +121,7 @@ def _version(path: Path) -> str:
 
 
 def read_users(sys_root: Path) -> dict[int, list[str]]:
-    """Return by pid the PCI addresses of the GPUs on which the process has memory, as the kernel's KFD reports."""
+    """Return for each pid the PCI addresses of the GPUs on which the process has memory (from the kernel's KFD)."""
     root = sys_root / "class/kfd/kfd"
     addresses = _kfd_addresses(root / "topology/nodes")
     users: dict[int, list[str]] = {}

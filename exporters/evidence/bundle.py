@@ -38,7 +38,7 @@ def oldest_of_largest(users: Sequence[str]) -> int:
 
 
 class Held(NamedTuple):
-    """One bundle: its job's user, and whether a page may be open on that job."""
+    """One bundle: its job's user, and whether an alert of that job may be paging."""
 
     user: str
     has_open_page: bool
@@ -70,7 +70,7 @@ def evicted(held: Sequence[Held], keep: int) -> int | None:
 
 
 def bundle_name(job_id: str, taken_at: float, node: str) -> str:
-    """Return a bundle's name without suffix; users choose job ids and sites node names, so both are cleaned."""
+    """Return a bundle's name without suffix; users choose job ids and sites choose node names, so both are cleaned."""
     when = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(taken_at))
     return f"{_UNSAFE.sub('_', job_id)[:64]}-{when}-{_UNSAFE.sub('_', node)[:64]}"
 

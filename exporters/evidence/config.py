@@ -13,10 +13,10 @@ class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw
     A user's only bundle and bundles of open pages stay too, while there are at most four times ``keep_bundles``
     bundles.
 
-    ``seconds_per_bundle``: time limit of collecting; later parts are left out. ``megabytes_per_bundle``: limit of the
-    unpacked files. ``minutes_between``: least time between two bundles of a job. ``silence_seconds``: a rank that had
-    completed operations is silent if it completes none for this long and for longer than ever before. ``serve``: serve
-    files of bundles at /evidence/FILE, only over TLS and with a password.
+    ``seconds_per_bundle``: time limit of collecting; parts that take longer are left out. ``megabytes_per_bundle``:
+    limit of the unpacked files. ``minutes_between``: least time between two bundles of a job. ``silence_seconds``: a
+    rank that had completed operations is silent if it completes none for this long and for longer than ever before.
+    ``serve``: serve files of bundles at /evidence/FILE, only over TLS and with a password.
     """
 
     path: Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)] = evidence_folder.DEFAULT_PATH

@@ -180,7 +180,7 @@ class EvidenceExporter:
         )
 
     async def _offers(self, wanted: Wanted, share: str) -> list[tuple[str, Offered, str, float]]:
-        """Return the name of each part, what it offers, its error (or ""), and the seconds that it took."""
+        """Return the name of each part, its content, its error (or ""), and the seconds that it took."""
         makers = self._ctx.evidence.all()
         works = {PROCESSES: self._processes(wanted, share)} | {name: makers[name](wanted) for name in sorted(makers)}
         seconds = self._config.seconds_per_bundle

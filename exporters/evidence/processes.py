@@ -1,8 +1,8 @@
 """Reads the kernel's files about ranks' processes for a bundle. The reads block, so they have threads of their own.
 
 The reads avoid files that need the lock of the process's memory (environment, command line, maps): such a read can hang
-with the process. A process that waits in exec for a file system holds a lock that most of its files need. Then the
-bundle has no files of its rank, and the thread stays blocked.
+with the process. A process that waits in exec for a file system holds a lock that most of its files in /proc need. Then
+the bundle has no files of this rank, and the thread stays blocked.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ _Files = dict[str, bytes]
 
 
 def rank_files(proc: Path, cgroups: Path, rank: str, pid: int) -> dict[str, bytes]:
-    """Return the files about a rank's process, by name in the bundle; missing and unreadable ones are left out.
+    """Return the files about a rank's process, by name in the bundle; missing and unreadable files are left out.
 
     ``proc``, ``cgroups``: /proc and the mount of version 2 of control groups.
     """

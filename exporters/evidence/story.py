@@ -80,7 +80,7 @@ def verdict_words(views: Iterable[RankView]) -> list[summary.Word]:
 
 
 def suspects(words: Sequence[summary.Word], left_at: Mapping[str, float]) -> list[str]:
-    """Return the blamed ranks: most witnesses first, then by the time of exit (``left_at``: s since the epoch)."""
+    """Return the blamed ranks: those that most witnesses blame first, then by time of exit (``left_at``, epoch)."""
     blames = Counter(word.rank for word in {(word.rank, word.witness): word for word in words if word.blames}.values())
     never = float("inf")
     return sorted(blames, key=lambda rank: (-blames[rank], left_at.get(rank, never), len(rank), rank))
@@ -89,7 +89,7 @@ def suspects(words: Sequence[summary.Word], left_at: Mapping[str, float]) -> lis
 def time_line(
     views: Iterable[RankView], changes: Iterable[Change], events: Iterable[summary.Event]
 ) -> list[summary.Event]:
-    """Return the events in order: exits, changes of state, and the parts' events."""
+    """Return all events in order of time: exits, changes of state, and the parts' events."""
     line = [
         summary.Event(view.process.exited_seconds, view.label.rank, how_ended(view), "process")
         for view in views
@@ -104,7 +104,7 @@ def time_line(
 
 
 def live_pids(views: Iterable[RankView]) -> dict[str, int]:
-    """Return the live processes' pids by rank, ranks in trouble first."""
+    """Return the live processes' pids by rank, first those whose verdict is not `alive`."""
     live = [view for view in views if view.process.exited_at is None]
     live.sort(key=lambda view: view.process.verdict is None or view.process.verdict.state == "alive")
     return {view.label.rank: view.process.key.pid for view in live}
@@ -124,7 +124,7 @@ def because(occasion: Occasion) -> str:
 
 
 def ranks_file(views: Iterable[RankView]) -> bytes:
-    """Return the rank table's facts about the job's ranks as JSON, with the listed variables."""
+    """Return the rank table's facts about the job's ranks as JSON, with the variables in NAMES."""
     return msgspec.json.format(msgspec.json.encode([_facts(view) for view in views])) + b"\n"
 
 

@@ -22,7 +22,7 @@ class Occasion(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A rank's state from a time on (s since the epoch), and the verdict's reason."""
+    """A rank's new state, since ``at`` (s since the epoch), and the verdict's reason."""
 
     at: float
     rank: str
@@ -74,10 +74,10 @@ class TroubleWatch:
     ) -> WatchedTrouble:
         """Compare the ranks with those of the previous call. ``now_seconds``: since the epoch.
 
-        ``struck``: ranks on failed hardware; a rank never seen on healthy hardware is no occasion.
+        ``struck``: ranks on failed hardware; a rank that was never seen on healthy hardware is no occasion.
 
-        Each state and each silence is an occasion once. A rank in trouble at the first call counts too, unless
-        ``covered`` excludes it.
+        Each state and each silence of a rank is one occasion. A rank that is dead, unresponsive or silent at the first
+        call counts, too, unless ``covered`` excludes it.
         """
         here = {view.label.job_id for view in views}
         self._changes = {job_id: changes for job_id, changes in self._changes.items() if job_id in here}

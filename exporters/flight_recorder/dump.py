@@ -17,7 +17,7 @@ import msgspec
 from exporters.flight_recorder.pickled import RefusedError, read_pickle
 
 MAX_JSON_BYTES = 4 * 1024 * 1024
-"""Limit of a JSON dump, which has no stacks. Its decoded values take at most 25 times this memory."""
+"""Limit of a JSON dump, which has no stacks. The decoded values take at most 25 times this memory."""
 MAX_ENTRIES = 100_000
 MAX_GROUPS_READ = 4096
 MAX_GROUPS = 32
@@ -181,7 +181,7 @@ class _Calls:
                 self._waits[group] = entry
 
     def progress(self, group: _Group, size: int, by_status: int | None) -> GroupProgress:
-        """Return the rank's progress in a group of ``size`` ranks. ``by_status``: from ``pg_status``."""
+        """Return the rank's progress in a group of ``size`` ranks. ``by_status``: the number in ``pg_status``."""
         numbers = [self._begun[group.name]] if group.name in self._begun else []
         if by_status is not None and group.name not in self._mixed:
             numbers.append(max(by_status, 0))
@@ -214,7 +214,7 @@ def _elements(sizes: list[int]) -> str:
 
 
 def _by_status(dump: _Dump) -> Mapping[str, int]:
-    """Return by group the number of the last operation that the rank had begun.
+    """Return for each group the number of the last operation that the rank had begun.
 
     The status has rank-local group numbers instead of names. Each new group gets a higher number and, if names are
     numbers, a higher name. So numbers and names have the same order. Entries have both, and must agree with this order.

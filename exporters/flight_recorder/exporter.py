@@ -1,4 +1,4 @@
-"""Lets a helper read the dumps of ranks that may hang or have exited, and shows the dumps."""
+"""Lets a helper read the dumps of ranks that may hang or have exited, and exports the dumps."""
 
 from __future__ import annotations
 

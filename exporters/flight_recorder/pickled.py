@@ -2,8 +2,8 @@
 
 A pickle is a program, and a user wrote the file. So this module first reads all operations without running them. It
 allows only the operations of PyTorch's writer that make dictionaries, lists, tuples, numbers, texts, True, False and
-None. No allowed operation imports, calls, builds or extends. Before the values exist, this module limits their memory
-as far as it can be computed. The memory limit of the process covers the rest.
+None. No allowed operation imports, calls, builds or extends. Before the values exist, this module adds up the memory
+that they need, and refuses files above a limit. The memory limit of the process covers the rest.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def _is_name(job_id: str) -> bool:
 
 
 def reached_by(views: Iterable[RankView]) -> dict[RankLabel, int]:
-    """Return by rank the pid of a process that sees the rank's files: the rank while it runs, else another rank of the
-    job, else the launcher.
+    """Return for each rank the pid of a process that sees the rank's files: the rank while it runs, else another rank
+    of the job, else the launcher.
 
     Processes of one job on a node usually share their file systems. The launcher usually outlives its ranks.
     """

@@ -1,4 +1,4 @@
-"""Runs in the helper: finds the dumps of ranks, as their processes see them, and reads new dumps.
+"""Runs in the helper: finds the ranks' dumps at the paths that the ranks' processes see, and reads new dumps.
 
 Searching and reading may wait for file systems, so each user has its own thread. Decoding takes one file at a time.
 """
@@ -36,8 +36,8 @@ SETTLED: tuple[Result, ...] = (
 class DumpRequest(msgspec.Struct, frozen=True):
     """Possible ``paths`` of a rank's dump, as process ``pid`` of ``proc_root`` sees them; the newest file counts.
 
-    ``pid`` 0: as the helper itself sees them. ``uid``: the rank's user. ``started``: start of its process, in seconds
-    since the epoch. ``known``: the file that was read before.
+    ``pid`` 0: as the helper itself sees them. ``uid``: the rank's user. ``started``: start of the rank's process, in
+    seconds since the epoch. ``known``: the file that was read before.
     """
 
     job_id: str
@@ -94,7 +94,7 @@ def read_dumps(requests: list[DumpRequest], _body: bytes) -> list[DumpAnswer | N
 
 
 def _judge(request: DumpRequest, file: _DumpFile, jobs: int) -> Result:
-    """Return the result for a file without reading it. ``jobs``: number of its owner's jobs that name the file."""
+    """Return the result for a file without reading it. ``jobs``: number of the owner's jobs that name the file."""
     if file.uid != request.uid:
         return "other_user"
     if jobs > 1:  # unknown which job wrote it last

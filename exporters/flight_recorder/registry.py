@@ -120,7 +120,7 @@ def _key(label: RankLabel) -> tuple[str, RankLabel]:
 
 
 def newest_starts(views: Iterable[RankView]) -> dict[str, float]:
-    """Return by job the latest start of its processes on this node, in seconds since the epoch."""
+    """Return for each job the latest start of its processes on this node, in seconds since the epoch."""
     starts: dict[str, float] = {}
     for view in views:
         if (facts := view.process.facts) is not None:
@@ -150,7 +150,7 @@ WRITTEN = Family(
 DUMPS = Family(
     "rankwatch_flight_recorder_dumps_total", "counter",
     "Flight recorder files found, by result: read, incomplete, malformed, too_large, "
-    "other_rank, other_job (or of two jobs of one user), other_user, earlier_process, no_room, unanswered.",
+    "other_rank, other_job (also a file of two jobs of one user), other_user, earlier_process, no_room, unanswered.",
     ("result",), "1 per result seen")
 # fmt: on
 FAMILIES = (ENQUEUED, UNFINISHED, WRITTEN, DUMPS)

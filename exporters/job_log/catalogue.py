@@ -31,7 +31,7 @@ class CategoryEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class ProgressPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A pattern of progress.yml or of a site. Only a line with the text ``contains`` is matched."""
+    """A pattern of progress.yml or of a site. Only a line with the text ``contains`` is matched with ``pattern``."""
 
     kind: Kind
     contains: Annotated[str, msgspec.Meta(min_length=MIN_ANCHOR_BYTES, max_length=64)]
@@ -42,7 +42,7 @@ class ProgressPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 class FailureCategories(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole of categories.yml. ``deduced``: categories that only several lines together prove, each with its role.
 
-    ``advice``: the remedy for each root category that has a certain one.
+    ``advice``: for each root category with a certain remedy, the remedy.
     """
 
     anchors: list[str]
@@ -74,9 +74,9 @@ class LineRule(NamedTuple):
 
 
 class SearchedText(NamedTuple):
-    """A short text that the matcher searches in all input. ``rules``: a bit for each rule with it in ``contains``.
+    """A short text that the matcher searches in all input.
 
-    ``last_only``: all these rules find iterations, so only the last lines with the text are checked.
+    ``rules``: a bit for each rule whose ``contains`` has this text. ``last_only``: all these rules find iterations.
     """
 
     text: bytes

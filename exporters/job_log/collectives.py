@@ -100,7 +100,7 @@ def _size(event: LogEvent, name: str) -> int:
 
 
 def _minority(calls: dict[str, Call]) -> tuple[str, ...]:
-    """Return the ranks whose call differs from the most common call; of equally common calls, the first one counts."""
+    """Return the ranks whose call differs from the most common call; of equally common calls, the first counts."""
     counts = Counter(calls.values())
     if len(counts) < 2:
         return ()

@@ -1,9 +1,9 @@
 """Reads the file in which PyTorch saves the exception that ended a rank. Blocking, except ``read_error``.
 
-torchrun names a file for each rank in TORCHELASTIC_ERROR_FILE. A rank writes it only if its entry point is wrapped in
-``torch.distributed.elastic.multiprocessing.errors.record`` (error_handler.py: message, extraInfo). A job's user
-controls path and content, so the file counts only for the rank that named it, and only if it belongs to that rank's
-user. The parser keeps only a category and the name of a well-known exception.
+torchrun names a file for each rank in TORCHELASTIC_ERROR_FILE. A rank writes the file only if its entry point is
+wrapped in ``torch.distributed.elastic.multiprocessing.errors.record`` (error_handler.py: message, extraInfo). A job's
+user controls path and content, so the file counts only for the rank that named it, and only if it belongs to that
+rank's user. The parser keeps only a category and the name of a well-known exception.
 """
 
 from __future__ import annotations

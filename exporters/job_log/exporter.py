@@ -77,7 +77,7 @@ class JobLogExporter(ShownExporter[PublishedLogs]):
         ctx.evidence.offer(self._part)
 
     async def update(self) -> None:
-        """Run one turn of the reader. Raise NoData while no job on this node has a log."""
+        """Let the reader search for files and read once. Raise NoData while no job on this node has a log."""
         self._learn_jobs()
         if not (self._jobs or self.shown.available or self._ctx.once):
             raise NoData  # a node without ranks needs no search
@@ -126,7 +126,7 @@ class JobLogExporter(ShownExporter[PublishedLogs]):
 
 
 def causes(logs: Iterable[ShownLog], now_seconds: float) -> dict[RankLabel, str]:
-    """Return each log's root category if it is at most RECENT_SECONDS old, keyed by its rank ("" if unknown)."""
+    """Return each log's root category if it is at most RECENT_SECONDS old, keyed by the blamed rank ("" if unknown)."""
     roots = [(log.job_id, log.root) for log in logs if log.root is not None]
     return {
         RankLabel(job_id, "" if root.rank == UNKNOWN_RANK else root.rank): root.category

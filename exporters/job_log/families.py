@@ -25,9 +25,9 @@ FIRST_ROOT = Family(
     ("job_id", "category", "rank", "host", "advice"), _EACH, "max")
 LAST_WORK = Family(
     "rankwatch_job_log_last_work", "gauge",
-    "Number of the last operation that the rank had enqueued or completed (label what) in the process group, as its "
-    "NCCL watchdog logged after a timeout on any rank. The 4 ranks with the lowest numbers and the rank with the "
-    "highest number are shown. A rank with a lower enqueued number blocks the others.",
+    "Number of the last operation that the rank had enqueued or completed (label what) in the process group, as the "
+    "rank's NCCL watchdog logged after a timeout on any rank. The 4 ranks with the lowest numbers and the rank with "
+    "the highest number are shown. A rank with a lower enqueued number blocks the others.",
     ("job_id", "rank", "group", "what"), "10 per process group, at most 8 groups per job, after a timeout", "max")
 # fmt: on
 

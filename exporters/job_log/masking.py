@@ -27,7 +27,7 @@ STRONG = (
 """Names that only secrets have: every separator counts, even a space, and the value may have several words."""
 WEAK = r"keys?|tokens?|auths?|session(?:[ _-]?id)?s?|signature|jwt|cookies?"
 SHORT = r"pass|sessid|pw|pin|sig|sid|otp|totp|psk|dsn|sas"
-"""Names that other things have, too: fewer separators count. A name of SHORT must be a separate word."""
+"""Names that other things have, too: after them fewer separators count. A name of SHORT must be a separate word."""
 _BOUNDARY = r"(?:(?<![^\W_])|(?-i:(?<=[a-z0-9])(?=[A-Z])))"
 _GLUED = r"(?<!com)(?<!by)(?<!sur)(?<!tres)(?<!over)pass(?=\s{0,4}[=:\"'])|sessid"
 """Short names that also count at the end of a longer name (SSHPASS)."""

@@ -1,16 +1,16 @@
 """Maps a log to its job. Blocking: reads /proc.
 
-A log belongs to a job if a rank of the job, an ancestor of the rank, or the job's batch script writes its output there.
-It also belongs to a job if its name has the job id, or if it lies in the pod folder of a rank. In each case a user of
-the job or root must own the log.
+A log belongs to a job if a rank of the job, an ancestor of the rank, or the job's batch script writes its output to the
+log. It also belongs to a job if its name has the job id, or if it lies in the pod folder of a rank. In each case a user
+of the job or root must own the log.
 
 NVRx's cycle file names the log of a restart cycle (cycle_info_writer.py: cycle_log_file). A rank's environment names
 the cycle file. A job's user controls both paths and the content. So both files must be regular files of the rank's
 user, as the rank's process sees them, and nothing else is opened.
 
 Under Slurm ranks write their output to pipes of srun, and no ancestor of a rank is the script that started srun. But
-slurmstepd runs as root and has its step in its process title: ``slurmstepd: [4711.batch]``, or
-``slurmstepd-wlm: [4711.batch]`` on Debian (tested with Slurm 22.05).
+slurmstepd runs as root, and its process title names its step: ``slurmstepd: [4711.batch]``, or ``slurmstepd-wlm:
+[4711.batch]`` on Debian (tested with Slurm 22.05).
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class ClaimedLog(NamedTuple):
 
 
 def by_any_id(jobs: Iterable[LoggedJob]) -> dict[str, list[LoggedJob]]:
-    """Return the jobs by each of their ids."""
+    """Return for each id the jobs that have this id."""
     by_id: dict[str, list[LoggedJob]] = {}
     for job in jobs:
         for name in job.ids:
@@ -154,7 +154,7 @@ def held_outputs(
 
 
 def _writers(procfs: ProcFS, job: LoggedJob) -> dict[int, str]:
-    """Return the pids of the job's running ranks and of its processes above them, each with its rank."""
+    """Return the pids of the job's running ranks, and of their ancestors of the job's users, each with its rank."""
     running = [view for view in job.ranks if view.process.exited_at is None]
     ranks = {view.process.key.pid: rank_of(view) for view in running}
     above: dict[int, str] = {}

@@ -31,7 +31,7 @@ GPU = Family("rankwatch_job_gpu_info", "gauge",
 DIRECTORY_TROUBLE = Family("rankwatch_job_directory_trouble", "gauge",
     "1 for a job if Slurm's prolog could not properly create the directory for its Inspector records. taken: another "
     "user's file had the directory's name, and was moved away. none: the prolog created no directory; then the "
-    "TaskProlog tries, and the job's output says if that fails, too.",
+    "TaskProlog tries to create it, and the job's output says if that fails, too.",
     ("job_id", "trouble"), "1 per job in trouble", "max")
 END = Family("rankwatch_job_end_timestamp_seconds", "gauge",
     "Time at which the scheduler ended a job on this node (node's clock; jobs of the last hour), with the state. "

@@ -34,7 +34,7 @@ regular file. count: the file is beyond MAX_FILES or MAX_ENTRIES."""
 
 
 class TrustedDirectory(Generic[T]):
-    """Files in ``path`` whose names ``is_wanted`` accepts. ``parse`` returns a changed file's record, or ValueError.
+    """Files in ``path`` whose names ``is_wanted`` accepts. ``parse`` returns a file's record or raises ValueError.
 
     ``owners``: the users whose files are trusted. ``refused``: files ignored at the last ``look``, by reason.
     """

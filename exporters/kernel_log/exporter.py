@@ -79,7 +79,7 @@ class Past(msgspec.Struct):
 
 
 class KernelLogExporter(ShownExporter[bytes]):
-    """Exports the kernel's events, which fail or clear checks. Its series come from its section of the checkpoint."""
+    """Exports the kernel's events, which fail or clear checks. The series come from the encoded checkpoint."""
 
     def __init__(self, config: KernelLogConfig) -> None:
         super().__init__(b"", render)
@@ -158,7 +158,7 @@ class KernelLogExporter(ShownExporter[bytes]):
         log_events(self._ctx.log, logged)
 
     def _take(self, group: EventGroup, seconds: float, logged: list[tuple[KernelEvent, dict[str, str], int]]) -> None:
-        """Count events of the time ``seconds`` (epoch). Unless they are old, write their checks and log them."""
+        """Count equal events, the last at ``seconds`` (epoch). Unless they are old, write their checks and log them."""
         event = group.event
         codes = self._past.seen.setdefault(event.category, {})
         kinds = sum(map(len, self._past.seen.values()))
@@ -209,7 +209,7 @@ class KernelLogExporter(ShownExporter[bytes]):
         return Subject(kind, self._names.get(kind, {}).get(pci, pci))
 
     def _learn_names(self) -> None:
-        """Read the devices' names by address, and rename the findings that have an address as name."""
+        """Read the devices' names by address, and rename the subjects of checks that have an address as name."""
         hardware = self._ctx.hardware
         # a number alone is a driver's index: another GPU may have it later
         gpus = {gpu.pci: gpu.uuid for gpu in hardware.gpus() if gpu.uuid and not gpu.uuid.isdigit()}

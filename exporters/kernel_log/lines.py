@@ -22,13 +22,13 @@ DRIVER = "NVRM: "  # Lines of NVIDIA's driver begin with this
 AFTER_A_NAME = ",mems_allowed="
 """The kernel's text after the name of a cpuset: in the same record or, after an interruption, in another record."""
 REST_SECONDS = 1.0  # The kernel writes the rest of an interrupted line within this time
-MAX_WAITING = 1024  # Limit of lines that wait for the next poll. Above it the oldest lines count at once.
+MAX_WAITING = 1024  # Limit of lines that wait for the next poll. Above it the oldest lines wait no longer.
 
 
 class KernelRecord(NamedTuple):
     """A record: its number since the boot, its time (seconds after the boot), its text.
 
-    ``writer``: a user, or the kernel. A fragment is the kernel's, too: the rest of a line that another line
+    ``writer``: a user, or the kernel. A fragment is from the kernel, too: the rest of a line that another line
     interrupted, or a whole line that a driver marks as a rest. A rest can begin with a user's text, such as the name of
     a control group.
     """
@@ -64,7 +64,7 @@ class KernelLines:
     def select(
         self, records: Iterable[KernelRecord], last: int, *, wait: bool = True
     ) -> tuple[list[KernelRecord], int]:
-        """Return the kernel's lines that count now, in order, and the number of doubtful lines, which are dropped.
+        """Return the kernel's lines to classify now, in order, and the number of doubtful lines, which are dropped.
 
         ``last``: the number of the poll's last record. Without ``wait`` no line waits.
         """

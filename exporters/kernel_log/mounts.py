@@ -25,7 +25,7 @@ def still_failed(read_only: Mapping[str, bool], mounted: Mapping[str, bool]) -> 
 def mounted_devices(mountinfo: str, devices: Mapping[str, Iterable[str]]) -> dict[str, bool]:
     """Return the devices that are mounted, each with True if it is read-only.
 
-    ``devices``: by device name, the words for it in mountinfo: its number (major:minor), or the last part of its path.
+    ``devices``: for each device its words in mountinfo: its number (major:minor), or the last part of its path.
     """
     by_word = {word: name for name, words in devices.items() for word in words if word}
     states: dict[str, bool] = {}

@@ -21,14 +21,14 @@ from exporters.kernel_log.mounts import read_mounted
 MAX_RECORD_BYTES = 16 * 1024
 """One read returns one record, and fails if the record is larger. The kernel's limit is 9 KiB (PRINTK_MESSAGE_MAX)."""
 MAX_RECORDS = 20_000
-"""Records of one poll. A flood of records takes several polls, or is overwritten and counted as lost."""
+"""Limit of records per poll. A flood of records takes several polls, or is overwritten and counted as lost."""
 MAX_AGE_SECONDS = 600.0
 """At the first start after a boot, a line that is older than the newest line by more than this is only counted.
 
 The problem may be repaired by now. Only the log's timestamps are compared: other clocks drift apart from printk's.
 """
 MAX_BACKLOG_READS = 50
-"""Reads at the first poll: a million records, more than any log has. Later records count as new."""
+"""Limit of reads at the first poll: a million records, more than any log has. Later records count as new."""
 MAX_AHEAD = 4  # Limit of reads for bundles between two polls. Further bundles get the lines of the last read.
 MAX_ALIKE = 512  # Texts of lines whose meaning is cached: a storm of lines has few different texts
 
@@ -117,7 +117,7 @@ class KernelLog:
             self._ahead.append(self.read())
 
     def read(self) -> tuple[list[KernelRecord], bool]:
-        """Return new records, and whether the log is read to its end. Raise OSError if it cannot be opened or read."""
+        """Return new records, and whether the log is read to its end. Raise OSError if that fails."""
         if self._fd is None:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         records: list[KernelRecord] = []

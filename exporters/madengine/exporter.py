@@ -186,7 +186,7 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
         return self._site.look(job_of)
 
     def turn(self, texts: JobTexts, ranks: RankSnapshot) -> None:
-        """Read new lines and compute the state of each task from them and from the job's ranks on this node."""
+        """Read new lines, and compute each task's state from its lines and from the job's ranks on this node."""
         super().turn(texts, ranks)
         live = {view.label.job_id for view in ranks.ranks if view.process.exited_at is None}
         verdicts = [(view.label.job_id, view.process.verdict) for view in ranks.ranks]

@@ -26,7 +26,7 @@ _COUNT = re.compile(r"[0-9]{1,7}", re.ASCII)
 class PerfRow(NamedTuple):
     """A row of perf.csv. ``performance`` and ``seconds`` (test duration): None if not measured.
 
-    ``status``: one of STATUSES. ``nodes`` and ``gpus``: their numbers, as text. A text is empty if the row lacks it.
+    ``status``: one of STATUSES. ``nodes`` and ``gpus``: counts, as text. A text is empty if the row lacks it.
     """
 
     performance: float | None

@@ -139,7 +139,7 @@ class SiteReader:
         return SiteFacts(dict(list(results.items())[-MAX_RESULTS:]), tables, self._look_at_manifests(job_of))
 
     def _look_at_manifests(self, job_of: JobOf) -> dict[str, tuple[ManifestModel, ...]]:
-        """Return by job the models of its newest manifest. The job's user must own the manifest."""
+        """Return for each job the models of its newest manifest. The job's user must own the manifest."""
         files: dict[str, FollowedFile] = {}
         for file in newest(self._manifest_listing.discover(), MAX_MANIFESTS):
             named = self._manifest_listing.job_id(file)

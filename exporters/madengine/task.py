@@ -138,7 +138,7 @@ class NodeTask(msgspec.Struct):
         return not self.failures and bool(self.results or node_rank > 0)
 
     def contradiction(self, node_rank: int, state: TaskState | None, *, has_dead_ranks: bool) -> Contradiction | None:
-        """Return why madengine's verdict of success is wrong; None if nothing contradicts it, or for a failure."""
+        """Return why madengine's verdict of success is wrong; None if it is failure, or uncontradicted."""
         if not self.succeeds(node_rank):
             return None
         if state == "lost":

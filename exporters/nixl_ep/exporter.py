@@ -172,8 +172,8 @@ def numbers_of(launches: Sequence[Launch], of_job: Sequence[RankView]) -> dict[P
     """Return the run's own rank number of each local rank with a known launch.
 
     The environment names only the task's rank. So the rank table numbers ranks by start order, while the run uses
-    another order. Ranks with the same parent belong to the last launch with this number of ranks that the log reports
-    after their start. ``launches``: launches on this node only, in log order.
+    another order. Ranks with the same parent process belong to the last launch in the log that has their number of
+    ranks and came after their start. ``launches``: launches on this node only, in log order.
     """
     groups: defaultdict[int, list[RankView]] = defaultdict(list)
     for view in sorted(of_job, key=lambda view: view.process.key[::-1]):  # by start, then pid

@@ -115,7 +115,7 @@ class Recovery(msgspec.Struct):
 
 class JobEvents(msgspec.Struct):
     """Counts of one job since the exporter first read its lines. ``recovery``: None without a failure. ``heading``: the
-    kind of the report that is being read; ``scored``: number of its lines so far."""
+    kind of the report that is being read; ``scored``: number of the report's lines so far."""
 
     events: dict[_Text, SavedCount] = {}
     timeouts: _ByRank = {}

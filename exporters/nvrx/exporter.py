@@ -192,7 +192,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         self.saved.jobs = {job_id: job for job_id, job in self.saved.jobs.items() if job_id in here}
 
     def _look_at_launchers(self, views: RankSnapshot) -> dict[str, JobLauncher]:
-        """Return by job the launcher above the first live rank that NVRx started on this node."""
+        """Return for each job the launcher above the first live rank that NVRx started on this node."""
         proc, jobs = ProcFS(self.ctx.roots.proc), dict[str, JobLauncher | None]()
         for job_id, uid, facts in live_ranks(views):
             if MARKS & (facts.environment or {}).keys() and job_id not in jobs:
@@ -232,7 +232,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
 
 
 def named_by(views: RankSnapshot, proc_root: str) -> dict[str, CycleRequest]:
-    """Return by job the request for the cycle file that the job's live ranks name."""
+    """Return for each job the request for the cycle file that the job's live ranks name."""
     requests: dict[str, CycleRequest] = {}
     for job_id, uid, facts in live_ranks(views):
         path = (facts.environment or {}).get(LINK, "")

@@ -1,7 +1,7 @@
-"""The expected state of the node's RDMA devices: present, up and as fast as at their best since the boot. Pure.
+"""The expected state of the node's RDMA devices: present, up, and with their best rate since the boot. Pure.
 
-Only devices of physical PCI functions are expected, each by its function's address. A renamed device stays the same
-device. Software may remove the devices that it creates: virtual functions, subfunctions, rxe, siw.
+Only devices of physical PCI functions are expected; the function's address identifies a device. A renamed device stays
+the same device. Software may remove the devices that it creates: virtual functions, subfunctions, rxe, siw.
 """
 
 from collections.abc import Collection, Iterable
@@ -50,7 +50,7 @@ def ignore(baseline: Baseline, names: Collection[str]) -> None:
 
 
 def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collection[str]) -> bool:
-    """Raise the expectations to the present state. Return whether a device vanished since the previous call.
+    """Add new devices and better states to the baseline. Return whether a device vanished since the previous call.
 
     ``hidden``: PCI functions whose device, if it is not visible, may be in another network namespace.
     """

@@ -100,7 +100,7 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
             return {}
 
     def _learn_wiring(self) -> None:
-        """Read the site's files that changed. An unreadable or old ``lldp_neighbors`` ends its neighbours."""
+        """Read the site's files that changed. An unreadable or old ``lldp_neighbors`` counts as empty."""
         neighbours = self._changed("lldp_neighbors", self.config.lldp_neighbors, MAX_LLDP_BYTES, read_neighbours)
         if neighbours is not None:
             self._neighbours = neighbours

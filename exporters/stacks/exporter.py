@@ -118,7 +118,7 @@ class StacksExporter:
         return True
 
     def _silent_jobs(self, views: Iterable[RankView]) -> frozenset[str]:
-        """Return the jobs with a silent rank on this node, or with an equally long stall in RAS's reports."""
+        """Return the jobs with a silent rank on this node, or with a stall in RAS's reports over that limit."""
         now = self._ctx.clock.time()
         known: dict[tuple[RankLabel, ProcessKey], Pauses] = {}
         silent = set()
