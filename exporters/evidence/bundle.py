@@ -16,7 +16,7 @@ import msgspec
 from agent.sdk.evidence import folder as bundle_files, summary as summaries
 from agent.sdk.exporter import write_own_file
 
-MAX_PART_BYTES = 4 * 1024 * 1024  # Per file; only the end of a longer file is kept
+MAX_PART_BYTES = 4 * 1024 * 1024  # Limit per file; only the end of a longer file is kept
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _DRAFT = re.compile(rf".+({re.escape(bundle_files.SUFFIX)}|{re.escape(bundle_files.SUMMARY_SUFFIX)})\.(new|part)")
 """The name of a file that is not complete (``write_own_file``)."""
@@ -115,7 +115,7 @@ def write(
     held = [*(_held(folder, bundle, open_jobs) for bundle in old), Held(summary.user, has_open_page=True)]
     while (number := evicted(held, keep)) is not None:
         if number == len(old):
-            raise FolderFullError(f"{len(old)} users have a bundle of an open page here")
+            raise FolderFullError(f"each of {len(old)} users has one bundle here, with an open page")
         _remove(folder, old.pop(number))
         del held[number]
     packed = _packed(files, summary)

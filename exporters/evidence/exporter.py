@@ -21,7 +21,7 @@ LOOK_SECONDS = 1.0
 FREEZE_SECONDS = 2.0  # Time limit of reading a job's processes at a first abnormal exit; meanwhile no rank is watched
 FROZEN_SECONDS = 120.0
 """Files that were read at a first abnormal exit wait this long for a verdict. The slowest verdict takes 45 s."""
-MAX_FROZEN = 8  # Jobs with waiting files; at the limit the user with the most such jobs loses the oldest
+MAX_FROZEN = 8  # Limit of jobs with waiting files; at the limit the user with the most such jobs loses the oldest
 MAX_WAITING, MAX_WAITING_PER_USER = 16, 4
 """Bundles that wait while another is made. At MAX_WAITING the user with the most waiting bundles loses the newest."""
 PROCESSES, WRITING, PLACES = "processes", "bundle", "places"
@@ -126,7 +126,7 @@ class EvidenceExporter:
                 await self._take(occasion)
             except bundle.FolderFullError as error:
                 self._failures[PLACES] += 1
-                self._ctx.log.warning("a bundle of evidence has no place", job_id=occasion.job_id, error=error)
+                self._ctx.log.warning("no place for a bundle of evidence", job_id=occasion.job_id, error=error)
             except Exception as error:  # noqa: BLE001  # only this bundle is lost
                 self._failures[WRITING] += 1
                 self._ctx.log.error(

@@ -21,8 +21,8 @@ GROUP_FILES = (
 PRESSURE = ("cpu", "memory", "io")
 MAX_FILE_BYTES = 64 * 1024
 MAX_RANK_THREADS = 512  # Limit of threads per rank, the first ones: NCCL and PyTorch make their threads early
-MAX_PER_OWNER = 2  # Simultaneous reads for one owner, including reads that hang; at the limit no read starts
-MAX_THREADS = 40 * MAX_PER_OWNER  # Simultaneous reads for all owners
+MAX_PER_OWNER = 2  # Limit of simultaneous reads per owner, including reads that hang
+MAX_THREADS = 40 * MAX_PER_OWNER  # Limit of simultaneous reads for all owners
 MAX_RANKS = 64  # Limit of ranks per job on this node whose processes are read
 RANK_SECONDS = 1.0
 """Time limit for a rank's files. They take milliseconds, or a tenth of a second with 512 threads on a busy node."""

@@ -158,7 +158,7 @@ def _shown_all(lines: Iterable[bytes]) -> list[str]:
 
 
 def _shown(line: bytes, before: str) -> str:
-    """Return a line for keeping: first masked, then cut, without terminal escapes.
+    """Return the text of a line: masked, then cut, and without terminal escapes.
 
     ``before``: the previous kept line.
     """
@@ -170,7 +170,7 @@ def _shown(line: bytes, before: str) -> str:
 
 
 def log_part(jobs: Iterable[ShownLog], passages: Mapping[str, Iterable[Passage]], wanted: Wanted) -> Offered:
-    """Return the part; empty if this node reads no log of the job. ``passages``: the kept lines by job."""
+    """Return the part of a bundle; empty if this node reads no log of the job. ``passages``: the kept lines by job."""
     shown = next((job for job in jobs if job.job_id == wanted.job_id), None)
     if shown is None:
         return Offered({})

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 
 MAX_TEXT = 256
-MAX_GPUS = 64  # GPUs of one job on a node
+MAX_GPUS = 64  # Limit of GPUs per job on a node
 MAX_GPU_TEXT = 512
 MAX_NUMBER = 1 << 40
 KEPT_SECONDS = 3600.0  # How long a job is shown after its end

@@ -14,7 +14,7 @@ import msgspec
 from exporters.jobs.records import AmdFile, JobFile, ScheduledJob, bounded, is_gpu, is_over, job_of, with_mappings
 
 MAX_FILES = 4096
-MAX_ENTRIES = 8192  # Names read in one update
+MAX_ENTRIES = 8192  # Limit of names read in one update
 MAX_FILE_BYTES = 16 * 1024
 
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -24,7 +24,7 @@ T = TypeVar("T")
 _Version = tuple[int, int, int, int]
 
 
-class NotTrusted(Exception):  # noqa: N818  # an answer, not an error
+class NotTrusted(Exception):  # noqa: N818  # a result, not an error
     """A file or a directory is ignored; the text is the reason, one of REASONS."""
 
 

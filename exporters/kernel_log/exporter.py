@@ -28,7 +28,7 @@ from exporters.kernel_log.mounts import still_failed
 from exporters.kernel_log.reader import EventGroup, KernelLog, LookResult
 
 INTERVAL_SECONDS = 1.0
-MAX_KINDS = 512  # Pairs of category and code. Events of further pairs are counted with an empty code.
+MAX_KINDS = 512  # Limit of pairs of category and code. Events of further pairs count with an empty code.
 MAX_PARTS = 64
 """Limit per check of servers that do not respond or file systems that became read-only. The rest is only counted."""
 

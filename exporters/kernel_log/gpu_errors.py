@@ -15,7 +15,7 @@ from agent.sdk.hardware import DriverReport, Fault, FaultSeen, fault_table, gpu_
 MAX_GPUS = 64
 MAX_PLACES = 256
 """Places of GPUs where a program failed. At this limit, a new place evicts the place with the oldest failure."""
-MAX_USERS = 8  # Users of one place. More users would add no information.
+MAX_USERS = 8  # Limit of users per place. More users would add no information.
 REPEAT_USERS = 3
 """When the programs of this many users fail at one place of a GPU, the place is the cause.
 
@@ -53,7 +53,7 @@ class GpuErrors(msgspec.Struct):
             users[user] = seconds
         while len(self.places) >= MAX_PLACES:
             del self.places[next(iter(self.places))]
-        self.places[key] = users  # the last place is the newest
+        self.places[key] = users  # the newest place comes last
         if len(users) < REPEAT_USERS:
             return None
         return msgspec.structs.replace(error, unit=gpu_faults.REPEATED)

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
-MAX_TEXT = 1024  # Characters of a record's text. The kernel's own limit is about the same.
+MAX_TEXT = 1024  # Limit of characters of a record's text. The kernel's own limit is about the same.
 MAX_SEQUENCE = 1 << 62  # The greatest plausible number of a record. A line with a greater number is not a record.
 
 _FRAGMENTS = (b"c", b"+")

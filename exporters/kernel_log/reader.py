@@ -30,9 +30,9 @@ The problem may be repaired by now. Only the log's timestamps are compared: othe
 MAX_BACKLOG_READS = 50
 """Limit of reads at the first poll: a million records, more than any log has. Later records count as new."""
 MAX_AHEAD = 4  # Limit of reads for bundles between two polls. Further bundles get the lines of the last read.
-MAX_ALIKE = 512  # Texts of lines whose meaning is cached: a storm of lines has few different texts
+MAX_ALIKE = 512  # Limit of texts whose meaning is cached: a storm of lines has few different texts
 
-LAST_RECORDS = 200  # Records of the kernel that are kept for an evidence bundle. Records that users wrote are not kept.
+LAST_RECORDS = 200  # Limit of records that are kept for evidence bundles. Records that users wrote are not kept.
 AUDIT = "audit: "
 """The beginning of audit records, which this log has without auditd. They show command lines (EXECVE, PROCTITLE)."""
 
@@ -94,7 +94,7 @@ class KernelLog:
         processes: dict[int, tuple[int, int]] = {}
         newest = 0.0
         for _ in range(MAX_BACKLOG_READS if is_backlog else 1):
-            self._ahead.append(self.read())  # an error leaves what was read ahead for the next poll
+            self._ahead.append(self.read())  # after an error, the records that were read ahead stay for the next poll
             batches, self._ahead = self._ahead, []
             records = [record for batch, _ in batches for record in batch]
             newest = max(newest, *(record.seconds for record in records), 0.0)
@@ -125,7 +125,7 @@ class KernelLog:
             try:
                 raw = os.read(self._fd, MAX_RECORD_BYTES)
             except OSError as error:
-                if error.errno == errno.EPIPE:  # overwritten: the next read returns the oldest record
+                if error.errno == errno.EPIPE:  # records were overwritten: the next read returns the oldest one
                     continue
                 if error.errno != errno.EAGAIN:
                     self.close()

@@ -53,7 +53,7 @@ EXPECTED = Family(
 PLANNED_EXIT = Family(
     "rankwatch_planned_exit", "gauge",
     "1 while the rank's end is planned: the job's plan kills it in this phase, it has completed its last phase, or it "
-    "logged that it leaves. Its exit does not alert.",
+    "logged that it leaves. The rank's exit does not alert.",
     _RANK, "1 per rank with a planned end", "max")
 FAILED = Family(
     "rankwatch_nixl_ep_failure_info", "gauge",

@@ -171,7 +171,7 @@ _KINDS: tuple[tuple[str, re.Pattern[str], _Take], ...] = tuple(
 
 
 def is_leaving(number: int, rank: RankRun, plan: Plan | None) -> bool:
-    """Return whether a rank's end is planned: the rank logged so, the plan kills it now, or it ended its last phase."""
+    """Return whether a rank's end is planned: the rank logged it, the plan kills it now, or it ended its last phase."""
     if rank.left:
         return True
     if plan is None or rank.phase is None:

@@ -116,7 +116,7 @@ class NvmlExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Save the state for the next run. The helper ends with the lease and closes NVML."""
+        """Save the state for the next run. When the lease ends, the helper closes NVML and ends."""
         self._gpus.keep_signs()
         self._remember()
 

@@ -8,11 +8,11 @@ from typing import Annotated
 import msgspec
 
 MAX_GPUS = 64  # Limit of GPUs per node, as in NVML's own tools
-MAX_EVENTS = 100_000  # Events read from the driver at one poll. The driver keeps the rest for the next poll.
-MAX_COUNT = 1 << 31  # Equal events at one poll
-MAX_PROCESSES = 1024  # Processes of one GPU
-MAX_MIG_INSTANCES = 16  # MIG instances of one GPU; hardware has at most seven
-MAX_TEXT = 96  # Characters of a name or a version
+MAX_EVENTS = 100_000  # Limit of events per poll. The driver keeps the rest for the next poll.
+MAX_COUNT = 1 << 31  # Limit of equal events per poll
+MAX_PROCESSES = 1024  # Limit of processes per GPU
+MAX_MIG_INSTANCES = 16  # Limit of MIG instances per GPU; hardware has at most seven
+MAX_TEXT = 96  # Limit of characters of a name or a version
 
 
 class LookRequest(msgspec.Struct, frozen=True):

@@ -65,7 +65,7 @@ _LINES: tuple[tuple[str, str, str], ...] = (
         r"Worker group (?:FAILED|UNHEALTHY)\. [0-9]{1,6}/[0-9]{1,6} attempts left",
     ),
     ("restart_of_others_failure", "Joining cluster restart", r"Joining cluster restart \(group_rank="),
-    (  # until 0.5
+    (  # until NVRx 0.5
         "restart_of_others_failure",
         " from group_rank=",
         r"Detected (?:cluster changes|[0-9]{1,6} new nodes) from group_rank=[0-9]{1,7}.{0,64}; will restart",

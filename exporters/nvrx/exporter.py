@@ -127,7 +127,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         super().__init__("nvrx", config.paths, SavedLines, NvrxSnapshot(), render, MAX_JOBS)
         self._directories = config.cycle_directories
         self._cycles: dict[str, Cycle] = {}
-        self._read_at: dict[str, float] = {}  # By job, as _cycles
+        self._read_at: dict[str, float] = {}  # Monotonic time of the last read, by job
         self._cycles_at = float("-inf")
         self._ranks = RankSnapshot()
         self._rows = FairBudget(MAX_ROWS)

@@ -121,7 +121,7 @@ def _read_directory(path: str, job_ids: Container[str]) -> list[OwnedCycle]:
                 with suppress(OSError):
                     status = entry.stat(follow_symlinks=False)
                     links.append((current[1] not in job_ids, -status.st_mtime_ns, status.st_uid, entry.name))
-    links.sort()  # ended jobs leave their links
+    links.sort()  # the newest first: ended jobs leave their links behind
     cycles = []
     for *_, link in in_turns(links, lambda link: link[2], MAX_FOUND):
         with suppress(OSError):

@@ -65,7 +65,7 @@ def hidden_functions(sys_root: Path, functions: Iterable[str]) -> frozenset[str]
 
     That is possible only in exclusive mode (see `rdma system`), and only for a function that has a driver.
     """
-    if sysfs.read_text(sys_root / "module/ib_core/parameters/netns_mode") != "N":  # Y: shared
+    if sysfs.read_text(sys_root / "module/ib_core/parameters/netns_mode") != "N":  # Y: all namespaces share the devices
         return frozenset()
     functions_root = sys_root / "bus/pci/devices"
     return frozenset(function for function in functions if os.path.lexists(functions_root / function / "driver"))

@@ -37,7 +37,7 @@ class StacksSnapshot(NamedTuple):
 
 
 INTERVAL_SECONDS = 5.0
-HELPER_SECONDS = 10.0  # py-spy gets 5 s of these
+HELPER_SECONDS = 10.0  # Timeout of a helper call; py-spy gets 5 s of these
 LOOK_SECONDS = 2.0  # After this time an update starts no further read
 PART_SECONDS = 8.0  # After this time a bundle's part starts no further read; the default limit of a part is 20 s
 AGAIN_SECONDS = 600.0  # Pause between two reads of a rank, and before any read after an unanswered read
@@ -118,7 +118,7 @@ class StacksExporter:
         return True
 
     def _silent_jobs(self, views: Iterable[RankView]) -> frozenset[str]:
-        """Return the jobs with a silent rank on this node, or with a stall in RAS's reports over that limit."""
+        """Return jobs with a silent rank on this node, or whose stall in RAS's reports exceeds ``silence_seconds``."""
         now = self._ctx.clock.time()
         known: dict[tuple[RankLabel, ProcessKey], Pauses] = {}
         silent = set()
