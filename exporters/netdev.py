@@ -2,8 +2,7 @@
 
 Bridges, tunnels and the veth devices of pods are left out: there are hundreds, they change often, and they have no
 hardware that can fail. Ethtool netlink gives the link's pause frames, the kernel's DCB the pause frames of each
-priority (PFC). Neither query needs a privilege. A device that sends or gets pause frames is congested: its traffic
-waits.
+priority (PFC). Neither query needs a privilege. A device with pause frames is congested: its traffic waits.
 """
 
 import errno
