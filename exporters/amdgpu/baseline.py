@@ -74,7 +74,7 @@ def verdicts(view: View) -> dict[str, CheckState]:
 
 
 class RasErrors:
-    """Uncorrectable errors by block. ``faults``: by PCI address, one for each block whose count rose later."""
+    """Uncorrectable errors by block. ``faults``: by PCI address, a fault for each block whose count rose."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}

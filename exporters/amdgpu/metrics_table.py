@@ -25,7 +25,7 @@ _LINK_STATES = {0: False, 1: True}
 
 
 class _Layout(NamedTuple):
-    """The byte offset of each part; None: the table lacks it. The cycles with lowered clocks follow ``cycles``."""
+    """The byte offset of each part, None if the table lacks it. The counters of lowered cycles follow ``cycles``."""
 
     cycles: int
     memory: int
@@ -39,7 +39,7 @@ class Table(msgspec.Struct, frozen=True):
     """``cycles``: the firmware's cycle counter. ``lowered_cycles``: by reason, the cycles with lowered clocks.
 
     ``memory_percents``: the used share of the memory bandwidth in percent, summed over the cycles. ``links``: whether
-    each XGMI link is up, by its number.
+    each XGMI link is up, by link number.
     """
 
     cycles: int | None = None

@@ -81,7 +81,7 @@ def _gpu(device: Path) -> RawGpu:
 
 
 def _sensors(root: Path) -> dict[str, float]:
-    """Return the values by kind, label and part (temp/junction/input). A sensor without a label has its number."""
+    """Return the values by kind, label and part (temp/junction/input). Without a label: the sensor's number."""
     sensors = {}
     for folder in sysfs.entries(root)[:1]:
         for kind, parts in _SENSORS.items():

@@ -23,7 +23,7 @@ _DRAFT = re.compile(rf".+({re.escape(bundle_files.SUFFIX)}|{re.escape(bundle_fil
 
 
 MOST_TIMES = 4
-"""The node's limit in multiples of ``keep_bundles``. Below it, a user's only bundle and bundles of open pages stay."""
+"""The node's limit in multiples of ``keep_bundles``. Up to it, a user's only bundle and bundles of open pages stay."""
 
 
 def oldest_of_largest(users: Sequence[str]) -> int:
@@ -52,9 +52,9 @@ def most_kept(keep: int) -> int:
 def evicted(held: Sequence[Held], keep: int) -> int | None:
     """Return the index of the bundle to evict, or None; ``held``: the oldest first, the new one last.
 
-    Up to ``keep`` bundles, all stay. With more, the user with the most bundles loses the oldest bundle, except a user's
-    only bundle and bundles of open pages. Above the node's limit, even bundles of open pages are evicted. If each user
-    has one bundle, the oldest bundle without an open page is evicted; without such a bundle, the new one.
+    Up to ``keep`` bundles, all stay. With more, the user with the most bundles loses the oldest bundle of a job without
+    an open page; a user's only bundle stays. Above the node's limit, bundles of jobs with an open page are evicted,
+    too. If each user has one bundle, the oldest of a job without an open page is evicted, else the new bundle.
     """
     if len(held) <= keep:
         return None
@@ -91,7 +91,7 @@ def fitted(files: Mapping[str, bytes], most_bytes: int) -> tuple[dict[str, bytes
 
 
 class FolderFullError(Exception):
-    """All kept bundles are their users' only bundles and have open pages."""
+    """Each kept bundle is its user's only bundle, and its job may have an open page."""
 
 
 def write(

@@ -10,11 +10,10 @@ from agent.sdk.exporter import ExporterConfig
 
 class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``path``: the directory of bundles, created if missing. ``keep_bundles``: number of the newest bundles that stay.
-    A user's only bundle and bundles of open pages stay too, while there are at most four times ``keep_bundles``
-    bundles.
+    A user's only bundle and bundles of jobs with an open page stay too, up to four times ``keep_bundles`` bundles.
 
     ``seconds_per_bundle``: time limit of collecting; parts that take longer are left out. ``megabytes_per_bundle``:
-    limit of the unpacked files. ``minutes_between``: least time between two bundles of a job. ``silence_seconds``: a
+    limit of the unpacked size. ``minutes_between``: least time between two bundles of a job. ``silence_seconds``: a
     rank that had completed operations is silent if it completes none for this long and for longer than ever before.
     ``serve``: serve files of bundles at /evidence/FILE, only over TLS and with a password.
     """

@@ -25,7 +25,7 @@ MAX_PER_OWNER = 2  # Limit of simultaneous reads per owner, including reads that
 MAX_THREADS = 40 * MAX_PER_OWNER  # Limit of simultaneous reads for all owners
 MAX_RANKS = 64  # Limit of ranks per job on this node whose processes are read
 RANK_SECONDS = 1.0
-"""Time limit for a rank's files. They take milliseconds, or a tenth of a second with 512 threads on a busy node."""
+"""Time limit for a rank's files. Reading takes milliseconds, or a tenth of a second with 512 threads on a busy node."""
 UNREAD = "ranks/unread.txt"
 _CONTROL = re.compile(rb"[\x00-\x1f\x7f]")
 _Files = dict[str, bytes]
@@ -77,7 +77,7 @@ def _threads(tasks: Path) -> bytes:
 
 
 def _group(cgroup: bytes) -> str:
-    """Return the path of a process's group of version 2, without the leading slash; empty without one."""
+    """Return the path of a process's control group (version 2), without the leading slash; empty without one."""
     for line in cgroup.decode(errors="replace").splitlines():
         number, _, path = line.partition("::")
         if number == "0" and path.startswith("/") and ".." not in path.split("/"):

@@ -99,7 +99,7 @@ class JobLogExporter(ShownExporter[PublishedLogs]):
         return log_part(self.shown.jobs, self.shown.passages, wanted)
 
     async def drain(self) -> None:
-        """Save the read positions and stop the thread. If an update hangs, the positions saved before it stay."""
+        """Save the read positions and stop the thread. If an update hangs, the last saved positions stay."""
         try:
             if not self._reads:
                 self._section = await self._thread.call(self._reader.section)

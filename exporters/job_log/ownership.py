@@ -154,7 +154,7 @@ def held_outputs(
 
 
 def _writers(procfs: ProcFS, job: LoggedJob) -> dict[int, str]:
-    """Return the pids of the job's running ranks, and of their ancestors of the job's users, each with its rank."""
+    """Return the pids of the job's running ranks, and of ancestors that the job's users own, each with its rank."""
     running = [view for view in job.ranks if view.process.exited_at is None]
     ranks = {view.process.key.pid: rank_of(view) for view in running}
     above: dict[int, str] = {}

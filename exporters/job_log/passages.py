@@ -86,7 +86,7 @@ class LogPassages:
         self._kept = {job_id: of_job for job_id, of_job in self._kept.items() if job_id in jobs}
 
     def of(self) -> dict[str, tuple[Passage, ...]]:
-        """Return copies of the current passages by job, in their order."""
+        """Return copies of the current passages by job, in order."""
         return {
             job_id: tuple(msgspec.structs.replace(passage, lines=list(passage.lines)) for passage in of_job)
             for job_id, of_job in self._kept.items()

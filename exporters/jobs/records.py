@@ -79,7 +79,7 @@ class AmdFile(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a job ended: ``state`` of STATES, OTHER or UNKNOWN; other fields are empty when unknown."""
+    """How a job ended. ``state``: one of STATES, OTHER or UNKNOWN; other fields are empty when unknown."""
 
     state: str
     reason: str = ""
@@ -88,7 +88,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class ScheduledJob(msgspec.Struct, frozen=True):
-    """One job of this node. ``gpus``: the driver's numbers; empty when unknown."""
+    """One job of this node. ``gpus``: the driver's numbers of its GPUs; empty when unknown."""
 
     file: JobFile
     gpus: tuple[str, ...] = ()

@@ -29,8 +29,8 @@ class NotTrusted(Exception):  # noqa: N818  # a result, not an error
 
 
 REASONS = ("directory", "owner", "kind", "size", "content", "count")
-"""directory: other users can write to it. owner: the file is another user's, or other users can write to it. kind: no
-regular file. count: the file is beyond MAX_FILES or MAX_ENTRIES."""
+"""directory: other users can write to it. owner: no trusted user owns the file, or other users can write to it. kind:
+no regular file. count: the file is beyond MAX_FILES or MAX_ENTRIES."""
 
 
 class TrustedDirectory(Generic[T]):

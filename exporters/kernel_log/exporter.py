@@ -103,7 +103,7 @@ class KernelLogExporter(ShownExporter[bytes]):
     async def _last_lines(self, _wanted: Wanted) -> Offered:
         """Return the kernel's last lines, each with its seconds after the boot.
 
-        Reads the log first: a GPU's error comes less than one update interval before the death that it explains.
+        Reads the log first: a GPU's error can come less than one update interval before the death that it explains.
         """
         if not self._is_backlog:
             await self._thread.call(self._log.catch_up)
@@ -158,7 +158,7 @@ class KernelLogExporter(ShownExporter[bytes]):
         log_events(self._ctx.log, logged)
 
     def _take(self, group: EventGroup, seconds: float, logged: list[tuple[KernelEvent, dict[str, str], int]]) -> None:
-        """Count equal events, the last at ``seconds`` (epoch). Unless they are old, write their checks and log them."""
+        """Count equal events, the last at ``seconds`` (epoch). Unless old, they fail or clear checks and are logged."""
         event = group.event
         codes = self._past.seen.setdefault(event.category, {})
         kinds = sum(map(len, self._past.seen.values()))

@@ -123,7 +123,7 @@ class NodeTask(msgspec.Struct):
             self.failures[failure] = saved_sum(self.failures.get(failure, 0))
 
     def state(self, now: float, *, has_live_ranks: bool) -> TaskState | None:
-        """Return the task's state; None before its first marker. ``now``: seconds since the epoch."""
+        """Return the task's state; None before the task's first marker line. ``now``: seconds since the epoch."""
         if not self.step or self.step == "exited":
             return self.step or None
         if not has_live_ranks and now - self.seconds > LOST_SECONDS:
@@ -138,7 +138,7 @@ class NodeTask(msgspec.Struct):
         return not self.failures and bool(self.results or node_rank > 0)
 
     def contradiction(self, node_rank: int, state: TaskState | None, *, has_dead_ranks: bool) -> Contradiction | None:
-        """Return why madengine's verdict of success is wrong; None if it is failure, or uncontradicted."""
+        """Return why madengine's verdict of success is wrong; None if the verdict is right, or failure."""
         if not self.succeeds(node_rank):
             return None
         if state == "lost":

@@ -73,8 +73,8 @@ def is_shown(reason: str, seconds: float) -> bool:
 class ReasonSeconds:
     """How long each reason was active on one GPU, in seconds.
 
-    If the driver counts, its count is used. Otherwise the time between two polls counts when the reason is active at
-    the second poll. The first poll decides between the two methods: a later switch would make a jump.
+    If the driver counts this, its count is used. Otherwise the time between two polls counts when the reason is active
+    at the second poll. The first poll decides between the two methods: a later switch would make a jump.
     """
 
     def __init__(self) -> None:

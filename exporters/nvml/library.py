@@ -1,7 +1,7 @@
 """NVML in the helper process: initialised once, with handles of all GPUs and the events that the driver collects.
 
-Only this module loads NVIDIA's library, because it may hang. While NVML stays open, the GPUs stay initialised (as with
-persistence mode), and the driver collects events between polls.
+Only this module loads NVIDIA's library, because the library may hang. While NVML stays open, the GPUs stay initialised
+(as with persistence mode), and the driver collects events between polls.
 """
 
 from __future__ import annotations

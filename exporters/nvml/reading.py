@@ -47,7 +47,7 @@ class Fabric(msgspec.Struct, frozen=True):
 
 
 class GpuReading(msgspec.Struct, frozen=True):
-    """One GPU. ``lost``: the driver can no longer reach it; then only its identity is set.
+    """One GPU. ``lost``: the driver can no longer reach the GPU; then only the GPU's identity is set.
 
     ``values``: the driver's numbers by the names of exporters/nvml/fields.py, in the driver's units; an unknown number
     is absent. ``reasons``: the bits of the active clock event reasons. ``reason_nanoseconds``: how long each reason was

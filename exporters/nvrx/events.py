@@ -104,7 +104,7 @@ _ByRank = dict[tuple[_Text, _Text], SavedCount]
 class Recovery(msgspec.Struct):
     """The last restart of a job, in seconds since the epoch. ``started``: when the last workers were started.
 
-    ``progressed``: when a rank completed its first known operation after that.
+    ``progressed``: when a rank completed its first known operation after ``started``.
     """
 
     cycle: int
@@ -167,7 +167,7 @@ class JobEvents(msgspec.Struct):
     def take_event(self, match: re.Match[str]) -> None:
         """Count a step of a cycle. A recovery lasts from a failure to the start of the workers.
 
-        A job that is requeued under its id counts its cycles from 0 again.
+        A job that is requeued with the same id counts its cycles from 0 again.
         """
         try:
             at = datetime.fromisoformat(match[3]).replace(tzinfo=UTC).timestamp()

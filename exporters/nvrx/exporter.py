@@ -242,7 +242,7 @@ def named_by(views: RankSnapshot, proc_root: str) -> dict[str, CycleRequest]:
 
 
 def live_ranks(views: RankSnapshot) -> Iterator[tuple[str, int, ProcessFacts]]:
-    """Yield job, user (uid) and facts of each live rank with a known process, of at most MAX_JOBS jobs."""
+    """Yield job, user (uid) and facts of each live rank with a known user, of at most MAX_JOBS jobs."""
     followed = jobs_in_turns(views, MAX_JOBS)
     for view in views.ranks:
         facts = view.process.facts

@@ -38,7 +38,7 @@ class JobLauncher(NamedTuple):
 
 
 def launcher_above(proc: ProcFS, rank: ProcessKey, uid: int) -> JobLauncher | None:
-    """Return the nearest launcher above a rank; None without one, or if another user's process is in between."""
+    """Return the nearest launcher above a rank; None without a launcher, or if another user's process is in between."""
     stat = proc.stat(rank.pid)
     if stat is None or stat.key != rank:
         return None

@@ -48,7 +48,7 @@ class Stack(msgspec.Struct, frozen=True):
 
 
 def stack_of(answer: bytes, main_ids: Collection[int]) -> Stack | None:
-    """Return a process's stacks; None if no thread runs Python. ``main_ids``: its pid, and its pid in its namespace.
+    """Return a process's stacks; None if no thread runs Python. ``main_ids``: the pid, also as the process sees it.
 
     Raise msgspec.DecodeError (ValidationError) for text that is not py-spy's answer.
     """

@@ -23,7 +23,7 @@ class ProbeRequest(msgspec.Struct, frozen=True):
 class Probe(msgspec.Struct, frozen=True):
     """The last probe that ended, and the seconds since the running probe started (0: no probe is running).
 
-    ``ok``: None before the first probe ended. ``free``: the free share of its file system for users, None if unknown.
+    ``ok``: None before the first probe ended. ``free``: free share of the file system for users, None if unknown.
     """
 
     path: str
