@@ -98,7 +98,7 @@ def _shown(direction: str, priority: str, number: int, *, is_on: bool) -> Iterab
 
 
 class _PauseQuery(NamedTuple):
-    """A query about a device: the protocol, the function that returns the message type, request and answer."""
+    """A query about a device: the protocol, and functions that return the message type, the request and the counts."""
 
     protocol: int
     kind: Callable[[netlink.Netlink], int]

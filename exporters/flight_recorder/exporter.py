@@ -176,7 +176,7 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
 
 
 def recorded(prefixes: Iterable[str]) -> dict[RankLabel, _Asked]:
-    """Return requests for the dumps of recorded data, whose ranks have no processes here."""
+    """Return requests for the dumps of recorded data, whose ranks have no processes on this node."""
     requests: dict[RankLabel, _Asked] = {}
     for prefix in prefixes:
         directory, _, begin = prefix.rpartition("/")

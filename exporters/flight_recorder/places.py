@@ -84,7 +84,7 @@ MAX_ASKED = 64  # Limit of ranks per search. The next searches take the other ra
 
 
 class DumpAsker:
-    """Remembers each rank's pauses between operations and last request. ``silence_seconds``: see the configuration."""
+    """Remembers each rank's pauses between operations, and its last request. ``silence_seconds``: as configured."""
 
     def __init__(self, silence_seconds: float) -> None:
         self._silence_seconds = silence_seconds

@@ -2,7 +2,7 @@
 
 A secret has a known shape (``secret_shapes``) or a name before it, with any separator between name and value. The rest
 of a line is masked from the first named value on, so the module need not know where the value ends. A value that looks
-like a word and has no name stays. In doubt the module masks.
+like a word and has no name is not masked. In doubt the module masks.
 """
 
 from __future__ import annotations

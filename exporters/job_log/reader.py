@@ -42,7 +42,7 @@ READ_CPU_SECONDS = 0.1  # CPU time limit per turn. A backlog takes at most a ten
 READ_BYTES = 64 * 1024 * 1024
 MAX_CLAIMED = 1024  # Limit of read logs: the last written log of each owner, then each owner's second, and so on
 MAX_COLLECTIVE_ENTRIES = 65_536
-"""Limit of watchdog entries over all jobs, about 20 MB. At the limit the job with the most entries loses all."""
+"""Limit of watchdog entries over all jobs, about 20 MB. At the limit the job with the most entries loses them."""
 
 
 class LogSection(msgspec.Struct):

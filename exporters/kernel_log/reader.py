@@ -34,7 +34,7 @@ MAX_ALIKE = 512  # Limit of texts whose meaning is cached: a storm of lines has 
 
 LAST_RECORDS = 200  # Limit of records that are kept for evidence bundles. Records that users wrote are not kept.
 AUDIT = "audit: "
-"""The beginning of audit records, which this log has without auditd. They show command lines (EXECVE, PROCTITLE)."""
+"""The beginning of audit records (in this log only without auditd). They show command lines (EXECVE, PROCTITLE)."""
 
 remembered = lru_cache(MAX_ALIKE)(classify)  # Returns the event of a line, by its text
 

@@ -113,14 +113,14 @@ class Gpus:
         return [*verdicts, *(GpuVerdict(f"index {view.index}", {"gpu_lost": CheckState.FAILED}) for view in nameless)]
 
     def keep_signs(self) -> None:
-        """Save the last poll's signs. After a restart they show whether a GPU was reset in between."""
+        """Save the last poll's SIGNS. After a restart these values show whether a GPU was reset in between."""
         for uuid, watched in self._watched.items():
             if watched.before is not None:
                 self.remembered[uuid].signs = _signs(watched.before)
                 self.changed = True
 
     def faults(self, now_seconds: float) -> dict[str, list[FaultSeen]]:
-        """Return the recent faults of each GPU, from the numbers of its Xids, by PCI address."""
+        """Return the recent faults of each GPU (from the numbers of its Xids), by PCI address."""
         faults: dict[str, list[FaultSeen]] = {}
         for known in self.remembered.values():
             seen: list[FaultSeen] = []

@@ -54,7 +54,7 @@ The value 0 means "not supported". A route timeout or access timeout from which 
 _DOMAIN_FAULTS = {12: _FALSE, 14: _FALSE}
 """No partition, and fabric manager disconnected: faults only in a domain of many nodes (IMEX)."""
 _CONFIGURATION_SHIFT, _CONFIGURATION_MASK, _CONFIGURATION_GOOD = 8, 0xF, 1
-"""A value that is neither 0 nor good is an incorrect configuration, but only for a GPU in a domain."""
+"""A value other than 0 and _CONFIGURATION_GOOD is an incorrect configuration, but only for a GPU in a domain."""
 
 
 def active_reasons(reading: GpuReading) -> dict[str, bool]:

@@ -135,7 +135,7 @@ def mig(asker: Asker, handle: Any) -> tuple[bool | None, list[Any]]:
 
 
 def pids(asker: Asker, handles: Iterable[Any]) -> tuple[int, ...] | None:
-    """Return the pids that compute on any of these devices; None if unknown."""
+    """Return the pids of the processes that compute on any of these devices; None if unknown."""
     answers = [asker.ask(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) for handle in handles]
     known = [answer for answer in answers if answer is not None]
     running = sorted({process.pid for answer in known for process in answer})

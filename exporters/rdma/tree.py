@@ -44,8 +44,8 @@ class RdmaDevice(msgspec.Struct, frozen=True):
     """An RDMA device: its driver and firmware, its place in the PCI tree, and its ports.
 
     ``driver_version``: empty for a driver of the kernel itself. ``physical``: the device belongs to a real PCI
-    function. It is not an SR-IOV virtual function, a subfunction (``pci`` is its parent's), or a software device such
-    as rxe and siw (without ``pci``).
+    function. It is no SR-IOV virtual function, no subfunction (``pci`` is its parent's), and no software device such as
+    rxe and siw (without ``pci``).
     """
 
     name: str

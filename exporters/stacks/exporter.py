@@ -233,7 +233,7 @@ class StacksExporter:
 
 
 def offered(stacks: Mapping[str, Stack]) -> Offered:
-    """Return the part of a bundle with these stacks, by rank."""
+    """Return a bundle's part with these stacks (by rank)."""
     elsewhere = others({rank: stack.label for rank, stack in stacks.items()})
     words: Sequence[summaries.Word] = [
         summaries.Word(
