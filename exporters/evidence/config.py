@@ -14,8 +14,8 @@ class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw
 
     ``seconds_per_bundle``: time limit of collecting; parts that take longer are left out. ``megabytes_per_bundle``:
     limit of the unpacked size. ``minutes_between``: least time between two bundles of a job. ``silence_seconds``: a
-    rank that had completed operations is silent if it completes none for this long and for longer than ever before.
-    ``serve``: serve files of bundles at /evidence/FILE, only over TLS and with a password.
+    rank that completed operations is silent if its pause since the last one is longer than this and than all earlier
+    pauses. ``serve``: serve files of bundles at /evidence/FILE, only over TLS and with a password.
     """
 
     path: Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)] = evidence_folder.DEFAULT_PATH

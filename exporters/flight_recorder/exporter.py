@@ -60,8 +60,8 @@ class FlightRecorderConfig(ExporterConfig, frozen=True, forbid_unknown_fields=Tr
     """``prefixes``: further dump paths, as jobs see them, without the final rank number; ``%j``: the job id.
 
     Use ``prefixes`` for programs that set PyTorch's variable themselves, because their initial environment lacks it.
-    ``ask``: trigger a dump of ranks that are silent for ``silence_seconds`` and for longer than ever before, through
-    the pipe in their TORCH_NCCL_DEBUG_INFO_PIPE_FILE.
+    ``ask``: trigger a dump of each rank whose pause between operations is longer than ``silence_seconds`` and than all
+    earlier pauses, through the pipe in its TORCH_NCCL_DEBUG_INFO_PIPE_FILE.
     """
 
     prefixes: Annotated[list[_Prefix], msgspec.Meta(max_length=16)] = msgspec.field(default_factory=list)

@@ -19,9 +19,9 @@ EVENTS = Family(
 FIRST_ROOT = Family(
     "rankwatch_job_log_first_root_timestamp_seconds", "gauge",
     "Time of the first root cause in the job's log since its ranks started: when the line was read, or when the log "
-    "was last written if earlier. A later cause replaces a cause that is uncertain or 5 minutes older. host: the host "
-    "that the line blames or comes from, empty if unknown. advice, if certain: restart, restart_elsewhere (without the "
-    "host), fix_program or fix_system. The series ends when the training makes progress.",
+    "was last written if earlier. A certain later cause replaces a cause that is uncertain or 5 minutes older. host: "
+    "the host that the line blames or comes from, empty if unknown. advice, if certain: restart, restart_elsewhere "
+    "(without the host), fix_program or fix_system. The series ends when the training makes progress.",
     ("job_id", "category", "rank", "host", "advice"), _EACH, "max")
 LAST_WORK = Family(
     "rankwatch_job_log_last_work", "gauge",

@@ -1,8 +1,8 @@
 """The health of a GPU: checks of one reading (levels), and checks over the last polls (votes, windows). Pure.
 
-A level is a fault that the driver itself reports. A vote is a condition that may be temporary: it fails a check when
-more than FLAGGED_LOOKS of the last LOOKS polls see it. The module also adds up for how long each reason lowers a GPU's
-clocks (nvml.h: clocks event reasons).
+A level is a state that the driver itself reports. A vote is a condition that may be temporary: a check fails when more
+than FLAGGED_LOOKS of the last LOOKS polls see the condition. The module also adds up for how long each reason lowers a
+GPU's clocks (nvml.h: clocks event reasons).
 """
 
 from collections import Counter

@@ -54,8 +54,8 @@ TAKER = HelperSpec(
 class StacksConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``py_spy``: the program, which the site installs; it must belong to root and be writable only by root.
 
-    ``silence_seconds``: a rank that had completed operations is silent if it completes none for this long and for
-    longer than ever before; then the stacks of its job are read.
+    ``silence_seconds``: a rank that completed operations is silent if its pause since the last one is longer than this
+    and than all earlier pauses. Then the stacks of its job are read.
     """
 
     enabled: bool | Literal["auto"] = False
