@@ -1,8 +1,8 @@
 """Joins the lines of PyTorch's NCCL watchdogs in a job's log: progress per process group, mismatched collectives. Pure.
 
-A rank blocks the others if it never enqueued the operation that they wait for. `rankwatch explain` compares all nodes.
-If ranks call different operations with the same number in one group, the program has an error that no single line
-shows.
+A rank blocks the others if it never enqueued the operation that they wait for. `rankwatch explain` compares the ranks
+of all nodes. If ranks call different operations with the same number in one group, the program has an error that no
+single line shows.
 """
 
 from __future__ import annotations

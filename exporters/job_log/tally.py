@@ -26,7 +26,8 @@ MAX_CHECKPOINT_SECONDS = 86_400.0
 ROOT, CASCADE = "root", "cascade"
 MISMATCH = "collective_mismatch"
 POSITIONS = frozenset({"watchdog_position", "flight_recorder_dump"})
-"""Categories with positions. A rank outside a collective logs its position only if another rank requests a dump."""
+"""Categories of lines with a rank's position. A rank outside a collective logs its position only if another rank
+requests a dump."""
 CASCADE_SECONDS = 60.0
 """A cascade is shown only after this time without a root cause, because the root cause may be read later."""
 RECOVERED_SECONDS = 60.0  # If a job makes progress this long after an event, the event did not end the job

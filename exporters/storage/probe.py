@@ -110,7 +110,7 @@ def touch(path: str) -> None:
 
 
 def free_share(path: str) -> float:
-    """Return the free share of bytes or inodes at a path, whichever is smaller. A missing count is a share of 1."""
+    """Return the smaller of the free shares of bytes and inodes at a path. Without a total number, a share is 1."""
     info = os.statvfs(path)
     counts = ((info.f_bavail, info.f_blocks), (info.f_favail, info.f_files))
     return min(free / total if total else 1.0 for free, total in counts)
