@@ -44,7 +44,7 @@ _MONITOR = re.compile(
     r"|(?P<node>[\w.-]{1,255})\] \[workload:[0-9?]{1,7}\((?P<local>[0-9?]{1,7})\) infra:[0-9?]{1,7}\([0-9?]{1,7}\)\] "
     r"rank_monitor_server\.py:[0-9]{1,7} (?:\[Cycle [0-9]{1,10}\] )?)"
     r"(?:Did not get (?P<heartbeat>initial|subsequent) heartbeat\. Waited [0-9.]{1,16} seconds"
-    r"|(?P<section>Section) '[^']{0,256}' has been open for [0-9.]{1,16} seconds"
+    r"|(?P<section>Section) '.{0,256}?' has been open for [0-9.]{1,16} seconds"
     r"|(?P<out>Was) out of section for [0-9.]{1,16} seconds)",
     re.ASCII,
 )
@@ -94,7 +94,7 @@ _NOTICES = tuple((name, word, re.compile(pattern, re.ASCII)) for name, word, pat
 MAX_BY_RANK = 1024  # Limit of (rank, kind) pairs per job, for time-outs and for interruptions separately
 MAX_RECOVERY_SECONDS = 86_400.0
 SLOW_START_SECONDS = 10.0  # A node can complete the start of its workers this long after another node's next failure
-SCORED_AT_A_TIME = 6  # A report lists the three best and the three worst ranks
+MAX_SCORES = 64  # Limit per report, which has num_gpu_perf_scores_to_print of the best and of the worst ranks
 
 Admit = Callable[[], bool]
 _Text = Annotated[str, msgspec.Meta(max_length=512)]
@@ -210,7 +210,7 @@ class JobEvents(msgspec.Struct):
             return
         self.scores[str(int(match[1])), self.heading] = score
         self.scored += 1
-        if self.scored >= SCORED_AT_A_TIME:
+        if self.scored >= MAX_SCORES:
             self.heading = ""
 
 

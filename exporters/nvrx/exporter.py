@@ -69,8 +69,8 @@ INTERRUPTIONS = Family(
     ("job_id", "rank", "kind"), "1 per rank and kind seen, at most 1,024 per job", "max")
 SCORE = Family(
     "rankwatch_nvrx_gpu_score", "gauge",
-    "GPU speed of the rank in NVRx's last straggler report; 1 is the best. A report has the 3 best and 3 worst ranks.",
-    ("job_id", "rank", "kind"), "12 per job with straggler reports", "max")
+    "GPU speed of the rank in NVRx's last straggler report; 1 is the best. A report lists the best and the worst ranks.",
+    ("job_id", "rank", "kind"), "up to 128 per job with straggler reports", "max")
 LAUNCHER = Family(
     "rankwatch_nvrx_launcher_info", "gauge",
     "Launcher of the job's ranks on this node (ft_launcher or torchrun) and its command line options; always 1. "

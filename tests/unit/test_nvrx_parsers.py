@@ -225,14 +225,13 @@ def test_a_requeued_job_has_a_new_recovery(earlier: list[tuple[str, float, int]]
 
 
 def test_scores_follow_their_heading() -> None:
-    """Six scores follow a heading; the next report of a kind replaces the previous one; scores need a heading."""
-    scores = [f"  Rank={rank} Node=n Score=0.{rank}" for rank in range(1, 9)]
+    """A report has up to MAX_SCORES scores below its heading, and replaces the previous report of its kind."""
+    scores = [f"  Rank={rank} Node=n Score=0.5" for rank in range(events.MAX_SCORES + 1)]
     sums = heard(scores[0], "GPU relative performance:", *scores)
-    assert sums.scores == {(str(rank), "relative"): rank / 10 for rank in range(1, 7)}
-    sums = heard("GPU relative performance:", *scores, "GPU individual performance:", scores[7])
-    assert len(sums.scores) == events.SCORED_AT_A_TIME + 1
+    assert sums.scores == {(str(rank), "relative"): 0.5 for rank in range(events.MAX_SCORES)}
+    sums = heard("GPU relative performance:", *scores, "GPU individual performance:", scores[8])
     sums.take("GPU relative performance:", {}, lambda: True)
-    assert sums.scores == {("8", "individual"): 0.8}
+    assert sums.scores == {("8", "individual"): 0.5}
 
 
 INTERRUPTED = {
