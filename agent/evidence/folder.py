@@ -99,7 +99,7 @@ def request_bundle(folder: Path, job_id: str) -> Path:
 def take_requests(folder: Path) -> list[str]:
     """Return the jobs with a request for a bundle, and remove the requests.
 
-    Only users with the right to write to the directory (the service's) can request a bundle.
+    Only users who may write to the directory (root and the service's user) can request a bundle.
     """
     try:
         names = sorted(path.name for path in folder.glob(f"{REQUEST_PREFIX}*"))

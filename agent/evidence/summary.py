@@ -12,14 +12,15 @@ Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 Moment = Annotated[float, msgspec.Meta(ge=0, lt=253402300800)]
 """Seconds since the epoch, before the year 10000, where Python's dates end."""
 Trigger = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "asked", "alert"]
-"""``alert``: of bundles that versions before 0.2.0 took for open pages."""
+"""``alert``: only in bundles of versions before 0.2.0, which took bundles for open pages."""
 Witness = Literal["verdict", "records", "ras", "flight_recorder", "hardware", "kernel_log", "job_log", "stacks"]
 
 
 class RankAtTime(msgspec.Struct, frozen=True):
     """A rank of this node. ``state``: as in rankwatch_rank_state. ``since``: start of the state, epoch seconds.
 
-    ``last_operation``: text from its records ("last completed AllReduce no. 812, ..."). ``quiet_seconds``: its age.
+    ``last_operation``: text from the rank's records ("last completed AllReduce no. 812, ..."). ``quiet_seconds``: age
+    of this operation.
     """
 
     rank: Text

@@ -19,7 +19,7 @@ EXPORTER_UP = Family("rankwatch_exporter_up", "gauge",
     "1 if the exporter's last update succeeded (or, in mode auto, found no source), 0 if it failed or is late.",
     ("exporter",), "1 per exporter")
 EXPORTER_PRESENT = Family("rankwatch_exporter_source_present", "gauge",
-    "0 while the exporter's source does not exist on this node; absent while it does.",
+    "0 while the exporter's source does not exist on this node; absent while it exists.",
     ("exporter",), "1 per exporter without a source")
 EXPORTER_DURATION = Family("rankwatch_exporter_update_duration_seconds", "gauge",
     "How long the exporter's last update took; absent while the exporter is up without a source.",
@@ -118,7 +118,7 @@ def self_source(read: Callable[[], SelfSnapshot]) -> Source:
 
 
 def families(snapshot: SelfSnapshot, process: psutil.Process) -> Iterable[Metric]:
-    """Render the agent's state, and read the usage of its process (blocking); unreadable values are absent."""
+    """Render the agent's state; read its process' CPU time and memory (blocking). Unreadable values are absent."""
     build = BUILD_INFO.rows()
     build.add((__version__, platform.python_version()), 1.0)
     yield build.metric

@@ -51,7 +51,7 @@ S = TypeVar("S", bound=SavedTexts)
 
 
 def jobs_in_turns(ranks: RankSnapshot, most: int) -> frozenset[str]:
-    """Return the ids of up to ``most`` jobs on this node, owners in turn, without jobs of an unknown user."""
+    """Return the ids of up to ``most`` jobs on this node, owners in turn; jobs whose user is unknown are left out."""
     owners = {view.label.job_id: view.process.facts.owner.key for view in ranks.ranks if view.uid is not None}
     return frozenset(in_turns(owners, owners.__getitem__, most))
 
@@ -89,7 +89,7 @@ class TextExporter(ShownExporter[T], Generic[S, T]):
             self.texts = await self.thread.call(partial(JobTexts, ctx, self._paths, self.saved.positions))
 
     async def follow(self, ranks: RankSnapshot) -> bool:
-        """Read new lines; return True if a file exists, or a directory in which one may appear."""
+        """Read new lines; return True if a file exists, or a directory in which a file may appear."""
         if self.texts is None:
             return False
         await self.thread.call(partial(self._turn, self.texts, ranks))
@@ -106,9 +106,9 @@ class TextExporter(ShownExporter[T], Generic[S, T]):
         self.keep(texts.turn(ranks), ranks)
 
     def keep(self, jobs: Iterable[JobLines], ranks: RankSnapshot) -> None:
-        """Forget jobs without ranks on this node, and process lines of the other jobs.
+        """Process the lines of jobs with ranks on this node, and forget all other jobs.
 
-        An error loses the lines of one file only.
+        An error loses only the lines of one file.
         """
         followed = jobs_in_turns(ranks, self._max_jobs)
         if not self.ctx.once:

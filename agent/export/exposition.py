@@ -16,7 +16,7 @@ _GZIP_WBITS = 16 + zlib.MAX_WBITS
 LIVENESS = frozenset({"liveness"})
 """The exporters that the scrape job `rankwatch-liveness` collects, and that the scrape job `rankwatch` excludes."""
 SHIPPED = frozenset({(None, frozenset[str]()), (LIVENESS, frozenset[str]()), (None, LIVENESS)})
-"""`collect[]` and `exclude[]` of a plain scrape and of each shipped job: 12 variants, as each has 4 formats."""
+"""`collect[]` and `exclude[]` of a plain scrape and of each shipped scrape job; each in 4 formats: 12 variants."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,8 @@ def _line(family: Family, suffix: str) -> str:
 class KeptHeads:
     """The cached heads of the series of the last scrape, by source and family.
 
-    Heads of vanished series are dropped, so the sources' limits limit the cache. Only the render thread calls this.
+    Heads of vanished series are dropped, so the sources' limits bound the cache, too. Only the render thread calls
+    this.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The errors of each GPU in the last day, from one exporter or from all: at most MAX_FAULTS per GPU. Pure."""
+"""The errors of each GPU in the last day, of one exporter or of all exporters: at most MAX_FAULTS per GPU. Pure."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
@@ -57,7 +57,8 @@ def recent(known: Iterable[FaultSeen], now_seconds: float) -> list[FaultSeen]:
 def merged(sources: Iterable[FaultsByPci]) -> dict[str, list[FaultSeen]]:
     """Return the errors of all sources, by PCI address.
 
-    If one source has only an error's number and another source has its line, the line's error is kept.
+    If one source has only the number of an error and another source has its log line, the error of the log line is
+    kept.
     """
     by_pci: dict[str, list[FaultSeen]] = {}
     for source in sources:

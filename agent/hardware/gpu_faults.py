@@ -94,8 +94,8 @@ def judge(maker: Maker, report: DriverReport) -> Judged:
 def _row(maker: Maker, report: DriverReport) -> _Row:
     """Return the row that fits best.
 
-    Rows with the severity come first: for the unit, for the unit that contains it, for no unit. Then follow the row of
-    the unit without a severity, and the row without unit and severity.
+    Rows with the severity come first: for the unit, for the unit that contains this unit, for no unit. Then follow the
+    row of the unit without a severity, and the row without unit and severity.
     """
     table = read_table()
     units = (report.unit, report.unit.partition("/")[0], "")

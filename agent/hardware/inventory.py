@@ -153,7 +153,8 @@ class HardwareSource(Leased[Hardware]):
 def nearest_nics(gpus: Iterable[Gpu], nics: Iterable[Nic]) -> dict[str, str]:
     """Return the nearest NIC of each GPU by UUID.
 
-    A NIC that no other GPU has yet is preferred. A NIC without a common PCI bridge must be on the GPU's NUMA node.
+    A NIC that no other GPU has yet is preferred. A NIC that has no PCI bridge in common with the GPU must be on the
+    GPU's NUMA node.
     """
     all_nics = list(nics)
     pairs = sorted(
@@ -171,9 +172,9 @@ def nearest_nics(gpus: Iterable[Gpu], nics: Iterable[Nic]) -> dict[str, str]:
 
 
 def _distance(gpu: Gpu, nic: Nic) -> tuple[int, int] | None:
-    """Return the connection and the steps up to the common bridge and down; None if far apart.
+    """Return the kind of connection, and the steps from the GPU to the NIC in the PCI tree; None if far apart.
 
-    Connection 0: a PCIe switch, 1: the host bridge, 2: two host bridges of one NUMA node.
+    Kind 0: a PCIe switch, 1: the host bridge, 2: two host bridges of one NUMA node.
     """
     shared = 0
     for gpu_bridge, nic_bridge in zip(gpu.pci_path, nic.pci_path, strict=False):

@@ -1,9 +1,10 @@
 """The health ledger: the failed checks of the hardware, each with the piece of hardware and the time of the failure.
 
-The event loop owns it: call every method there. Exporters write findings. The roll-up (agent/ranks/health.py) derives
-the health of ranks and the node from findings. A finding is a level or a latched fault. Exporters write levels again at
-every update. A latched fault stays until its recovery is seen (a reset, a counter cleared), even if no later update
-reports it. A reboot ends the checkpoint, and with it every latched fault.
+The event loop owns the ledger: call every method there. Exporters write findings. The roll-up (agent/ranks/health.py)
+derives the health of ranks and the node from findings. A finding is a level or a latched fault. Exporters write levels
+again at every update. A latched fault stays until its recovery is seen (a reset, a counter cleared), even if no later
+update reports it. After a reboot the agent does not use the checkpoint of the earlier boot, so no latched fault is
+left.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ class Checks(Leased[HealthLedger]):
         self.clear(None, checks)
 
     def rename(self, kind: SubjectKind, names: Mapping[str, str]) -> None:
-        """Move findings of this kind to new names, by ``names`` (old to new; old names are PCI addresses).
+        """Rename hardware of this kind in all findings. ``names``: old name (a PCI address) to new name.
 
         If both names have a finding of one check, the worse finding stays; if both are equally bad, the later finding.
         """

@@ -1,7 +1,7 @@
 """Answer requests about users' files, in one thread per user (root: per process). Imports only the standard library.
 
-A call to a hung file system never returns. Then requests about files of the same owner get no answer; for root's
-files, requests about the same process.
+A call to a hung file system never returns. While a call hangs, further requests about files of the same owner get no
+answer; for root's files, only further requests about the same process.
 """
 
 import threading
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 
 MAX_WAITING = 64  # Limit of hung threads, half of it for root's; at the limit no file is read
-STACK_BYTES = 512 * 1024  # A user's JSON of 10,000 levels, the limit of Python 3.13, takes 350 KiB: less is a crash
+STACK_BYTES = 512 * 1024  # JSON of 10,000 levels, the limit of Python 3.13, needs 350 KiB: a smaller stack crashes
 
 _User = tuple[int, int]
 R = TypeVar("R", bound=Any)

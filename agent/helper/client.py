@@ -79,13 +79,13 @@ class Helper(Generic[Answer]):
         self._start_at = float("-inf")
 
     def lend(self) -> None:
-        """Count another user of the helper. Each user must call ``stop`` once."""
+        """Count another exporter that uses the helper. Each exporter must call ``stop`` once."""
         self._users += 1
 
     async def call(self, request: object, deadline_seconds: float) -> Answer:
         """Send a request that msgspec can encode and return the answer; raises HelperHung or HelperFailed.
 
-        The process has ``deadline_seconds`` to start and receive the request, and again as long to answer.
+        The process has ``deadline_seconds`` to start and receive the request, and the same time again to answer.
         """
         return await self.call_with_body(request, _no_pieces(), deadline_seconds)
 
@@ -114,7 +114,7 @@ class Helper(Generic[Answer]):
             self._kill()
 
     async def stop(self) -> None:
-        """End the process when its last user stops it; a running call has STOP_SECONDS for its answer."""
+        """End the process when the last exporter stops it; a running call has STOP_SECONDS for its answer."""
         self._users -= 1
         if self._users > 0:
             return

@@ -19,7 +19,7 @@ _MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072"}  # One h
 
 
 class _Spawned(NamedTuple):
-    """A new process with the agent's descriptors of it."""
+    """A new process, and the agent's descriptors for it."""
 
     pid: int
     pidfd: int
@@ -30,8 +30,8 @@ class _Spawned(NamedTuple):
 def _spawn(target: str, memory_bytes: int) -> _Spawned:
     """Start a new process; raises OSError if that fails.
 
-    Runs on the event loop's thread: the kernel kills a helper when the *thread* that started it ends. On any thread the
-    interpreter stops until the exec, for one or two milliseconds.
+    Runs on the event loop's thread: the kernel kills a helper when the *thread* that started it ends. Whichever thread
+    starts it, the interpreter stops until the exec, for one or two milliseconds.
     """
     path = os.pathsep.join(sys.path)
     arguments = [sys.executable, "-I", "-X", "faulthandler", str(_MAIN), target, str(memory_bytes), str(os.getpid())]
@@ -58,7 +58,7 @@ def _spawn(target: str, memory_bytes: int) -> _Spawned:
 
 
 class HelperProcess:
-    """A spawned process. ``ending``: how it ended, once ``is_gone``. ``killed``: the agent killed it."""
+    """A spawned process. ``ending``: how the process ended; empty before the end. ``killed``: the agent killed it."""
 
     def __init__(
         self, spawned: _Spawned, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, log: Logger
@@ -115,7 +115,7 @@ class HelperProcess:
             self._writer.write_eof()
 
     def kill(self) -> None:
-        """Kill the process if it runs, and close its streams. In uninterruptible sleep it exits later."""
+        """Kill the process if it runs, and close its streams. A process in uninterruptible sleep exits later."""
         self.killed = True
         if not self.is_gone:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)

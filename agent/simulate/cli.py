@@ -17,7 +17,7 @@ Run a simulated job: real processes that write NCCL Inspector files as NCCL 2.30
 
 One launcher starts the ranks of one host; several launchers with the same --job-dir, --hosts, --job-id and --seed and
 their own --host-index make one job. Each event is one line of JSON on standard output. SIGUSR1 ends the job in order,
-SIGTERM and SIGINT cancel it. Times of accidents count from the moment all ranks of the job are initialised.
+SIGTERM and SIGINT cancel it. Times of accidents count from the moment when all ranks of the job are initialised.
 """
 
 DEFAULT = Job(job_dir="", dump_dir="", ranks=8)
@@ -45,7 +45,7 @@ def make_parser() -> Parser:
     add("--job-id", metavar="ID", help=f"the id, as shown by the agent ({DEFAULT.job_id}, shown only with --scheduler)")
     add("--seed", type=whole(0), default=0, metavar="N", help="equal seeds and job ids give equal hashes and times (0)")
     rate = DEFAULT.records_per_second
-    add("--records-per-second", type=positive, default=rate, metavar="R", help=f"per healthy rank ({rate:g})")
+    add("--records-per-second", type=positive, default=rate, metavar="R", help=f"of a healthy rank ({rate:g})")
     add("--steps", type=whole(0), default=0, metavar="N", help="end in order after N steps (0: never)")
     add("--duration", dest="duration_seconds", type=amount, default=0.0, metavar="SECONDS",
         help="end in order after this time, and cancel ranks that do not end within the grace (0: never)")  # fmt: skip
@@ -60,13 +60,13 @@ def make_parser() -> Parser:
         "(torchrun, or none without --job-id)")  # fmt: skip
     add("--no-rank-environment", dest="rank_environment", action="store_false",
         help="leave out RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT")  # fmt: skip
-    add("--master-addr", default=DEFAULT.master_addr, metavar="HOST", help=f"({DEFAULT.master_addr})")
+    add("--master-addr", default=DEFAULT.master_addr, metavar="HOST", help=f"MASTER_ADDR ({DEFAULT.master_addr})")
     add("--master-port", type=whole(0), default=DEFAULT.master_port, metavar="PORT", help=f"({DEFAULT.master_port})")
     add("--dataloaders", type=whole(0), default=1, metavar="K", help="workers forked by each process (1)")
     add("--ranks-per-process", type=whole(1), default=1, metavar="M", help="ranks in one process and file (1)")
     add = parser.add_argument_group("slowness").add_argument
     add("--straggler", type=whole(0), metavar="RANK", help="a rank that computes longer before each operation")
-    add("--straggler-delay-us", type=amount, default=DEFAULT.straggler_delay_us, metavar="US", help="how much longer")
+    add("--straggler-delay-us", type=amount, default=DEFAULT.straggler_delay_us, metavar="US", help="this much longer")
     add("--slow-link", type=whole(0), metavar="RANK", help="a rank whose network link is slow")
     add("--slow-link-factor", type=positive, default=DEFAULT.slow_link_factor, metavar="F",
         help="factor of the duration of transfers over the link")  # fmt: skip

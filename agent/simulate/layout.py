@@ -84,7 +84,7 @@ def make_layout(ranks: int, hosts: int, tp: int, job_id: str, seed: int) -> Layo
 
     TP groups have ``tp`` consecutive ranks, DP groups the ranks with equal TP index. Equal arguments give equal hashes
     on every host. Communicators of one rank are left out: NCCL launches no kernel for them. Raises ValueError if the
-    numbers do not divide.
+    ranks cannot be divided evenly.
     """
     if ranks < 2 or ranks % hosts:
         raise ValueError(f"{ranks} ranks cannot be spread over {hosts} hosts (two or more ranks, evenly)")

@@ -2,8 +2,8 @@
 
 Below /proc/PID/root an absolute symbolic link would lead to the agent's own files, and O_NOFOLLOW protects only the
 last name. So this module walks the path name by name, and reads and follows each link itself. openat2(RESOLVE_IN_ROOT)
-does the same, but kernels before 5.6 and some filters of system calls lack it. The status is read first (O_PATH): only
-the requested kind of file is opened, and no device or lease can block.
+does the same, but kernels before 5.6 lack it, and some filters of system calls forbid it. The status is read first
+(O_PATH): only the requested kind of file is opened, and no device or lease can block.
 """
 
 import errno
@@ -83,7 +83,7 @@ def read_bounded(fd: int, max_bytes: int) -> bytes:
 
 
 def _walk(way: list[int], path: str) -> None:
-    """Walk ``path`` from the last descriptor of ``way``; the first one is the root. Raises OSError."""
+    """Walk ``path`` from the last descriptor of ``way``; the first descriptor is the root. Raises OSError."""
     names, links = path.split("/")[::-1], 0
     while names:
         name = names.pop()

@@ -68,7 +68,7 @@ def messages(raw: bytes) -> Iterator[Message]:
 def open_channel(protocol: int, timeout_seconds: float = TIMEOUT_SECONDS) -> Netlink:
     """Return a socket to the kernel; raises OSError if the sandbox or the kernel does not allow it.
 
-    With ``timeout_seconds`` 0 a query never blocks: for protocols whose reply is there when the send returns.
+    With ``timeout_seconds`` 0 a query never blocks. Use 0 for protocols whose reply has arrived when the send returns.
     """
     channel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
     try:

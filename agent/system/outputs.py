@@ -1,4 +1,4 @@
-"""Find the files that processes write: standard output and error, and named files with the writer's Slurm job."""
+"""Find the files that processes write: standard output and error, and given paths with their writer's Slurm job."""
 
 import os
 import re
@@ -83,10 +83,11 @@ class Outputs:
 
 
 def writers_of(proc: ProcFS, paths: Mapping[str, int]) -> dict[tuple[int, int], str]:
-    """Return the files of ``paths`` (with their uids) that a process of that user, or of root, can write now.
+    """Return the files of ``paths`` that a process of the file's owner, or of root, has open for writing.
 
-    The key is (device, inode). The value is the Slurm job whose control group contains the process; empty if none does.
-    Blocking. Needs the right to read the processes' descriptors; without it the result is empty.
+    ``paths`` maps each path to its owner's uid. The result's key is (device, inode). The value is the Slurm job whose
+    control group contains the process; empty if none does. Blocking. Needs the right to read the processes'
+    descriptors; without it the result is empty.
     """
     writers: dict[tuple[int, int], str] = {}
     users = {*paths.values(), ROOT_UID}

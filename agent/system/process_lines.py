@@ -18,10 +18,10 @@ _SCHEDSTAT = re.compile(r"(\d{1,20}) (\d{1,20}) (\d{1,20})\n?")
 class Stat(msgspec.Struct, frozen=True, gc=False):
     """Used fields of /proc/PID/stat. ``exit_code``: in waitpid's form, 0 without ptrace rights.
 
-    ``exiting``: the kernel tears down the main thread, whose descriptors can be gone long before it is a zombie. CPU
-    time and major faults of a process include all its threads, even ended threads; a thread's stat has only the values
-    of this thread. ``io_wait_ticks`` is always of one thread. ``waited_cpu_ticks``: of children that the process waited
-    for, and of their children.
+    ``exiting``: the kernel tears down the main thread: its descriptors can be gone long before the process is a zombie.
+    CPU time and major faults of a process include all its threads, even ended threads; a thread's stat has only the
+    values of this thread. ``io_wait_ticks`` is always of one thread. ``waited_cpu_ticks``: CPU time of the children
+    that the process waited for, and of their children.
     """
 
     pid: int

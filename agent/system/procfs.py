@@ -1,4 +1,4 @@
-"""Read processes from /proc. Blocking: call it in the caller's own thread.
+"""Read processes from /proc. All calls block: make them in the exporter's own thread.
 
 The kernel writes all fields (proc(5)) except names, command lines and environments. A job's user controls these, so
 they have limits, and invalid bytes in them are replaced. For a missing or unreadable file the result is None.
@@ -132,7 +132,7 @@ class ProcFS:
         return {int(match[1]): match[2].decode("ascii", "replace") for match in _MOUNT.finditer(raw)}
 
     def counts_io_wait(self) -> bool:
-        """Return False if the kernel does not count how long threads wait for disks (before 5.14 it always does)."""
+        """Return False if the kernel does not count how long threads wait for disks (kernels before 5.14 always do)."""
         return (self._text("sys/kernel/task_delayacct") or "1").strip() != "0"
 
     def thread_status(self, pid: int, tid: int) -> Status | None:

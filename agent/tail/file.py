@@ -45,12 +45,12 @@ class Position(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def share(self) -> Share:
-        """Return the user and directory in whose share of a table the file counts."""
+        """Return the file's user and directory: tables divide their limits among users and directories."""
         return Share(self.uid, os.path.dirname(self.path))
 
 
 class Chunk(NamedTuple):
-    """Result of one read: whole lines, the number of skipped overlong lines, and of skipped NUL bytes in holes."""
+    """Result of one read: whole lines, and the numbers of skipped overlong lines and of skipped NUL bytes in holes."""
 
     data: bytes
     overlong: int = 0
@@ -70,11 +70,11 @@ class FollowedFile:
     """A followed file. ``generation``: how often it was truncated.
 
     ``size_bytes``: size last seen. ``from_start``: reading began at the first byte. ``caught_up``: False only while a
-    resumed file has unread lines that were written before its rediscovery. ``share``: user and directory when first
-    seen. ``shared``: other users may write or replace it. ``written_by``: its modification time; ``written_ns``: the
-    same, but at most the time of the search. ``returns_end_lines``: a carriage return ends a line too, and is read as a
-    newline. ``drained``: no whole line is left at this size and modification time. ``scanned``: bytes after ``offset``
-    that were searched for the end of an overlong line.
+    resumed file has unread lines that were written before the restarted agent found it. ``share``: the file's user and
+    directory when first seen. ``shared``: other users may write or replace the file. ``written_by``: the modification
+    time. ``written_ns``: the modification time, at most the time of the search that saw it. ``returns_end_lines``: a
+    carriage return ends a line too, and is read as a newline. ``drained``: no whole line is unread at this size and
+    modification time. ``scanned``: number of bytes after ``offset`` that were searched for the end of an overlong line.
     """
 
     device: int
@@ -116,7 +116,7 @@ class FollowedFile:
         return Position(*self.identity, self.generation, path, self.offset, self.fingerprint, self.tail, self.share.uid)
 
     def note(self, size_bytes: int, modified_ns: int, now: float) -> None:
-        """Note the current size and modification time; the next read compares the content."""
+        """Note the current size and modification time; the next read checks whether the content was replaced."""
         if size_bytes == self.size_bytes and modified_ns == self.modified_ns:
             return
         never_read = not self.fingerprint
@@ -145,10 +145,10 @@ class FollowedFile:
 
 
 def judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -> FileChange:
-    """Compare a file with its state up to ``offset``; ``head`` is at least as long as ``fingerprint``.
+    """Compare a file with its state at the last read; ``head``: the file's first FINGERPRINT_BYTES.
 
     A head of NULs is a hole at the front of the same generation (copytruncate under a writer without O_APPEND, or a
-    punched hole): the content after the offset is then still unread.
+    punched hole): the content after the offset is still unread.
     """
     if size_bytes < offset:
         return FileChange.TRUNCATED
@@ -161,10 +161,11 @@ def judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -> File
 
 
 def is_front_overwritten(descriptor: int, file: FollowedFile) -> bool:
-    """Return True if the front of a file changed, but the last line read still precedes the offset.
+    """Return True if the last line read still precedes the offset in a file whose front changed.
 
-    Then the file was not truncated: a second process writes to it at its own offset. (Its name is not unique:
-    containers can have equal host names and pids.) Its lines before the offset are lost.
+    In this case a second process writes to the file at another offset, and the file was not truncated. (Two processes
+    get one file name if their containers have equal host names and pids.) The second process' lines before ``offset``
+    are lost.
     """
     start = file.offset - len(file.tail)
     return file.tail != b"" and _read_at(descriptor, len(file.tail), start, file) == file.tail
@@ -201,7 +202,7 @@ def _read_at(descriptor: int, want: int, offset: int, file: FollowedFile) -> byt
 def _last_line(raw: bytes, end: int) -> bytes:
     """Return the line that ends before ``end``, at most its last 512 bytes.
 
-    The time stamp in the line makes it unique.
+    Time stamps make most lines unique, so that the line proves that the offset is still right.
     """
     low = max(0, end - FINGERPRINT_BYTES)
     return raw[max(low, raw.rfind(b"\n", low, end - 1) + 1) : end]
@@ -215,7 +216,7 @@ def _cleaned(data: bytes, hole_bytes: int) -> Chunk:
 
 
 def _skip_hole(descriptor: int, file: FollowedFile) -> int:
-    """Move the offset over NULs to the next other byte. NULs at the end stay: data may still replace them."""
+    """Move the offset to the next byte that is not NUL; not at the file's end, where data may still replace NULs."""
     start = position = file.offset
     for _ in range(SCAN_BYTES // CHUNK_BYTES):
         piece = os.pread(descriptor, CHUNK_BYTES, position)
@@ -235,7 +236,7 @@ def _skip_hole(descriptor: int, file: FollowedFile) -> int:
 
 
 def _skip_overlong(descriptor: int, file: FollowedFile, raw: bytes, hole_bytes: int) -> Chunk | None:
-    """Skip a line longer than MAX_LINE_BYTES; the offset stays at its start until its newline is found."""
+    """Skip a line longer than MAX_LINE_BYTES; the offset stays at the line's start until the newline is found."""
     nul = raw.find(b"\0")
     if nul > 0 and not file.scanned:  # cut by a hole: the line will never be whole
         file.offset += nul
@@ -258,7 +259,7 @@ def _skip_overlong(descriptor: int, file: FollowedFile, raw: bytes, hole_bytes: 
 
 
 def end_of_lines(descriptor: int, size_bytes: int, *, returns_end_lines: bool = False) -> int:
-    """Return the offset after the last newline below ``size_bytes``; ``size_bytes`` itself inside an overlong line."""
+    """Return the offset after the last newline before ``size_bytes``; inside an overlong line return ``size_bytes``."""
     low = max(0, size_bytes - MAX_LINE_BYTES)
     raw = os.pread(descriptor, size_bytes - low, low)
     end = max(raw.rfind(b"\n"), raw.rfind(b"\r") if returns_end_lines else -1) + 1

@@ -1,4 +1,4 @@
-"""Sets with a limit and fair eviction per user: followed files, and saved positions of lost files. Pure."""
+"""Tables with limits that users share fairly: followed files, and saved positions of lost files. Pure."""
 
 import heapq
 from collections import Counter
@@ -9,7 +9,7 @@ from agent.tail.shares import FairTable, Share
 
 Identity = tuple[int, int]
 _Entry = tuple[bool, int, Identity]
-"""Whether a file is busy, its last write and its identity: the smallest entry is evicted first."""
+"""Whether a file is busy, the time of its last write, and its identity: the smallest entry is evicted first."""
 MAX_LOST = 1024
 """Limit of lost files with a saved position: a renamed file or an unmounted directory may return."""
 
@@ -39,8 +39,9 @@ class FollowedFiles(FairTable[Identity, FollowedFile]):
     def displaced_by(self, share: Share, written_ns: int) -> FollowedFile | None:
         """Remove and return the file to evict for a new file; None if the new file is refused.
 
-        It is the file with the oldest last write in the share with the most files; idle files are evicted first. A new
-        file of the same share evicts only an idle file that was written earlier.
+        The evicted file is of the share that ``losing_share`` names: the idle file with the oldest last write, or
+        without an idle file the busy file with the oldest last write. A new file of this share evicts only an idle file
+        that was written earlier.
         """
         loser = self.losing_share(share)
         if loser not in self._heaps:
@@ -74,7 +75,7 @@ class LostPositions(FairTable[Identity, Position]):
             self.save(position)
 
     def save(self, position: Position) -> None:
-        """Save a position; at the limit the share with the most positions loses its oldest one."""
+        """Save a position; at the limit the share with the most positions loses its oldest position."""
         identity = (position.device, position.inode)
         self.pop(identity)
         if len(self) >= MAX_LOST:

@@ -1,7 +1,7 @@
 """Read lines of growing files of other programs: identity, truncation, holes, limits. The lines can have any format.
 
-It runs in one thread, which it may block. A file is identified by (device, inode) and its first bytes. The offset is
-always at the start of a line, so the offset alone is a position to save: a partial last line is read again.
+A follower runs in one thread, and may block the thread. A file is identified by (device, inode) and its first bytes.
+The offset is always at the start of a line: a partial last line is read again, and is not part of a saved position.
 """
 
 import errno
@@ -21,28 +21,29 @@ IDLE_SECONDS = 60.0
 MAX_FORGOTTEN = 65_536
 
 _NO_ENTRY = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR})
-"""Errors that mean that the path does not exist; after any other error files may still exist."""
+"""Errors after which no files are expected at the path; after any other error (a hung mount) files may still exist."""
 
 
 class Follower:
     """Follows the files that ``listing`` finds. No OSError leaves this class.
 
     ``start_at_end``: files that the first search finds and that are not in ``resume`` are read from their last newline
-    on; later files are read from their first byte. ``generations``: the first unused generation by identity, so that a
-    file with a reused inode is not taken for the former file. ``skipped``: refusals by reason, once per search.
+    on; later files are read from their first byte. ``generations``: the first unused generation for each identity, so
+    that a file with a reused inode is not taken for the former file. ``skipped``: number of refusals by reason; each
+    search counts a refused file again.
 
-    ``lost_positions``: saved result of the method of that name. At the limits of ``listing`` each user, and each
-    directory of a user, has a fair share of the followed files. Within a share the most recently written files are
+    ``lost_positions``: the saved result of the method ``lost_positions``. At the limits of ``listing`` each user, and
+    each directory of a user, has a fair share of the followed files. Within a share the most recently written files are
     followed; a future time (by ``wall_clock``) counts as now.
 
-    ``returns_end_lines``: a carriage return ends a line too. ``backlog_bytes``: limit of old content read from a new
-    file, plus the rest of its first line.
+    ``returns_end_lines``: a carriage return ends a line too. ``backlog_bytes``: if more bytes of a newly found file are
+    unread, reading begins this far before its end, at the start of a line.
 
-    ``keeps_open(path)``: whether an idle file stays open until its path no longer leads to it (a renamed file may never
-    be found again). Then the file is read to its end, and closed at the next search.
+    ``keeps_open(path)``: returns True if an idle file stays open until its path no longer leads to the file (the search
+    may never find a renamed file). After that the file is read to its end, and closed at the next search.
 
-    ``available``: the directory existed at the last search. ``looked``: at least one search was complete.
-    ``passed_over``: files that the last search skipped as ``foreign``.
+    ``available``: a directory of ``listing`` existed at the last search. ``looked``: at least one search was complete.
+    ``passed_over``: number of files that the last search ignored because ``foreign`` returned True.
     """
 
     def __init__(
@@ -86,7 +87,7 @@ class Follower:
         return self._files.values()
 
     def positions(self) -> list[Position]:
-        """Return the positions in all files that were read, and those in ``resume`` for files not found yet."""
+        """Return the positions in all read files, and the positions of ``resume`` whose files were not found yet."""
         return [*self._resume.values(), *(file.position() for file in self._files.values() if file.fingerprint)]
 
     def lost_positions(self) -> list[Position]:
@@ -100,7 +101,8 @@ class Follower:
     def discover(self, foreign: Callable[[str, tuple[int, int]], bool] = lambda *_: False) -> list[FollowedFile]:
         """Search the directories, follow new files, and drop files that are gone. Return the followed files.
 
-        ``foreign`` takes the name and identity of a new file, and returns True to ignore it without a system call.
+        ``foreign`` takes the name and identity of a new file, and returns True to ignore this file without a system
+        call.
         """
         self._seen = set()
         self._is_complete = True
@@ -123,7 +125,8 @@ class Follower:
     def follow_held(self, path: str, identity: tuple[int, int]) -> None:
         """Follow the file at ``path`` at once, without waiting for the next search.
 
-        ``path``: as in the process that holds it open. A file in another directory or with another identity is ignored.
+        ``path``: as a process that holds the file open has it. The call ignores a path outside the directories of
+        ``listing``, and a file with another identity.
         """
         if identity in self._files or self._start_at_end:
             return
@@ -259,7 +262,7 @@ class Follower:
         return was_gone if self._keeps_open(file.path) else now - file.grown_at >= IDLE_SECONDS
 
     def _retire(self, position: Position) -> None:
-        """Save a file's position in case it returns, and the next generation in case its inode is reused."""
+        """Save the position in case the file returns, and the next generation in case another file gets the inode."""
         identity = (position.device, position.inode)
         self._generations[identity] = position.generation + 1
         if len(self._generations) > MAX_FORGOTTEN:

@@ -1,4 +1,4 @@
-"""Search a directory and its subdirectories. Limits of directories and entries are shared fairly."""
+"""Search a directory and its subdirectories. Users get fair shares of the limits of directories and entries."""
 
 import errno
 import os
@@ -96,7 +96,8 @@ class Walk:
     ) -> list[Subdirectory]:
         """Pass on the files with matching names, and return the matching directories within the limit.
 
-        Each directory of ``chosen`` has a share of the entries. Other directories get unused shares.
+        Each directory of ``chosen`` has a share of the entry limit. The unused part goes to directories with more
+        entries.
         """
         inner: list[Subdirectory] = []
 
@@ -136,7 +137,7 @@ class Walk:
     def _scan(self, base: int, subdirectory: Subdirectory, start: int, count: int, enter: _Enter) -> tuple[int, bool]:
         """Handle up to ``count`` entries from number ``start`` on.
 
-        Returns their number, and True if no entry is left (or an error ended the search).
+        Returns the number of handled entries, and True if no entry follows (or an error ended the search).
         """
         seen = 0
         try:
@@ -164,7 +165,7 @@ class Walk:
 
 
 class Listing(Walk):
-    """Searches files with matching names in one directory and its subdirectories, one level deep."""
+    """Searches for files with matching names in one directory and in its direct subdirectories."""
 
     def __init__(self, root: Path, matches: Fits, limits: FollowLimits = FollowLimits()) -> None:  # noqa: B008  # immutable
         super().__init__(limits)

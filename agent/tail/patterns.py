@@ -15,7 +15,7 @@ _PIECES = {"*": "[^/]*", "%j": _JOB_ID}
 
 
 class Pattern(NamedTuple):
-    """A parsed pattern. ``base``: the directory before the first variable part; ``directories``: the names below it."""
+    """A pattern. ``base``: the path before the first variable part; ``directories``: directory names below it."""
 
     base: str
     directories: tuple[re.Pattern[str], ...]
@@ -44,10 +44,10 @@ def compiled_path_pattern(text: str) -> Pattern:
 
 
 class PatternListing(Walk):
-    """Searches the files that match ``patterns`` and the files in ``named``; follows no link below a base.
+    """Searches for the files that match ``patterns``, and for the files in ``named``; follows no link below a base.
 
-    Limits apply per pattern, with fair shares for users: ``limits.directories`` directories per level, and
-    ``limits.entries`` entries in all of them.
+    The limits apply to each level of each pattern, with fair shares for users: ``limits.directories`` directories, and
+    ``limits.entries`` entries of these directories together.
     """
 
     def __init__(self, patterns: Sequence[Pattern], limits: FollowLimits) -> None:

@@ -27,8 +27,9 @@ _FILE_FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 class LineReader:
     """Reads the files below ``roots`` with at most ``open_files`` open at once.
 
-    At the limit a file without unread lines is closed first; otherwise a file of the share with the most open files is
-    closed. ``skipped`` counts, by reason, files that could not be opened or read. No OSError leaves this class.
+    At the limit a file of the share that ``losing_share`` names is closed, if possible a file without unread lines. A
+    file of this share closes only a file without unread lines. ``skipped`` counts, by reason, files that could not be
+    opened or read. No OSError leaves this class.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class LineReader:
             self._open.pop(file.identity)
 
     def _opened(self, file: FollowedFile) -> bool:
-        """Open the file unless it is open; return False (and count) at the limit, or if the path has another file."""
+        """Open a closed file; count and return False at the limit, or if the path leads to another file."""
         if file.descriptor is not None:
             return True
         if len(self._open) >= self._open_files and not self._make_room(file.share):

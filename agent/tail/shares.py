@@ -1,4 +1,4 @@
-"""Count a table's entries by share (user, then directory), and choose the share that loses an entry. Pure."""
+"""Count a table's entries by share (user, then directory); choose the share that loses an entry at the limit. Pure."""
 
 import os
 from collections import Counter
@@ -25,7 +25,7 @@ def in_turns(items: Iterable[T], owner_of: Callable[[T], Hashable], most: int | 
 
 
 class Share(NamedTuple):
-    """A file's user and its directory. The directory matters as most containers run as root."""
+    """A file's user and its directory. The directory distinguishes containers, as most containers run as root."""
 
     uid: int
     directory: str
@@ -45,7 +45,7 @@ class _Largest(NamedTuple):
 
 
 class FairTable(Generic[K, V]):
-    """A bounded table: values by key with their shares; each share's keys are in order of insertion."""
+    """A table of values by key, with the share of each key; the keys of a share are in order of insertion."""
 
     def __init__(self) -> None:
         self._entries: dict[K, tuple[Share, V]] = {}
@@ -75,7 +75,7 @@ class FairTable(Generic[K, V]):
         return [(key, value) for key, (_, value) in self._entries.items()]
 
     def put(self, key: K, value: V, share: Share) -> None:
-        """Add a value, or move it to the end."""
+        """Add or replace a value; its key becomes the last key of the share."""
         self.pop(key)
         self._entries[key] = share, value
         self._keys.setdefault(share, {})[key] = None
@@ -101,10 +101,12 @@ class FairTable(Generic[K, V]):
         return self._entries[key][0]
 
     def losing_share(self, share: Share) -> Share:
-        """Return the share that loses a key to ``share`` at the limit: the largest directory of the largest user.
+        """Return the share that loses a key to ``share`` at the limit.
 
-        It is ``share`` itself unless another share has at least two keys more: otherwise two shares would evict each
-        other in turn. A share without keys gets a key at once while there are fewer shares than keys.
+        It is the largest directory of the largest user, if this user has at least two keys more than the user of
+        ``share``. Else it is the largest directory of the user of ``share``, if this directory has at least two keys
+        more than ``share``. Else it is ``share`` itself: with a difference of one key, two shares would evict each
+        other in turn.
         """
         self._largest = self._largest or _largest({share: len(keys) for share, keys in self._keys.items()})
         users, directories, most = self._largest

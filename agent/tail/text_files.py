@@ -1,4 +1,4 @@
-"""Read lines of jobs' text files that match patterns. Blocks: call it in the exporter's own thread."""
+"""Read lines of jobs' text files, found by patterns. All calls block: make them in the exporter's own thread."""
 
 import time
 from collections import deque
@@ -21,9 +21,9 @@ PIECE_BYTES = CHUNK_BYTES
 
 
 class TextLines(NamedTuple):
-    """The result of one read. ``data``: whole lines, each with a final newline, even if it ended in a carriage return.
+    """The result of one read. ``data``: whole lines, each with a final newline, also in place of a carriage return.
 
-    ``generation`` changes when the file restarts from the beginning.
+    ``generation`` changes when the file is read from its beginning again.
     """
 
     file: FollowedFile
@@ -39,8 +39,8 @@ class TextFiles:
     """Files that match ``patterns``, and files that the caller of ``discover`` names.
 
     Patterns are absolute; ``*`` matches within one name; ``%j`` is the job id. An invalid pattern raises ValueError.
-    ``resume``: saved positions. Reading of a new file begins BACKLOG_BYTES before its end, or with ``from_beginning``
-    at its beginning. ``keeps_open``: see Follower. No method raises OSError.
+    ``resume``: saved positions. Reading of a new file begins BACKLOG_BYTES before the file's end, or at its beginning
+    if ``from_beginning`` is set. ``keeps_open``: see Follower. No method raises OSError.
     """
 
     def __init__(
@@ -87,7 +87,8 @@ class TextFiles:
     ) -> Iterator[TextLines]:
         """Yield about ``budget_bytes`` of new lines, from where the last call ended.
 
-        Users take turns, and so do the files of a user, chunk by chunk. ``is_ours``: returns True for a file to read.
+        Users take turns, and the files of a user take turns, with a chunk in each turn. ``is_ours``: returns True for a
+        file to read.
         """
         queued = {file.identity for file in self._queue}  # a file that grows faster than it is read stays queued
         others = [file for file in self._follower.files() if file.identity not in queued and is_ours(file)]

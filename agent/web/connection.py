@@ -53,7 +53,7 @@ class TlsTerms(NamedTuple):
 
 @dataclass(eq=False, slots=True)
 class Connection:
-    """A client's connection. ``peer``: see agent/web/peers.py. ``tls``: requirements before requests are served."""
+    """A client's connection. ``peer``: see agent/web/peers.py. ``tls``: requirements for the client, None for HTTP."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -66,7 +66,7 @@ class Connection:
     tls: TlsTerms | None = None
     task: asyncio.Task[None] | None = None
     transport: asyncio.WriteTransport = field(init=False)
-    """The socket's transport below TLS: to abort it closes the connection at once in every TLS state."""
+    """The socket's transport below TLS: its ``abort`` closes the connection at once in every TLS state."""
 
     def __post_init__(self) -> None:
         self.transport = self.writer.transport
@@ -87,7 +87,7 @@ class Closed(Exception):  # noqa: N818  # leaves the handler; not an error
 
 
 async def shake_hands(connection: Connection, terms: TlsTerms, seconds: float) -> None:
-    """Start TLS; raises Closed if that takes too long, or if the client does not meet the requirements."""
+    """Start TLS; raises Closed if the handshake takes too long, or if the client does not meet ``terms``."""
     try:
         await connection.writer.start_tls(terms.context, ssl_handshake_timeout=seconds)
     except (TimeoutError, ConnectionAbortedError) as error:  # raised by asyncio, which aborts a late handshake
@@ -98,8 +98,8 @@ async def shake_hands(connection: Connection, terms: TlsTerms, seconds: float) -
         given: asyncio.WriteTransport | None = connection.writer.transport
         if given is not None:
             raise
-        # The client left as the handshake ended. Then start_tls fails because its transport is missing.
-        connection.writer._transport = connection.transport  # type: ignore[attr-defined]  # its destructor uses it
+        # The client disconnected as the handshake ended: start_tls fails because the writer's transport is missing.
+        connection.writer._transport = connection.transport  # type: ignore[attr-defined]  # for its destructor
         raise Closed("handshake_failed") from None
     # 1, because asyncio would pause for ever at 0.
     connection.writer.transport.set_write_buffer_limits(1)

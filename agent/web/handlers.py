@@ -28,12 +28,13 @@ class Pages:
     """The handler of the web server.
 
     ``render`` renders an exposition off the event loop; concurrent scrapes with equal selections share one exposition.
-    Selections of the shipped scrape jobs have their own queue. All other selections share a queue with one render at a
-    time, with peers in turn. So a shipped scrape waits for at most one other render. ``exporters``: names that a scrape
-    may select. ``ready``: whether the agent has started. ``front_page``, ``document``: content of `/` and
-    `/api/v1/ranks`. While ``may_show`` is False, running ranks would be missing, so scrapes get 503. The event loop
-    calls the functions from ``exporters`` to ``may_show``. ``static``: constant answers, by path. ``evidence`` returns
-    a file of an evidence bundle by its name, or None; only private requests reach it.
+    Selections of the shipped scrape jobs have their own queue. All other selections share a second queue, with one
+    render at a time and with peers in turn: a shipped scrape waits for at most one render of the second queue.
+    ``exporters``: names that a scrape may select. ``ready`` returns True once the agent has started. ``front_page``,
+    ``document``: content of `/` and `/api/v1/ranks`. While ``may_show`` is False, running ranks would be missing, so
+    scrapes get 503. The event loop calls the functions from ``exporters`` to ``may_show``. ``static``: constant
+    answers, by path. ``evidence`` returns a file of an evidence bundle by its name, or None; it is called only for
+    private requests.
     """
 
     render: Callable[[Selection], Awaitable[Rendered]]

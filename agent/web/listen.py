@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 BACKLOG = 1024
-"""Limit of connections that the kernel holds for the server. A burst above it loses SYNs: its clients wait a second."""
+"""Limit of connections that the kernel queues for the server. Above it SYNs are lost, and clients retry after 1 s."""
 RECEIVE_BUFFER_BYTES = 64 * 1024
 """Limit of unread data from a client."""
 SEND_BUFFER_BYTES = 256 * 1024
@@ -46,7 +46,7 @@ def parse_listen_address(text: str) -> ListenAddress:
 def open_listeners(*addresses: ListenAddress) -> list[socket.socket]:
     """Return at least one listening socket per address; OSError names the address and the reason.
 
-    Accepted connections inherit the limits of buffers, and send without delay. Blocks while a host name is resolved.
+    Accepted connections inherit the buffer limits and TCP_NODELAY. Blocks while a host name is resolved.
     The caller closes the sockets.
     """
     sockets: list[socket.socket] = []
@@ -73,7 +73,7 @@ def open_listeners(*addresses: ListenAddress) -> list[socket.socket]:
 
 
 def _owner_of(port: int) -> str:
-    """Return `` by process PID (name)`` for the process that listens at ``port``; empty if it cannot be seen."""
+    """Return `` by process PID (name)`` for the process that listens at ``port``; empty if no such process is visible."""
     import psutil  # noqa: PLC0415  # only for this message
 
     with suppress(psutil.Error, OSError):
@@ -92,7 +92,7 @@ LOCAL_SOCKET = "rankwatch-agent/web.sock"
 def open_local_listener(path: Path) -> socket.socket:
     """Return a socket that listens at ``path`` for its owner, its group and root; raises OSError if that fails.
 
-    It replaces a socket of an earlier run. The caller closes it.
+    The new socket replaces the socket of an earlier run. The caller closes the new socket.
     """
     opened = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
@@ -107,7 +107,7 @@ def open_local_listener(path: Path) -> socket.socket:
 
 
 def inherited_listeners(environ: Mapping[str, str], pid: int) -> list[socket.socket]:
-    """Return the listening sockets from systemd (sd_listen_fds(3)); raises ValueError without a socket."""
+    """Return the listening sockets from systemd (sd_listen_fds(3)); raises ValueError if there is none."""
     count = environ.get("LISTEN_FDS", "")
     if environ.get("LISTEN_PID") != str(pid) or not count.isdecimal() or not 0 < int(count) <= MAX_INHERITED:
         raise ValueError("--web.systemd-socket: systemd passes no socket; is rankwatch.socket started?")

@@ -16,7 +16,8 @@ _SNIFF = ("X-Content-Type-Options", "nosniff")
 class HttpRequest:
     """A GET or HEAD request. ``path``: as sent, without the query. ``headers``: by lower-case name, values joined.
 
-    ``client``: name of its peer (agent/web/peers.py), or empty. ``is_private``: it came over TLS with a password.
+    ``client``: name of the client's peer (agent/web/peers.py), or empty. ``is_private``: it came over TLS with a
+    password.
     """
 
     path: str
@@ -40,9 +41,10 @@ class HttpResponse:
 def request_of(
     head: h11.Request, query_fields: int, client: str = "", scheme: str = "http"
 ) -> HttpRequest | HttpResponse:
-    """Return the request of ``head``, or a refusal (other methods, bodies, invalid targets).
+    """Return the request of ``head``, or the response that refuses it.
 
-    More than ``query_fields`` fields in the query are refused too. ``client``: peer. ``scheme``: http or https.
+    Refused are methods other than GET and HEAD, bodies, invalid targets, and queries with more than ``query_fields``
+    fields. ``client``: name of the peer. ``scheme``: http or https.
     """
     headers: dict[str, str] = {}
     for raw_name, raw_value in head.headers:

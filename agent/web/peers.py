@@ -38,7 +38,7 @@ class Peers:
     def of(self, peer: object, own_end: object) -> str:
         """Return the peer at the socket name ``peer``, connected to ``own_end``; empty for a socket without addresses.
 
-        An IPv6 host can use all addresses of its /64 network, so that network is one peer.
+        An IPv6 host can use all addresses of its /64 network, so a /64 network is one peer.
         """
         if not isinstance(peer, tuple) or not isinstance(own_end, tuple):
             return ""
@@ -57,7 +57,7 @@ class Peers:
             self._channel = None
 
     def _uid(self, address: _Address, port: int, own_address: _Address, own_port: int) -> int | None:
-        """Return the user of the client's socket; None if it is on another node, or if the kernel names no user."""
+        """Return the user of the client's socket; None for a socket on another node, or if the kernel names no user."""
         if not self._may_query:
             return None
         try:

@@ -18,7 +18,7 @@ from agent.web.web_file import RateLimit
 MAX_GOOD = 64
 """Limit of cached valid (user, password) pairs; a scraper needs one pair."""
 MAX_CLIENTS = 1024
-"""Limit of peers whose failures are counted."""
+"""Limit of peers whose rate of checks is stored."""
 MAX_PASSWORD_BYTES = 72
 """Limit of bcrypt's input; bcrypt ignores further bytes."""
 CHECKS_AT_ONCE = 10
@@ -101,11 +101,11 @@ class Passwords:
 
     async def _matches(self, pair: tuple[bytes, bytes]) -> bool:
         user, password = pair
-        hashed = self._users.get(user) or self._any_hash  # for an unknown user the check must take as long
+        hashed = self._users.get(user) or self._any_hash  # checks of unknown users take equal time
         return await self._thread.call(lambda: self._check_password(password[:MAX_PASSWORD_BYTES], hashed))
 
     def _may_check(self, client: str) -> bool:
-        """Use one of the peer's checks; return False if none is left."""
+        """Count a check of the peer; return False if the peer has reached its rate."""
         bucket = self._buckets.pop(client, None) or _Bucket(CHECKS_AT_ONCE, CHECKS_PER_SECOND, self._monotonic)
         self._buckets[client] = bucket
         while len(self._buckets) > MAX_CLIENTS:

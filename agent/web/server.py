@@ -28,10 +28,10 @@ class WebServer:
     """Serves ``handler`` within ``limits``. Closed connections are logged.
 
     A connection waits (idle, or its header is incomplete), is handled, or writes. At the limit of connections, the peer
-    with the most connections loses one: the one that waits longest, else the one that writes longest, else the new one,
-    else the oldest. At the limit of unread replies, the peer with the most unread bytes loses the connection that
-    writes longest. So clients of other peers, whatever their number, never prevent a scrape. ``tls`` returns the TLS
-    settings of a connection.
+    with the most connections loses the connection that waits longest, else the connection that writes longest, else the
+    new connection, else the oldest. At the limit of unread replies, the peer with the most unread bytes loses the
+    connection that writes longest. So the clients of one peer, whatever their number, never prevent a scrape by another
+    peer. ``tls`` returns the TLS settings of a connection.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class WebServer:
         return next(connection for queue in queues for connection in queue if counts[connection.peer] == most)
 
     def _make_room(self, newcomer: Connection) -> None:
-        """Close connections until the newcomer's reply fits the limit of unread replies, or no other reply is left."""
+        """Close connections until the new reply fits the limit of unread replies, or until no other connection writes."""
         while self._writing:
             bodies = {id(connection.held): len(connection.held) for connection in (newcomer, *self._writing)}
             if sum(bodies.values()) <= self._limits.held_bytes:

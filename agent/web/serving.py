@@ -18,10 +18,10 @@ STOP_SECONDS = 5.0
 
 
 class Serving:
-    """Serves ``handler`` at its addresses with the current ``terms``.
+    """Serves ``handler`` at its addresses with the current ``terms``, the requirements for clients.
 
-    ``inherited``: listening sockets from systemd. ``local_path``: path of a socket for commands of root and of the
-    agent's own user, without terms.
+    ``inherited``: listening sockets from systemd. ``local_path``: path of a socket for commands on this node, which
+    need no password.
     """
 
     def __init__(

@@ -97,7 +97,7 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HttpConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section ``http_server_config``. ``http2`` has no effect: the server speaks HTTP/1.1, as every scraper does."""
+    """Section ``http_server_config``. ``http2`` has no effect: the server speaks HTTP/1.1, like all scrapers."""
 
     http2: bool = True
     headers: dict[str, _Text] = {}
