@@ -35,7 +35,7 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "Refused configurations",
-            "Agents that refused their newest configuration; the previous one stays in use.",
+            "Agents that refused their newest configuration; the previous configuration stays in use.",
             Query(f"sum(1 - rankwatch_config_last_reload_successful{{{CLUSTER}}})", "refused"),
             overrides={"refused": BAD_FROM_ONE},
         ),
@@ -52,7 +52,7 @@ def _troubles() -> list[Panel]:
     return [
         rows(
             "Exporters that fail",
-            "Exporters that cannot read their source; the node's page says why.",
+            "Exporters that cannot read their source; the agent's page (/) on the node says why.",
             Query(
                 f"max by (node, exporter) (rankwatch_exporter_up{{{CLUSTER}}} == 0\n"
                 f"  and on (cluster, instance, exporter) rankwatch_exporter_source_present{{{CLUSTER}}} == 1)"
@@ -74,7 +74,7 @@ def _troubles() -> list[Panel]:
         ),
         rows(
             "Clocks",
-            "How far nodes' clocks are ahead of Prometheus', the largest difference first.",
+            "Difference between the clock of each node and Prometheus' clock, the largest difference first.",
             Query(f"topk({LISTED}, max by (node, cluster) (abs({TIME} - timestamp({TIME}))))"),
             columns=("node", "cluster"),
             value="difference",
@@ -100,13 +100,13 @@ def _costs() -> list[Panel]:
         ),
         lines(
             "Event loop",
-            f"Greatest delay of an agent's event loop since the last scrape; the {WORST} worst.",
+            f"Greatest delay of an agent's event loop in the last minute; the {WORST} worst.",
             Query(worst(f"max by (node) (rankwatch_event_loop_lag_seconds{{{CLUSTER}}})"), "{{node}}"),
             unit="s",
         ),
         lines(
             "Duration of updates",
-            "Duration of the last update by exporter, of the slowest agent.",
+            "Duration of each exporter's last update, on the slowest agent.",
             Query(f"max by (exporter) (rankwatch_exporter_update_duration_seconds{{{CLUSTER}}})", "{{exporter}}"),
             unit="s",
             size=HALF,
@@ -125,7 +125,7 @@ def _losses() -> list[Panel]:
     return [
         lines(
             "Operations with a record",
-            "Share of operations with a record of Inspector; the plugin lost the others. Mean over all communicators.",
+            "Share of operations with a record of Inspector. The plugin filtered or lost the records of all others.",
             Query(f"1 / avg(comm_node:rankwatch_operations:per_record{{{CLUSTER}}})", "coverage"),
             unit="percentunit",
             most=1,

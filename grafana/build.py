@@ -1,7 +1,8 @@
 """Write the Grafana dashboards: ``python -m grafana.build [--output DIRECTORY] [--thresholds my.yml] [--archive ZIP]``.
 
-A site's own file has lines of deploy/prometheus/thresholds.yml: the share that makes a rank late, and the runbooks'
-address. The build needs grafana-foundation-sdk (a development dependency); Grafana needs only the written files.
+A site's own file (my.yml) replaces lines of deploy/prometheus/thresholds.yml. The dashboards use two of its values: the
+share of time that makes a rank late, and the runbooks' address. The build needs grafana-foundation-sdk (a development
+dependency); Grafana needs only the written files.
 """
 
 import argparse
@@ -117,7 +118,7 @@ def _dashboard(
 
 
 def _encode(dashboard: models.Dashboard, annotations: Sequence[Mapping[str, object]], runbooks: str) -> str:
-    """Return a dashboard as JSON; adds what the SDK lacks: annotations at the time that is a series' value."""
+    """Return a dashboard as JSON; adds annotations whose time is a series' value, which the SDK lacks."""
     whole = json.loads(json.dumps(dashboard, cls=JSONEncoder).replace(RUNBOOKS, runbooks))
     whole["annotations"] = {"list": list(annotations)}
     return json.dumps(whole, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
@@ -156,6 +157,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--output", type=Path, default=HERE / "dashboards", help="directory to write to")
     parser.add_argument("--thresholds", type=Path, default=THRESHOLDS, help="the site's lines of thresholds.yml")
-    parser.add_argument("--archive", type=Path, metavar="ZIP", help="importable files for other Grafanas, too")
+    parser.add_argument("--archive", type=Path, metavar="ZIP", help="write importable files for other Grafanas, too")
     arguments = parser.parse_args()
     main(arguments.output, arguments.thresholds, arguments.archive)

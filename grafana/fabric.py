@@ -20,7 +20,7 @@ def _summary() -> list[Panel]:
     return [
         stats(
             "RDMA ports",
-            "Ports of all nodes, and the number that is not active: the link was lost, or never cabled.",
+            "Ports of all nodes, and the number of ports that are not active: their link was lost, or never cabled.",
             Query(f"count({state})", "in all"),
             Query(f"sum({state} < bool {ACTIVE})", "not active"),
             overrides={"not active": ODD_FROM_ONE},
@@ -33,13 +33,13 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "Links lost since the counters began",
-            "Losses of RDMA links of all nodes: a link that comes and goes is counted each time.",
+            "Number of times that RDMA links of all nodes were lost.",
             Query(f"sum({LINK_DOWNED})"),
             unit="short",
         ),
         stats(
             "Open alerts on links",
-            "Alerts that fire on RDMA links, NVLinks, slow pairs of ranks and slow communicators.",
+            "Firing alerts about RDMA devices, slow pairs of ranks, slow communicators and slow transfers.",
             Query(
                 f'count(ALERTS{{{CLUSTER}, alertname=~"Rdma.*|SlowPair|SlowCommunicator|SlowTransfers", '
                 'alertstate="firing"}) or vector(0)',
@@ -63,7 +63,8 @@ def _tables() -> list[Panel]:
         ),
         rows(
             "Links lost, by switch",
-            "Losses of links in the time that is shown, with the switch where a site's file or lldpd names it.",
+            "Number of times that each link was lost in the time shown. The switch comes from a site's file or from "
+            "lldpd.",
             Query(
                 f"topk({LISTED}, max by (node, device, port, switch, switch_port) (\n"
                 f"  {lost} * on (cluster, instance, device, port) group_left (switch, switch_port)\n"
@@ -87,7 +88,7 @@ def _nics() -> list[Panel]:
     return [
         lines(
             "Errors of RDMA links",
-            f"Per second, of the ports' link counters; the {WORST} worst devices.",
+            f"Link errors per second, from the ports' counters; the {WORST} worst devices.",
             Query(worst(port), "{{node}} {{device}}"),
             unit="cps",
             nothing="none",
@@ -95,7 +96,7 @@ def _nics() -> list[Panel]:
         ),
         lines(
             "Errors of RDMA transport",
-            f"Per second: retransmissions, timeouts and the like, as the devices count them; the {WORST} worst.",
+            f"Retransmissions, timeouts and similar errors per second, from the devices' counters; the {WORST} worst.",
             Query(worst(transport), "{{node}} {{device}}"),
             unit="cps",
             nothing="none",
@@ -103,14 +104,16 @@ def _nics() -> list[Panel]:
         ),
         lines(
             "Pause frames",
-            f"Per second: sent by a full device, received from a full switch; the {WORST} worst.",
+            "Pause frames per second: sent by a device with a full buffer, or received from such a switch; the "
+            f"{WORST} worst.",
             Query(worst(pauses), "{{node}} {{device}} {{direction}}"),
             unit="cps",
             size=HALF,
         ),
         lines(
             "Data sent by rail",
-            "By device name, which is the rail if all nodes are cabled alike: whether one rail sends less than others.",
+            "Sent data by device name: one rail, if all nodes are cabled alike. A rail with a fault sends less than "
+            "others.",
             Query(traffic, "{{device}}"),
             unit="Bps",
             size=HALF,
@@ -136,7 +139,7 @@ def _jobs() -> list[Panel]:
     return [
         lines(
             "Bus bandwidth of jobs",
-            f"Mean over all collectives of a job; the {WORST} slowest.",
+            f"Mean over all collectives of a job; the {WORST} slowest jobs.",
             Query(f"bottomk({WORST}, {bus_bandwidth('job_id, cluster', CLUSTER)})", "{{job_id}} {{cluster}}"),
             unit="Bps",
             size=HALF,
@@ -144,8 +147,8 @@ def _jobs() -> list[Panel]:
         ),
         rows(
             "Slow pairs of ranks",
-            "Pairs of alert SlowPair, pending or firing: their messages get far less bandwidth than usual, or than "
-            f"similar pairs. {LISTED} at most.",
+            "Pairs with the alert SlowPair, pending or firing: their messages get far less bandwidth than usual, or "
+            f"than messages of similar pairs. At most {LISTED} pairs.",
             Query(f'topk({LISTED}, max by ({", ".join(PAIR)}) (ALERTS{{{CLUSTER}, alertname="SlowPair"}}))'),
             columns=PAIR,
             size=HALF,

@@ -46,7 +46,7 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "Jobs",
-            "Jobs with live ranks, and how many of them have a dead rank.",
+            "Jobs with live ranks; and jobs with a dead rank, until 15 minutes after their end.",
             Query(f"count({LIVE} > 0)", "run"),
             Query(f"count(group by (cluster, job_id) ({DEAD}))", "with dead ranks"),
             overrides={"with dead ranks": BAD_FROM_ONE},
@@ -60,7 +60,7 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "Nodes",
-            "Nodes whose agent answers, and how many of them fail a check that counts.",
+            "Nodes whose agent answers, and nodes on which a check that counts has failed.",
             Query(f"count(node:rankwatch_heard:time{{{CLUSTER}}})", "answer"),
             Query(f"sum(1 - rankwatch_node_healthy{{{CLUSTER}}})", "unhealthy"),
             overrides={"unhealthy": BAD_FROM_ONE},
@@ -73,7 +73,7 @@ def _trouble() -> list[Panel]:
     return [
         rows(
             "Alerts that fire",
-            "Alerts of jobs and of nodes, as sent to people; a click leads to the job or node.",
+            "Firing alerts of jobs and nodes. A click leads to the job or the node.",
             Query(f'max by ({", ".join(labels)}) (ALERTS{{{CLUSTER}, alertname!="Watchdog", alertstate="firing"}})'),
             columns=labels,
             size=HALF,
@@ -82,9 +82,9 @@ def _trouble() -> list[Panel]:
         ),
         rows(
             "Jobs in trouble",
-            "How many ranks of which jobs died first, are unresponsive, block a collective (RAS), run on failed "
-            "hardware or are late; how many nodes are lost; and the live ranks of jobs that complete nothing for "
-            "longer than they ever paused.",
+            "Number of ranks of each job that died first, are unresponsive, block a collective (by RAS), run on "
+            "failed hardware or are late; number of lost nodes of the job; and number of live ranks, if the job has "
+            "completed nothing for longer than its longest earlier pause.",
             Query(
                 "\n  or\n".join(
                     (
@@ -122,8 +122,8 @@ def _jobs() -> list[Panel]:
     return [
         rows(
             "Jobs",
-            f"The {LISTED} largest jobs with live ranks, since when they run, and their goodput: the share of the last "
-            "six hours' GPU time that went into work that lasts, where the job's log shows iterations.",
+            f"The {LISTED} largest jobs with live ranks, the start of their run, and their goodput: the productive "
+            "share of their GPUs' time in the last six hours. Goodput needs a job's log with iterations.",
             Query(named),
             columns=facts,
             value="ranks",
@@ -155,7 +155,7 @@ def _nodes() -> list[Panel]:
         ),
         rows(
             "Nodes that fail repeatedly",
-            f"Jobs of the last seven days in which a rank on this node died first, or the node rebooted. The "
+            f"Number of jobs of the last seven days in which a rank on this node died first, or the node rebooted. The "
             f"{LISTED} worst; the alert LemonNode counts likely hardware failures twice.",
             Query(f"topk({LISTED}, {jobs_that_died_first(CLUSTER)})"),
             columns=("node", "cluster"),
@@ -170,7 +170,7 @@ def _time() -> list[Panel]:
     return [
         lines(
             "GPU time by class",
-            "Share of all jobs' GPU time by class: each minute of a GPU is in exactly one.",
+            "Share of all jobs' GPU time by class: each minute of a GPU is in exactly one class.",
             class_shares(CLUSTER),
             unit="percentunit",
             size=HALF,

@@ -62,7 +62,7 @@ def _events() -> list[Panel]:
     return [
         rows(
             "Ranks that left",
-            f"When and how ranks ended: the first {LISTED}, for 15 minutes after their end.",
+            f"When and how ranks ended: the first {LISTED} exits, for 15 minutes after each exit.",
             Query(f"bottomk({LISTED}, {endings(JOB, 'rank, node, reason, signal, code')})"),
             columns=("rank", "node", "reason", "signal", "code"),
             value="left at",
@@ -84,8 +84,8 @@ def _events() -> list[Panel]:
         ),
         rows(
             "Errors in the job's log",
-            "Lines of the job's log about a failure or an end. root: can be the cause, cascade: follows from another "
-            "failure. The job's user writes them.",
+            "Number of lines in the job's log about a failure or an end. root: the line can be the cause. cascade: "
+            "the line follows from another failure. The job's user can write any line.",
             Query(f"topk({LISTED}, max by (role, category, rank) (rankwatch_job_log_events_total{{{JOB}}}))"),
             columns=("role", "category", "rank"),
             value="lines",
@@ -100,9 +100,9 @@ def _hang() -> list[Panel]:
     return [
         rows(
             "By flight recorders: ranks that the others waited for",
-            f"From PyTorch's dumps, {LISTED} ranks at most. The other ranks of the process group waited in a "
-            "collective that this rank had not_begun, had not_finished, or where it differs: it called another "
-            "operation, type or size.",
+            f"From PyTorch's dumps, at most {LISTED} ranks. The other ranks of the process group waited in a "
+            "collective. what: this rank had not begun it, had not finished it, or differs (called another "
+            "operation, type or size).",
             Query(f"topk({LISTED}, {behind})"),
             columns=BEHIND,
             value="collective no.",
@@ -114,7 +114,7 @@ def _hang() -> list[Panel]:
         rows(
             "Where the ranks' Python code is",
             "While the job completes nothing, if exporter stacks is on: the innermost calls of each stack, and the "
-            "number of ranks in it. The others may wait for a rank that is alone.",
+            "number of ranks with this stack. If one rank alone has a stack, the others may wait for this rank.",
             Query(f"topk({LISTED}, max by (stack) (stack:rankwatch_ranks:count{{{JOB}}}))"),
             columns=("stack",),
             value="ranks",
@@ -123,7 +123,7 @@ def _hang() -> list[Panel]:
         ),
         rows(
             "Ranks whose Python code is elsewhere",
-            f"Ranks with a stack that few or none share, while most share another; {LISTED} at most.",
+            f"Ranks whose stack few or no other ranks have, while most ranks have another stack; at most {LISTED}.",
             Query(f"topk({LISTED}, max by (rank, node, stack) (rank:rankwatch_stack_elsewhere:info{{{JOB}}}))"),
             columns=("rank", "node", "stack"),
             size=HALF,
@@ -139,7 +139,8 @@ def _ras_troubles() -> Panel:
     return rows(
         "By RAS: ranks that communicators miss or wait for, or that failed",
         f"At most {MOST_TROUBLES} of each kind. A rank that was stopped for a minute stays missing until the job ends. "
-        "waited for: it has launched fewer operations than others, or does not answer. A remote_error is a victim's.",
+        "waited for: the rank has launched fewer operations than others, or does not reply. remote_error: another "
+        "rank failed.",
         Query(f"topk by (what) ({MOST_TROUBLES}, max by ({', '.join(columns)}) (\n{either}\n))"),
         columns=columns,
         size=WHOLE,
@@ -150,7 +151,7 @@ def _members() -> Panel:
     members = f"max by (node, nic, gpu, rank) (rankwatch_rank_info{{{JOB}}})"
     return rows(
         "Members by node and rail",
-        f"Live ranks, {LISTED_RANKS} at most, with their GPU and the NIC near it: NICs of one name are a rail.",
+        f"At most {LISTED_RANKS} live ranks, with their GPU and the NIC near this GPU. NICs of one name are a rail.",
         Query(f"topk({LISTED_RANKS}, {members})"),
         columns=("node", "nic", "gpu", "rank"),
         size=WHOLE,

@@ -39,7 +39,7 @@ def class_hours(selector: str) -> str:
 
 
 def goodput(selector: str) -> str:
-    """Return a query for jobs' goodput over MEMORY: the share of their GPUs' known time in work that lasts."""
+    """Return a query for jobs' goodput over MEMORY: the productive share of their GPUs' time, without class unknown."""
     by = "job_id, cluster"
     known = f"sum by ({by}) (sum_over_time({GPUS}{{{selector}}}{MEMORY}))"
 
@@ -55,8 +55,9 @@ def panels() -> list[Panel]:
     return [
         lines(
             "GPU time by class",
-            "Shares of the GPUs' time by minute: starting, down or restarting, repeating work lost in a crash, "
-            "writing checkpoints, standing still, waiting for a late rank, work that lasts, unknown.",
+            "Shares of the GPUs' time. not_started: the job starts. down: it is down or restarts. recomputing: it "
+            "repeats work that a crash lost. stalled: it stands still. waiting: it waits for a late rank. "
+            "productive: work that lasts.",
             class_shares(JOB),
             unit="percentunit",
             size=Size(18),
@@ -66,8 +67,8 @@ def panels() -> list[Panel]:
         ),
         stats(
             "Goodput",
-            "Share of the GPUs' known time in the last six hours that went into work that lasts; and restarts of a "
-            "node's ranks in the shown time.",
+            "Productive share of the GPUs' time in the last six hours, without time of class unknown; and number of "
+            "restarts of a node's ranks in the time shown.",
             Query(goodput(JOB), "goodput"),
             Query(f"max(resets(rankwatch_job_start_age_seconds{{{JOB}}}[$__range]))", "starts anew"),
             unit="percentunit",

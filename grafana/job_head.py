@@ -17,9 +17,9 @@ from grafana.queries import (
 from grafana.tables import rows
 
 SMALL = 128
-"""Jobs of at most this many ranks have a row for each rank, larger ones a row for each hundred."""
+"""Jobs of at most this many ranks have a row for each rank; larger jobs have a row for each hundred ranks."""
 GRID_RANKS = 256
-"""Limit of cells with readable numbers."""
+"""Limit of cells: in more cells the ranks' numbers are not readable."""
 SILENT_SECONDS = 60
 """A rank that completes no operation for this long counts as waiting."""
 
@@ -28,7 +28,7 @@ ENDED = (
     f'  (rank:rankwatch_exit:time{{{JOB}, class!="ok"}}\n'
     f"    > on (cluster, job_id) group_left () job:rankwatch_run:time{{{JOB}}})"
 )
-"""Ranks that died first, by time; without any, the first exits on each node since the run began."""
+"""Ranks that died first, with the time. If no rank died: the first exits on each node since the run began."""
 LATE = firing("StragglerRank", JOB)
 BEHIND = f"rank:rankwatch_flight_recorder_behind:sequence{{{JOB}}}"
 SUSPECT = f"rank:rankwatch_suspect:bool{{{JOB}}}"
@@ -113,7 +113,8 @@ def summary() -> list[Panel]:
         ),
         stats(
             "Age and silence",
-            "Time since the first rank's process started, and since any rank last completed an operation, by records.",
+            "Time since the first rank's process started, and time since a rank last completed an operation (from "
+            "records).",
             Query(f"time() - min(rankwatch_rank_start_timestamp_seconds{{{JOB}}})", "age"),
             Query(f"job:rankwatch_silence:seconds{{{JOB}}}", "silence"),
             unit="s",
@@ -121,8 +122,8 @@ def summary() -> list[Panel]:
         ),
         stats(
             "Bus bandwidth",
-            "Mean bus bandwidth of all collectives over five minutes, weighted by time; and the present share of "
-            "operations with a record, from which it is computed.",
+            "Mean bus bandwidth of all collectives over five minutes, weighted by time; and the share of operations "
+            "with a record: only these count in the bandwidth.",
             Query(bus_bandwidth("job_id", JOB), "bandwidth"),
             Query(coverage(JOB), "coverage"),
             unit="Bps",
@@ -136,7 +137,7 @@ def ranks_now() -> Panel:
     return grid(
         "Ranks now",
         "Each rank's state: green alive, blue finished, yellow exited, purple unknown, orange unresponsive, red dead. "
-        f"In larger jobs the {GRID_RANKS} worst. A click leads to the rank.",
+        f"In larger jobs only the {GRID_RANKS} worst ranks. A click leads to the rank.",
         Query(f"topk({GRID_RANKS}, {rank_state_code()})"),
         size=HALF,
         states=STATES,
@@ -168,7 +169,7 @@ def owner() -> Panel:
     facts = ", ".join(FACTS)
     return rows(
         "Owner",
-        "The job's user, name and settings from its environment; also after its end.",
+        "The job's user, name and settings from the ranks' environment; also shown after the job's end.",
         Query(f"group by ({facts}) (last_over_time(rankwatch_job_info{{{JOB}}}[$__range]))"),
         columns=FACTS,
         size=Size(24, 4),
@@ -183,7 +184,7 @@ def over_time(late_share: float) -> list[Panel]:
         heat(
             "Silence of all ranks over time",
             "Time since each live rank last completed an operation. Jobs of more than "
-            f"{SMALL} ranks have a row for each hundred, with the rank that is silent for longest.",
+            f"{SMALL} ranks have a row for each hundred ranks, with the longest silence of these ranks.",
             *_by_place(silence(JOB), "hundred:rankwatch_silence:seconds"),
             unit="s",
             size=HALF,
@@ -192,8 +193,9 @@ def over_time(late_share: float) -> list[Panel]:
         ),
         heat(
             "Lateness of all ranks over time",
-            "Share of the time that a communicator waited for each rank (the greatest of all). Jobs of more than "
-            f"{SMALL} ranks have a row for each hundred, with the latest rank.",
+            "Share of time that a communicator waited for each rank (the communicator with the greatest share). "
+            "Jobs of more than "
+            f"{SMALL} ranks have a row for each hundred ranks, with the greatest share of these ranks.",
             *_by_place(lateness(JOB), "hundred:rankwatch_lateness:ratio"),
             unit="percentunit",
             size=HALF,

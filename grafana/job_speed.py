@@ -19,7 +19,7 @@ CAUSE = ("rank", "node", "why")
 
 
 def today() -> Panel:
-    """Return the panel that compares the job's bandwidth with that of the day before."""
+    """Return the panel that compares the job's bandwidth with its bandwidth a day before."""
     return lines(
         "Bus bandwidth now and a day before",
         "Mean of all collectives over five minutes, weighted by time, including waits for late ranks. A job younger "
@@ -38,9 +38,9 @@ def bandwidth() -> Panel:
     slowest = f"bottomk by (collective) ({SHOWN_COMMUNICATORS}, {mean})"
     return lines(
         "Bus bandwidth by communicator and collective",
-        "Mean over all members and five minutes, weighted by time, waiting for late ranks included. Of each "
-        f"collective the {SHOWN_COMMUNICATORS} slowest communicators at each time. Where Inspector is in "
-        "Prometheus mode: the average over ranks of its own means, by its own sizes.",
+        "Mean over all members and five minutes, weighted by time, including waits for late ranks. For each "
+        f"collective the {SHOWN_COMMUNICATORS} slowest communicators at each moment. For Inspector in Prometheus "
+        "mode: the average over ranks of Inspector's means, by Inspector's size classes.",
         Query(named(slowest, f"rankwatch_collective_seconds_total{{{JOB}}}"), "{{collective}} {{comm_name}} {{comm}}"),
         Query(
             f"bottomk by (operation) ({SHOWN_COMMUNICATORS}, avg by ({MEANS}) ({MEAN_BANDWIDTH}))",
@@ -59,8 +59,9 @@ def late(late_share: float) -> list[Panel]:
     return [
         lines(
             "Share of time that others waited for a rank",
-            f"Per rank, in the communicator where it is greatest; the {SHOWN_RANKS} greatest in the time "
-            "shown. Victims of a late rank may be late elsewhere: see who is named.",
+            f"For each rank in the communicator with the greatest share; the {SHOWN_RANKS} ranks with the greatest "
+            "shares in the time shown. Victims of a late rank can be late in other communicators: the table names "
+            "the late rank.",
             Query(most(SHOWN_RANKS, f"max by (rank) ({lateness(JOB)})", "rank", over=most_late), "rank {{rank}}"),
             unit="percentunit",
             nothing=NO_RECORDS,
@@ -70,8 +71,9 @@ def late(late_share: float) -> list[Panel]:
         ),
         rows(
             "Reasons of lateness",
-            "What the nodes show about stragglers but not about the job's other ranks: process (CPU, memory, storage, "
-            "data loader), GPU (clocks, errors, other processes) or network; else the program.",
+            "What the nodes report about late ranks but not about the job's other ranks: process (CPU, memory, "
+            "storage, data loader), GPU (clocks, errors, other processes) or network. Without such a report: the "
+            "program.",
             Query(f"topk({LISTED}, max by ({', '.join(CAUSE)}) ({alerts}))"),
             columns=CAUSE,
             links_to_rank=True,
@@ -87,8 +89,8 @@ def pairs() -> Panel:
     )
     return lines(
         "Bandwidth of the slowest pairs of ranks",
-        "For messages above 512 KiB: bandwidth of the fastest tenth at the end that does not wait. Sender and "
-        f"receiver are ranks in the communicator. The {SHOWN_PAIRS} slowest in the time shown.",
+        "For messages above 512 KiB: bandwidth of the fastest tenth of messages, by the rank that does not wait. "
+        f"Sender and receiver are ranks in the communicator. The {SHOWN_PAIRS} slowest pairs in the time shown.",
         Query(named(slowest, PAIRS), "{{sender}} to {{receiver}} ≤ {{size}} B {{comm_name}} {{comm}}"),
         unit="Bps",
         nothing=NO_RECORDS,
@@ -107,8 +109,8 @@ def fabric() -> Panel:
     slowest = f"topk by (collective, size) ({SHOWN_COMMUNICATORS}, {over_nodes} or {ratio(floor, matched)})"
     return lines(
         "Time of an operation without waiting",
-        "Time of operations that waited for no rank, on the fastest node. A bad link lengthens it for all ranks. "
-        f"Of each collective and size class the {SHOWN_COMMUNICATORS} slowest communicators.",
+        "Time of operations that waited for no rank, on the fastest node. A bad link lengthens this time for all "
+        f"ranks. For each collective and size class the {SHOWN_COMMUNICATORS} slowest communicators.",
         Query(
             named(slowest, f"{over_nodes} or rankwatch_communicator_matched_operations_total{{{JOB}}}"),
             "{{collective}} ≤ {{size}} B {{comm_name}} {{comm}}",

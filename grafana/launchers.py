@@ -46,7 +46,8 @@ def _nvrx() -> list[Panel]:
     return [
         stats(
             "NVRx restarts",
-            "The launchers' restart cycle, the nodes that take part or stand by, and how long the last restart took.",
+            "Number of the launchers' restart cycle, number of nodes that take part or stand by, and duration of "
+            "the last restart.",
             Query(f"max(rankwatch_nvrx_cycle{{{JOB}}})", "cycle"),
             Query(f"max by (role) (rankwatch_nvrx_nodes{{{JOB}}})", "{{role}} nodes"),
             Query(f"max by (until) (rankwatch_recovery_seconds{{{JOB}}})", "until {{until}}"),
@@ -56,7 +57,7 @@ def _nvrx() -> list[Panel]:
         ),
         rows(
             "Launchers' events",
-            "Events of restarts from the launchers' logs, with their number.",
+            "Events of restarts in the launchers' logs, and how often each event came.",
             Query(f"max by (event) (rankwatch_nvrx_events_total{{{JOB}}})"),
             columns=("event",),
             value="times",
@@ -91,8 +92,8 @@ def _nixl_ep() -> list[Panel]:
     return [
         stats(
             "NIXL-EP run",
-            "The phase that the launcher last saw completed; ranks in the plan, those that no log mentions, and those "
-            "that ended a phase without a measurement.",
+            "The last phase that was completed, by the launcher's log; number of ranks in the plan, of ranks that "
+            "no log mentions, and of ranks that ended a phase without a measurement.",
             Query(f'max(rankwatch_nixl_ep_phase{{{JOB}, event="completed"}})', "phase completed"),
             Query(expected, "expected"),
             Query(f"{expected} - count({ranks}) > 0", "in no log"),
@@ -102,7 +103,7 @@ def _nixl_ep() -> list[Panel]:
         ),
         stats(
             "Why it failed",
-            "From the logs of the NIXL-EP run's launcher and ranks.",
+            "Category of the failure, from the logs of the NIXL-EP run's launcher and ranks.",
             Query(f"max by (category) (rankwatch_nixl_ep_failure_info{{{JOB}}})", "{{category}}"),
             size=Size(8, 4),
             steps=Steps("red", {}),
@@ -165,7 +166,8 @@ def _ras_queries() -> list[Panel]:
     return [
         rows(
             "Nodes that query",
-            "The node of rank 0 reports. The node of the last rank stands by, and queries a quarter as often.",
+            "The node of rank 0 is the reporter. The node of the last rank is the standby, and queries a quarter as "
+            "often.",
             Query(f'max by (node, role) (rankwatch_ras_reporter{{{JOB}, role!="none"}})'),
             columns=("node", "role"),
             size=Size(6),
@@ -173,8 +175,8 @@ def _ras_queries() -> list[Panel]:
         ),
         lines(
             "Nodes that do not query",
-            "By reason. not_elected is normal for all nodes but two. Any other reason: no node queries, or none "
-            "stands by.",
+            "Number of nodes by reason. not_elected is normal for all nodes but two. Any other reason means that "
+            "the job has no reporter or no standby.",
             Query(f"count by (reason) (rankwatch_ras_not_asked{{{JOB}}})", "{{reason}}"),
             unit="short",
             nothing=NO_REPORT,
@@ -182,7 +184,7 @@ def _ras_queries() -> list[Panel]:
         ),
         lines(
             "Age of the last report",
-            "By the node that queries. interval: the time from one query to the next; large jobs are queried rarely.",
+            "For each node that queries. interval: time between two queries; the agent queries large jobs rarely.",
             Query(
                 f"time() - max by (cluster, node) (rankwatch_ras_report_timestamp_seconds{{{JOB}}})", "age, {{node}}"
             ),
@@ -193,7 +195,8 @@ def _ras_queries() -> list[Panel]:
         ),
         lines(
             "Events",
-            "Messages of RAS by kind, on the node that received most. Queries without a report since the last report.",
+            "Messages of RAS by kind, on the node that received the most. Number of failed queries since the last "
+            "report.",
             Query(
                 f"max by (event) (increase(rankwatch_ras_events_total{{{CLUSTER}}}{WINDOW}) {of_its_nodes})",
                 "{{event}}",
@@ -211,16 +214,16 @@ def _records() -> list[Panel]:
     return [
         lines(
             "Operations without a record, by cause",
-            "overflow: Inspector's ring was full, dump more often. one_slot: NCCL 2.28 and 2.29 keep one "
-            "operation between two dumps. filtered_or_lost: mostly operations below 8 KiB, by default.",
+            "overflow: Inspector's ring buffer was full; a shorter dump interval helps. one_slot: NCCL 2.28 and "
+            "2.29 store one operation between two dumps. filtered_or_lost: by default mostly operations below 8 KiB.",
             Query(rate_of("rankwatch_inspector_missing_records_total", JOB, "cause"), "{{cause}}"),
             unit="ops",
             nothing=NO_RECORDS,
         ),
         lines(
             "Coverage",
-            "Share of operations with a record, from which bandwidth is computed. By default operations below 8 KiB "
-            "have none.",
+            "Share of operations with a record: only these count in the bandwidth. By default operations below 8 "
+            "KiB have no record.",
             Query(coverage(JOB), "coverage"),
             unit="percentunit",
             nothing=NO_RECORDS,
@@ -228,7 +231,7 @@ def _records() -> list[Panel]:
         ),
         rows(
             "Most operations without a record",
-            f"The {SHOWN_RANKS} ranks with most of them in the time shown.",
+            f"The {SHOWN_RANKS} ranks with the most operations without a record in the time shown.",
             Query(f"topk({SHOWN_RANKS}, {lost})"),
             columns=("rank",),
             value="without a record",

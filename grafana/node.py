@@ -47,7 +47,7 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "Ranks",
-            "Live ranks on this node, and the number on failed hardware.",
+            "Live ranks on this node, and the number of them on failed hardware.",
             Query(f"sum(rankwatch_rank_up{{{NODE}}})", "live"),
             Query(
                 f"sum(1 - rankwatch_rank_healthy{{{NODE}}} and on (cluster, job_id, rank) {live})", "on failed hardware"
@@ -56,14 +56,14 @@ def _summary() -> list[Panel]:
         ),
         stats(
             "GPUs",
-            "GPUs present since the boot, and how many of them the driver does not reach.",
+            "GPUs that were present since the boot, and the number of them that the driver does not reach.",
             Query(f"count(rankwatch_gpu_present{{{NODE}}})", "in all"),
             Query(f"sum(1 - rankwatch_gpu_present{{{NODE}}})", "lost"),
             overrides={"lost": BAD_FROM_ONE},
         ),
         stats(
             "RDMA ports",
-            "Ports of RDMA devices, and the number that is not active: the link was lost, or never cabled.",
+            "Ports of RDMA devices, and the number of ports that are not active: their link was lost, or never cabled.",
             Query(f"count(rankwatch_rdma_port_state_id{{{NODE}}})", "in all"),
             Query(f"sum(rankwatch_rdma_port_state_id{{{NODE}}} < bool {ACTIVE})", "not active"),
             overrides={"not active": ODD_FROM_ONE},
@@ -80,7 +80,7 @@ def _summary() -> list[Panel]:
         ),
         rows(
             "Alerts",
-            "Alerts on this node and its file systems, and those of the jobs that run on it, pending or firing.",
+            "Alerts, pending or firing, about this node, its file systems, and the jobs that run on the node.",
             Query(
                 f"max by ({', '.join(ALERT)}) (\n"
                 f"  ALERTS{{{NODE}}}\n    or\n"
@@ -99,7 +99,7 @@ def _ranks() -> Panel:
     facts = ("job_id", "rank", "gpu", "gpu_uuid", "nic", "pid", "user")
     return rows(
         "Ranks here",
-        f"Live ranks, their GPUs and the NICs near them, {LISTED} at most. What is empty is not known.",
+        f"At most {LISTED} live ranks, with their GPUs and the NICs near these GPUs. An empty cell: not known.",
         Query(f"topk({LISTED}, max by ({', '.join(facts)}) (rankwatch_rank_info{{{NODE}}}))"),
         columns=facts,
         size=WHOLE,
@@ -118,7 +118,7 @@ def _gpus() -> list[Panel]:
     return [
         _per_gpu(
             "Utilisation",
-            "Share of time in which a kernel ran. A rank that waits in a collective is busy, too.",
+            "Share of time in which a kernel ran. A GPU whose rank waits in a collective is busy, too.",
             "rankwatch_gpu_utilization_ratio",
             "percentunit",
         ),
@@ -155,14 +155,14 @@ def _gpu_errors() -> list[Panel]:
     return [
         lines(
             "Clocks lowered, by reason",
-            "Share of time on the GPU with the largest share. hw_: heat or the power brake. Only NVIDIA GPUs.",
+            "Share of time with lowered clocks, on the GPU with the largest share. hw_: by heat or the power brake.",
             Query(f"max by (reason) ({lowered})", "{{reason}}"),
             unit="percentunit",
         ),
         rows(
             "Errors that the drivers logged",
-            "Xids and messages of AMD's driver in the last day: meaning, what is affected, whether it follows from "
-            "another error, and the maker's recommended action.",
+            "Xids and messages of AMD's driver in the last day: meaning, what the error affects, whether another "
+            "error caused it, and the action that the maker recommends.",
             Query(f"1000 * max by ({', '.join(ERROR)}) (rankwatch_gpu_fault_last_timestamp_seconds{{{NODE}}})"),
             columns=ERROR,
             value="last at",
@@ -177,7 +177,7 @@ def _kernel_and_storage() -> list[Panel]:
     return [
         rows(
             "Kernel's log",
-            f"Since the boot, the last {LISTED} kinds. code: the number of an Xid, or a severity.",
+            f"The last {LISTED} kinds of events since the boot. code: the number of an Xid, or a severity.",
             Query(f"1000 * topk({LISTED}, {events})"),
             columns=("category", "code"),
             value="last at",
@@ -196,7 +196,7 @@ def _died_first() -> Panel:
     deaths = ("job_id", "user", "class", "cause")
     return rows(
         "Jobs that died here first",
-        "In the time shown, with the class of the exit, and its cause where checks or the job's log show one.",
+        "Jobs of the time shown in which a rank on this node died first: class of the exit, and the cause if known.",
         Query(f"group by ({', '.join(deaths)}) ({latest(f'rank:rankwatch_dead:time{{{NODE}}}')})"),
         columns=deaths,
     )
@@ -216,7 +216,7 @@ def _links() -> list[Panel]:
     return [
         lines(
             "Errors of PCIe, NVLink and XGMI",
-            "PCIe packets sent again and errors of NVLinks, per second. XGMI: since the driver was loaded.",
+            "PCIe packets sent again and NVLink errors, per second. XGMI errors: number since the driver was loaded.",
             Query(rate_of("rankwatch_gpu_pcie_replays_total", NODE, "gpu"), "PCIe {{gpu}}"),
             Query(rate_of("rankwatch_nvlink_errors_total", NODE, "gpu, kind"), "NVLink {{gpu}} {{kind}}"),
             Query(f"max by (gpu, type) ({xgmi})", "XGMI {{gpu}} {{type}}"),
@@ -230,8 +230,8 @@ def _links() -> list[Panel]:
         ),
         lines(
             "Errors of NICs per second",
-            f"The {SHOWN_COUNTERS} fastest of each kind: errors of RDMA links and transport, packets dropped, pause "
-            "frames (by priority, or of the whole link).",
+            f"The {SHOWN_COUNTERS} counters of each kind with the highest rates: errors of RDMA links and transport, "
+            "dropped packets, pause frames (by priority, or of the whole link).",
             *(Query(f"topk({SHOWN_COUNTERS}, {each})", "{{device}} {{counter}}") for each in counters),
             Query(rate_of("rankwatch_netdev_receive_losses_total", NODE, "device, reason"), "{{device}} {{reason}}"),
             Query(f"topk({SHOWN_COUNTERS}, {pauses})", "{{device}} pause {{direction}} {{priority}}"),

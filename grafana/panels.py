@@ -27,7 +27,7 @@ TABLE_LEGEND_FROM = 12
 LEGEND_BESIDE_FROM = 16
 """A panel of at least this width has the table beside the curves, a narrower panel below them."""
 COUNTED = frozenset({"cps", "none", "ops", "short"})
-"""Units of whole things: a curve of only zeros has an axis up to 1, not to 100."""
+"""Units of counts: the axis of a curve of only zeros ends at 1, not at 100."""
 NO_RECORDS = "no records of Inspector"
 NO_REPORT = "no report of RAS"
 RUNBOOKS = "RUNBOOKS"
@@ -56,7 +56,7 @@ QUARTER, THIRD, HALF, WHOLE = Size(6, 4), Size(8), Size(12), Size(24)
 
 
 class Steps(NamedTuple):
-    """Colours by lower bounds of values; the first colour is that of all lower values."""
+    """Colours of values. ``above``: the colour from each lower bound on. ``below``: the colour of all lower values."""
 
     below: str
     above: Mapping[float, str]
@@ -99,7 +99,7 @@ OWN_JOB = "${job_id:queryparam}"
 
 
 def board_link(board: str, variable: str, value: str, job: str = "") -> builders.DashboardLink:
-    """Return a link to a dashboard that keeps cluster and time, with ``variable`` from ``value`` of the panel's data.
+    """Return a link to a dashboard that keeps cluster and time, and sets ``variable`` to the panel's field ``value``.
 
     ``job``: the link's parameter for the job, if any.
     """
@@ -130,8 +130,9 @@ def stats(
 ) -> stat.Panel:
     """Return a panel of single current numbers, or (``names_only``) of their legends.
 
-    ``states``: the numbers are states. ``overrides``: field properties of single series, by legend; ``by_query``:
-    properties of a query's series, by the query's letter. ``sentences``: a line of text for each: legend, then number.
+    ``states``: text and colour of each number. ``overrides``: field properties of single series, by legend;
+    ``by_query``: properties of a query's series, by the query's letter. ``sentences``: show each number as a line:
+    legend, then number.
     """
     text = common_models.BigValueTextMode.NAME if names_only else common_models.BigValueTextMode.AUTO
     if sentences:

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 CLUSTER = 'cluster=~"$cluster(^.*)?"'
-"""Matches series of the chosen cluster; all series for an empty name, as in links of alerts without the label.
+"""Matches series of the chosen cluster; all series if the variable is empty, as in links of alerts without the label.
 
-`(^.*)?` matches everything after an empty name, and nothing after any other.
+`(^.*)?` matches everything after an empty name, and nothing after any other name.
 """
 JOB = f'{CLUSTER}, job_id="$job_id"'
 RANK = f'{JOB}, rank="$rank"'
@@ -115,9 +115,10 @@ def rate_of(metric: str, selector: str, by: str = "") -> str:
 
 
 def named(expression: str, series: str) -> str:
-    """Return the expression with label comm_name if known. ``series``: has every comm of the expression.
+    """Return the expression with label comm_name if known.
 
-    Jobs choose the names, which can contradict each other: one name is used.
+    ``series``: a selector of series with every comm of the expression. Jobs choose the names. If ranks have different
+    names for a communicator, one of these names is used.
     """
     names = f"topk by (comm) (1, max by (comm, comm_name) (rankwatch_communicator_info{{{JOB}}}))"
     return (

@@ -61,7 +61,7 @@ def _summary(late_share: float) -> list[Panel]:
         ),
         stats(
             "Age and silence",
-            "How long the rank's latest process has run, or ran; time since it completed an operation, by records.",
+            "Run time of the rank's latest process; time since the rank last completed an operation (from records).",
             Query(f"(({LEFT} >= {STARTED}) or {SEEN}) - {STARTED}", "age"),
             Query(f"time() - {LAST_PROGRESS}", "silence"),
             unit="s",
@@ -78,7 +78,7 @@ def _summary(late_share: float) -> list[Panel]:
         ),
         stats(
             "Time that others wait",
-            "Share of wall time that a communicator waited for this rank (the greatest over communicators).",
+            "Share of wall time that a communicator waited for this rank (the communicator with the greatest share).",
             Query(f"max({lateness(RANK)})"),
             unit="percentunit",
             steps=Steps("green", {late_share: "red"}),
@@ -132,7 +132,7 @@ def _identity() -> list[Panel]:
     return [
         rows(
             "How it ended",
-            "When and how its processes ended in the time shown.",
+            "When and how the rank's processes ended in the time shown.",
             Query(endings(RANK, "node, reason, signal, code", latest)),
             columns=("node", "reason", "signal", "code"),
             value="left at",
@@ -141,7 +141,8 @@ def _identity() -> list[Panel]:
         ),
         rows(
             "Communicators",
-            "Its rank in each communicator, and the communicator's name and size if known. nodes: NVLink domains.",
+            "This rank's number in each communicator; the communicator's name and size if known. nodes: NVLink "
+            "domains.",
             Query(f"{members}\n  * on (comm) group_left (comm_name, ranks, nodes) (\n    {names}\n  )"),
             columns=("comm", "comm_name", "comm_rank", "ranks", "nodes"),
             size=HALF,
@@ -153,9 +154,9 @@ def _identity() -> list[Panel]:
 def _records() -> Panel:
     return lines(
         "Operations with a record, and without one by cause",
-        "overflow: Inspector's ring was full, dump more often. one_slot: NCCL 2.28 and 2.29 keep one "
-        "operation between two dumps. filtered_or_lost: mostly operations below 8 KiB. timed by: a record "
-        "without the GPU's own time, which counts in no bandwidth.",
+        "overflow: Inspector's ring buffer was full; a shorter dump interval helps. one_slot: NCCL 2.28 and 2.29 "
+        "store one operation between two dumps. filtered_or_lost: mostly operations below 8 KiB. timed by: records "
+        "without the GPU's own time, which count in no bandwidth.",
         Query(rate_of("rankwatch_inspector_seen_records_total", RANK), "with a record"),
         Query(rate_of("rankwatch_inspector_missing_records_total", RANK, "cause"), "{{cause}}"),
         Query(rate_of("rankwatch_inspector_untimed_operations_total", RANK, "timing"), "timed by {{timing}}"),
@@ -171,14 +172,15 @@ def _on_its_node() -> list[Panel]:
     return [
         lines(
             "CPU usage",
-            "CPU time per second, of its process and of its children (data loaders).",
+            "CPU time per second, of the rank's process and of the children of this process (data loaders).",
             Query(rate_of("rankwatch_rank_cpu_seconds_total", RANK, "part"), "{{part}}"),
             unit="short",
         ),
         lines(
             "Waiting time",
-            "Share of wall time over all threads: ready but waiting for a CPU, or waiting for disks. For its job's "
-            "control groups on the node: a task waited for CPU, memory or I/O, or the CPU limit stopped all tasks.",
+            "Share of wall time over the rank's threads: ready but waiting for a CPU, or waiting for disks. group: "
+            "share of time in which a task of the job's control groups on this node waited, or the CPU limit "
+            "stopped all tasks.",
             Query(rate_of("rankwatch_rank_wait_seconds_total", RANK, "resource"), "for {{resource}}"),
             Query(f"max by (resource) (rate({groups}[$__rate_interval]) {ITS_NODE})", "group: {{resource}}"),
             Query(f"max(rate({throttled}[$__rate_interval]) {ITS_NODE})", "group: CPU limit"),
@@ -186,7 +188,8 @@ def _on_its_node() -> list[Panel]:
         ),
         lines(
             "Threads that hang, children that are stopped",
-            "Threads of the process and its children in uninterruptible sleep, by their wait; stopped children.",
+            "Threads of the rank's process and of its children in uninterruptible sleep, by what they wait for; and "
+            "stopped children.",
             Query(f"max by (wait) (rankwatch_rank_blocked_threads{{{RANK}}})", "{{wait}}"),
             Query(f"max(rankwatch_rank_children_stopped{{{RANK}}})", "stopped"),
             unit="short",
@@ -201,8 +204,9 @@ def _on_its_node() -> list[Panel]:
         ),
         lines(
             "GPU activity",
-            "Shares of compute units that were busy, that did tensor operations, and of the memory's bandwidth; only "
-            "GPUs that report it (from Hopper and MI300 on). A waiting collective keeps only a few units busy.",
+            "Share of busy compute units (sm), of time with tensor operations, and of used memory bandwidth (dram); "
+            "only GPUs that report this (from Hopper and MI300 on). A waiting collective keeps only a few units "
+            "busy.",
             Query(f"max by (unit) (rankwatch_gpu_active_ratio{{{CLUSTER}}} {ITS_GPU})", "{{unit}}"),
             unit="percentunit",
             size=HALF,

@@ -4,7 +4,7 @@ from grafana.panels import NO_RECORDS, WHOLE, Panel, Query, Size, Steps, lines
 from grafana.queries import RANK, named, rate_of, ratio
 
 TALL = Size(12, 10)
-"""A height with room for the six curves that a rank usually has."""
+"""Size for the six curves that a rank usually has."""
 COLLECTIVE = "comm, collective"
 DIRECTION = "comm, direction"
 OPERATIONS = f"rankwatch_collective_operations_total{{{RANK}}}"
@@ -25,7 +25,7 @@ def collectives() -> list[Panel]:
     return [
         lines(
             "Bus bandwidth by communicator and collective",
-            "Weighted by time, waiting for late ranks included: the late rank itself has the most.",
+            "Mean weighted by time, including waits for late ranks: a late rank itself has the highest bandwidth.",
             Query(
                 named(bus_bandwidth(COLLECTIVE), OPERATIONS),
                 "{{collective}} {{comm_name}} {{comm}}",
@@ -36,8 +36,8 @@ def collectives() -> list[Panel]:
         ),
         lines(
             "Bus bandwidth by collective and message size",
-            "Weighted by time. Each size class holds messages up to its number of bytes. Where Inspector is in "
-            "Prometheus mode: its own means, by its own sizes.",
+            "Mean weighted by time. Each size class has the messages up to its number of bytes. For Inspector in "
+            "Prometheus mode: Inspector's means, by Inspector's size classes.",
             Query(bus_bandwidth("collective, size"), "{{collective}} ≤ {{size}} B"),
             Query(
                 f"max by ({MEANS}) (rankwatch_inspector_mean_bus_bandwidth_bytes_per_second{{{RANK}}})",
@@ -49,7 +49,7 @@ def collectives() -> list[Panel]:
         ),
         lines(
             "Time in collectives",
-            "Share of wall time with collectives on the GPU, including waits; above 100 % they overlap.",
+            "Share of wall time with collectives on the GPU, including waits; above 100 % collectives overlap.",
             Query(
                 named(rate_of("rankwatch_collective_seconds_total", RANK, COLLECTIVE), OPERATIONS),
                 "{{collective}} {{comm_name}} {{comm}}",
@@ -65,7 +65,7 @@ def lateness(late_share: float) -> Panel:
     """Return the panel on lateness. ``late_share``: the share of wall time that makes the rank late."""
     return lines(
         "Share of time that others waited for this rank",
-        "The greatest share of all communicators; and of those in which only this rank is late and waits for none.",
+        "The greatest share of all communicators; and the share of each communicator in which only this rank is late.",
         Query(LATENESS, "most"),
         Query(named(f"max by (comm) ({LATE})", LATE), "late in {{comm_name}} {{comm}}"),
         unit="percentunit",
@@ -81,7 +81,8 @@ def p2p() -> Panel:
     bandwidth = ratio(moved, rate_of("rankwatch_p2p_seconds_total", RANK, DIRECTION))
     return lines(
         "Bandwidth of sends and receives",
-        "Weighted by time, waiting for the peer included. Too low where a send and a receive share a kernel.",
+        "Mean weighted by time, including waits for the peer. The value is too low if a send and a receive share a "
+        "kernel.",
         Query(named(bandwidth, P2P_OPERATIONS), "{{direction}} {{comm_name}} {{comm}}"),
         unit="Bps",
         nothing=NO_RECORDS,
