@@ -1,11 +1,11 @@
-# Sourced by the scripts beside it: Python environments, made once for each lock file.
+# Functions for the other scripts: find Python, install packages, make a Python environment for each lock file.
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 say() { printf '%s\n' "$*"; }
 fail() { printf '%s: %s\n' "${0##*/}" "$*" >&2; exit 1; }
 
-is_python() { # COMMAND [MINOR]: a Python we support (of that minor version) that can make environments
+is_python() { # COMMAND [MINOR]: succeed for a supported Python (of this minor version) that can make environments
     "$1" - "${2:-}" >/dev/null 2>&1 <<'PYTHON'
 import ensurepip, sys, venv
 minor = sys.version_info[1]
@@ -13,8 +13,8 @@ sys.exit(not ((3, 11) <= sys.version_info[:2] <= (3, 13) and sys.argv[1] in ("",
 PYTHON
 }
 
-find_python() { # [MINOR]: print a Python's path; fails when there is none
-    # The distribution's first: every user can run it, while one in root's home would keep other users' tests out.
+find_python() { # [MINOR]: print the path of a supported Python; fail if there is none
+    # The distribution's Python comes first: every user can run it. Other users cannot run a Python in root's home.
     local place minor candidate
     for place in /usr/bin/ /usr/local/bin/ '' "${PYENV_ROOT:-${HOME:-/root}/.pyenv}/versions/"; do
         for minor in ${1:-13 12 11}; do
@@ -26,7 +26,7 @@ find_python() { # [MINOR]: print a Python's path; fails when there is none
     is_python python3 "${1:-}" && command -v python3
 }
 
-need_python() { # print a Python's path, after installing the distribution's where that can be done
+need_python() { # print the path of a supported Python; if there is none, install the distribution's Python
     find_python && return
     if [[ $EUID -ne 0 ]] || ! command -v apt-get >/dev/null; then
         fail "no Python 3.11, 3.12 or 3.13 with its venv module found; on Debian or Ubuntu: apt-get install python3-venv"
@@ -39,7 +39,7 @@ need_python() { # print a Python's path, after installing the distribution's whe
 
 apt_install() { # PACKAGE...: install without starting any service
     local policy=/usr/sbin/policy-rc.d ours=false status=0
-    if [[ ! -e $policy ]]; then # invoke-rc.d(8) asks it, 101: not allowed
+    if [[ ! -e $policy ]]; then # invoke-rc.d(8) calls it; 101: starting services is not allowed
         ours=true
         printf '#!/bin/sh\nexit 101\n' >"$policy"
         chmod 755 "$policy"
@@ -50,7 +50,7 @@ apt_install() { # PACKAGE...: install without starting any service
     return $status
 }
 
-make_environment() { # DIR PYTHON LOCK...: what the locks hold and this checkout, installed in DIR; quick when it is
+make_environment() { # DIR PYTHON LOCK...: install the packages of the locks and this checkout in DIR, unless they are there
     local dir=$1 python=$2 stamp wanted locks=()
     shift 2
     wanted=$(cat "$@" pyproject.toml | sha256sum)

@@ -3,7 +3,7 @@
 
     scripts/package [--output DIR] [--arch amd64|arm64] [wheel] [sdist] [deb] [rpm] [bundle] [sbom]
 
-Without a kind all are built. A package holds the dependencies for every Python from 3.11 to 3.13: the names of
+Without KIND it builds all kinds. A package holds the dependencies for every Python from 3.11 to 3.13: the names of
 compiled modules contain the Python version, so one folder serves all. pip must reach a package index; deb needs
 dpkg-deb, rpm needs rpmbuild.
 """
@@ -127,7 +127,7 @@ def rpm(build: Build) -> None:
 
 
 def bundle(build: Build) -> None:
-    """Pack wheels of all dependencies, scripts, and their files, for a node without a package index."""
+    """Pack wheels of rankwatch and all dependencies, and scripts/install with its files, for a node without an index."""
     name = f"rankwatch-{build.version}-{build.machine}"
     folder = build.work / name
     folder.mkdir()
@@ -177,7 +177,9 @@ def sbom(build: Build) -> None:
 def main() -> None:
     """Build the kinds that the command line names."""
     parser = argparse.ArgumentParser(prog="scripts/package", description="Build packages of rankwatch.")
-    parser.add_argument("--output", type=Path, default=ROOT / "dist", metavar="DIR", help="to where (default dist)")
+    parser.add_argument(
+        "--output", type=Path, default=ROOT / "dist", metavar="DIR", help="output directory (default dist)"
+    )
     parser.add_argument("--arch", choices=MACHINES, default="amd64" if os.uname().machine == "x86_64" else "arm64")
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)} (default: all)")
     flags = parser.parse_args()

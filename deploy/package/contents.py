@@ -76,7 +76,7 @@ def wheel(build: Build, folder: Path) -> Path:
 
 
 def tree(build: Build, zsh: str) -> Path:
-    """Make the files of the packages below a folder; return it. ``zsh``: its folder of completions."""
+    """Make the files of the packages below a folder; return the folder. ``zsh``: folder of zsh's completions."""
     root = build.work / "tree"
     shutil.copytree(_unpacked(build), root / "usr/lib/rankwatch/lib")
     _put(root, HERE / "start.py", "usr/lib/rankwatch/start.py")

@@ -67,7 +67,7 @@ def bash_completion() -> str:
 
 
 def zsh_completion() -> str:
-    """Return zsh's completion, which completes files where no word fits."""
+    """Return zsh's completion, which completes file names if no word fits."""
     return "\n".join(
         [
             "#compdef rankwatch",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Start rankwatch from the folder of this file, from which `python -I` imports."""
+"""Start rankwatch from the folder `lib` next to this file, which `python -I` does not search."""
 
 import sys
 from pathlib import Path
