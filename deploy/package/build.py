@@ -127,7 +127,8 @@ def rpm(build: Build) -> None:
 
 
 def bundle(build: Build) -> None:
-    """Pack wheels of rankwatch and all dependencies, and scripts/install with its files, for a node without an index."""
+    """Pack wheels of rankwatch and all dependencies, and scripts/install with its files, for a node without an index.
+    """
     name = f"rankwatch-{build.version}-{build.machine}"
     folder = build.work / name
     folder.mkdir()
@@ -178,7 +179,7 @@ def main() -> None:
     """Build the kinds that the command line names."""
     parser = argparse.ArgumentParser(prog="scripts/package", description="Build packages of rankwatch.")
     parser.add_argument(
-        "--output", type=Path, default=ROOT / "dist", metavar="DIR", help="output directory (default dist)"
+        "--output", type=Path, default=ROOT / "dist", metavar="DIR", help="output folder (default dist)"
     )
     parser.add_argument("--arch", choices=MACHINES, default="amd64" if os.uname().machine == "x86_64" else "arm64")
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=f"of {', '.join(KINDS)} (default: all)")

@@ -227,7 +227,7 @@ def scrape() -> None:
 
 
 def backlog() -> None:
-    """Measure how fast 8 files that appear together, a gigabyte in all, are read, and the agent's replies meanwhile.
+    """Measure how fast the agent reads 8 new files (a gigabyte in all), and how fast it replies meanwhile.
 
     The agent publishes once a second, which limits the accuracy of the time."""
     with tempfile.TemporaryDirectory() as folder, Agent(Path(folder)) as agent:

@@ -54,7 +54,7 @@ NOW = (
     "rankwatch_ras_report_timestamp_seconds",
     "rankwatch_communicator_last_launch_timestamp_seconds",
 )
-"""Times that advance with the clock."""
+"""Metrics whose values are times, and advance with the clock."""
 EXPECTED = "rankwatch_job_expected_ranks"
 _LINE = re.compile(r"^(?P<name>\w+)(?P<labels>\{.*\})? (?P<value>\S+)$")
 
@@ -77,7 +77,7 @@ class Place(NamedTuple):
 
 
 def place_of(node: int, large_job_nodes: int) -> Place:
-    """Return a node's position: the first ``large_job_nodes`` are one job, the others jobs of NODES_PER_JOB."""
+    """Return a node's position: one job has the first ``large_job_nodes`` nodes, each other job NODES_PER_JOB nodes."""
     if node < large_job_nodes:
         return Place(0, node * RANKS_PER_NODE, large_job_nodes * RANKS_PER_NODE)
     number, within = divmod(node - large_job_nodes, NODES_PER_JOB)
@@ -133,7 +133,7 @@ def record_ras(folder: Path) -> str:
 
 
 def renamed(before: str, after: str, node: int, job_part: Place, local_comms: set[str]) -> Page:
-    """Return the later page renamed for another node, with the rate of its counters."""
+    """Return the later page with another node's names, and the rates of its counters."""
     job, first = job_part.job, job_part.first_rank
 
     def rename(match: re.Match[str]) -> str:

@@ -25,7 +25,7 @@ SETTLE_SECONDS, MEASURE_SECONDS = 75.0, 30.0
 
 
 def crowd(folder: Path) -> list[subprocess.Popen[bytes]]:
-    """Start the processes, of all users in turns."""
+    """Start the processes, users in turn."""
     name = folder / "NCCL sleep"
     name.symlink_to("/bin/sleep")
     found = []

@@ -13,7 +13,7 @@ _TIME, _NUMBER = "<time>", "<number>"
 
 
 class _Line(NamedTuple):
-    """A record as a template: its first time and number, and the count of numbers in one round."""
+    """A record as a template: its first time, its first number, and the number of records of its kind in a round."""
 
     text: str
     time_us: int
@@ -24,8 +24,8 @@ class _Line(NamedTuple):
 def write_log(path: Path, source: Path, records: int, *, hostname: str = "", kernel_events: int = 0) -> int:
     """Write ``records`` lines like those of ``source``; return the bytes written.
 
-    Times and numbers grow from round to round, so that no record is missing. ``hostname`` replaces the recorded one;
-    ``kernel_events`` adds the verbose fields of that many channels."""
+    Times and numbers grow from round to round, so that no record is missing. ``hostname`` replaces the recorded host
+    name. ``kernel_events``: number of channels whose verbose fields are added."""
     recorded = [json.loads(line) for line in source.read_text().splitlines()]
     kinds = Counter(_kind(record) for record in recorded)
     lines = [_line(record, kinds[_kind(record)], hostname, kernel_events) for record in recorded]

@@ -19,7 +19,7 @@ def nvml_library(request: pytest.FixtureRequest) -> None:
 
 @pytest.fixture(autouse=True)
 def held_files(request: pytest.FixtureRequest) -> None:
-    """Make the descriptors of processes that hold files; these are absolute links."""
+    """Make the descriptors of the recorded processes: absolute links to the files that they hold open."""
     if "[inspector_prom]" in request.node.name or "[inspector_prom-" in request.node.name:
         folder = DATA / "inspector_prom"
         for process in (folder / "proc").iterdir():

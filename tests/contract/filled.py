@@ -1,4 +1,4 @@
-"""Plain values in which every field of a type has a value, as in a checkpoint."""
+"""Makes plain values (dicts, lists, numbers) in which every field of a type is set, as in a checkpoint."""
 
 from __future__ import annotations
 

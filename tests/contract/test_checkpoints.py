@@ -1,4 +1,4 @@
-"""Checkpoints of earlier versions: after an upgrade counters and ranks go on."""
+"""Checkpoints of earlier versions: after an upgrade counters and ranks continue."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def bench(name: str, root: Path, state: StateFile) -> Bench:
 
 
 async def looked(made: Bench, arrive: Callable[[], object] = lambda: None) -> list[Metric]:
-    """Run an exporter for some looks, with ``arrive`` after the first; return its families if it has a source."""
+    """Run some updates of an exporter, and ``arrive`` after the first; return its families if it has a source."""
     await made.begin()
     with suppress(NoData):
         for number in range(LOOKS):
@@ -182,7 +182,7 @@ def elsewhere(recorded: Path, root: Path) -> StateFile:
 
 @pytest.mark.parametrize("version", versions(".run"))
 def test_a_run_goes_on(version: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Without its sources the agent shows the counts of an earlier version, and refuses no section."""
+    """An agent without sources exports the counts of an earlier version's checkpoint, and refuses no section of it."""
     caplog.set_level(logging.WARNING)
     (tmp_path / "base8").mkdir()
     state = elsewhere(RECORDED / f"{version}.run", tmp_path)
@@ -211,7 +211,7 @@ def value_of(shown: Mapping[str, list[Metric]], name: str, family: str) -> dict[
 def test_a_file_of_another_format_or_boot_restores_nothing(
     changed: dict[str, Any], restored: bytes | None, tmp_path: Path
 ) -> None:
-    """A checkpoint of another format or boot is set aside."""
+    """The agent restores nothing from a checkpoint of another format or boot."""
     path = tmp_path / "checkpoint"
     whole = {"format": 1, "boot_id": BOOT, "sections": {"ranks": b"kept"}, **changed}
     path.write_bytes(msgspec.msgpack.encode(whole))

@@ -152,7 +152,7 @@ def test_layout(name: str) -> None:
 
 
 def test_panel() -> None:
-    """A panel has a type that every Grafana has, a description of one sentence, and a unit."""
+    """A panel has a type that every Grafana has, a description without line breaks, and a unit."""
     for panel in PANELS:
         assert panel["type"] in TYPES
         assert re.fullmatch(r"[A-Z][^\n]+\.|\w+: [^\n]+\.", panel["description"])
@@ -164,7 +164,7 @@ def test_panel() -> None:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_queries(name: str) -> None:
-    """Queries select a cluster's job or node, known metrics and variables; several in one panel have legends."""
+    """Queries select a job or node of a cluster, known metrics and variables; several queries of a panel have legends."""
     for panel in all_panels(name):
         check_queries(panel, SUBJECTS[name])
 
@@ -196,7 +196,7 @@ def check_queries(panel: dict[str, Any], subject: str) -> None:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_kinds_of_events(name: str) -> None:
-    """Each time line shows events of the dashboard's subject only, by existing metrics."""
+    """The annotations of a dashboard are events of its subject only, from existing metrics."""
     events = {annotation["name"]: annotation for annotation in DASHBOARDS[name]["annotations"]["list"]}
     of_job = {"Marks", "Ranks that left", "Starts", "First cause by its own log", "Alerts"}
     kinds = {"job": of_job, "launchers": of_job, "rank": of_job, "node": {"Ranks that left", "Alerts"}}
@@ -219,7 +219,7 @@ def test_states_colour_no_rank_numbers() -> None:
 
 
 def test_a_rank_that_is_not_there_is_not_rank_0() -> None:
-    """Only tables in which every row has a rank show it as a number."""
+    """Only tables in which every row has a rank show the rank as a number."""
     converted = {
         panel["title"]: [
             transformation["options"]["conversions"][0]["targetField"]
@@ -304,7 +304,7 @@ def test_links_lead_to_a_dashboard() -> None:
 
 
 def test_names_are_links() -> None:
-    """A column of nodes, jobs or alerts links to them."""
+    """Cells with a node, job or alert link to the node, the job or the alert's runbook."""
     for panel in PANELS:
         if panel["type"] != "table":
             continue

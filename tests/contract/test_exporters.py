@@ -21,7 +21,7 @@ from agent.sdk.exporter import NoData
 
 NAMES = exporter_names()
 LONGEST_DRAIN_SECONDS = 45.0
-"""The supervisor stops exporters in parallel; systemd waits 15 s longer."""
+"""Limit of each exporter's drain. The supervisor drains exporters in parallel; systemd waits 15 s longer."""
 
 
 @pytest.fixture(params=NAMES)
@@ -67,7 +67,7 @@ async def test_empty_root_is_no_data(empty_bench: Bench) -> None:
 
 
 def test_golden_exposition(bench: Bench, request: pytest.FixtureRequest) -> None:
-    """On its data directory an exporter gives expected.prom, in both formats as prometheus-client writes them."""
+    """On its data directory an exporter gives expected.prom; both text formats equal prometheus-client's output."""
 
     async def look() -> list[Metric]:
         families = bench.families(await bench.look())
@@ -100,7 +100,7 @@ def check_as_declared(bench: Bench, families: list[Metric]) -> None:
 
 
 async def test_families_are_pure_and_a_drain_is_quick(bench: Bench) -> None:
-    """A snapshot renders equally after later updates and a drain; the drain and all threads end in time."""
+    """A snapshot gives the same text after later updates and a drain; the drain and all threads end in time."""
     before = set(threading.enumerate())
     snapshot = await bench.look()
     first = exposition(bench.families(snapshot))

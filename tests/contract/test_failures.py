@@ -1,4 +1,4 @@
-"""An exception anywhere in an exporter's update fails at most that update; the next one goes on."""
+"""An exception anywhere in an exporter's update fails at most that update; the next update succeeds."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WHOLE_TURN = {
     "DirectoryReader.owned", "DirectoryReader.owned.<locals>.<dictcomp>", "Reclaimer.run", "InspectorExporter._take_in",
     "WatchedDirectory.note", "WatchedDirectory.note.<locals>.<genexpr>",
 }  # fmt: skip
-"""Steps outside of single files; if one fails, the update may report late, or not at all."""
+"""Functions that do not work on a single file; if one fails, the update may export records later, or not at all."""
 
 
 class Injected(Exception):  # noqa: N818  # no error of anybody's
@@ -51,7 +51,7 @@ def name_of(code: CodeType) -> Call:
 
 @contextmanager
 def traced(hook: Any) -> Iterator[None]:
-    """Call ``hook`` with the code of every called function of ours, on every thread that starts in this context."""
+    """Call ``hook`` with the code of every called function of rankwatch, on each thread that starts in this context."""
 
     def trace(frame: FrameType, event: str, _argument: object) -> None:
         if event == "call" and frame.f_code.co_filename.startswith(FOLDERS):

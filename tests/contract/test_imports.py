@@ -22,7 +22,7 @@ HELPERS_MAY = (
     "agent.helper.by_user.",
     "agent.tail.shares.",
 )
-"""Direct imports of modules that run in a helper, where agent.sdk would load the whole agent."""
+"""Modules that code in a helper may import directly: there agent.sdk would load the whole agent."""
 THIRD_PARTY = {"h11", "msgspec", "prometheus_client", "psutil", "pynvml", "yaml"}
 MODULES_NEED_A_REASON = {"subprocess", "socket", "multiprocessing", "http", "urllib"}
 CALLS_NEED_A_REASON = re.compile(

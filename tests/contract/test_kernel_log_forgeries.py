@@ -16,7 +16,7 @@ COMM_BYTES = 15
 NETDEV_BYTES = 15
 """IFNAMSIZ of linux/if.h without the NUL; blanks, colons and slashes are refused (dev_valid_name)."""
 LINES_A_LOOK = 20
-"""One read has room for these lines, because a file, unlike the device, is not read record by record."""
+"""Number of lines that fit into one read of a file (one read of the device returns only one record)."""
 EXAMPLES = [text for category in categories().values() for text in category.examples]
 FAULTS = (
     "NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus.",
@@ -122,7 +122,7 @@ async def test_a_fragment_is_no_line(tmp_path: Path, flags: str) -> None:
     ids=["in one record", "interrupted", "interrupted between two looks"],
 )
 async def test_a_cpuset_with_the_name_of_an_error(tmp_path: Path, records: list[str]) -> None:
-    """A user's cpuset is not taken for a line of NVIDIA's driver, because ",mems_allowed=" follows its name."""
+    """The name of a user's cpuset is no line of NVIDIA's driver, because ",mems_allowed=" follows the name."""
     node = Node(tmp_path / "kmsg")
     node.write("eth0: link down")
     async with node.running():

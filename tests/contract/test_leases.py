@@ -36,7 +36,7 @@ from agent.sdk.ranks import (
 
 CONSTANT = {"roots", "clock", "hostname", "once"}
 OWN = {"log", "failures"}
-"""Fields that an update may use after the end: they change nothing in the agent."""
+"""Fields that an update may use after the lease's end: they change nothing in the agent."""
 KEY, RANK, RECORDS = ProcessKey(1, 2), RankLabel("7", "0"), WriterKey(64, 1, 0, "here", 1)
 FACTS = ProcessFacts(KEY, 1.0, 1, "ann", "thread", {"RANK": "0", "SLURM_JOB_ID": "7"})
 HELPER = HelperSpec("lease", "helper_targets:obey", int, memory_bytes=1024)
@@ -117,7 +117,7 @@ def calls_of(lent: object) -> set[str]:
 
 
 def test_each_field_of_the_context_is_known(agent: Lender) -> None:
-    """Each field of the context is a constant, the exporter's own, or has all of its calls in the lists."""
+    """Each field of the context is a constant, belongs to the exporter, or has all its methods in WRITES and READS."""
     context = Lease(agent, "any").context
     assert {field.name for field in fields(Context)} == CONSTANT | OWN | WRITES.keys()
     for name, writes in WRITES.items():

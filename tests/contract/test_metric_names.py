@@ -33,7 +33,7 @@ TAKEN_LABELS = {"job", "instance", "le", "quantile"}
 
 
 def test_every_family_has_one_owner() -> None:
-    """A family has one owner; GPU families of two makers are shared."""
+    """A family has one owner; only the exporters amdgpu and nvml share families."""
     assert [
         owned for owned, count in Counter((owner, family.name) for owner, family in OWNED).items() if count > 1
     ] == []

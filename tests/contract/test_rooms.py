@@ -23,7 +23,7 @@ FLOORS = {
     "exporters/process": (("usage",), ("*",)),
     "exporters/ras": (("protocol", "report"), ("local",), ("query",), ("show",), ("*",)),
 }
-"""By building (a directory), its packages by floor, lowest first; `*`: no package. A package imports lower floors."""
+"""For each building (a directory) its packages by floor, lowest floor first; `*`: modules in no package."""
 MAX_LINES = 300
 
 
@@ -92,7 +92,7 @@ def test_no_modules_import_each_other_in_a_circle(building: str) -> None:
 
 
 def test_no_module_imports_the_simulated_job() -> None:
-    """Only the command imports agent.simulate, when it is called."""
+    """Only the command `simulate` imports agent.simulate, at its call."""
     for source in sources("agent", "exporters"):
         if source.name.startswith("agent/simulate/") or source.name == "agent/cli/main.py":
             continue

@@ -1,4 +1,4 @@
-"""The shipped Prometheus rules: current, complete, explained, and settable."""
+"""The shipped Prometheus rules: up to date, tested, with runbooks, and with thresholds that a site can set."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_no_runbook_is_left_of_an_alert() -> None:
 
 
 def test_an_alert_is_tested() -> None:
-    """A case or the truth table expects each alert."""
+    """Each alert is expected by a promtool case or by the truth table."""
     for name in NAMES:
         cases = [path.read_text() for path in (DEPLOY / "tests").glob("*.yml")]
         cases += [path.read_text() for path in (ROOT / "tests" / "truth").glob("*.py")]
@@ -128,7 +128,7 @@ def test_who_may_wake_people() -> None:
 
 
 def test_a_site_sets_its_own(tmp_path: Path) -> None:
-    """A site's file changes only the thresholds that it names, puts alerts in shadow and adds labels to pages."""
+    """A site's file changes only the thresholds that it names, sets alerts on trial and adds labels to pages."""
     own = tmp_path / "own.yml"
     own.write_text("page_ranks: 64\nshadow: [StragglerRank, RankDead]\nslow_for: 30m\npage_labels: {team: ml}\n")
     made = build.build(SOURCES, build.read_thresholds(DEPLOY / "thresholds.yml", own))
@@ -148,7 +148,7 @@ def test_a_site_sets_its_own(tmp_path: Path) -> None:
     ("a: [\n", "own.yml"),
 ])  # fmt: skip
 def test_mistakes_in_a_sites_file(tmp_path: Path, text: str, said: str) -> None:
-    """Unknown names and wrong types are refused by name."""
+    """build.py refuses unknown names and wrong types; its error has the name."""
     own = tmp_path / "own.yml"
     own.write_text(text)
     with pytest.raises(build.RulesError, match=re.escape(said)):
@@ -161,7 +161,7 @@ def test_mistakes_in_a_sites_file(tmp_path: Path, text: str, said: str) -> None:
     ({"page_ranks": None}, "no threshold page_ranks"),
 ])  # fmt: skip
 def test_thresholds_and_sources_must_fit(change: dict[str, Any], said: str) -> None:
-    """An unused or missing threshold, and an unknown alert in shadow, are refused."""
+    """build.py refuses an unused or missing threshold, and an unknown alert in the list of alerts on trial."""
     values = {name: value for name, value in (THRESHOLDS | change).items() if value is not None}
     with pytest.raises(build.RulesError, match=said):
         build.build(SOURCES, values)

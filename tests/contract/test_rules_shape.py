@@ -1,4 +1,4 @@
-"""The rules' shape: any ruler can run them, and a reader can follow them."""
+"""The rules' shape: every evaluator (Prometheus, VictoriaMetrics) can run them, and a person can follow them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RECORDING = re.compile(r"\b\w+:rankwatch_\w+:\w+")
 
 
 def depth(expression: str) -> int:
-    """Return the number of levels of recordings below an expression."""
+    """Return the number of levels of recording rules that an expression reads."""
     return max((1 + depth(RECORDED[name]) for name in RECORDING.findall(expression)), default=0)
 
 
@@ -90,7 +90,7 @@ def test_a_wrong_verdict_is_refused(text: str, tmp_path: Path) -> None:
 
 
 def test_recordings_serve() -> None:
-    """A rule, a dashboard or a command reads every recording."""
+    """Every recorded series is read by a rule, a dashboard or a command."""
     readers = " ".join(rule["expr"] for rule in RULES)
     readers += " ".join(path.read_text() for path in sorted((ROOT / "grafana").glob("*.py")))
     readers += " ".join(path.read_text() for path in sorted((ROOT / "agent").rglob("*.py")))

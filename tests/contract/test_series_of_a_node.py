@@ -58,7 +58,7 @@ def make_devices(sys_root: Path) -> None:
 
 
 def shown(name: str, root: Path, section: str = "enabled: auto") -> int:
-    """Return the number of an exporter's series on ``root`` from its second look on."""
+    """Return the number of an exporter's series on ``root`` after its second update."""
 
     async def look() -> int:
         bench = Bench(name, root, section)

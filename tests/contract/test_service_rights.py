@@ -27,7 +27,7 @@ def values(path: Path, key: str) -> list[str]:
 
 
 def test_the_unit_refuses_what_reads_and_writes_other_processes() -> None:
-    """The unit refuses the whole list by name; only setpriority is permitted again."""
+    """The unit names and refuses all listed system calls; only setpriority is permitted again."""
     first, *rest = values(UNIT, "SystemCallFilter")
     assert first == "@system-service"
     assert {name for value in rest if value.startswith("~") for name in value[1:].split()} == REFUSED

@@ -1,4 +1,4 @@
-"""The selections that are never evicted in the agent equal those of the shipped scrape jobs."""
+"""The selections with a queue of their own in the agent equal the selections of the shipped scrape jobs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def jobs_of(path: Path) -> Jobs:
 
 
 def selections(parameters: list[dict[str, list[str]]]) -> set[tuple[frozenset[str] | None, frozenset[str]]]:
-    """Return the selections of these scrapes; each must be a shipped one."""
+    """Return the selections of these scrapes; each must be a shipped selection."""
     scrapes = [select(parameter, {}, frozenset({*exporter_names(), *TABLES})) for parameter in parameters]
     assert all(scrape.is_shipped for scrape in scrapes)
     return {(scrape.collect, scrape.exclude) for scrape in scrapes}
@@ -54,7 +54,7 @@ def test_kubernetes_asks_for_what_is_shipped() -> None:
 
 
 def test_another_exporter_makes_it_another_scrape() -> None:
-    """A scrape with one more or one fewer exporter is not a shipped one."""
+    """A scrape with one more or one fewer exporter is not a shipped selection."""
     exporters = frozenset({*exporter_names(), *TABLES})
     lists = ([*LIVENESS, "process"], ["ranks"])
     others = [{key: names} for key in ("collect[]", "exclude[]") for names in lists]

@@ -37,7 +37,7 @@ def test_the_whole_prometheus_has_the_scrape_jobs() -> None:
 
 
 def test_replicas_of_prometheus_send_equal_alerts() -> None:
-    """Alerts lose the label that differs between replicas and keep the label of the cluster."""
+    """Prometheus drops the replica's label from alerts and keeps the label `cluster`."""
     whole = load(DEPLOY / "prometheus.yml")
     [relabel] = whole["alerting"]["alert_relabel_configs"]
     dropped = {name for name in whole["global"]["external_labels"] if re.fullmatch(relabel["regex"], name)}
@@ -46,7 +46,7 @@ def test_replicas_of_prometheus_send_equal_alerts() -> None:
 
 
 def test_every_group_and_inhibition_has_the_cluster() -> None:
-    """Every group and inhibition has the label cluster."""
+    """Every grouping and every inhibition rule has the label `cluster`."""
     for name in ("alertmanager.yml", "try-out.yml"):
         config = load(ALERTMANAGER / name)
         groups = list(values_of("group_by", config["route"]))
@@ -56,7 +56,7 @@ def test_every_group_and_inhibition_has_the_cluster() -> None:
 
 
 def test_inhibitions_name_alerts_that_there_are() -> None:
-    """Each alert in a matcher exists."""
+    """Each alert that a matcher names exists."""
     known = {
         rule["alert"]
         for text in build.build(SOURCES, THRESHOLDS).values()
@@ -104,7 +104,7 @@ def printer() -> ModuleType:
 
 @pytest.fixture
 def server(printer: ModuleType) -> Iterator[int]:
-    """Provide the port of a running printer."""
+    """Provide the port of a running print_alerts.py."""
     with HTTPServer(("127.0.0.1", 0), printer.Handler) as running:
         thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
@@ -147,7 +147,7 @@ def test_what_is_no_notification_is_refused(server: int, body: str, capsys: pyte
 
 
 def test_a_notification_is_bounded(printer: ModuleType, server: int) -> None:
-    """A notification above the limit is refused unread, and so is an invalid size."""
+    """The script refuses a notification above the limit, or with an invalid size, without reading the body."""
     assert post(server, notification(1).ljust(printer.MAX_BYTES)) == 200
     connection = http.client.HTTPConnection("127.0.0.1", server, timeout=5)
     for size in (str(printer.MAX_BYTES + 1), "-1", "many"):

@@ -1,4 +1,4 @@
-"""Jobs next to a user with processes on another node that claim to be ranks of the job."""
+"""Jobs under attack: another user's processes on another node claim to be ranks of the job."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def jobs_of_an_array_fail(play: Play) -> None:
 
 
 def two_torchruns_start(play: Play) -> None:
-    """Start ranks of two torchruns, one on each node, both numbered from 0."""
+    """Start two torchruns, one on each node; each torchrun numbers its ranks from 0."""
     play.job.world = 4
     for number, rank in enumerate(play.ranks):
         rank.number = number % 4

@@ -11,7 +11,7 @@ from agent.core.identity import RankLabel
 
 
 def plan_without_6_and_7(play: Play) -> None:
-    """Let a plan remove two ranks."""
+    """Let NIXL-EP's plan end ranks 6 and 7."""
     play.nodes[1].table.liveness.facts.of("nixl_ep").set_planned([RankLabel("7", "6"), RankLabel("7", "7")])
 
 

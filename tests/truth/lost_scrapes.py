@@ -1,4 +1,4 @@
-"""Scrapes that fail, are late or doubled, and agents that are down: they start and end no alert."""
+"""Scrapes that fail, are late or doubled, and agents that are down: none of these faults starts or ends an alert."""
 
 from __future__ import annotations
 

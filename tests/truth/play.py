@@ -12,7 +12,7 @@ from typing import NamedTuple
 from site_of_agents import Job, Node, Rank, Site
 
 EVENT = 670.0
-"""The event's time, in seconds after the job's start: 10 s after a scrape every 15 s, and at a scrape every 5 s."""
+"""Time of the event, in seconds after the job's start: 10 s after a scrape (interval 15 s), or at a scrape (5 s)."""
 
 
 class Due(NamedTuple):
@@ -73,10 +73,11 @@ Step = Callable[[Play], object]
 
 
 class Situation(NamedTuple):
-    """The events, the numbers of nodes and of ranks on each, and the expected alerts.
+    """The events of a job, its number of nodes and of ranks per node, and the expected alerts (``due``).
 
-    A key of ``due`` is alert, rank, node and class, and "info" if it is no page. ``idle``: further nodes, without ranks
-    of the job. ``warm_up``: the job's age. ``proven``: the scheduler proves that the ranks are the job's."""
+    A key of ``due`` has alert, rank, node and class, and "info" for an alert that is no page. ``idle``: further nodes,
+    without ranks of the job. ``warm_up``: the job's age. ``proven``: the scheduler proves that the ranks are the job's.
+    """
 
     name: str
     steps: Iterable[Step]

@@ -15,7 +15,7 @@ from programs import DEPLOY, build
 from site_of_agents import Series, Site
 
 JUDGED = {"deaths.yml"}
-"""The rule files that the table of truth tests."""
+"""The rule files that the truth table tests."""
 REFUSED_SECONDS, TIMEOUT_SECONDS = 0.001, 4.0
 READ = frozenset(
     {
@@ -37,7 +37,9 @@ Firing = dict[str, str]
 
 
 def built(interval: int, *, worst_order: bool) -> dict[str, str]:
-    """Return rule files for an interval, by name. ``worst_order``: a rule reads what another recorded a round ago."""
+    """Return rule files for an interval, by name.
+
+    ``worst_order``: a rule reads the series that another rule recorded at the previous evaluation."""
     thresholds = {**build.read_thresholds(DEPLOY / "thresholds.yml", None), "interval": f"{interval}s"}
     files = build.build({path.name: path.read_text() for path in (DEPLOY / "sources").glob("*.yml")}, thresholds)
     return {name: _reversed(text) if worst_order else text for name, text in files.items() if name in JUDGED}
@@ -70,7 +72,7 @@ def firing(
 
 
 def texts(sites: Sequence[Site], rules: list[Path], scratch: Path, alert: str, at: int, step: int = 5) -> str:
-    """Return promtool's output with an alert's labels and annotations at a time, which the test does not expect."""
+    """Return promtool's output with an alert's labels and annotations at a time; promtool prints unexpected alerts."""
     end = int(max(max(pages) for site in sites for pages in site.scrapes.values()))
     test = {
         "interval": f"{step}s",

@@ -1,8 +1,8 @@
 """A simulated site of several nodes, played through the agents' real code, and the scrapes of a Prometheus.
 
 Its events are processes, exit statuses, records, a scheduler's record, faults of scrapes, agents and machines; never a
-verdict and never a series. Time moves by ``Site.run``: at each second every agent looks, at each scrape interval every
-page is rendered."""
+verdict and never a series. Time moves by ``Site.run``: every agent updates each second, and every page is rendered at
+each scrape interval."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Series = tuple[str, tuple[tuple[str, str], ...]]
 
 
 class NodeClock:
-    """A node's clocks at a site's time: ``skew`` moves the wall clock, ``drift`` (seconds per second) both."""
+    """A node's clocks at a site's time. ``skew`` moves the wall clock; ``drift`` (seconds per second) moves both."""
 
     def __init__(self, site: Site, skew: float, drift: float) -> None:
         self._site = site
@@ -90,7 +90,7 @@ class Node:
         self.table.observe_exit(key, status)
 
     def look(self) -> None:
-        """Let the agent look, after the ranks with records have completed an operation."""
+        """Let each rank with records complete an operation, then let the agent update."""
         if not self.runs:
             return
         for key, rank in self.running.items():
@@ -145,7 +145,7 @@ class Node:
 
 
 class Rank:
-    """One rank of a job and its current process; ``key`` is None while none runs."""
+    """One rank of a job and its current process; ``key`` is None while no process runs."""
 
     def __init__(self, job: Job, number: int, node: Node) -> None:
         self.job = job
@@ -166,7 +166,7 @@ class Rank:
 
 
 class Job:
-    """A job on nodes, with equally many ranks on each. Not ``proven``: its user only claims the id ``name``."""
+    """A job with equally many ranks on each of its nodes. If not ``proven``, its user only claims the id ``name``."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class Job:
         self.is_proven = proven
         self.world = world or per_node * len(nodes)
         self.restarts: tuple[int, int] | None = None
-        """How often torchrun has restarted the ranks, and its limit."""
+        """Number of restarts by torchrun, and torchrun's limit."""
         self.ranks = [Rank(self, number, nodes[number // per_node]) for number in range(per_node * len(nodes))]
 
     def environment(self, rank: int) -> dict[str, str]:
@@ -206,9 +206,9 @@ class Job:
     def tear_down(
         self, seconds: float = 0.5, kill_wait: float = 30.0, stay: Iterable[int] = (), kill: Iterable[int] | None = None
     ) -> None:
-        """End the other ranks as a launcher does: SIGTERM to all, SIGKILL after KillWait to those that stay.
+        """End the running ranks as a launcher does: by SIGTERM, and after ``kill_wait`` by SIGKILL the ranks ``stay``.
 
-        ``kill``: the ranks that the launcher kills, if not all."""
+        ``kill``: the launcher kills only these ranks."""
         stubborn = set(stay)
         for rank in self.running():
             self.site.run(seconds / self.world)
@@ -227,7 +227,7 @@ class Job:
 
 
 class Site:
-    """Nodes that a Prometheus scrapes every ``interval`` seconds; ``scrapes``: its pages by node and time."""
+    """Nodes that a Prometheus scrapes every ``interval`` seconds; ``scrapes``: the scraped pages by node and time."""
 
     def __init__(
         self,
@@ -276,7 +276,7 @@ class Site:
         return series
 
     def _steps(self, until: float) -> Iterator[tuple[float, Callable[[], None]]]:
-        """Yield the looks and scrapes that are due up to this time, in order."""
+        """Yield the agents' updates and the scrapes that are due up to this time, in order."""
         due: list[tuple[float, int, Callable[[], None]]] = []
         for second in range(int(self.now) + 1, int(until) + 1):
             due += [(float(second), 0, node.look) for node in self.nodes.values()]

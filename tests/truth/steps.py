@@ -99,7 +99,7 @@ HANG = job(progresses=False)
 
 
 def node(*numbers: int, **state: bool) -> Step:
-    """Change fields of nodes: whether they reply, refuse, are targets, are doubled or have an old agent."""
+    """Change fields of nodes: whether they reply, refuse, are targets, are scraped twice or have an old agent."""
 
     def step(play: Play) -> None:
         for number in numbers:
@@ -109,7 +109,7 @@ def node(*numbers: int, **state: bool) -> Step:
 
 
 def misses(*numbers: int, seconds: float = 6.0) -> tuple[Step, ...]:
-    """Let scrapes of these nodes fail for some seconds; the agents go on."""
+    """Let scrapes of these nodes fail for some seconds; the agents keep running."""
     return (node(*numbers, answers=False), wait(seconds), node(*numbers, answers=True))
 
 
