@@ -54,7 +54,8 @@ for number in range(ranks):
     group = group or pid
 print(group, flush=True)
 for _ in range(ranks):
-    os.wait()"""
+    os.wait()
+"""
 
 
 class TimedSelector(selectors.DefaultSelector):
@@ -82,7 +83,7 @@ class TimedSelector(selectors.DefaultSelector):
 
 
 async def measured(group: int, number: int, ranks: int, selector: TimedSelector) -> dict[str, float]:
-    """Kill the group once all ranks are in the table; return the loop's busy times until all exit statuses are known."""
+    """Kill the group once all ranks are in the table; return the loop's busy times until all statuses are known."""
     state = StateFile(None, "", Logger("checkpoint"))
     supervisor = Supervisor(Clock(), "bench", Roots(), state)
     await supervisor.begin(ExporterPlan({"process": Prepared(SPEC, ProcessConfig())}, ()))

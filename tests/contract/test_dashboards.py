@@ -164,7 +164,7 @@ def test_panel() -> None:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_queries(name: str) -> None:
-    """Queries select a job or node of a cluster, known metrics and variables; several queries of a panel have legends."""
+    """Queries select a job or node of a cluster, known metrics and variables; several in one panel have legends."""
     for panel in all_panels(name):
         check_queries(panel, SUBJECTS[name])
 

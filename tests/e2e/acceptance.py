@@ -1,4 +1,4 @@
-"""Shell scripts for booted trees, in which a rank starts and dies, and no file is left."""
+"""Shell scripts for booted trees: a rank starts and dies, and after the removal no file is left."""
 
 from jobs import ROOT
 

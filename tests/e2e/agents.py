@@ -25,7 +25,7 @@ from agent.ranks import families as rank_families, liveness_page
 
 READY_SECONDS = 30.0
 STOP_SECONDS = 5.0
-"""The limit of an orderly stop."""
+"""Longest time of an orderly stop."""
 WAIT_SECONDS = 10.0
 JOB_FAMILIES = {family.name: family.labels for family in liveness_page.FAMILIES}
 RANK_FAMILIES = {family.name: family.labels for family in rank_families.FAMILIES}
@@ -40,7 +40,7 @@ class Series(NamedTuple):
 
 
 class Agent(Closing):
-    """An agent with ``config``, on this machine or in ``node``; its files are in ``directory``, which can have a state.
+    """An agent with ``config``, on this machine or in ``node``. ``directory`` has its files, and can have a checkpoint.
 
     It listens on ``host``, which must include the loopback. ``flags`` and ``env`` are added to its command line and
     environment; ``command`` starts it. With a ``job_id``, queries about ranks and jobs only cover that job, because the
@@ -93,7 +93,7 @@ class Agent(Closing):
     # -- its life --------------------------------------------------------------------------------------------------
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Write ``config``, with an address and a state path unless it has them, without a reload."""
+        """Write ``config`` without a reload; add an address and a state path if they are missing."""
         whole: dict[str, Any] = {
             "web": {"listen_address": f"{self._host}:{self.port}"},
             "state": {"path": str(self.state_path)},
@@ -118,7 +118,7 @@ class Agent(Closing):
         self._process = None
 
     def went_with_its_node(self) -> None:
-        """Expect that the agent has ended with its node."""
+        """Wait for the end of the agent's process, whose node was closed."""
         assert self._process is not None
         self._process.wait(STOP_SECONDS)
         self._process = None
@@ -142,7 +142,7 @@ class Agent(Closing):
         os.kill(self.pid(), number)
 
     def reload(self) -> None:
-        """Reload the configuration, and wait until it is in use; raises AssertionError."""
+        """Reload the configuration, and wait until the agent uses it; raises AssertionError."""
         before = self.reloads()
         self.signal(signal.SIGHUP)
         wait_until(lambda: self.reloads() > before, WAIT_SECONDS, "the reload")
@@ -168,7 +168,7 @@ class Agent(Closing):
         return self._log_path.read_text()
 
     def named(self, job_id: str | None = None) -> list[dict[str, str]]:
-        """Return the fields of the last log line of each rank of a job, once there is one: named_by, proof and more."""
+        """Return the fields (named_by, proof ...) of the last log line about each rank of a job; wait for such a line."""
 
         def found() -> list[dict[str, str]]:
             lines = [line for line in self.log().splitlines() if " runs, pid " in line]

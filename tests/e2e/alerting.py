@@ -74,7 +74,7 @@ class Inbox(Closing):
 
 
 def to_inbox(inbox: Inbox, ticket_wait: str = "20s") -> str:
-    """Return the shipped configuration, with each receiver's messages as JSON at the inbox's path of its name.
+    """Return the shipped configuration; each receiver posts JSON to the inbox at a path with the receiver's name.
 
     Tickets and information wait for ``ticket_wait`` instead of a minute, so that none is pending when a test ends."""
     text = SHIPPED.read_text()
@@ -93,7 +93,7 @@ def to_inbox(inbox: Inbox, ticket_wait: str = "20s") -> str:
 class Alertmanager:
     """An Alertmanager with ``config`` in ``node``, with its files in ``home``; it ends with the node.
 
-    ``gossip_ports``: its own port for gossip and its peer's. Without them it has no peer."""
+    ``gossip_ports``: its own port and its peer's port for gossip. Without these ports it has no peer."""
 
     def __init__(self, home: Path, config: str, node: Node, gossip_ports: tuple[int, int] | None = None) -> None:
         """Start the server; raises AssertionError if it does not get ready."""
@@ -150,7 +150,7 @@ class Alertmanager:
 CLUSTER = "c1"
 SECRETS = "/etc/prometheus/secrets"
 SLOW_GROUPS = "group_wait: 1m"
-"""The replaced setting, since no test waits a minute for a ticket."""
+"""The setting that the tests replace by a shorter wait, because no test waits a minute for a ticket."""
 
 
 def alert(name: str, severity: str, job_id: str = "", **more: str) -> dict[str, str]:
@@ -194,7 +194,7 @@ class Post:
         self.alertmanager = Alertmanager(directory / "alertmanager", text, node)
 
     def send(self, *alerts: Mapping[str, str], said: str = "") -> None:
-        """Send alerts with these labels; their summary and description name them and end with ``said``."""
+        """Send alerts with these labels; the texts of each alert have its name and end with ``said``."""
         self.alertmanager.send([posted(labels, said) for labels in alerts])
 
     def first(self, path: str, word: str) -> Message:

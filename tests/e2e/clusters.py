@@ -72,7 +72,7 @@ class ClusterNode:
         )
 
     def cut(self) -> None:
-        """Take the node off the network; its programs go on."""
+        """Take the node off the network; its programs keep running."""
         run_ip(self.machine, "link", "set", "eth0", "down")
 
     def join(self) -> None:

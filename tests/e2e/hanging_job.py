@@ -50,7 +50,7 @@ class HangingJob:
         self._listener.close()
 
     def _meet(self) -> None:
-        """Let all ranks go on when the last one has arrived, without end."""
+        """Release all ranks each time the last rank has arrived, without end."""
         came = [self._listener.accept()[0] for _ in range(self._size)]
         with contextlib.ExitStack() as stack:
             for each in came:

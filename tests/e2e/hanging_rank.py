@@ -1,7 +1,7 @@
 """A rank that hangs on a signal: `python hanging_rank.py DUMP_DIR RANK RANKS SOCKET`; its environment is a job's.
 
 In each step it takes a batch and meets the other ranks at SOCKET, in functions named as in a training program. After
-SIGUSR1 it waits for a batch that never comes, so that the others wait for it; SIGUSR2 brings the batch."""
+SIGUSR1 it waits for a batch that never comes, so that the other ranks wait for this rank; SIGUSR2 brings the batch."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Container:
     """A container of the image in ``node``, with a runtime's default restrictions.
 
     ``sees_host``: in the node's process namespace (hostPID); the network is always the node's (hostNetwork).
-    ``command``: with its arguments; ``read_only``: its root; ``seccomp``: instead of the default."""
+    ``command``: with its arguments; ``read_only``: its root; ``seccomp``: replaces the default profile."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
 """A rank process whose RAS replies: `python lone_rank.py LIBRARY PORT HOST`.
 
-It maps LIBRARY, whose version counts as its own, and listens at PORT of HOST, which need not be a local address, in a
-thread with NCCL's name."""
+It maps LIBRARY, from which the agent takes the version of NCCL. A thread with NCCL's name listens at PORT of HOST; HOST
+need not be a local address."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def serve(listener: socket.socket) -> None:
 
 
 def converse(connection: socket.socket) -> None:
-    """Reply to commands as a RAS thread does: to STATUS with nothing; after MONITOR no event ever comes."""
+    """Accept commands as a RAS thread does, but reply nothing to STATUS, and send no event after MONITOR."""
     with connection, connection.makefile("rb") as lines, contextlib.suppress(ConnectionError):
         for line in lines:
             if line == b"STATUS\n":

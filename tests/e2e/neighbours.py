@@ -23,7 +23,7 @@ JOB = "4711"
 RANKS = 4
 RIGHTS = "+sys_ptrace,+dac_read_search"
 STEP_DAEMON = 'exec -a "slurmstepd: [$1.0]" bash <"$2"'
-"""Stands in for Slurm's daemon, which runs as root and is an ancestor of all tasks; a real one: test_slurm.py."""
+"""Replaces Slurm's daemon, which runs as root and is an ancestor of all tasks. test_slurm.py tests a real daemon."""
 RANK = """
 import os, pathlib, sys, threading
 def stay():
@@ -95,7 +95,7 @@ class SharedNode:
 
     @contextmanager
     def agent(self, *program: str, **exporters: object) -> Iterator[Agent]:
-        """Return the agent as the service with the drop-in for other users; ``program``: replaces what Python runs.
+        """Return the agent as the service with the drop-in for other users. ``program``: Python runs it instead.
 
         ``exporters``: sections of its configuration."""
         command = (
@@ -177,7 +177,7 @@ def shared_node() -> Iterator[SharedNode]:
 
 
 def end(program: subprocess.Popen[Any]) -> None:
-    """Let a rank of ``SharedNode.rank`` end by its signal, and wait for it."""
+    """Send the line that ends a rank of ``SharedNode.rank``, and wait for the rank's end."""
     assert program.stdin is not None
     program.stdin.write("\n")
     program.stdin.flush()

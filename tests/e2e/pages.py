@@ -152,7 +152,7 @@ LOADS, WAITS = "next_batch (loader.py) #1", "all_reduce (train.py) #2"
 
 
 def said_page(job_id: str, measured: str) -> bytes:
-    """Return the page; rank 0 has ended a phase and measured, rank 1 has only ended one, rank 2 is in no log.
+    """Return the page. Rank 0 has ended a phase with a measurement, rank 1 without one; rank 2 is in no log.
 
     The rank ``measured`` has a mean of Inspector's Prometheus mode."""
     return encode(_said(job_id, measured)).body

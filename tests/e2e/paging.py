@@ -15,7 +15,7 @@ from rules import build_rules
 from watches import LOSSY, WHOLE, Page, Watch, watch
 
 WATCHES = (WHOLE, LOSSY) if FULL else (WHOLE,)
-"""The second watch has the same events at the same time, and loses scrapes."""
+"""Watches (each with a Prometheus and an Alertmanager) of one cluster; the second watch loses scrapes."""
 
 
 def why_no_pages() -> str | None:
@@ -37,7 +37,7 @@ class Site:
             each.wait_until_seen(job)
 
     def pages(self, job_id: str, receiver: str = "page") -> list[Page]:
-        """Return the first watch's notifications of a job."""
+        """Return the notifications about a job that the first watch sent."""
         return self.watches[0].pages(job_id, receiver)
 
 

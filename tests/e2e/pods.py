@@ -34,7 +34,7 @@ class PodPlaces:
 
 @contextlib.contextmanager
 def pod(node: Node, places: PodPlaces, namespace: str, job_id: str, *options: str) -> Iterator[str]:
-    """Run a job of another user in a pod; yield the pod's uid. A hostPath has its Inspector files."""
+    """Run a job of another user in a pod; yield the pod's uid. The job's Inspector files are in a hostPath."""
     uid = str(uuid.uuid4())
     (places.logs / f"{namespace}_{job_id}-0_{uid}").mkdir(parents=True)
     inside = places.home / "inspector-in-the-pod"

@@ -63,9 +63,9 @@ def in_a_rank(directory: Path) -> str:
 class RasJob(Closing):
     """``ranks`` processes, one rank each, which serve RAS at ``port`` of the loopback, in one world communicator.
 
-    Rank r is on the fictional node 127.0.BASE.(2 + r / ``ranks_per_node``), GPU r modulo that; or on one of
-    ``machines`` (address, node), where RAS has its default address and ``port`` is 28028. ``env`` is added to their
-    environment. ``directory`` gets the program and the library's log. A context manager; ``close`` ends all
+    Rank r is on the fictional node 127.0.BASE.(2 + r / ``ranks_per_node``), on GPU r modulo ``ranks_per_node``; or on
+    one of ``machines`` (address, node), where RAS has its default address and ``port`` is 28028. ``env`` is added to
+    the ranks' environment. ``directory`` gets the program and the library's log. A context manager; ``close`` ends all
     processes."""
 
     def __init__(

@@ -18,7 +18,7 @@ LOST_SHARE = 0.5
 _RISING = re.compile(r'"(?P<name>dump_timestamp_us|coll_sn|p2p_sn|\w+_ts)":(?P<number>\d+)')
 _NUMBERS = ("coll_sn", "p2p_sn")
 _Kind = tuple[str, str]
-"""Communicator and collective (`p2p` for all sends and receives), which share their numbers."""
+"""Communicator and collective (`p2p`: all sends and receives); records of one kind share a sequence of numbers."""
 
 
 class Phase(NamedTuple):
@@ -70,7 +70,7 @@ class _Recording:
 
 
 def host_of(rank: int, hosts: int) -> str:
-    """Return the node of a rank: with two nodes the recorded one, otherwise the first."""
+    """Return the node of a rank: with two nodes the recorded node, otherwise the first node."""
     return HOSTS[rank * hosts // WORLD]
 
 

@@ -20,9 +20,9 @@ LOW, HIGH = "low", "high"
 """Partitions: a job of the first runs by default, and is requeued when a job of the second needs its resources."""
 KILL_WAIT_SECONDS = 3
 START_SECONDS = 20.0
-"""Time from a daemon's start to its reply, and from a job's submission to its tasks."""
+"""Longest time from a daemon's start to its reply, and from a job's submission to its tasks."""
 END_SECONDS = 20.0
-"""Time from scancel to the job's end on the node: KillWait, and the daemons' own time."""
+"""Longest time from scancel to the job's end on the node: KillWait, and the daemons' own time."""
 THREAD = "NCCL RAS"
 IDLE_RANK = Path(__file__).with_name("idle_rank.py")
 _ADDRESS = "10.77.0.1"
@@ -203,7 +203,9 @@ echo "{name} $? $(($(date +%s%N) - begun))" >> {directory}/took
 
 
 class Site:
-    """A Slurm whose nodes run the scripts. ``jobs``: the files of jobs; ``completed``: the files of jobcomp."""
+    """A Slurm whose node runs the scripts of deploy/slurm.
+
+    ``jobs``: the files of jobs; ``completed``: the files of jobcomp."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

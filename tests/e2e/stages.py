@@ -1,4 +1,4 @@
-"""A stage: situations of jobs, nodes and watches in parallel, and the notifications of each."""
+"""A stage runs situations (events of jobs and nodes) in parallel, and stores the notifications about each situation."""
 
 from __future__ import annotations
 
@@ -40,10 +40,11 @@ class Cast(NamedTuple):
 class Situation(NamedTuple):
     """The description, the job, the story, and the expected notifications in order: (receiver, alert).
 
-    ``story``: None if a disturbance causes it. ``about``: the subject of notifications, if not the job. ``words``:
-    words in the first text. ``within_seconds``: after the previous event. ``overs``: the number of "resolved" that
-    follow. ``soon``: all notifications arrive before the disturbances. ``more``: how many more notifications of one
-    alert may follow, because ranks that died together appear in scrapes of different nodes."""
+    ``story``: None if a disturbance causes the situation. ``about``: the subject of notifications, if not the job.
+    ``words``: words in the first text. ``within_seconds``: limit of the time from the previous event to a notification.
+    ``overs``: the number of resolved notifications that follow. ``soon``: all notifications arrive before the
+    disturbances. ``more``: how many more notifications of one alert may follow, because ranks that died together appear
+    in scrapes of different nodes."""
 
     what: str
     cast: Cast
@@ -103,27 +104,27 @@ class Stage:
         self.wait(lambda: time.monotonic() >= until, seconds + 60.0, "the time")
 
     def notifications(self, watch: Watch, name: str) -> list[Page]:
-        """Return a watch's notifications of a situation, without those of its end."""
+        """Return a watch's notifications about a situation, without the resolved notifications."""
         return [page for page in watch.notifications(self.about(name)) if page.alerts]
 
     def wait_until_notified(self, name: str, times: int = 1, seconds: float = 150.0) -> None:
-        """Wait until each watch has sent this many notifications of a situation."""
+        """Wait until each watch has sent this many notifications about a situation."""
         watches = self.site.watches
         what = f"notification {times} of {name}"
         self.wait(lambda: all(len(self.notifications(watch, name)) >= times for watch in watches), seconds, what)
 
     def wait_until_over(self, name: str, seconds: float = 150.0) -> None:
-        """Wait until each watch has sent the end of the situation."""
+        """Wait until each watch has sent that the situation is resolved."""
         about, watches = self.about(name), self.site.watches
         said = [lambda watch=watch: any(not page.alerts for page in watch.notifications(about)) for watch in watches]
         self.wait(lambda: all(ended() for ended in said), seconds, f"the end of {name}")
 
     def arrived(self, name: str, watch: Watch) -> Arrivals:
-        """Return a watch's notifications of a situation, with the seconds since the situation's last event."""
+        """Return a watch's notifications about a situation, each with the seconds since the situation's last event."""
         return arrivals(watch.notifications(self.about(name)), self.happened[name])
 
     def notifications_since(self, disturbance: str, watch: Watch) -> Arrivals:
-        """Return a watch's notifications between a disturbance and the next one, of situations paged in full before.
+        """Return a watch's notifications from a disturbance to the next, about situations that were paged before.
 
         Raises KeyError if the disturbance did not happen."""
         began = self.disturbed[disturbance]
@@ -200,7 +201,7 @@ def _begin(this: Stage, pool: ThreadPoolExecutor) -> dict[str, Future[object]]:
 
 
 def _wait_for_the_soon(this: Stage) -> None:
-    """Wait for the immediate notifications. If some do not come, a test fails later, not this function."""
+    """Wait for the immediate notifications. If a notification does not come, a test fails later, not this function."""
     wanted = {
         name: len(situation.expected)
         for name, situation in this.situations.items()

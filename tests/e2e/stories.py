@@ -13,7 +13,7 @@ ONE_SCRAPE_SECONDS = 6.0
 CUT_SECONDS = 60.0
 CRASHES = 4
 RUN_SECONDS = 75.0
-"""Starts more than 65 s apart count separately."""
+"""Starts of a job that are more than 65 s apart count separately."""
 LEAVE_SECONDS = 90.0
 
 
@@ -147,7 +147,7 @@ def lose_power(stage: Stage, name: str) -> None:
 
 
 def unplug(stage: Stage, name: str) -> None:
-    """Take a node off the network for a minute; its programs go on."""
+    """Take a node off the network for a minute; its programs keep running."""
     with stage.event(name) as job:
         job.nodes[1].cut()
         stage.pass_time(CUT_SECONDS)
@@ -155,7 +155,7 @@ def unplug(stage: Stage, name: str) -> None:
 
 
 def crash_on_a_fast_clock(stage: Stage, name: str) -> None:
-    """Crash a rank, and end the others a second later, which is before the crash by their clock."""
+    """Crash a rank, and end the others a second later; by the clock of their node this is before the crash."""
     with stage.event(name) as job:
         job.signal_rank(2, signal.SIGSEGV)
         stage.pass_time(1.0)

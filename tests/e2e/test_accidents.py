@@ -1,4 +1,4 @@
-"""Changes to Inspector's files under a running job lose no record, and count none twice."""
+"""If Inspector's files are changed while a job runs, the agent loses no record, and counts none twice."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def remove_directory(job: SimulatedJob, agent: Agent) -> None:
 
 
 def copytruncate(job: SimulatedJob, agent: Agent) -> None:
-    """Truncate the files after they are read, as logrotate's copytruncate does; the writers go on after a hole."""
+    """Truncate the files after they are read, as logrotate's copytruncate does; the writers write on after a hole."""
     pids = [job.pid(rank) for rank in range(RANKS)]
     for pid in pids:
         job.kill(pid, signal.SIGSTOP)
@@ -108,7 +108,7 @@ def kill_agent(job: SimulatedJob, agent: Agent) -> None:
 
 
 def both(*accidents: Accident) -> Accident:
-    """Return these accidents as one."""
+    """Return one accident that consists of these accidents."""
 
     def happen(job: SimulatedJob, agent: Agent) -> None:
         for accident in accidents:
@@ -175,7 +175,7 @@ def in_files(job: SimulatedJob) -> Counter[tuple[str, str]]:
 @full
 @pytest.mark.timeout(130)
 def test_new_communicators_in_the_same_process(tmp_path: Path) -> None:
-    """If the plugin empties and refills its file while the agent is down, the agent counts each filling once."""
+    """If the plugin empties and refills its file while the agent is down, all records of both contents count once."""
     machine = Machine(tmp_path)
     options = (*BUSY, "--recreate-every", str(REMADE_STEPS), "--recreate-seconds", "3")
     with machine.agent(dump_dir=tmp_path / "job" / "inspector") as agent, machine.job(*options) as job:

@@ -98,7 +98,7 @@ def test_two_clusters_with_one_job_id_are_two_incidents(post: Post) -> None:
 
 @with_node
 def test_the_hardware_of_a_node_is_one_page(post: Post) -> None:
-    """Failed hardware of 38 jobs on a node is one page and one ticket of each kind; another node has its own."""
+    """Failed hardware of a node under 38 jobs is one page and one ticket of each kind; so is that of another node."""
     under = [alert("RankUnhealthy", "page", node="n1"), alert("OwnHardware", "page", node="n1")]
     worn = [alert("HardwareFailed", "ticket", node=node, check=f"c{n}") for node in ("n1", "n2") for n in range(38)]
     for ranks in range(1, 39):
@@ -165,7 +165,7 @@ def test_a_page_without_a_job_is_named_by_its_alert(post: Post) -> None:
 
 @with_node
 def test_tickets_and_information_say_what_and_where(post: Post) -> None:
-    """Slack gets summary, description and links; alerts without a job are grouped by name; info sends the token."""
+    """Slack gets summary, description and links; alerts without a job are grouped by name; info goes to the webhook."""
     down = [alert("RankwatchDown", "ticket", node=node) for node in ("n1", "n2")]
     post.send(*down, alert("StragglerRank", "ticket", "3"), alert("RankDead", "info", "4"))
     ticket = post.first("/slack", "StragglerRank of 3").body["attachments"][0]
@@ -208,7 +208,7 @@ def test_a_jobs_name_cannot_mention_members(post: Post) -> None:
 
 @with_node
 def test_what_is_no_address_is_no_link(post: Post) -> None:
-    """PagerDuty gets only absolute addresses as links, and no path or job name."""
+    """PagerDuty gets only absolute addresses as links, never a path or a job's name."""
     page = posted(alert("RankDead", "page", "bad address"))
     page["annotations"] = {**page["annotations"], "runbook_url": "docs/runbooks.md#rankdead"}
     post.alertmanager.send([page])

@@ -1,4 +1,4 @@
-"""Bad input, end to end: a clear message or a counted refusal, never a traceback, and everything else goes on."""
+"""Bad input, end to end: a clear message or a counted refusal, never a traceback, and all other work continues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(*flags: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_wrong_configuration_is_refused_in_one_line(tmp_path: Path) -> None:
-    """A wrong configuration ends start and check with status 2 and one line: file, line, path of the mistake."""
+    """An invalid configuration ends start and `--check-config` with status 2 and one line: file, line, key."""
     path = tmp_path / "rankwatch.yml"
     path.write_text("exporters:\n  nvidia: {}\n")
     for more in ((), ("--check-config",)):

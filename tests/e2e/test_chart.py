@@ -91,7 +91,7 @@ def test_same_as_kustomize(tmp_path: Path, vendor: str) -> None:
 
 
 def test_values(tmp_path: Path) -> None:
-    """Image, tolerations, labels, configuration and components reach the manifests; a new configuration restarts."""
+    """Image, tolerations, labels, configuration and components reach the manifests; a new configuration restarts pods."""
     made = rendered(
         'image={"repository": "registry.example/rankwatch", "tag": "7"}',
         'tolerations=[{"key": "gpu", "operator": "Exists"}]',
@@ -125,7 +125,7 @@ def test_values(tmp_path: Path) -> None:
     ('tolerations={"operator": "Exists"}', "tolerations"),
 ])  # fmt: skip
 def test_wrong_values_are_refused(value: str, complaint: str) -> None:
-    """Helm refuses an unknown value, and a value of another type, by name."""
+    """Helm refuses an unknown value and a value of a wrong type, and names the value."""
     done = helm("template", "rankwatch", CHART, "--set-json", value)
     assert done.returncode != 0
     assert complaint in done.stderr

@@ -287,7 +287,7 @@ def test_without_rights_records_name_ranks(built: Image, node: Node, host: Path,
 @pytest.mark.skipif(why_no_docker() is not None, reason=why_no_docker() or "")
 @pytest.mark.parametrize("words", [of_the_page(), pytest.param(of_the_unit(), marks=full)], ids=["page", "unit"])
 def test_as_docker_runs_it(built: Image, node: Node, host: Path, tmp_path: Path, words: list[str]) -> None:
-    """With the docs' command line or the unit, the agent sees other users' ranks and the kernel log, and stops well."""
+    """With the docs' command line or unit, the agent sees other users' ranks and the kernel log, and stops in order."""
     config, state = host / "etc/rankwatch", host / "var/lib/rankwatch"
     for path in (config, state / "inspector"):
         path.mkdir(parents=True)

@@ -61,7 +61,7 @@ SELDOM = {
     "Nodes that fail repeatedly", "Exporters that fail", "Silent agents", "Links lost, by switch",
     "Errors of RDMA links", "Errors of RDMA transport", "Failed updates", "Slow pairs of ranks",
 }  # fmt: skip
-"""Panels about things that are healthy in this test, or that rules observe over hours; they show a sentence instead."""
+"""Panels without data in this test: all is healthy, or rules observe for hours. They show a sentence instead."""
 WELL = {
     ("Bus bandwidth now and a day before", "B"),
     ("What is known", "B"),
@@ -123,7 +123,7 @@ def targets() -> list[Target]:
 
 
 def fill(text: str, variables: Mapping[str, str]) -> str:
-    """Replace dashboard variables and Grafana's own in a query."""
+    """Replace the dashboard's and Grafana's own variables in a query."""
     for name, value in {**GRAFANA, **{f"${name}": value for name, value in variables.items()}}.items():
         text = text.replace(name, value)
     assert re.search(r"\$(?!\d)", text) is None, text  # $1 is label_replace's
@@ -193,7 +193,7 @@ def test_a_rank_that_lives_elsewhere_is_not_gone(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
 def test_time_of_gpus_by_class(tmp_path: Path) -> None:
-    """Minutes of GPUs add up to hours; the rest of a productive minute is waiting; unknown time lowers no goodput."""
+    """Minutes of GPUs add up to hours; the rest of a productive minute is waiting; goodput leaves out unknown time."""
     gpus = 'job:rankwatch_gpus:count{job_id="7"}'
     busy = 'job:rankwatch_gpus_busy:count{{job_id="7",class="{}"}}'
     series = [(gpus, "8x59"), (busy.format("productive"), "6x29"), (busy.format("unknown"), "_x29 8x29")]

@@ -117,7 +117,7 @@ def test_a_gpu_that_fails(tmp_path: Path) -> None:
 
 
 def test_what_the_log_says(tmp_path: Path) -> None:
-    """The time line has the log's first cause before the death; no file has the token in the user's output."""
+    """The time line has the log's first cause before the death; no file has the secret token that the user printed."""
     machine = Machine(tmp_path)
     site = EvidenceSite(tmp_path, machine.job_id)
     log = tmp_path / "job.out"

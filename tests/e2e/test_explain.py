@@ -85,7 +85,7 @@ def site(tmp_path: Path, *options: str) -> Iterator[Site]:
 
 
 def again(made: Site, *options: str) -> SimulatedJob:
-    """Return the job's second run, under its id."""
+    """Return the job's second run, under the same id."""
     dumps = str(made.machine.directory / "dumps")
     return made.machine.job("--ranks", "4", "--dump-dir", dumps, *options, name="again")
 
@@ -131,7 +131,7 @@ def test_a_killed_rank(tmp_path: Path) -> None:
 
 
 def test_a_crash_and_a_restart(tmp_path: Path) -> None:
-    """The time line has the crash and the restart; the page also has a bundle's contradiction."""
+    """The time line has the crash and the restart; the page also has the contradicting statement of a bundle."""
     evidence = tmp_path / "evidence"
     evidence.mkdir()
     with site(tmp_path, "--teardown", "torchrun") as made:

@@ -30,7 +30,7 @@ Value = Callable[[int], float | None]
 
 
 def during(start: float, end: float, value: float | None = None) -> Value:
-    """Return a value from ``start`` to ``end``; None: the time itself."""
+    """Return a function that returns ``value`` from ``start`` to ``end``, or the time itself if ``value`` is None."""
     return lambda at: (at if value is None else value) if start <= at < end else None
 
 

@@ -42,7 +42,7 @@ def series_of(scenario: str) -> list[dict[str, str]]:
 def test_who_held_the_others_up(
     scenario: str, culprits: dict[str, tuple[str, int]], promtool: str, tmp_path: Path
 ) -> None:
-    """Each waiting group names only the ranks with the hung GPU or program."""
+    """For each waiting process group the rules name only the ranks with the hung GPU or program."""
     samples = [
         {"labels": f'{{rank="{rank}",what="{what}"}}', "value": groups} for rank, (what, groups) in culprits.items()
     ]

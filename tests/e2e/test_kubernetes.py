@@ -221,7 +221,7 @@ def pod_of(manifests: list[dict[str, Any]]) -> dict[str, Any]:
 
 @needs_kubectl
 def test_without_rights(tmp_path: Path) -> None:
-    """The component removes every capability, root, the profile and all writable mounts of the node."""
+    """Component without-rights removes all capabilities, root, our seccomp profile, and the node's writable mounts."""
     pod = pod_of(with_component(tmp_path, "without-rights"))
     assert not pod["initContainers"]
     [container] = pod["containers"]
@@ -237,7 +237,7 @@ def test_without_rights(tmp_path: Path) -> None:
 
 @needs_kubectl
 def test_all_processes(tmp_path: Path) -> None:
-    """The component removes the AppArmor profile and nothing else."""
+    """The component all-processes turns the AppArmor profile off, and changes nothing else."""
     [plain] = pod_of(kustomized(KUBERNETES / "overlays/amd"))["containers"]
     [container] = pod_of(with_component(tmp_path, "all-processes"))["containers"]
     assert container["securityContext"].pop("appArmorProfile") == {"type": "Unconfined"}
@@ -247,7 +247,7 @@ def test_all_processes(tmp_path: Path) -> None:
 
 @needs_kubectl
 def test_the_kernels_log_has_its_price(tmp_path: Path) -> None:
-    """The component makes the container privileged, without fields that the API refuses in that case."""
+    """The component kernel-log makes the container privileged, without fields that the API refuses in that case."""
     [container] = pod_of(with_component(tmp_path, "kernel-log"))["containers"]
     assert container["securityContext"] == {
         "privileged": True,

@@ -135,7 +135,7 @@ OURS, THEIRS = "a" * 64, "b" * 64
 
 @NO_GROUPS
 def test_two_containers_of_root_are_two_owners(shared: SharedNode) -> None:
-    """With two containers of uid 0, a crash in the later one is no exit in the other's job."""
+    """If two containers run as uid 0, a crash in the later container is no exit of the other container's job."""
     with (
         control_group(f"/docker/{OURS}") as ours,
         control_group(f"/docker/{THEIRS}") as theirs,
@@ -156,7 +156,7 @@ def test_two_containers_of_root_are_two_owners(shared: SharedNode) -> None:
 
 @NO_GROUPS
 def test_a_schedulers_group_below_a_login_is_no_proof(shared: SharedNode) -> None:
-    """A copy of the scheduler's control groups below a login gives no plain job id; the real group does."""
+    """The scheduler's control group gives the job id without a suffix; a user's copy below a login does not."""
     real = f"/slurm/uid_{VICTIM}/job_{JOB}/step_0/task_0"
     copied = f"/user.slice/user-{MALLORY}.slice/user@{MALLORY}.service"
     mine = copied + real.replace(str(VICTIM), str(MALLORY))

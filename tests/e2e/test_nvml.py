@@ -15,7 +15,7 @@ from full import full
 from nvml_stub import LIBRARY, XID, Node
 
 LOOK_SECONDS = 30.0
-"""The exporter looks every 10 s."""
+"""The exporter reads the GPUs every 10 s."""
 SAVE_SECONDS = 18.0
 """Longer than the delay of a checkpoint (5 s and a tick), its write, and its time in the exposition (10 s)."""
 QUIET_SECONDS = 60.0

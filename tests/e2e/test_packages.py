@@ -128,7 +128,7 @@ def booted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
 
 
 def test_debians_package(booted: Path, debs: tuple[Path, Path]) -> None:
-    """The package works through upgrade, rollback, kill and stop under a job; a purge leaves no file."""
+    """The package works through upgrade, rollback, kill and stop while a job runs; a purge leaves no file."""
     said = accept(booted, DEB, debs, BOOT_SECONDS)
     print(said)  # noqa: T201  # the times stand in docs/install.md
     assert said.endswith("ACCEPTED\n"), said
@@ -154,7 +154,7 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @full
 @pytest.mark.parametrize("release", ["bookworm", "trixie"])
 def test_the_install_script(release: str, bundle: Path, tmp_path: Path) -> None:
-    """The script installs from the bundle without a network, again, and uninstalls; the site's configuration stays."""
+    """The script installs twice from the bundle without a network, and uninstalls; the site's configuration stays."""
     with layered(tmp_path, tree(release)) as root:
         said = accept(root, INSTALLED, [bundle], BOOT_SECONDS)
     print(said)  # noqa: T201  # likewise

@@ -20,7 +20,7 @@ WHY_NOT = why_no_cluster() or why_no_prometheus() or why_no_alertmanager()
 pytestmark = [pytest.mark.root, pytest.mark.timeout(240), pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")]
 
 YOUNG = {"page_lived": "long|short"}
-"""A death may page at once instead of after ten minutes; all other thresholds are the shipped ones."""
+"""A death may page at once instead of after ten minutes; all other thresholds are as shipped."""
 SETTLE_SECONDS = 95.0
 """The longest wait for an alert (a lost node). The watchdog's first message may take as long: if Prometheus does not
 know its Alertmanager at the first evaluation, it sends the next one after a minute and a half."""

@@ -40,7 +40,7 @@ def agent_for(job: RasJob, directory: Path) -> Agent:
 
 
 def counts(agent: Agent) -> dict[str, float]:
-    """Return the world's ranks by state; the states of a communicator's life must be 0, and are left out."""
+    """Return the world's ranks by state; the states in STAGES must have 0 ranks, and are left out."""
     samples = agent.samples("rankwatch_communicator_ranks", job_id="4711", comm=WORLD)
     assert {sample.value for sample in samples if sample.labels["state"] in STAGES} <= {0}
     return {sample.labels["state"]: sample.value for sample in samples if sample.labels["state"] not in STAGES}

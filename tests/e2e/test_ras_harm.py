@@ -52,7 +52,7 @@ def seconds_of(job: RasJob) -> float:
 
 
 def slow_query(job: RasJob, wire: Wire) -> Connection:
-    """Stop a process shortly before the next query is due, and return that query once it is delayed.
+    """Stop a process shortly before the next query is due, and return this query once it is delayed.
 
     If the stopped process itself accepted the agent's connection, resume it and try again."""
     for _ in range(TRIES):

@@ -66,7 +66,7 @@ def suspects(agent: Agent) -> set[tuple[str, ...]]:
 
 @contextmanager
 def running(job: RasJob, names: list[str], behind: int) -> Iterator[None]:
-    """Let the communicators' ranks launch continuously, one of them always after the others."""
+    """Let the communicators' ranks launch continuously, one rank always after the others."""
     ended = threading.Event()
 
     def step() -> None:

@@ -29,7 +29,7 @@ METADATA, PORT = "169.254.169.254", 6379
 OTHER = "192.0.2.9"
 USER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
 ENOUGH_SECONDS = 12.0
-"""A stream starts at once, and the first query within an interval of 7 s."""
+"""The stream of events starts at once; the first query starts within an interval of 7 s."""
 TARGET = """
 import socket, sys, threading
 def serve(listener):

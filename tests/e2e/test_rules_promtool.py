@@ -44,7 +44,7 @@ def test_alerts_by_vmalert(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("promtool", promtools())
 @pytest.mark.parametrize("file", RULE_TESTS, ids=lambda path: path.stem)
 def test_alerts(promtool: str, file: Path) -> None:
-    """Each alert fires when the cases say, with their texts, and at no other time."""
+    """Each alert fires at the times of the cases, with the texts of the cases, and at no other time."""
     assert run_promtool(promtool, "test", "rules", file) == ""
 
 

@@ -24,13 +24,13 @@ pytestmark = [full, pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or ""
 CLUSTER = "c1"
 TOLD_SECONDS = 120.0
 SETTLED_SECONDS = 20.0
-"""Both servers have all data of this age."""
+"""Both servers have all data that is older than this."""
 EVALUATION_DELAY_SECONDS = 2
 """vmalert's delay, in which vmagent's samples arrive."""
 ROUNDING_SECONDS = 1e-5
 """VictoriaMetrics keeps about 15 digits, so that a time since 1970 loses some microseconds."""
 NO_LABELS = ("__name__", "alertgroup", "cluster", "replica")
-"""Labels that name the ruler."""
+"""Labels that name the evaluator (Prometheus or vmalert)."""
 FIRING = 'ALERTS{{alertstate="firing",alertname="RankDead",job_id="{}"}}'
 
 Labels = tuple[tuple[str, str], ...]
@@ -94,7 +94,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servers]:
 
 
 def values(series: list[dict[str, Any]]) -> dict[Labels, float]:
-    """Return the value of each series, keyed by its labels without those that name the ruler."""
+    """Return the value of each series, keyed by its labels without NO_LABELS."""
     return {
         tuple(sorted(item for item in one["metric"].items() if item[0] not in NO_LABELS)): float(one["value"][1])
         for one in series

@@ -82,7 +82,7 @@ def test_tasks_are_proven_ranks_and_the_first_to_crash_is_dead(slurm: Slurm, age
 
 @full
 def test_a_preempted_job_comes_back_under_its_labels(slurm: Slurm, agent: Agent) -> None:
-    """A preempted job has no dead rank; requeued, it is alive under the same labels with new start times."""
+    """A preempted job has no dead rank; requeued, its ranks are alive with the same labels and new start times."""
     agent.job_id = slurm.submit(f"srun {RANK}", "--ntasks=2", f"--partition={LOW}", "--requeue")
     agent.wait_for_states(alive(2), START_SECONDS)
     before = starts(agent)
@@ -105,7 +105,7 @@ def test_a_preempted_job_comes_back_under_its_labels(slurm: Slurm, agent: Agent)
     ids=["titles", "no-titles"],
 )
 def test_children_of_one_task_are_ranks_of_their_own(slurm: Slurm, agent: Agent, title: str, source: str) -> None:
-    """Four children of one task are four ranks, by title or start order; a crash of one is its own."""
+    """Four children of one task are four ranks, by title or start order; a crash of a child ends only its rank."""
     order, pause = ("3 2 1 0", 1.5) if source == "title" else ("0 1 2 3", 0)
     children = f'for each in {order}; do (exec -a "{title}" {RANK}) & sleep {pause}; done; wait'
     agent.job_id = slurm.submit(f"srun bash -c {shlex.quote(children)}", "--ntasks=1")
@@ -125,7 +125,7 @@ def test_children_of_one_task_are_ranks_of_their_own(slurm: Slurm, agent: Agent,
 
 @full
 def test_who_guesses_a_job_id_loses_it_to_the_job(slurm: Slurm, agent: Agent) -> None:
-    """A user with a forged job id loses the plain id to the real job when that starts."""
+    """If a user's process has a forged job id, it gets a suffix to this id when the real job starts."""
     next_id = int(slurm.submit("true", "--ntasks=1")) + 1
     job, taken, taken_next = str(next_id), f"{next_id}-u{NOBODY_UID}", f"{next_id + 1}-u{NOBODY_UID}"
     guess = [*NOBODY, sys.executable, "-S", "-c", IDLE_RANK.read_text(), THREAD]  # the user cannot read root's files

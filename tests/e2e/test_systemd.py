@@ -71,7 +71,7 @@ def test_the_service_for_lldpd_is_confined() -> None:
 
 
 def test_reclaim_may_write_only_to_the_configured_directories() -> None:
-    """The example permits writes only to its named directories, which need not exist."""
+    """60-reclaim.conf.example permits writes only to its named directories, which need not exist."""
     unit, example = settings(DEPLOY / "rankwatch.service"), settings(DEPLOY / "rankwatch.service.d" / RECLAIM)
     assert {("ProtectSystem", "strict"), ("StateDirectory", "rankwatch")} <= {*unit}
     assert example
@@ -90,7 +90,7 @@ def test_nothing_blinds_the_agent() -> None:
 
 
 def test_user_and_directories(tmp_path: Path) -> None:
-    """The snippets create the user and its sticky directory, to which every user can write."""
+    """sysusers and tmpfiles create the user and its sticky directory, to which every user can write."""
     if os.geteuid() != 0:
         pytest.skip("changing owners needs root")
     (tmp_path / "etc").mkdir()

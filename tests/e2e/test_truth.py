@@ -1,4 +1,4 @@
-"""The table of truth: events of jobs, evaluated by the agents' real code, the rules and promtool."""
+"""The truth table: events of jobs, evaluated by the agents' real code, the rules and promtool."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from truth_table import SITUATIONS
 REST_SECONDS = 240.0
 """How long a site is observed after the last event."""
 SLOWER = {5: 0.0, 15: 60.0, 30: 150.0}
-"""The allowed delay of an alert by interval: at 15 s and 30 s each of three levels reads the previous round."""
+"""The allowed delay of an alert by interval: at 15 s and 30 s each of three rule levels reads older results."""
 ALSO_AT_30 = {"crash_alone", "killed_alone", "power", "power_while_the_job_goes_on", "cancel"}
 PLAYS = [
     pytest.param(situation, interval, id=f"{situation.name}-{interval}")

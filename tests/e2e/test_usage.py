@@ -1,4 +1,4 @@
-"""Real causes of waiting rank processes, made on this machine: each appears in its series within two looks."""
+"""Real causes of waiting rank processes, made on this machine: each appears in its series within two updates."""
 
 from __future__ import annotations
 

@@ -83,12 +83,12 @@ class Watch:
             )
 
     def notifications(self, about: str | None = None) -> list[Page]:
-        """Return the notifications (of one subject), those of its end included."""
+        """Return the notifications (about one subject), including resolved notifications."""
         pages = (_page(message) for receiver in RECEIVERS for message in self.inbox.at(f"/{receiver}"))
         return sorted((page for page in pages if about in (None, page.about)), key=lambda page: page.time)
 
     def pages(self, job_id: str, receiver: str = "page") -> list[Page]:
-        """Return the notifications of a job (or of none, ""), without those that only say that it is resolved."""
+        """Return the notifications about a job ("": about no job), without the resolved notifications."""
         return [
             page for page in self.notifications() if page.alerts and (page.receiver, _job(page)) == (receiver, job_id)
         ]
