@@ -24,7 +24,6 @@ LISTED = 64
 LISTED_RANKS = 256
 SHOWN_RANKS = 8
 RULE_INTERVAL = "60s"
-"""Interval of the slower rules."""
 
 
 def panels() -> dict[str, list[Panel]]:

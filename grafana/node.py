@@ -23,7 +23,6 @@ ERROR = ("gpu", "code", "meaning", "severity", "hurts", "role", "action")
 
 
 FOLDED = frozenset({"NVLink, XGMI and NICs", "Kernel's log, storage and jobs before"})
-"""Rows that start closed."""
 
 
 def panels() -> dict[str, list[Panel]]:

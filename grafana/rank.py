@@ -20,7 +20,6 @@ from grafana.queries import (
 from grafana.tables import rows
 
 STATES_INTERVAL = "15s"
-"""Interval of scrapes of ranks' states."""
 
 LAST_PROGRESS = f"max(rankwatch_rank_last_progress_timestamp_seconds{{{RANK}}})"
 STARTED = f"max({latest(f'rankwatch_rank_start_timestamp_seconds{{{RANK}}}')})"
@@ -33,7 +32,6 @@ ITS_GPU = f"and on (cluster, node, gpu_uuid) rankwatch_rank_info{{{RANK}}}"
 
 
 FOLDED = frozenset({"Identity", "Process, GPU and node", "Point to point, and records"})
-"""Rows that start closed."""
 
 
 def panels(late_share: float) -> dict[str, list[Panel]]:

@@ -87,10 +87,7 @@ class Offers(Leased["EvidenceRegistry"]):
 
 
 class EvidenceRegistry:
-    """The parts of all exporters, stalled jobs, and ranks on failed hardware.
-
-    Every method runs in the event loop.
-    """
+    """The parts of all exporters, stalled jobs, and ranks on failed hardware. Every method runs in the event loop."""
 
     def __init__(self) -> None:
         self.offers: list[Offers] = []

@@ -64,9 +64,9 @@ class Context:
 
     ``ranks``: reads the rank table and adds evidence. ``admit``: reserves series. ``thread``: makes a thread for
     blocking calls. ``helper``: lends a process for calls that may hang. ``checks``: takes findings about hardware.
-    ``hardware``: takes the hardware's inventory. ``evidence``: takes offers for bundles. ``exits``: takes causes of
-    exits. ``failures``: limits an error to one item of a source (a record, a process). ``note``: shown to operators.
-    ``once``: a single pass over recorded data (no streams, no state, files of all hosts).
+    ``hardware``: takes the hardware's inventory. ``evidence``: takes functions that make parts of bundles. ``exits``:
+    takes causes of ranks' exits. ``failures``: limits an error to one item of a source (a record, a process). ``note``:
+    shown to operators. ``once``: a single pass over recorded data (no streams, no state, files of all hosts).
     """
 
     roots: Roots

@@ -37,7 +37,7 @@ SavedPositions = Annotated[list[Position], msgspec.Meta(max_length=MAX_POSITIONS
 
 
 Claim = Callable[[str, str], bool | None]
-"""Takes a path and a job id, and returns whether this node reads the file; None: the node of the writer reads it.
+"""Takes a path and a job id, and returns whether this node reads the file; None: the node of the writer reads the file.
 
 Called only for files with the job id in their names. Without a claim, a file that has no writer on this node is not
 read: the file can belong to another job of the same user, on other nodes or from an earlier week.

@@ -117,7 +117,7 @@ class Registry:
     def _gather(self, source: Source, snapshot: object, selection: Selection, body: Body) -> _Outcome:
         """Add a source's families up to its limit, without duplicates.
 
-        After an error its remaining families are missing.
+        After an error the source's remaining families are missing.
         """
         outcome = _Outcome()
         try:

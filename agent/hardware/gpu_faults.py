@@ -62,8 +62,6 @@ class DriverReport(msgspec.Struct, frozen=True):
 
 
 class _Row(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A row of the table, for one code."""
-
     maker: Maker
     code: str
     unit: str

@@ -115,7 +115,7 @@ class Hardware:
 
 
 class HardwareSource(Leased[Hardware]):
-    """Writes and reads for one exporter (``source``). Each write replaces the previous write.
+    """Writes and reads for one exporter (``source``). Each write replaces the previous write of the same kind.
 
     After ``close`` the observations stay until the exporter's next run, or until ``Hardware.withdraw``.
     """

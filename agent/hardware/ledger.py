@@ -133,14 +133,14 @@ class Checks(Leased[HealthLedger]):
         self._put(subject, check, CheckState.FAILED, latched=True)
 
     def clear(self, subject: Subject | None, checks: Collection[str]) -> None:
-        """End these faults of ``subject`` (None: all hardware), from every source, after its recovery was seen."""
+        """End the faults of these checks on ``subject`` (None: all hardware), from every source, after the recovery."""
         table = self._lent
         for key, known in list(table.findings.items()):
             if subject in (None, key[1]) and key[2] in checks and known.state is CheckState.FAILED:
                 table.findings[key] = Finding(CheckState.OK, table.clock.time())
 
     def clear_everywhere(self, checks: Collection[str]) -> None:
-        """End these faults of every subject, after a recovery of all hardware (such as a reload of the driver)."""
+        """End the faults of these checks on all hardware, after a recovery of all hardware (a reload of the driver)."""
         self.clear(None, checks)
 
     def rename(self, kind: SubjectKind, names: Mapping[str, str]) -> None:

@@ -228,7 +228,7 @@ class Helpers:
         self._helpers: dict[str, Helper[Any]] = {}
 
     def lend(self, spec: HelperSpec[Answer]) -> Helper[Answer]:
-        """Return the helper of this spec for another user; raises ValueError if its name already has another spec."""
+        """Return the helper of this spec for another exporter; raises ValueError if its name has another spec."""
         helper = self._helpers.setdefault(spec.name, Helper(spec, self._clock))
         if helper.spec != spec:
             raise ValueError(f"another helper is called {spec.name}")

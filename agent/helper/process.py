@@ -19,8 +19,6 @@ _MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072"}  # One h
 
 
 class _Spawned(NamedTuple):
-    """A new process, and the agent's descriptors for it."""
-
     pid: int
     pidfd: int
     stream: socket.socket

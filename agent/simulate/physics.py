@@ -64,7 +64,7 @@ def transfer_us(operation: Operation, communicator: SimulatedCommunicator) -> fl
 
 
 def make_plan(job: Job) -> TimingPlan:
-    """Return the job's plan, equal in all its processes. A healthy rank completes ``records_per_second``.
+    """Return the job's plan, equal in all its processes. A healthy rank writes ``records_per_second``.
 
     If the transfers alone take longer, ``pace`` compresses simulated time into real time.
     """

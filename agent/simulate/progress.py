@@ -85,7 +85,7 @@ class Timeline:
 class RankProgress:
     """Progress of one rank. ``arrived``, ``completed``: numbers of operations since the job's start.
 
-    ``stuck_at``: the first operation at which the rank does not arrive; None: it arrives at all.
+    ``stuck_at``: the first operation at which the rank does not arrive; None: the rank arrives at all operations.
     """
 
     def __init__(
@@ -161,7 +161,7 @@ class RankProgress:
 
 
 def run_ahead_operations(plan: TimingPlan) -> int:
-    """Return at how many operations a rank can arrive before it completes them."""
+    """Return the number of operations at which a rank can arrive before it completes the first of these operations."""
     operation_us = (plan.compute_us + plan.jitter_us) * plan.pace
     return 1 + int(RUN_AHEAD_SECONDS * 1e6 / operation_us)
 

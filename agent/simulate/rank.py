@@ -177,7 +177,8 @@ def start_library_thread() -> None:
 def fork_data_loaders(count: int, end_marker: Path, launcher: int) -> None:
     """Fork ``count`` data-loader workers, which inherit environment and open files. Call this before starting threads.
 
-    A worker exits when ``end_marker`` exists, when the process ``launcher`` is gone, or STAY_SECONDS after its parent.
+    A worker exits when ``end_marker`` exists, when the process ``launcher`` is gone, or STAY_SECONDS after its parent's
+    end.
     """
     parent = os.getpid()
     for _ in range(count):

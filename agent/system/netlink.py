@@ -91,7 +91,6 @@ class Netlink:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the socket."""
         self.close()
 
     def close(self) -> None:

@@ -21,7 +21,7 @@ HEAD_BYTES = 4096
 MAX_OFFSET = (1 << 63) - 1
 MAX_UID = (1 << 32) - 1
 MAX_GENERATION = (1 << 62) - 1
-"""Limit of truncations of one file."""
+"""Limit of the number of truncations of one file."""
 SCAN_BYTES = 16 * 1024 * 1024
 """Limit of bytes that one read searches for the end of an overlong line or of a hole."""
 
@@ -67,7 +67,7 @@ class FileChange(Enum):
 
 @dataclass(slots=True, eq=False)
 class FollowedFile:
-    """A followed file. ``generation``: how often it was truncated.
+    """A followed file. ``generation``: number of truncations.
 
     ``size_bytes``: size last seen. ``from_start``: reading began at the first byte. ``caught_up``: False only while a
     resumed file has unread lines that were written before the restarted agent found it. ``share``: the file's user and
@@ -216,7 +216,7 @@ def _cleaned(data: bytes, hole_bytes: int) -> Chunk:
 
 
 def _skip_hole(descriptor: int, file: FollowedFile) -> int:
-    """Move the offset to the next byte that is not NUL; not at the file's end, where data may still replace NULs."""
+    """Move the offset past a run of NULs, and return its length. NULs at the file's end stay: data may replace them."""
     start = position = file.offset
     for _ in range(SCAN_BYTES // CHUNK_BYTES):
         piece = os.pread(descriptor, CHUNK_BYTES, position)

@@ -125,8 +125,8 @@ class Follower:
     def follow_held(self, path: str, identity: tuple[int, int]) -> None:
         """Follow the file at ``path`` at once, without waiting for the next search.
 
-        ``path``: as a process that holds the file open has it. The call ignores a path outside the directories of
-        ``listing``, and a file with another identity.
+        ``path``: the file's path in a process that holds the file open. The call ignores a path outside the directories
+        of ``listing``, and a file with another identity.
         """
         if identity in self._files or self._start_at_end:
             return

@@ -28,8 +28,8 @@ class LineReader:
     """Reads the files below ``roots`` with at most ``open_files`` open at once.
 
     At the limit a file of the share that ``losing_share`` names is closed, if possible a file without unread lines. A
-    file of this share closes only a file without unread lines. ``skipped`` counts, by reason, files that could not be
-    opened or read. No OSError leaves this class.
+    new file of this share closes only a file without unread lines. ``skipped`` counts, by reason, files that could not
+    be opened or read. No OSError leaves this class.
     """
 
     def __init__(

@@ -14,10 +14,9 @@ _SNIFF = ("X-Content-Type-Options", "nosniff")
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A GET or HEAD request. ``path``: as sent, without the query. ``headers``: by lower-case name, values joined.
+    """A GET or HEAD request. ``path``: as sent, without the query. ``headers``: values by lower-case name.
 
-    ``client``: name of the client's peer (agent/web/peers.py), or empty. ``is_private``: it came over TLS with a
-    password.
+    ``client``: name of the client's peer (agent/web/peers.py), or empty. ``is_private``: sent over TLS with a password.
     """
 
     path: str

@@ -36,7 +36,7 @@ class Peers:
         self._may_query = True
 
     def of(self, peer: object, own_end: object) -> str:
-        """Return the peer at the socket name ``peer``, connected to ``own_end``; empty for a socket without addresses.
+        """Return the name of the peer with socket name ``peer``; ``own_end``: the server's. Empty without addresses.
 
         An IPv6 host can use all addresses of its /64 network, so a /64 network is one peer.
         """

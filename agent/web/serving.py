@@ -14,7 +14,6 @@ from agent.web.secured import Secured
 from agent.web.server import Handler, WebServer
 
 STOP_SECONDS = 5.0
-"""Longest wait for running replies when the server stops."""
 
 
 class Serving:

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Write a PodMonitor, PrometheusRules and dashboards for kustomize, for Prometheus' operator and Grafana's sidecar.
 
-The sources are deploy/prometheus and grafana/dashboards. --thresholds: a file with the thresholds that differ:
+The sources are deploy/prometheus and grafana/dashboards. --thresholds: a file with the site's own thresholds:
 
     build.py --thresholds my.yml --agent base/rankwatch.yml --output monitoring
     kubectl apply --server-side -k monitoring

@@ -124,7 +124,6 @@ def _put_bytes(root: Path, data: bytes, place: str, mode: int = 0o644) -> None:
 
 
 def _put_service(root: Path) -> None:
-    """Add the unit, its user, directories and configuration."""
     systemd = ROOT / "deploy" / "systemd"
     _put(root, systemd / "rankwatch.service", "usr/lib/systemd/system/rankwatch.service")
     _put(root, systemd / "rankwatch.sysusers.conf", "usr/lib/sysusers.d/rankwatch.conf")

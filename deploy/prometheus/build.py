@@ -39,7 +39,6 @@ SHARED = frozenset(
 AGENTS_OWN = frozenset({"after_end_seconds", "short_seconds", "blocked_seconds"})
 """Numbers of that section that only agents use."""
 SECTIONS = frozenset({"web", "state", "health", "identity", "verdict", "exporters"})
-"""Sections of the agents' configuration."""
 RULES_OWN = frozenset({"severity", "alertname", "cluster", "job_id", "rank", "node"})
 """Labels that Alertmanager uses for groups and routes; an alert may not set them."""
 ABOUT = {"job_dashboard": "$labels.job_id", "node_dashboard": "$labels.node", "nodes_dashboard": ""}

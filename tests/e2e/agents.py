@@ -42,10 +42,10 @@ class Series(NamedTuple):
 class Agent(Closing):
     """An agent with ``config``, on this machine or in ``node``. ``directory`` has its files, and can have a checkpoint.
 
-    It listens on ``host``, which must include the loopback. ``flags`` and ``env`` are added to its command line and
-    environment; ``command`` starts it. With a ``job_id``, queries about ranks and jobs only cover that job, because the
-    machine may run other jobs. A context manager: at the end it stops the agent, which must exit with status 0 (unless
-    the test killed or stopped it before) and leave no traceback."""
+    The agent listens on ``host``, which must include the loopback. ``flags`` and ``env`` are added to its command line
+    and environment; ``command`` starts it. With a ``job_id``, queries about ranks and jobs only cover that job, because
+    the machine may run other jobs. A context manager: at the end it stops the agent, which must exit with status 0
+    (unless the test killed or stopped it before) and leave no traceback."""
 
     def __init__(
         self,
@@ -138,7 +138,6 @@ class Agent(Closing):
         return code
 
     def signal(self, number: int) -> None:
-        """Send the agent a signal."""
         os.kill(self.pid(), number)
 
     def reload(self) -> None:
@@ -236,7 +235,7 @@ class Agent(Closing):
         return time.monotonic() - began
 
     def states(self, **labels: str) -> dict[str, str]:
-        """Return the state of each rank; exactly one is set for each."""
+        """Return the state of each rank; exactly one state is set for each rank."""
         set_ = [sample.labels for sample in self.samples("rankwatch_rank_state", **labels) if sample.value == 1]
         states = {each["rank"]: each["state"] for each in set_}
         assert len(states) == len(set_), set_

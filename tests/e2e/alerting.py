@@ -69,7 +69,6 @@ class Inbox(Closing):
         self._server.server_close()
 
     def at(self, path: str) -> list[Message]:
-        """Return the messages on a path."""
         return [message for message in list(self.messages) if message.path == path]
 
 
@@ -96,7 +95,6 @@ class Alertmanager:
     ``gossip_ports``: its own port and its peer's port for gossip. Without these ports it has no peer."""
 
     def __init__(self, home: Path, config: str, node: Node, gossip_ports: tuple[int, int] | None = None) -> None:
-        """Start the server; raises AssertionError if it does not get ready."""
         home.mkdir()
         (home / "alertmanager.yml").write_text(config)
         self._home = home

@@ -11,7 +11,7 @@ FILTER = "ENOANO"
 
 
 class Way(NamedTuple):
-    """The drop-in that permits an attempt (None: none), the reply without it, and the reply without the filter."""
+    """The drop-in that permits an attempt (None: none), the reply without the drop-in, the reply without the filter."""
 
     opened_by: str | None
     refusal: str

@@ -79,7 +79,6 @@ class Browser(Closing):
         return self._ask("POST", f"/session/{self._session}/goog/cdp/execute", {"cmd": command, "params": parameters})
 
     def picture(self, path: Path) -> None:
-        """Save a screenshot of the window, as PNG."""
         path.write_bytes(base64.b64decode(self._ask("GET", f"/session/{self._session}/screenshot")))
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:

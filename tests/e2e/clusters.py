@@ -76,7 +76,6 @@ class ClusterNode:
         run_ip(self.machine, "link", "set", "eth0", "down")
 
     def join(self) -> None:
-        """Put the node back on the network."""
         run_ip(self.machine, "link", "set", "eth0", "up")
 
     def lose_power(self) -> None:
@@ -122,7 +121,6 @@ class Cluster(Closing):
             raise
 
     def wire(self, node: ClusterNode) -> None:
-        """Connect a node to the bridge."""
         port, machine = f"port{len(self.nodes)}", node.machine
         run_ip(
             self.monitor, "link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", str(machine.init_pid)
@@ -151,7 +149,6 @@ class ClusterJob(Closing):
     """A simulated job on some of a cluster's nodes, with a launcher on each; a context manager."""
 
     def __init__(self, cluster: Cluster, job_id: str, nodes: list[ClusterNode], ranks: int, *options: str) -> None:
-        """Start the job; the first node has the first ranks."""
         self.job_id = job_id
         self.cluster = cluster
         self.nodes = nodes
@@ -184,16 +181,13 @@ class ClusterJob(Closing):
                 stack.callback(part.close)
 
     def node_of(self, rank: int) -> ClusterNode:
-        """Return the node of a rank."""
         return self.nodes[rank * len(self.nodes) // self.ranks]
 
     def signal_rank(self, rank: int, number: int = signal.SIGKILL) -> None:
-        """Send a signal to a rank."""
         part = self.parts[self.nodes.index(self.node_of(rank))]
         part.kill(part.pid(rank), number)
 
     def signal_launchers(self, number: int) -> None:
-        """Send a signal to all launchers."""
         for part in self.parts:
             part.signal_launcher(number)
 

@@ -38,7 +38,6 @@ class HangingJob:
         self._meeting.start()
 
     def tell(self, rank: int, number: signal.Signals) -> None:
-        """Send a signal to a rank."""
         self.ranks[rank].send_signal(number)
 
     def close(self) -> None:

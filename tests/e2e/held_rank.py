@@ -33,7 +33,7 @@ def bear_the_name() -> None:
 
 
 def write_record(dump_dir: str) -> InspectorFile:
-    """Write a record, which names the rank even if its environment is unreadable; return the open file."""
+    """Write a record, which names the rank even if the process' environment is unreadable; return the open file."""
     communicator = SimulatedCommunicator("world", "default_pg", os.getpid(), (0, 1), nodes=1, network=False)
     log, file = CommunicatorLog(communicator, 0), InspectorFile(dump_dir, os.uname().nodename, os.getpid())
     log.add(SimulatedRecord("AllReduce", 0, 1 << 20, 400))

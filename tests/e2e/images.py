@@ -149,7 +149,6 @@ class Container:
         read_only: bool = True,
         seccomp: dict[str, Any] | None = None,
     ) -> None:
-        """Write the container's configuration."""
         bundle.mkdir()
         self._bundle = bundle
         self._node = node
@@ -187,7 +186,6 @@ class Container:
         (bundle / "config.json").write_text(json.dumps(config))
 
     def run(self) -> subprocess.CompletedProcess[str]:
-        """Run the container to its end."""
         return self._node.run([*self._runc, "run", "--bundle", self._bundle, self._name])
 
     def execute(self, user: int, *command: str) -> subprocess.CompletedProcess[str]:

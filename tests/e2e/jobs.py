@@ -67,7 +67,6 @@ class SimulatedJob(Closing):
         (self._node.kill if self._node else os.kill)(pid, number)
 
     def signal_launcher(self, number: int) -> None:
-        """Send a signal to the launcher."""
         self.kill(self.wait_for("launcher")["pid"], number)
 
     def wait(self, seconds: float = 20.0) -> int:

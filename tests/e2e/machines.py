@@ -1,4 +1,4 @@
-"""Machines for tests of liveness: with a kernel that reports exit statuses, with one that does not, and a node."""
+"""Machines for tests of liveness: with a kernel that reports exit statuses, with a kernel that does not, and a node."""
 
 from __future__ import annotations
 

@@ -71,7 +71,6 @@ class Prometheus(Closing):
         port: int | None = None,
         more: tuple[str, ...] = (),
     ) -> None:
-        """Start the server; raises AssertionError if it does not get ready."""
         home.mkdir()
         self._config = home / "prometheus.yml"
         self._config.write_text(config)
@@ -171,7 +170,7 @@ class Prometheus(Closing):
         """Return increase() over exactly the time from the first to the last sample of a series.
 
         From 3.0 on a range excludes a sample at its start, so the query is one millisecond longer. The extrapolation
-        over it is subtracted; a counter that began at 0 has none."""
+        over this millisecond is subtracted; a counter that began at 0 has no extrapolation."""
         first, last = series.samples[0][0], series.samples[-1][0]
         version = json.loads(self._get("/api/v1/status/buildinfo"))["data"]["version"]
         more = 1 if int(version.partition(".")[0]) >= 3 else 0

@@ -49,7 +49,6 @@ class QuietJob:
         group: Path | None = None,
         log: str = "",
     ) -> None:
-        """Start the job; the first node has the first ranks."""
         self.cluster = cluster
         self.job_id = job_id
         self.nodes = list(nodes)
@@ -77,7 +76,6 @@ class QuietJob:
             assert process.stdout.readline() == "up\n"
 
     def node_of(self, rank: int) -> ClusterNode:
-        """Return the node of a rank."""
         return self.nodes[rank * len(self.nodes) // self.ranks]
 
     def signal_rank(self, rank: int, number: int = signal.SIGKILL) -> None:
@@ -98,16 +96,13 @@ class QuietJob:
                 self.signal_rank(rank, number)
 
     def leave(self, rank: int, code: int = 0) -> None:
-        """Let a rank exit with a status."""
         self._tell(rank, str(code))
 
     def log_of(self, rank: int) -> Path:
-        """Return the output file of a rank."""
         node = self.nodes.index(self.node_of(rank))
         return self.cluster.directory / self._log.format(job_id=self.job_id, node=node)
 
     def say(self, rank: int, *lines: str) -> None:
-        """Append lines to a rank's log."""
         with self.log_of(rank).open("a") as log:
             log.writelines(f"{line}\n" for line in lines)
 
@@ -116,7 +111,6 @@ class QuietJob:
         self._tell(rank, "grow")
 
     def wait(self, rank: int) -> None:
-        """Wait until a rank has exited."""
         self._processes[rank].wait(LEAVE_SECONDS)
 
     def _start(self, rank: int) -> subprocess.Popen[str]:

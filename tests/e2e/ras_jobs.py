@@ -162,7 +162,6 @@ class RasJob(Closing):
         self._tell(f"abort {name}", [rank])
 
     def leave(self, rank: int, name: str) -> None:
-        """Let one rank destroy a communicator."""
         self._tell(f"leave {name}", [rank])
 
     # -- processes -------------------------------------------------------------------------------------------------
@@ -175,7 +174,6 @@ class RasJob(Closing):
         return child
 
     def signal(self, rank: int, number: int = signal.SIGKILL) -> None:
-        """Send a signal to one rank's process."""
         if self._machines:
             self._machines[rank // self._ranks_per_node][1].kill(self.pids[rank], number)
         else:

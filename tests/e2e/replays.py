@@ -89,7 +89,7 @@ class Node:
         self._runner.close()
 
     def advance(self, second: int) -> None:
-        """Let a second pass: read the new records, and scrape if it is due."""
+        """Let a second pass: read the new records, and scrape if a scrape is due."""
         self._clock.advance(1.0)
         self._read()
         if second % SCRAPE_SECONDS == 0:
@@ -99,7 +99,6 @@ class Node:
             self._scrape(second)
 
     def _read(self) -> None:
-        """Read the files, and update the rank table."""
         self._runner.run(self._exporter.update())
         for writer_key in self._table.unlinked_writers():  # in the agent, the process exporter finds the writers
             self._table.link(writer_key, self._processes[writer_key.pid])
@@ -128,7 +127,6 @@ class Node:
                 self.series.setdefault(key, {})[second] = second if is_clock else value
 
     def records_read(self) -> float:
-        """Return the number of accepted records."""
         families = self._exporter.families(self._exporter.snapshot())
         return sum(
             value

@@ -20,8 +20,7 @@ HEADS = {WHOLE: "arrived", LOSSY: "arrived with 1 % of scrapes lost"}
 class Arrivals(NamedTuple):
     """The notifications that a watch received about a situation.
 
-    ``seconds``: from the last event before each notification to that notification.
-    """
+    ``seconds``: from the last event before each notification to that notification."""
 
     pages: Sequence[Page]
     seconds: Sequence[float]
@@ -42,7 +41,6 @@ class Row(NamedTuple):
     arrived: Sequence[Arrivals]
 
     def line(self) -> str:
-        """Return the line of the table."""
         first = next((page for arrivals in self.arrived for page in arrivals.pages if page.alerts), None)
         text = first.alerts[0]["annotations"]["summary"] if first else ""
         return (

@@ -109,7 +109,6 @@ class Slurm(Closing):
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the environment of Slurm's commands."""
         return dict(self._env)
 
     # -- its jobs --------------------------------------------------------------------------------------------------

@@ -65,7 +65,7 @@ def slowest_scrape(agent: Agent, seconds: float) -> float:
     [(signal.SIGSEGV, "crashed (SIGSEGV)"), pytest.param(signal.SIGSTOP, "does not respond (stopped)", marks=full)],
 )
 def test_a_bundle_names_the_culprit(tmp_path: Path, number: signal.Signals, says: str) -> None:
-    """A crashed or stopped rank leaves a bundle within 25 s that names it and has the other processes."""
+    """Within 25 s of a rank's crash or stop a bundle names the rank and has the other processes."""
     machine = Machine(tmp_path)
     folder = tmp_path / "evidence"
     with machine.job("--ranks", str(RANKS), env={"MY_TOKEN": PLANTED}) as job, watched(machine, job, folder) as agent:

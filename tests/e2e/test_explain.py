@@ -97,7 +97,7 @@ def keep(name: str, page: str) -> None:
 
 
 def test_a_killed_rank(tmp_path: Path) -> None:
-    """After a SIGKILL `explain` shows rank, signal, node and cost, equal at each call; before it, no incident."""
+    """After a SIGKILL `explain` shows rank, signal, node and cost, equal at each call; before, it shows no incident."""
     with site(tmp_path) as made:
         status, page = made.explained()
         assert status == 0

@@ -86,7 +86,8 @@ def running(job: RasJob, names: list[str], behind: int) -> Iterator[None]:
 
 
 def test_the_rank_that_stops_launching_is_named_and_its_victims_are_not(job: RasJob, agent: Agent) -> None:
-    """Within two polls only the rank that stopped launching is a suspect, not its victims; a moving job has none."""
+    """Within two polls only the rank that stopped launching is a suspect, not its victims; a job with progress has
+    none."""
     moving = ["tp0", "tp1", "tp2", "tp3", "dp0", "dp1"]
     with running(job, moving, behind=5):
         wait_for_report(agent)

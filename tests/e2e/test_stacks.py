@@ -94,7 +94,7 @@ def test_who_is_elsewhere_is_named(site: StackSite) -> None:
 
 @full
 def test_a_stopped_rank_is_looked_at(site: StackSite) -> None:
-    """The agent reads the stack of a stopped rank, which stays stopped and goes on after SIGCONT."""
+    """The agent reads the stack of a stopped rank; the rank stays stopped, and continues after SIGCONT."""
     wait_until(lambda: site.agent.samples(PROGRESS), NAMED_SECONDS, "progress")
     site.job.tell(VICTIM, signal.SIGSTOP)
     site.wait_for_stacks()

@@ -53,7 +53,6 @@ class Service(Closing):
     """One of the programs, with its log in ``home``; a context manager."""
 
     def __init__(self, home: Path, program: str, *flags: str) -> None:
-        """Start the program; raises AssertionError if it does not get ready."""
         home.mkdir()
         self.port = free_port()
         self._log = (home / "log").open("w")

@@ -59,7 +59,6 @@ class Play:
 
     @property
     def ranks(self) -> list[Rank]:
-        """Return the job's ranks by number."""
         return self.job.ranks
 
     def run(self, seconds: float) -> None:
