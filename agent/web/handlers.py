@@ -51,6 +51,7 @@ class Pages:
         self._others: FairLane[Selection, Rendered] = FairLane(self.render)
 
     async def __call__(self, request: HttpRequest) -> HttpResponse:
+        """Return the answer to ``request``; raises the errors of ``render``."""
         match request.path:
             case "/metrics":
                 return await self._metrics(request)

@@ -73,7 +73,7 @@ def open_listeners(*addresses: ListenAddress) -> list[socket.socket]:
 
 
 def _owner_of(port: int) -> str:
-    """Return `` by process PID (name)`` for the process that listens at ``port``; empty if no such process is visible."""
+    """Return `` by process PID (name)`` for the process that listens at ``port``; empty if it is not visible."""
     import psutil  # noqa: PLC0415  # only for this message
 
     with suppress(psutil.Error, OSError):

@@ -107,7 +107,7 @@ class WebServer:
         return next(connection for queue in queues for connection in queue if counts[connection.peer] == most)
 
     def _make_room(self, newcomer: Connection) -> None:
-        """Close connections until the new reply fits the limit of unread replies, or until no other connection writes."""
+        """Close connections until the new reply fits the limit of unread replies, or until no connection writes."""
         while self._writing:
             bodies = {id(connection.held): len(connection.held) for connection in (newcomer, *self._writing)}
             if sum(bodies.values()) <= self._limits.held_bytes:

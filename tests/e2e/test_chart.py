@@ -91,7 +91,7 @@ def test_same_as_kustomize(tmp_path: Path, vendor: str) -> None:
 
 
 def test_values(tmp_path: Path) -> None:
-    """Image, tolerations, labels, configuration and components reach the manifests; a new configuration restarts pods."""
+    """Image, tolerations, labels, configuration and components reach the manifests; a change restarts the pods."""
     made = rendered(
         'image={"repository": "registry.example/rankwatch", "tag": "7"}',
         'tolerations=[{"key": "gpu", "operator": "Exists"}]',
