@@ -1,4 +1,7 @@
-"""The Agent dashboard: whether the agents work, and their cost. If there are many nodes, it shows the worst."""
+"""The Agent dashboard: whether the agents work, and their cost.
+
+If there are many nodes, it shows only the worst nodes.
+"""
 
 from grafana.panels import BAD_FROM_ONE, HALF, QUARTER, Panel, Query, lines, stats
 from grafana.queries import CLUSTER, WORST, rate_of, worst

@@ -7,7 +7,7 @@ FIRST_CAUSE = f"max by (category, rank) (1000 * rankwatch_job_log_first_root_tim
 
 
 def _events(name: str, color: str, query: str, title: str, *, at_value: bool = True) -> dict[str, object]:
-    """Return a kind of event, shown at its series' value (epoch ms) or for as long as the series exists."""
+    """Return an annotation: an event at the value of each series (epoch ms), or as long as the series exists."""
     return {
         "name": name,
         "datasource": {"type": "prometheus", "uid": "${datasource}"},

@@ -1,4 +1,7 @@
-"""The Fabric dashboard: links, NICs and switches that disturb jobs. If there are many nodes, it shows the worst."""
+"""The Fabric dashboard: links, NICs and switches that disturb jobs.
+
+If there are many nodes, it shows only the worst nodes.
+"""
 
 from grafana.node import ACTIVE, FLAGGED_SHARE
 from grafana.panels import BAD_FROM_ONE, HALF, ODD_FROM_ONE, WHOLE, Panel, Query, Steps, lines, stats

@@ -19,7 +19,7 @@ COLORS = {
 GPUS = "job:rankwatch_gpus:count"
 BUSY = "job:rankwatch_gpus_busy:count"
 MEMORY = "[6h]"
-"""Range of goodput, the same as in the alert."""
+"""Range over which goodput is computed, the same as in the alert."""
 
 
 def class_shares(selector: str) -> Query:

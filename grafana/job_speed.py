@@ -1,4 +1,4 @@
-"""Rows of the Job dashboard on speed: bandwidth, late ranks, the fabric's own time."""
+"""Rows of the Job dashboard on speed: bandwidth, late ranks, and the time of operations without waiting."""
 
 from grafana.panels import HALF, NO_RECORDS, Panel, Query, Size, Steps, lines
 from grafana.queries import JOB, WINDOW, bus_bandwidth, firing, lateness, most, named, over_time, ratio
@@ -99,7 +99,7 @@ def pairs() -> Panel:
 
 
 def fabric() -> Panel:
-    """Return the panel on the fabric's own time."""
+    """Return the panel on the time of operations without waiting."""
     each = "sum by (comm, collective, size) (rate({}{{{}}}{}))"
     floor, matched = (
         each.format(f"rankwatch_communicator_{name}_total", JOB, WINDOW)

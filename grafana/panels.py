@@ -1,4 +1,4 @@
-"""The house style of panels: numbers and curves, and settings of all panels. Tables: tables.py. Cells: cells.py."""
+"""Panels of numbers and of curves, and the settings of all panels. Tables: tables.py. Cells: cells.py."""
 
 from collections.abc import Mapping, Sequence
 from string import ascii_uppercase

@@ -24,7 +24,7 @@ MAX_LISTED = 1000
 """Limit of listed bundles of a directory: the newest bundles."""
 REQUEST_PREFIX = "take-"
 MAX_REQUESTS = 8
-"""Limit of requests handled at once; further requests wait."""
+"""Limit of requests handled in one call; further requests wait."""
 MAX_JOB_ID_BYTES = 150
 """Limit of a job id in a request. A request's name has the id in base 32, and file names have at most 255 bytes."""
 _NAME = re.compile(r"[A-Za-z0-9._-]+-\d{8}T\d{6}Z-[A-Za-z0-9._-]+")

@@ -32,7 +32,10 @@ Offer = Callable[[Wanted], Awaitable[Offered]]
 
 
 Stalls = Callable[[], Mapping[str, float]]
-"""Returns each stalled job with the length of its stall (s) when last seen. Called often, so it must be cheap."""
+"""Returns each stalled job with the length of its stall (s) at the exporter's last update.
+
+Called often, so it must be cheap.
+"""
 
 
 Files = Callable[[str], Awaitable[bytes | None]]

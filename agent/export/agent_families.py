@@ -29,12 +29,10 @@ EXPORTER_LATE = Family("rankwatch_exporter_updates_late_total", "counter",
     "Absent while the exporter is up without a source and was never late.",
     ("exporter",), "1 per exporter with a source, down or once late")
 EXPORTER_FAILED = Family("rankwatch_exporter_updates_failed_total", "counter",
-    "Updates that ended in an error, and scrapes that could not render all of the exporter's state; absent before the "
-    "first.",
+    "Updates that ended in an error, and scrapes that could not render all of the exporter's state; absent if 0.",
     ("exporter",), "1 per exporter that failed")
 EXPORTER_SKIPPED = Family("rankwatch_exporter_skipped_total", "counter",
-    "Items of a source (a record, a process) left out because of an error, which the log shows. "
-    "Absent before the first.",
+    "Items of a source (a record, a process) left out because of an error, which the log shows. Absent if 0.",
     ("exporter",), "1 per exporter that left an item out")
 EXPORTER_SERIES = Family("rankwatch_exporter_series", "gauge",
     "Series of the exporter in the last scrape that included it.",
@@ -51,11 +49,11 @@ MEMORY = Family("process_resident_memory_bytes", "gauge", "Resident memory of th
 OPEN_FDS = Family("process_open_fds", "gauge", "Open file descriptors of the agent's process.")
 START = Family("process_start_time_seconds", "gauge", "When the agent's process started, since the epoch.")
 HELPER_UP = Family("rankwatch_helper_up", "gauge",
-    "1 when the helper process answered its last call, 0 when it failed or hung; absent before the first.",
+    "1 if the helper process answered its last call, 0 if it failed or hung; absent before the first call.",
     ("helper",), "1 per helper")
 HELPER_CALLS = Family("rankwatch_helper_calls_total", "counter",
     "Calls by result: ok, failed (the process crashed, ran out of memory, or waits for its next start) or hung (no "
-    "answer in time, or an earlier process still exists); absent before the first of its kind.",
+    "answer in time, or an earlier process still exists). A result without calls is absent.",
     ("helper", "result"), "1 per helper and result seen, at most 3")
 LOOP_LAG = Family("rankwatch_event_loop_lag_seconds", "gauge",
     "The greatest lateness of an event loop timer in the last minute.",
@@ -65,7 +63,7 @@ START_AGE = Family("rankwatch_start_age_seconds", "gauge",
 RELOAD_OK = Family("rankwatch_config_last_reload_successful", "gauge",
     "1 if the configuration that was read last is in use, 0 if it was refused.")
 CHECKPOINT_ERRORS = Family("rankwatch_checkpoint_save_errors_total", "counter",
-    "Times the checkpoint could not be written.")
+    "Failed writes of the checkpoint.")
 # fmt: on
 FAMILIES = declared(globals())
 _READS: tuple[tuple[Family, Callable[[psutil.Process], float]], ...] = (

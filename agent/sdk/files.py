@@ -5,8 +5,8 @@ FORGET_SECONDS: how long the section keeps jobs without ranks. PathPatterns, com
 JobTexts: follows text files of jobs; JobLines: new lines of a file. TextFiles, TextLines, Follower, Listing,
 FollowedFile: the parts of JobTexts. jobs_in_turns: jobs on this node, owners in turn. Position, SavedPositions: read
 positions for the checkpoint. ChangedFiles, read_changed, FileVersion: small files, read completely when they change.
-FairTable, Share: a table with a limit and fair eviction; in_turns: items with owners in turn; newest: files with users
-in turn. atoi, strtoll: numbers as C programs parse them.
+FairTable, Share: a table with a limit and fair eviction; in_turns: items in the order of turns of their owners; newest:
+files in turns of their users. atoi, strtoll: numbers as C programs parse them.
 """
 
 from agent.core.hosts import atoi, strtoll

@@ -68,9 +68,9 @@ class Outputs:
             return []
 
     def path_of(self, pid: int, file: OpenFile) -> str | None:
-        """Return a path to a process' file: the path that the process uses, or that path below the process' root.
+        """Return a path to a process' file: the path that the process uses, or this path below the process' root.
 
-        None if neither path leads to the file: it is gone or was renamed.
+        None if neither path leads to the file: the file is gone or was renamed.
         """
         for path in (file.target, f"{self._root}/{pid}/root{file.target}"):
             try:

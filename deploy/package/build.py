@@ -127,7 +127,7 @@ def rpm(build: Build) -> None:
 
 
 def bundle(build: Build) -> None:
-    """Pack wheels of rankwatch and all dependencies, and scripts/install with its files, for a node without an index."""
+    """Pack wheels of rankwatch and its dependencies, and scripts/install with its files, for nodes without an index."""
     name = f"rankwatch-{build.version}-{build.machine}"
     folder = build.work / name
     folder.mkdir()

@@ -167,7 +167,7 @@ class Agent(Closing):
         return self._log_path.read_text()
 
     def named(self, job_id: str | None = None) -> list[dict[str, str]]:
-        """Return the fields (named_by, proof ...) of the last log line about each rank of a job; wait for such a line."""
+        """Return the fields (named_by, proof ...) of the last log line about each rank of a job; wait for this line."""
 
         def found() -> list[dict[str, str]]:
             lines = [line for line in self.log().splitlines() if " runs, pid " in line]
