@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class HelperError(Exception):
-    """A call failed; its process is killed."""
+    """A call failed; the agent kills the helper's process."""
 
 
 class HelperFailed(HelperError):  # noqa: N818  # named like the metric's label

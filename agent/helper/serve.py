@@ -23,7 +23,8 @@ def serve(target: str, memory_bytes: int, requests: BinaryIO, answers: BinaryIO)
     """Answer calls with ``target`` (MODULE:FUNCTION) until ``requests`` ends; return the exit status.
 
     FUNCTION takes the request, decoded as the annotated type, and the body (bytes). It returns a value that msgspec can
-    encode. An error ends the process, as its state is then unknown. ``memory_bytes``: limit for calls alone.
+    encode. An error ends the process, as its state is then unknown. ``memory_bytes``: limit of the memory that calls
+    take.
     """
     try:
         function, decoder = _load(target)

@@ -99,7 +99,7 @@ class SimulatedRank:
         return 1
 
     def _destroy(self) -> None:
-        """End in order, as after ncclCommDestroy of all communicators."""
+        """Close the file, as the plugin does after ncclCommDestroy of all communicators."""
         if self._job.flush_at_end:
             self._dump()
         self._file.close()

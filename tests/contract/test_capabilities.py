@@ -40,7 +40,7 @@ def test_totals_are_those_of_the_rows() -> None:
 
 
 def test_a_row_is_proven() -> None:
-    """A complete row has a test that exists; a partial or missing one has a sentence with the reason."""
+    """A complete row has a test that exists; a partial or missing row has a sentence with the reason."""
     for row in ROWS:
         _, _, state, text, tests = row
         named = re.findall(r"`([^`]+)`", tests)

@@ -64,7 +64,7 @@ READ = (
 )  # fmt: skip
 CODE = ("agent/**/*.py", "exporters/**/*.py", "grafana/*.py", "deploy/**/*.py", "scripts/*")
 MAX_SENTENCE_WORDS = 55
-"""Words of a sentence in the pages that people read first."""
+"""Limit of words in a sentence of the pages that people read first."""
 STARTED_WITH = ("README.md", "docs/install.md", "docs/jobs.md", "docs/prometheus.md", "docs/troubleshooting.md")
 
 

@@ -28,7 +28,7 @@ MAX_LINES = 300
 
 
 def place_of(building: str, module: str) -> str:
-    """Return the package of a module (dotted name) in a building (path): a directory, a module, or `*`."""
+    """Return the package of a module (dotted name) in the directory ``building``, or `*`."""
     rest = module.removeprefix(building.replace("/", ".") + ".").split(".")
     known = {room for floor in FLOORS[building] for room in floor}
     return rest[0] if rest[0] in known else "*"

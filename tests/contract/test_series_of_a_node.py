@@ -27,11 +27,12 @@ RANKS = 8
 TP = 4
 MOST_PER_RANK = 134
 NOT_COUNTED = {"ranks": 92, "health": 23, "process": 55}
-"""From docs/benchmarks.md: ranks with data loaders and major page faults, and control groups with pressure."""
+"""Series per exporter from docs/benchmarks.md: for ranks with data loaders and page faults, and groups with pressure.
+"""
 ABSENT = ("amdgpu", "flight_recorder", "inspector_prom", "madengine", "nixl_ep", "nvrx", "ras", "storage")
 """Exporters without a source on the node."""
 CALLED = {"flight_recorder": None, "inspector_prom": None, "nvml": True, "nvrx": None, "ras": None, "storage": None}
-"""Helpers, and whether one was called."""
+"""Helpers; True if the helper was called."""
 ASKED = re.compile(r"\brankwatch_[a-z0-9_]+\b")
 
 

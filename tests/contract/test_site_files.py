@@ -78,7 +78,7 @@ def test_inhibitions_name_alerts_that_there_are() -> None:
 
 
 def test_the_try_out_wakes_for_a_young_job_of_eight_ranks() -> None:
-    """With its thresholds the demo's job of eight ranks raises a page at once."""
+    """With the demo's thresholds the demo's job of eight ranks raises a page at once."""
     values = build.read_thresholds(DEPLOY / "thresholds.yml", DEPLOY / "thresholds-try-out.yml")
     assert values["page_ranks"] <= 8
     assert "short" in values["page_lived"].split("|")

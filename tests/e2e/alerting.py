@@ -138,7 +138,7 @@ class Alertmanager:
             return False
 
     def alerts(self) -> list[Mapping[str, Any]]:
-        """Return the server's alerts, silenced and inhibited ones included."""
+        """Return the server's alerts, including silenced and inhibited alerts."""
         reply = self._node.curl(self.port, "/api/v2/alerts")
         assert reply.status == 200, reply
         alerts: list[Mapping[str, Any]] = json.loads(reply.body)
@@ -196,7 +196,7 @@ class Post:
         self.alertmanager.send([posted(labels, said) for labels in alerts])
 
     def first(self, path: str, word: str) -> Message:
-        """Wait for the first message on a path that contains ``word``."""
+        """Wait for the first message with ``word`` on a path."""
 
         def arrived() -> Message | None:
             return next((message for message in self.inbox.at(path) if word in json.dumps(message.body)), None)
@@ -205,7 +205,7 @@ class Post:
         return message
 
     def count(self, path: str, word: str) -> int:
-        """Return the number of messages on a path that contain ``word``."""
+        """Return the number of messages with ``word`` on a path."""
         return sum(word in json.dumps(message.body) for message in self.inbox.at(path))
 
     def suppressed(self, job_id: str, cluster: str = CLUSTER) -> dict[tuple[str, str], bool]:

@@ -1,4 +1,6 @@
-"""A program: the process that ``attempts.py`` attacks. It writes its addresses to the file ARGUMENT, and waits."""
+"""A program: the process that ``attempts.py`` attacks.
+
+It writes its pid, an address in its memory and its files to the file ARGUMENT, and waits."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ NUMBERS: dict[str, tuple[int, int]] = {
 AT_FDCWD, SEIZE, COLD, KCMP_VM, CLONE_NEWUSER, GET_KEYRING, USER_MODE_ONLY = -100, 0x4206, 20, 1, 0x10000000, 0, 1
 SESSION_KEYRING, PROG_LOAD, SOFTWARE_EVENT, EXCLUDE_KERNEL, LARGE_HANDLE = -3, 5, 1, 0x60, 128
 KEPT = b"harmless", b"written!"
-"""The bytes at the address, before and after a write."""
+"""The eight bytes at the address in the attacked process, before and after a write."""
 
 
 class Attacked(NamedTuple):

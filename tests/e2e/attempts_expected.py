@@ -18,7 +18,7 @@ class Way(NamedTuple):
     unfiltered: str
 
     def answer(self, drop_ins: Collection[str]) -> str:
-        """Return the reply with these drop-ins."""
+        """Return the expected reply if the unit has these drop-ins."""
         return "done" if self.opened_by in drop_ins else self.refusal
 
 

@@ -34,7 +34,7 @@ StandardError=file:/opt/said.txt
 
 
 def nspawn() -> str | None:
-    """Return the program, or None."""
+    """Return the path of systemd-nspawn, or None."""
     unpacked = UNPACKED / "usr/bin/systemd-nspawn"
     return shutil.which("systemd-nspawn") or (str(unpacked) if unpacked.exists() else None)
 

@@ -67,7 +67,7 @@ def touch(path: Path) -> None:
 
 
 def read(path: Path) -> None:
-    """Read a file without end."""
+    """Read a file again and again, without end."""
     with path.open("rb", buffering=0) as file:
         while True:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -93,7 +93,7 @@ def image(directory: Path) -> Iterator[Image]:
 
 
 class Mount(NamedTuple):
-    """A path of the host in the container; without a source, a file system in memory."""
+    """A mount in the container: a path of the host, or without a source a file system in memory."""
 
     source: Path | None
     destination: str

@@ -143,12 +143,12 @@ class SharedNode:
     def rank(
         self, uid: int, signal: int = 11, *, group: Path | None = None, **environment: str
     ) -> subprocess.Popen[Any]:
-        """Start a user's process that looks like a rank, in a control group; a line on its input ends it."""
+        """Start a user's process that looks like a rank, in a control group; a line on its standard input ends it."""
         enter = [] if group is None else ["sh", "-c", 'echo $$ >"$0"/cgroup.procs; exec "$@"', str(group)]
         return self.start([*enter, *as_user(uid), sys.executable, "-S", "-c", RANK, str(signal)], environment)
 
     def start(self, argv: Sequence[str], environment: Mapping[str, str]) -> subprocess.Popen[Any]:
-        """Start a program, with pipes; its input ends with the node."""
+        """Start a program with pipes; ``close`` ends it."""
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         program = self.node.popen(argv, env={"PATH": "/usr/bin:/bin", **environment}, text=True, **pipes)
         self._programs.append(program)

@@ -49,7 +49,7 @@ def environment_of(process: Process) -> dict[str, str]:
 
 
 class Node:
-    """An agent's parts; its ``processes`` write below ``directory``."""
+    """A node with an agent's rank table and Inspector exporter; the node's ``processes`` write below ``directory``."""
 
     def __init__(self, name: str, directory: Path, processes: Sequence[Process], chance: random.Random) -> None:
         self._name = name

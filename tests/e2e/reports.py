@@ -11,7 +11,7 @@ from typing import NamedTuple
 from watches import LOSSY, RECEIVERS, WHOLE, Page, Watch
 
 VARIABLE = "RANKWATCH_TEST_PAGES"
-"""The variable for the directory of tables and notifications; the default is the test's own."""
+"""Environment variable with a directory for tables and notifications; by default they go to the test's directory."""
 
 
 HEADS = {WHOLE: "arrived", LOSSY: "arrived with 1 % of scrapes lost"}

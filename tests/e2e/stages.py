@@ -41,10 +41,10 @@ class Situation(NamedTuple):
     """The description, the job, the story, and the expected notifications in order: (receiver, alert).
 
     ``story``: None if a disturbance causes the situation. ``about``: the subject of notifications, if not the job.
-    ``words``: words in the first text. ``within_seconds``: limit of the time from the previous event to a notification.
-    ``overs``: the number of resolved notifications that follow. ``soon``: all notifications arrive before the
-    disturbances. ``more``: how many more notifications of one alert may follow, because ranks that died together appear
-    in scrapes of different nodes."""
+    ``words``: words that the first notification has. ``within_seconds``: limit of the time from the previous event to a
+    notification. ``overs``: the number of resolved notifications that follow. ``soon``: all notifications arrive before
+    the disturbances. ``more``: how many more notifications of one alert may follow, because ranks that died together
+    appear in scrapes of different nodes."""
 
     what: str
     cast: Cast

@@ -209,7 +209,7 @@ def is_hollow(directory: Path, least_bytes: int) -> bool:
 @full
 @pytest.mark.timeout(120)
 def test_reclaim_is_nothing_to_a_live_writer(tmp_path: Path) -> None:
-    """Holes below the durable offset free disk space under a running job and lose no record, even after a kill."""
+    """Holes before the saved offset free disk space while a job runs and lose no record, even after a kill."""
     machine = Machine(tmp_path)
     dump_dir = tmp_path / "job" / "inspector"
     section = {"paths": [str(dump_dir)], "reclaim": {"enabled": True}}

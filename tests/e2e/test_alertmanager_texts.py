@@ -34,7 +34,7 @@ def templates(node: Any) -> Iterator[str]:
 
 
 def render(directory: Path, text: str, firing: int, over: int, one: dict[str, Any]) -> str:
-    """Return the text of a group of ``firing`` equal alerts and ``over`` resolved ones; it must not fail."""
+    """Return the text of a group of ``firing`` equal alerts and ``over`` resolved alerts; no template may fail."""
     alerts = [{**one, "status": status} for status in ["firing"] * firing + ["resolved"] * over]
     group = {
         "status": "firing" if firing else "resolved",

@@ -70,7 +70,7 @@ def answers(directory: Path, combinations: Collection[frozenset[str]]) -> Iterat
 
 @pytest.mark.timeout(300)
 def test_each_way_into_another_process_is_refused(tmp_path: Path) -> None:
-    """Each combination of drop-ins permits only its drop-ins' attempts; each refusal has the errno of its cause."""
+    """Each combination of drop-ins permits only the expected attempts; each refusal has the errno of its cause."""
     wrong = []
     for drop_ins, answered in zip(COMBINATIONS, answers(tmp_path, COMBINATIONS), strict=True):
         expected = {name: way.answer(drop_ins) for name, way in WAYS.items()}

@@ -44,7 +44,7 @@ ALIVE = {"0": "alive", "1": "alive"}
 
 
 class Launched(NamedTuple):
-    """An agent, its Prometheus, and the pids of ranks by job: ranks that the environment names, and other ranks."""
+    """An agent, its Prometheus, the pids of ranks by job (``named``), and the pids of other processes."""
 
     agent: Agent
     prometheus: Prometheus

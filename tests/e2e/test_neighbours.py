@@ -60,7 +60,7 @@ def shared() -> Iterator[SharedNode]:
 
 
 def joins_and_crashes(shared: SharedNode, agent: Agent) -> None:
-    """Join the job as another rank and crash first."""
+    """Let a process of the hostile user join the job as another rank, and crash first."""
     forger = shared.rank(MALLORY, SLURM_JOB_ID=JOB, RANK="9", WORLD_SIZE="16")
     agent.wait_for("rankwatch_rank_up", 1.0, job_id=f"{JOB}-u{MALLORY}", rank="9")
     end(forger)
@@ -68,7 +68,7 @@ def joins_and_crashes(shared: SharedNode, agent: Agent) -> None:
 
 
 def writes_in_the_victims_name(shared: SharedNode, agent: Agent) -> None:
-    """Write a file with the victim's host name, pid, communicators and ranks."""
+    """As the hostile user, write a file with the victim's host name, pid, communicators and ranks."""
     for path in (shared.logs / "victim").glob("*.log"):
         forged = shared.logs / "mallory" / path.name
         lines = [line for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]

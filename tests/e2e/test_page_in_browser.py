@@ -18,7 +18,7 @@ from nodes import wait_until
 
 pytestmark = [pytest.mark.skipif(why_no_browser() is not None, reason=why_no_browser() or ""), pytest.mark.timeout(180)]
 PICTURES = os.environ.get("RANKWATCH_PICTURES")
-"""A directory for the picture in README; without it none is made."""
+"""A directory for the picture in README; without a directory the test makes no picture."""
 KILL_SECONDS = 3.0
 """Time from a rank's kill until an open page shows it."""
 PAGES = 20

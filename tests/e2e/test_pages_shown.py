@@ -46,12 +46,12 @@ def pagerduty(directory: Path, config: dict[str, Any]) -> str:
 
 
 def slack(directory: Path, config: dict[str, Any]) -> str:
-    """Return the lines of a message."""
+    """Return the lines of a Slack message."""
     return "".join(f"{render(directory, config[name])}\n" for name in ("title", "title_link", "text"))
 
 
 def opsgenie(directory: Path, config: dict[str, Any]) -> str:
-    """Return the lines of an alert."""
+    """Return the lines of an Opsgenie alert."""
     named = f"priority: {config['priority']}\ntags: {render(directory, config['tags'])}\n"
     return f"{render(directory, config['message'])}\n{named}{render(directory, config['description'])}\n"
 

@@ -22,8 +22,10 @@ pytestmark = [pytest.mark.root, pytest.mark.timeout(240), pytest.mark.skipif(WHY
 YOUNG = {"page_lived": "long|short"}
 """A death may page at once instead of after ten minutes; all other thresholds are as shipped."""
 SETTLE_SECONDS = 95.0
-"""The longest wait for an alert (a lost node). The watchdog's first message may take as long: if Prometheus does not
-know its Alertmanager at the first evaluation, it sends the next one after a minute and a half."""
+"""The longest wait for an alert (a lost node).
+
+The watchdog's first message may take this time, too: if Prometheus does not know its Alertmanager at the first
+evaluation, it sends the next message after a minute and a half."""
 LATE_SECONDS = 60.0
 """A page may be this much later on a busy machine."""
 RECEIVERS = ("page", "ticket", "info")
@@ -84,7 +86,7 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
-    """Provide the notifications of all events, which start once Prometheus knows all jobs."""
+    """Cause all events once Prometheus knows all jobs, and provide the notifications."""
     directory: Path = tmp_path_factory.mktemp("shipped")
     with Cluster(directory, 4) as cluster, Inbox(cluster.monitor) as inbox, contextlib.ExitStack() as stack:
         alertmanager = Alertmanager(directory / "alertmanager", to_inbox(inbox), cluster.monitor)

@@ -28,7 +28,7 @@ STOPPED = 7
 SILENT_SECONDS = 5.0
 """RAS stops waiting for a stopped process after this time, at its default timeouts."""
 REST_SECONDS = MIN_INTERVAL_SECONDS * (1.0 - JITTER) - 0.8
-"""Time from a query's end to the stop, so that the next query starts soon and waits long for the stopped process."""
+"""Time from the end of a query to the SIGSTOP: the next query starts soon after it, and waits long."""
 FAST_SECONDS = 0.2
 SLOW_SECONDS = 12.0
 """Longer than the duration of a query that waits."""
@@ -95,7 +95,7 @@ def asked_one_after_the_other_to_the_end(wire: Wire) -> bool:
 
 
 def test_a_slow_query_is_read_to_its_end(job: RasJob, tmp_path: Path) -> None:
-    """An agent waits for a query to a stopped process; no thread spins, and it sends only allowed commands."""
+    """An agent waits for a query to a stopped process; no thread spins, and the agent sends only allowed commands."""
     ras = {"addresses": [f"127.0.0.1:{job.port}"]}
     with Wire(job.port) as wire, Agent(tmp_path, {"exporters": {"ras": ras}}, job_id=JOB) as agent:
         wait_until(lambda: wire.asked() and not wire.in_flight(), QUERY_SECONDS, "a first query")

@@ -59,7 +59,7 @@ def wait_for_report(agent: Agent) -> None:
 
 
 def suspects(agent: Agent) -> set[tuple[str, ...]]:
-    """Return the suspects: communicator, rank in it, rank and reason."""
+    """Return the suspects, each as communicator, rank in the communicator, global rank, and reason."""
     samples = agent.samples("rankwatch_communicator_suspect", job_id=JOB)
     return {tuple(sample.labels[name] for name in ("comm", "comm_rank", "rank", "reason")) for sample in samples}
 

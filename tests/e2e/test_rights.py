@@ -115,7 +115,7 @@ class Expected(NamedTuple):
     Expected((OTHER_USERS, HARDWARE), knows_rank=True, netlink=True),
 ], ids=lambda expected: "+".join(expected.drop_ins) or "none")  # fmt: skip
 def test_what_each_drop_in_gives(tmp_path: Path, expected: Expected) -> None:
-    """Each drop-in gives the series that need its right; `status` names what is missing."""
+    """Each drop-in gives the series that need its right; `status` names the missing rights."""
     with layered(tmp_path) as root:
         install(root, expected.drop_ins)
         test = root / "opt/test"

@@ -71,7 +71,7 @@ def site(tmp_path: Path) -> Iterator[StackSite]:
 
 
 def test_who_is_elsewhere_is_named(site: StackSite) -> None:
-    """If seven ranks wait in all_reduce for one in its data loader, series and bundle name that one."""
+    """If seven ranks wait in all_reduce for a rank in its data loader, series and bundle name this rank."""
     wait_until(lambda: site.agent.samples(PROGRESS), NAMED_SECONDS, "progress")
     assert site.stacks() == {}
     site.job.tell(VICTIM, signal.SIGUSR1)

@@ -158,7 +158,7 @@ def test_an_elastic_job_grows_and_shrinks(jobs: Jobs) -> None:
 
 @pytest.mark.parametrize("how", ["key", "end"])
 def test_a_second_run_has_the_id_of_the_first(jobs: Jobs, how: str) -> None:
-    """Both ranks of the second run are alive, exits of the first are retracted, and a page about it ends."""
+    """Both ranks of the second run are alive; exits of the first run are retracted, and its page ends."""
     job_id = f"again-{how}"
     jobs.wait_for(job_id, all_are("alive", 0, 1), {}, seconds=SETTLED_SECONDS)
     exits = jobs.site.cluster.nodes[0].agent.samples("rankwatch_exit_age_seconds", job_id=job_id)

@@ -34,7 +34,7 @@ WITHOUT_NCCL = {"process": {"without_nccl": True}}
 
 
 class TorchJob(Closing):
-    """Ranks of torchrun/reduce.py; a context manager. ``orders``: the directory with the ranks' orders.
+    """Ranks of torchrun/reduce.py; a context manager. ``orders``: the directory of the files that say how ranks end.
 
     ``nodes``: nodes with a launcher from the start; none: this machine. ``nnodes``: torchrun's option. ``launch``:
     words before its command line."""

@@ -68,7 +68,7 @@ class Play:
 
 
 Step = Callable[[Play], object]
-"""An event, as a function of steps.py makes it."""
+"""Lets one event happen; the functions of steps.py return steps."""
 
 
 class Situation(NamedTuple):

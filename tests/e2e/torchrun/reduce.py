@@ -1,8 +1,8 @@
 """A rank under torchrun, in a gloo group: `reduce.py ORDERS reduces|waits`.
 
-The file ORDERS/RANK says how it ends; once ORDERS/end exists all ranks return. Until then it reduces, or waits, as in
-an NCCL collective that a peer has left. With RASRANK in its environment it also loads libnccl, and it opens the device
-GPU."""
+The file ORDERS/RANK says how the rank ends; once ORDERS/end exists all ranks return. Until then it reduces, or waits,
+as in an NCCL collective that a peer has left. With RASRANK in its environment it also loads libnccl, and it opens the
+device GPU."""
 
 from __future__ import annotations
 
