@@ -104,8 +104,7 @@ class ProcFS:
         return parse_schedstat(self._text(f"{pid}/task/{tid}/schedstat") or "")
 
     def kernel_frames(self, pid: int, tid: int) -> list[str]:
-        """Return the kernel functions that a thread waits in, innermost first; empty if the thread runs or is
-        unreadable.
+        """Return the kernel functions that a thread waits in, innermost first; empty if it runs or cannot be read.
 
         All functions need CAP_SYS_ADMIN; the innermost function needs only the right to read the environment.
         """

@@ -67,7 +67,7 @@ class Follower:
         self._resume = {(position.device, position.inode): position for position in resume}
         self._start_at_end = start_at_end
         self._seen: set[tuple[int, int]] = set()
-        self._unread: set[tuple[int, int]] = set()  # found by the first search but not followed: not new later
+        self._unread: set[tuple[int, int]] = set()  # found but not followed by the first search: read from the end
         self._wall_clock = wall_clock
         self._now_ns = 0
         self._files = FollowedFiles(listing.limits.files)

@@ -46,7 +46,7 @@ SUBJECTS = dict.fromkeys(("agent", "fabric", "fleet"), "cluster=~") | {
 GRAFANA_VARIABLES = {"__rate_interval", "__range", "__interval"}
 SERIES = r"(?:ALERTS|(?:[a-z_]+:)?rankwatch_\w+(?::\w+)?)"
 OF_ITS = re.compile(SERIES + r"\{[^}]*\}(?:\[\$__rate_interval\]\))? and on \(cluster(?:, \w+)+\) (?=\(?\s*[a-z_:]+\{)")
-"""Series of another kind, joined with the dashboard's subject."""
+"""Series that `and on` joins with series of the dashboard's subject; their own selectors need no subject."""
 CLUSTER = 'cluster=~"$cluster(^.*)?"'
 SITE = yaml.safe_load((ROOT / "deploy" / "prometheus" / "thresholds.yml").read_text())
 KNOWN = FAMILIES.keys() | RECORDED.keys()

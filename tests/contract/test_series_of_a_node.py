@@ -27,8 +27,7 @@ RANKS = 8
 TP = 4
 MOST_PER_RANK = 134
 NOT_COUNTED = {"ranks": 92, "health": 23, "process": 55}
-"""Series per exporter from docs/benchmarks.md: for ranks with data loaders and page faults, and groups with pressure.
-"""
+"""Series by exporter (docs/benchmarks.md), for ranks with data loaders and page faults, and groups with pressure."""
 ABSENT = ("amdgpu", "flight_recorder", "inspector_prom", "madengine", "nixl_ep", "nvrx", "ras", "storage")
 """Exporters without a source on the node."""
 CALLED = {"flight_recorder": None, "inspector_prom": None, "nvml": True, "nvrx": None, "ras": None, "storage": None}

@@ -80,7 +80,6 @@ class Agent(Closing):
             raise
 
     def close(self) -> None:
-        """Stop the agent."""
         try:
             if self._process is not None:
                 assert self.stop() == 0, self.log()

@@ -63,7 +63,6 @@ class Inbox(Closing):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop the server."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

@@ -59,7 +59,6 @@ class Browser(Closing):
             raise
 
     def close(self) -> None:
-        """Close the browser."""
         try:
             self._ask("DELETE", f"/session/{self._session}")
         finally:

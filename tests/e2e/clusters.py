@@ -85,7 +85,6 @@ class ClusterNode:
         self.agent.went_with_its_node()
 
     def close(self) -> None:
-        """Stop the node."""
         self.machine.close()
 
 
@@ -138,7 +137,6 @@ class Cluster(Closing):
         run_ip(self.monitor, "link", "set", "bridge", "up")
 
     def close(self) -> None:
-        """Stop all nodes."""
         with contextlib.ExitStack() as stack:
             stack.callback(self.monitor.close)
             for node in self.nodes:
@@ -175,7 +173,6 @@ class ClusterJob(Closing):
         self.parts = self._start()
 
     def close(self) -> None:
-        """Stop the job."""
         with contextlib.ExitStack() as stack:
             for part in [*self._left, *self.parts]:
                 stack.callback(part.close)

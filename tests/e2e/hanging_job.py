@@ -41,7 +41,6 @@ class HangingJob:
         self.ranks[rank].send_signal(number)
 
     def close(self) -> None:
-        """Kill the ranks."""
         for rank in self.ranks:
             rank.kill()
             rank.wait()

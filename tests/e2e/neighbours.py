@@ -155,7 +155,6 @@ class SharedNode:
         return program
 
     def close(self) -> None:
-        """End all started programs."""
         for program in self._programs:
             if program.stdin is not None:
                 program.stdin.close()

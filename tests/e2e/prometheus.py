@@ -100,7 +100,6 @@ class Prometheus(Closing):
             raise
 
     def kill(self) -> None:
-        """Kill the server."""
         self._signal(signal.SIGKILL)
         self._process.wait(STOP_SECONDS)
 
@@ -181,7 +180,6 @@ class Prometheus(Closing):
         return float(result["value"][1]) * (last - first) / (last - first + extrapolated)
 
     def close(self) -> None:
-        """Stop the server."""
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)

@@ -197,7 +197,6 @@ class RasJob(Closing):
         assert [process.wait(LEAVE_SECONDS) for process in self.processes] == [0] * len(self.processes)
 
     def close(self) -> None:
-        """End every process."""
         for child in self._children:
             os.kill(child, signal.SIGKILL)
         for process in self.processes:

@@ -102,7 +102,6 @@ class Slurm(Closing):
             raise
 
     def close(self) -> None:
-        """End everything."""
         self.node.close()
         for log in self._logs:
             log.close()
@@ -121,7 +120,6 @@ class Slurm(Closing):
         return self.ask("sbatch", "--parsable", *place, *options, str(batch)).strip()
 
     def cancel(self, job_id: str) -> None:
-        """Cancel a job."""
         self.ask("scancel", job_id)
 
     def cancel_all(self) -> None:
@@ -140,7 +138,6 @@ class Slurm(Closing):
         return self.node.popen(argv, env={**env, "PATH": os.environ["PATH"]})
 
     def output(self, job_id: str) -> str:
-        """Return a job's output."""
         return (self.directory / f"{job_id}.out").read_text()
 
     # -- its daemons -----------------------------------------------------------------------------------------------

@@ -310,7 +310,6 @@ class Answer:
 
     @property
     def target(self) -> Target:
-        """Return the query."""
         return self._target
 
     def check_shape(self) -> None:

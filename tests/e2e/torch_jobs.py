@@ -104,7 +104,6 @@ class TorchJob(Closing):
         os.kill(pid, signal.SIGTERM)
 
     def close(self) -> None:
-        """Stop the job."""
         for number, launcher in enumerate(self.launchers):
             if launcher.poll() is None:
                 with contextlib.suppress(ProcessLookupError, FileNotFoundError, ValueError):

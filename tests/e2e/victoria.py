@@ -68,11 +68,9 @@ class Service(Closing):
 
     @property
     def url(self) -> str:
-        """Return the program's address."""
         return f"http://127.0.0.1:{self.port}"
 
     def close(self) -> None:
-        """Stop the program."""
         self._process.terminate()
         try:
             self._process.wait(STOP_SECONDS)

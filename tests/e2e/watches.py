@@ -39,7 +39,6 @@ class Page(NamedTuple):
 
     @property
     def names(self) -> list[str]:
-        """Return the alerts' names."""
         return [alert["labels"]["alertname"] for alert in self.alerts]
 
     @property

@@ -61,7 +61,6 @@ class Wire(Closing):
         self._thread.start()
 
     def close(self) -> None:
-        """Stop recording."""
         self._closing = True
         self._thread.join()
         self._socket.close()

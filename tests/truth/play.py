@@ -62,7 +62,6 @@ class Play:
         return self.job.ranks
 
     def run(self, seconds: float) -> None:
-        """Let time pass."""
         for site in self.sites:
             site.run(seconds)
 
@@ -88,6 +87,5 @@ class Situation(NamedTuple):
     proven: bool = True
 
     def happens(self, play: Play) -> None:
-        """Run the steps."""
         for step in self.steps:
             step(play)

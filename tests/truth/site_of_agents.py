@@ -85,7 +85,6 @@ class Node:
         return key
 
     def end(self, key: ProcessKey, status: ExitStatus | None) -> None:
-        """End a process."""
         del self.running[key]
         self.table.observe_exit(key, status)
 
@@ -154,7 +153,6 @@ class Rank:
         self.key: ProcessKey | None = node.start(self)
 
     def exit(self, signal: int = 0, code: int = 0, *, oom: bool = False, known: bool = True) -> None:
-        """End the rank."""
         if self.key is not None and self.key in self.node.running:
             self.node.end(self.key, ExitStatus(known, signal, code, oom) if known else None)
         self.key = None
@@ -200,7 +198,6 @@ class Job:
         return variables
 
     def running(self) -> list[Rank]:
-        """Return the running ranks."""
         return [rank for rank in self.ranks if rank.key is not None and rank.key in rank.node.running]
 
     def tear_down(
@@ -246,7 +243,6 @@ class Site:
         self._delay = delay
 
     def node(self, name: str, skew: float = 0.0, drift: float = 0.0) -> Node:
-        """Add a node."""
         self.nodes[name] = Node(self, name, skew, drift)
         return self.nodes[name]
 
@@ -257,7 +253,6 @@ class Site:
         self.nodes[name] = node
 
     def run(self, seconds: float) -> None:
-        """Let time pass."""
         until = self.now + seconds
         for time, step in self._steps(until):
             self.now = time
