@@ -194,8 +194,8 @@ def _ras_queries() -> list[Panel]:
         ),
         lines(
             "Events",
-            "Messages of RAS by kind, on the node that received the most. Number of failed queries since the last "
-            "report.",
+            "Messages of RAS by kind, on the node that received the most. Number of queries without a report since "
+            "the last report.",
             Query(
                 f"max by (event) (increase(rankwatch_ras_events_total{{{CLUSTER}}}{WINDOW}) {of_its_nodes})",
                 "{{event}}",

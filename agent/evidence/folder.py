@@ -58,7 +58,10 @@ def parsed_summary(path: Path) -> Summary:
 
 
 def read_file(folder: Path, name: str) -> bytes | None:
-    """Return the file ``name`` of a bundle or summary; None if it is missing or too large. Raises OSError."""
+    """Return the content of a bundle or summary by its file's name; None if it is missing or too large.
+
+    Raises OSError.
+    """
     suffix = next((ending for ending in (SUFFIX, SUMMARY_SUFFIX) if name.endswith(ending)), "")
     if not suffix or not _NAME.fullmatch(name.removesuffix(suffix)):
         return None

@@ -1,4 +1,4 @@
-"""The summary next to a bundle (``.json``): job, time, trigger, the witnesses' statements, and the list of parts."""
+"""The summary next to a bundle (``.json``): job, time, trigger, the statements about ranks, and the list of parts."""
 
 from typing import Annotated, Literal
 
@@ -12,7 +12,7 @@ Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 Moment = Annotated[float, msgspec.Meta(ge=0, lt=253402300800)]
 """Seconds since the epoch, before the year 10000, where Python's dates end."""
 Trigger = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "asked", "alert"]
-"""``alert``: only in bundles of versions before 0.2.0, which took bundles for open pages."""
+"""``alert``: only in bundles of versions before 0.2.0, which also made bundles for open pages."""
 Witness = Literal["verdict", "records", "ras", "flight_recorder", "hardware", "kernel_log", "job_log", "stacks"]
 
 
@@ -34,7 +34,10 @@ class RankAtTime(msgspec.Struct, frozen=True):
 
 
 class Word(msgspec.Struct, frozen=True):
-    """A witness' statement about a rank. ``says``: a sentence without the rank ("died of SIGKILL")."""
+    """A statement about a rank by one source (``witness``).
+
+    ``says``: a sentence without the rank ("died of SIGKILL").
+    """
 
     rank: Text
     witness: Witness

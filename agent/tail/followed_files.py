@@ -60,7 +60,7 @@ def _entry(file: FollowedFile) -> _Entry:
 
 
 def _is_idle(file: FollowedFile) -> bool:
-    """Return True if ``file`` is closed, and was read to its end or never."""
+    """Return True if ``file`` is closed, and is read to its end or was never read."""
     closed = file.descriptor is None and not file.unlinked and file.modified_ns >= 0
     return closed and (file.drained or not file.fingerprint)
 

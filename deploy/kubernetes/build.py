@@ -88,7 +88,7 @@ def builder() -> ModuleType:
 
 
 def main() -> None:
-    """Write; on an error exit with status 1 and one line on standard error."""
+    """Write all files; on an error exit with status 1 and one line on standard error."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--thresholds", type=Path, metavar="FILE", help="the site's thresholds that differ")
     parser.add_argument("--agent", type=Path, metavar="FILE", help="the agents' configuration, for its section verdict")
