@@ -162,7 +162,7 @@ class Agent(Closing):
         return int(Path(f"/proc/{nsenter}/task/{nsenter}/children").read_text().split()[0])
 
     def log(self) -> str:
-        """Return the standard error of all starts."""
+        """Return the agent's standard error since its first start."""
         return self._log_path.read_text()
 
     def named(self, job_id: str | None = None) -> list[dict[str, str]]:

@@ -71,7 +71,7 @@ def rights(words: list[str]) -> set[tuple[str, str]]:
 def on(host: Path, image: str, words: list[str]) -> list[str]:
     """Return the words with the node's directories below ``host``, without GPUs, and with this image.
 
-    They have no OOM score, because a lower one needs CAP_SYS_RESOURCE, which root of a test machine may lack."""
+    They set no OOM score, because a lower score needs CAP_SYS_RESOURCE, which root of a test machine may lack."""
     left_out = re.compile(r"\$GPUS|.*nvidia\.com/gpu.*|--oom-score-adj=.*")
     kept = [word for word in words if not left_out.fullmatch(word)]
     ours = "|".join(("/etc/rankwatch", "/var/lib/rankwatch", "/run/rankwatch"))

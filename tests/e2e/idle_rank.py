@@ -17,7 +17,7 @@ _PR_SET_NAME = 15
 
 
 def wait(name: str, end: str, status: str) -> None:
-    """Run under this thread name until the end."""
+    """Name the thread, and wait until the end."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
     while not (end and os.path.exists(end)):
         time.sleep(POLL_SECONDS)

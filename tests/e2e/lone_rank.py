@@ -36,7 +36,7 @@ def converse(connection: socket.socket) -> None:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a listener at an address, even if that is not local."""
+    """Return a listener at an address, even if the address is not local."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_IP, _IP_FREEBIND, 1)

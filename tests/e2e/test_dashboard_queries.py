@@ -79,7 +79,7 @@ OF_RAS = {BY_RAS, "Nodes that query", "Nodes that do not query", "Age of the las
 """Panels about RAS; their queries use a job that only RAS knows."""
 RANGE_SECONDS = 120
 ASKED_SECONDS = 120
-"""The time of promtool's queries, after the first sample."""
+"""The time of promtool's queries, in seconds after the first sample."""
 GRAFANA = {"$__rate_interval": "20s", "$__range": f"{RANGE_SECONDS}s", "$__interval": "5s"}
 VARIABLES = {"cluster": CLUSTER, "job_id": "1", "rank": "1", "node": NODE}
 MAX_SECONDS = 90.0

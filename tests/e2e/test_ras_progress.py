@@ -112,7 +112,7 @@ def test_the_rank_that_stops_launching_is_named_and_its_victims_are_not(job: Ras
 
 @full
 def test_errors_are_shown_with_their_rank_while_they_last(job: RasJob, agent: Agent) -> None:
-    """A rank with an error is named while the error lasts, and an abort for some time after it."""
+    """A rank with an error is named while the error lasts; a rank that aborted is named for some time afterwards."""
     errors, aborted = "rankwatch_communicator_async_error", "rankwatch_communicator_aborted"
     place = {"job_id": JOB, "comm_rank": "1", "rank": "4"}
     assert [sample.labels for sample in agent.samples(errors)] == [

@@ -79,7 +79,7 @@ def test_scrape_jobs_share_no_series(tmp_path: Path) -> None:
 
 
 def query(job: dict[str, dict[str, list[str]]]) -> str:
-    """Return the query that a job adds to the address."""
+    """Return the query of a scrape job's URL."""
     return "&".join(f"{name}={value}" for name, values in job["params"].items() for value in values)
 
 

@@ -16,7 +16,7 @@ from truth_table import SITUATIONS
 REST_SECONDS = 240.0
 """How long a site is observed after the last event."""
 SLOWER = {5: 0.0, 15: 60.0, 30: 150.0}
-"""The allowed delay of an alert by interval: at 15 s and 30 s each of three rule levels reads older results."""
+"""The allowed delay of an alert by interval: at 15 s and 30 s each of three rule levels uses older results."""
 ALSO_AT_30 = {"crash_alone", "killed_alone", "power", "power_while_the_job_goes_on", "cancel"}
 PLAYS = [
     pytest.param(situation, interval, id=f"{situation.name}-{interval}")

@@ -119,7 +119,7 @@ class Node:
         self.running.clear()
 
     def boot(self, *, disk: bool = True) -> None:
-        """Boot the machine; with a disk its agent reads the previous boot's file."""
+        """Boot the machine; with a disk, its agent reads the checkpoint of the previous boot."""
         self.runs = self.answers = True
         self.clock.booted = self.site.now - 60.0
         self.table = RankTable(self.clock, self.name)
