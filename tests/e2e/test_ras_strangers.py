@@ -76,7 +76,7 @@ def node() -> Iterator[Node]:
 
 
 class Attacker:
-    """A user's rank process that listens at ``host`` and has ``named`` in NCCL_RAS_ADDR; ``apart``: in its own network."""
+    """A user's rank process that listens at ``host``, with ``named`` in NCCL_RAS_ADDR; ``apart``: in a new network."""
 
     def __init__(self, node: Node, directory: Path, name: str, host: str, named: str, *, apart: bool) -> None:
         library = directory / "libnccl.so.2.32.3"
