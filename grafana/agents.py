@@ -128,7 +128,8 @@ def _losses() -> list[Panel]:
     return [
         lines(
             "Operations with a record",
-            "Share of operations with a record of Inspector. The plugin filtered or lost the records of all others.",
+            "Mean share of operations with a record of Inspector, over all communicators; the plugin filtered or "
+            "lost the others.",
             Query(f"1 / avg(comm_node:rankwatch_operations:per_record{{{CLUSTER}}})", "coverage"),
             unit="percentunit",
             most=1,
