@@ -176,11 +176,11 @@ def test_demo_pages_for_a_killed_rank(demo_with_alerts: Demo) -> None:
 
 
 def test_alerts_are_for_the_demo() -> None:
-    """`--alerts` without `--demo` is refused."""
+    """`scripts/run --alerts` without `--demo` ends with status 1 and one line."""
     done = subprocess.run(
         [ROOT / "scripts" / "run", "--alerts"], capture_output=True, text=True, check=False, timeout=60
     )
-    assert (done.returncode, done.stderr) == (1, "run: --alerts is for the demo\n")
+    assert (done.returncode, done.stderr) == (1, "run: --alerts needs --demo\n")
 
 
 @pytest.mark.timeout(START_SECONDS + 60)
