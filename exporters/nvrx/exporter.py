@@ -69,7 +69,7 @@ INTERRUPTIONS = Family(
     ("job_id", "rank", "kind"), "1 per rank and kind seen, at most 1,024 per job", "max")
 SCORE = Family(
     "rankwatch_nvrx_gpu_score", "gauge",
-    "GPU speed of the rank in NVRx's last straggler report; 1 is the best. A report lists the best and the worst ranks.",
+    "GPU speed of the rank in NVRx's last straggler report; 1 is the best. A report lists the best and worst ranks.",
     ("job_id", "rank", "kind"), "up to 128 per job with straggler reports", "max")
 LAUNCHER = Family(
     "rankwatch_nvrx_launcher_info", "gauge",
