@@ -13,7 +13,7 @@ from agent.sdk.exporter import Clock, Logger
 from agent.sdk.files import FollowedFile, Follower, Listing
 from agent.sdk.ranks import WriterKey
 from exporters.inspector.format.passes import FileContext, RingSizes
-from exporters.inspector.format.records import Result
+from exporters.inspector.format.records import MAX_TOTAL, Result
 from exporters.inspector.reading.intake import finish_run, take
 from exporters.inspector.reading.read_queue import ReadQueue
 from exporters.inspector.reading.record_files import (
@@ -254,9 +254,9 @@ class DirectoryReader:
         return Section(
             self._follower.positions(),
             [aggregate.save() for aggregate in self._writers],
-            dict(self._results),
+            {result: min(MAX_TOTAL, count) for result, count in self._results.items()},
             self._follower.lost_positions(),
             list(self._contexts.items()),
-            self._shared.implausible,
+            min(MAX_TOTAL, self._shared.implausible),
             self._shared.matching.save(),
         )
