@@ -18,7 +18,6 @@ MAX_RANKS = 4096  # Limit of ranks per group
 MAX_SEQUENCES = 64
 SHOWN_LEAST = 4
 """Number of shown ranks per group with the lowest positions. The rank with the highest position is shown, too."""
-WORLD = "world"
 _ALL_ALIKE = frozenset(
     ["ALLREDUCE", "ALLREDUCE_COALESCED", "BROADCAST", "REDUCE", "ALLGATHER", "_ALLGATHER_BASE", "_REDUCE_SCATTER_BASE"]
 )
@@ -43,35 +42,55 @@ class Collectives:
     def __init__(self) -> None:
         self._positions: dict[str, dict[str, tuple[int, int]]] = {}
         self._calls: dict[tuple[str, int], dict[str, Call]] = {}
+        self._without_group: dict[str, tuple[int, Call]] = {}  # By rank, the last time-out that names no process group
 
     def entries(self) -> int:
         """Return the number of kept positions and operations of ranks."""
-        return sum(len(ranks) for table in (self._positions, self._calls) for ranks in table.values())
+        tables = (self._positions, self._calls)
+        return len(self._without_group) + sum(len(ranks) for table in tables for ranks in table.values())
 
-    def note_position(self, event: LogEvent, rank: str) -> None:
-        """Store the position that a rank's watchdog logged, or that the rank logged at a request for a dump."""
+    def note_position(self, event: LogEvent, rank: str) -> tuple[str, ...]:
+        """Store the position that a rank's watchdog logged, or that the rank logged at a request for a dump.
+
+        The line names the process group of the rank's last time-out: return as ``note_call`` does.
+        """
         enqueued, completed = event.number("enq"), event.number("done")
         if enqueued is None or completed is None:
-            return
+            return ()
         group = group_of(event)
-        if group not in self._positions and len(self._positions) >= MAX_GROUPS:
-            return
-        ranks = self._positions.setdefault(group, {})
-        if rank in ranks or len(ranks) < MAX_RANKS:
-            ranks[rank] = (enqueued, completed)
+        if group in self._positions or len(self._positions) < MAX_GROUPS:
+            ranks = self._positions.setdefault(group, {})
+            if rank in ranks or len(ranks) < MAX_RANKS:
+                ranks[rank] = (enqueued, completed)
+        known = self._without_group.get(rank)
+        if known is None or known[0] != event.number("work"):
+            return ()
+        del self._without_group[rank]
+        return self._compare(group, known[0], rank, known[1])
 
     def note_call(self, event: LogEvent, rank: str) -> tuple[str, ...]:
-        """Store the operation that a rank waited in. Return the ranks whose call differs from the majority's, or ()."""
+        """Store the operation that a rank waited in. Return the ranks whose call differs from the majority's, or ().
+
+        PyTorch 2.5 and newer write only ``[Rank N]`` before a time-out, a number in an unknown process group; the
+        rank's next line has the group.
+        """
         sequence, kind = event.number("seq"), event.text("op").upper()
-        group = group_of(event) or (WORLD if event.text("pgrank") == rank else "")
-        if sequence is None or not group or kind in _NOT_COLLECTIVE:
+        if sequence is None or kind in _NOT_COLLECTIVE:
             return ()
+        sizes = (_size(event, "nin"), _size(event, "nout")) if kind in _ALL_ALIKE else (-1, -1)
+        call = (kind, *sizes)
+        if group := group_of(event):
+            return self._compare(group, sequence, rank, call)
+        if rank in self._without_group or len(self._without_group) < MAX_RANKS:
+            self._without_group[rank] = (sequence, call)
+        return ()
+
+    def _compare(self, group: str, sequence: int, rank: str, call: Call) -> tuple[str, ...]:
         calls = self._calls.setdefault((group, sequence), {})
         if len(self._calls) > MAX_SEQUENCES:
             del self._calls[next(iter(self._calls))]
         if len(calls) < MAX_RANKS:
-            sizes = (_size(event, "nin"), _size(event, "nout")) if kind in _ALL_ALIKE else (-1, -1)
-            calls[rank] = (kind, *sizes)
+            calls[rank] = call
         return _minority(calls)
 
     def positions(self) -> tuple[WorkPosition, ...]:

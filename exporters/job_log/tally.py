@@ -210,14 +210,17 @@ class JobTally:
         if speaker == UNKNOWN_RANK:
             return
         if event.rule.category in POSITIONS:
-            self.collectives.note_position(event, speaker)
+            differing = self.collectives.note_position(event, speaker)
         elif event.rule.category == "collective_timeout":
-            for rank in self.collectives.note_call(event, speaker)[:1]:
-                if not any(category == MISMATCH for _, category, _ in self.saved.events):
-                    self._count(rank, MISMATCH, failures().deduced[MISMATCH])
-                root = self.saved.root
-                if root is None or root.weak or seconds - root.seconds > LAST_TIMEOUT_SECONDS:
-                    self._note_first(ROOT, FirstEvent(MISMATCH, rank, "", seconds))
+            differing = self.collectives.note_call(event, speaker)
+        else:
+            return
+        for rank in differing[:1]:
+            if not any(category == MISMATCH for _, category, _ in self.saved.events):
+                self._count(rank, MISMATCH, failures().deduced[MISMATCH])
+            root = self.saved.root
+            if root is None or root.weak or seconds - root.seconds > LAST_TIMEOUT_SECONDS:
+                self._note_first(ROOT, FirstEvent(MISMATCH, rank, "", seconds))
 
     def _count(self, rank: str, category: str, role: str) -> None:
         kind = (rank, category, role)

@@ -92,7 +92,14 @@ def timeout(rank: int, op: str = "BROADCAST", size: int = 8, guid: str = "5", se
     return TIMEOUT.format(rank=rank, op=op, size=size, guid=guid, seq=seq)
 
 
+def timeout_then_group(rank: int, op: str, guid: str) -> list[str]:
+    """Return the lines of a watchdog of PyTorch 2.5 and newer: only the second line names the process group."""
+    without_group = timeout(rank, op).replace("[PG ID 2 PG GUID 5(tp) Rank 1]", f"[Rank {rank}]")
+    return [without_group, POSITION.format(rank=rank, guid=guid, enqueued=10, completed=8)]
+
+
 REDUCES = [timeout(rank, "ALLREDUCE") for rank in (0, 1, 2)]
+REDUCES_OF_5 = [line for rank in (0, 1, 2) for line in timeout_then_group(rank, "ALLREDUCE", "5")]
 
 
 @pytest.mark.parametrize(("lines", "root"), [
@@ -113,6 +120,8 @@ REDUCES = [timeout(rank, "ALLREDUCE") for rank in (0, 1, 2)]
     ([*REDUCES, timeout(6, "SEND")], None),
     ([*REDUCES, timeout(6).replace("[PG ID 2 PG GUID 5(tp) Rank 1]", "[Rank 1]")], None),
     ([*REDUCES, timeout(9)], None),
+    ([*REDUCES_OF_5, *timeout_then_group(6, "BROADCAST", "6")], None),
+    ([*REDUCES_OF_5, *timeout_then_group(6, "BROADCAST", "5")], ("collective_mismatch", "6", "")),
 ])  # fmt: skip
 def test_the_first_cause(lines: list[str], root: tuple[str, str, str] | None) -> None:
     """The first strong cause counts, with the rank or node that its line names, or whose operation differs."""
