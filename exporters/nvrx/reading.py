@@ -22,8 +22,8 @@ from agent.tail.shares import in_turns
 
 MAX_CYCLE_BYTES = 256 * 1024  # A file for 10,000 nodes whose names form no ranges has 150 KB
 MAX_NUMBER = 1 << 31
-_CURRENT = re.compile(r"cycle_info\.([^./\s]{0,128})\.current", re.ASCII)
-_NAME = re.compile(r"cycle_info\.[^./\s]{0,128}\.[0-9]{1,9}\.[0-9]{1,9}", re.ASCII)
+_CURRENT = re.compile(r"cycle_info\.([^/\s]{0,128})\.current", re.ASCII)
+_NAME = re.compile(r"cycle_info\.[^/\s]{0,128}\.[0-9]{1,9}\.[0-9]{1,9}", re.ASCII)
 
 _Number = Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
 GRACE_SECONDS = 1.0  # A call waits this long for all its threads

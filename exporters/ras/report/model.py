@@ -75,6 +75,7 @@ ERRORS = {
     4: "invalid_argument",
     5: "invalid_usage",
     6: "remote_error",
+    8: "timeout",
 }
 """ncclResult_t of nccl.h; 0 is success and 7 in progress."""
 Trouble = Literal["async_error", "init_error", "aborted"]
