@@ -104,7 +104,8 @@ class Helper(Generic[Answer]):
                 self._note("hung" if isinstance(error, HelperHung) else "failed")
                 raise
             finally:
-                self._idle = asyncio.get_running_loop().call_later(IDLE_SECONDS, self._kill)
+                seconds = IDLE_SECONDS if self._users > 0 else 0.0
+                self._idle = asyncio.get_running_loop().call_later(seconds, self._kill)
             self._note("ok")
             return answer
 

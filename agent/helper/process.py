@@ -145,11 +145,12 @@ class HelperProcess:
         except ChildProcessError:  # the agent was started with SIGCHLD ignored, so the kernel reaps children
             status = None
         os.close(self._pidfd)
-        self.ending = "ended" if status is None else _ending(status)
         self._gone.set()
+        self.ending = "ended" if status is None else _ending(status)
 
 
 def _ending(status: os.waitid_result) -> str:
     if status.si_code == os.CLD_EXITED:
         return f"exited with status {status.si_status}"
-    return f"killed by {signal.Signals(status.si_status).name}"
+    names = {int(number): number.name for number in signal.Signals}  # real-time signals have no name
+    return f"killed by {names.get(status.si_status, f'signal {status.si_status}')}"

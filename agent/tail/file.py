@@ -179,6 +179,8 @@ def next_lines(descriptor: int, file: FollowedFile, budget_bytes: int) -> Chunk 
     if raw.startswith(b"\0"):
         hole_bytes = _skip_hole(descriptor, file)
         raw = _read_at(descriptor, want, file.offset, file)
+        if raw.startswith(b"\0"):
+            return Chunk(b"", 0, hole_bytes) if hole_bytes else None
     if b"\n" not in raw and len(raw) == want and not file.scanned:
         want = MAX_LINE_BYTES + 1
         raw = _read_at(descriptor, want, file.offset, file)
@@ -232,6 +234,7 @@ def _skip_hole(descriptor: int, file: FollowedFile) -> int:
             return 0
     file.offset = position
     file.tail = b""
+    file.scanned = 0
     return position - start
 
 

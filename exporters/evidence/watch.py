@@ -31,7 +31,7 @@ class Change(NamedTuple):
 
 
 class WatchedTrouble(NamedTuple):
-    """The result of a comparison: due bundles, and jobs with a rank that has just ended abnormally."""
+    """Due bundles, and the jobs with a rank that has just ended, with another status than 0 or none yet."""
 
     occasions: tuple[Occasion, ...]
     failing: frozenset[str]
@@ -93,12 +93,13 @@ class TroubleWatch:
                 seen.has_left = True
                 if process.exit is None or process.exit.signal or process.exit.code:
                     failing.add(view.label.job_id)
-            is_struck = view.label in struck
-            trigger = (
-                self._changed(view, seen, now_seconds)
-                or _newly_struck(seen, is_struck=is_struck)
-                or self._silent(view, seen, now_seconds)
+            is_struck = process.exited_at is None and view.label in struck
+            triggers: tuple[Reason | None, ...] = (  # all three, so that the next call does not return the second one
+                self._changed(view, seen, now_seconds),
+                _newly_struck(seen, is_struck=is_struck),
+                self._silent(view, seen, now_seconds),
             )
+            trigger = next((trigger for trigger in triggers if trigger), None)
             if trigger:
                 occasions.append(Occasion(view.label.job_id, trigger, view.label.rank))
             if trigger or is_struck or _is_ill(view, seen):

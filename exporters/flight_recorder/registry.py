@@ -7,6 +7,7 @@ collective may be blocked by a rank on another node.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -97,8 +98,9 @@ class DumpRegistry:
             facts = None if view is None else view.process.facts
             progress = None if view is None else view.process.progress_seconds
             is_other = facts is not None and facts.key != entry.process
-            went_on = progress is not None and progress > entry.identity[3] / 1e9 + GOES_ON_SECONDS
-            is_restarted = entry.shown is not None and entry.shown.written < started.get(label.job_id, 0.0)
+            written = math.inf if entry.shown is None else entry.shown.written
+            went_on = progress is not None and progress > written + GOES_ON_SECONDS
+            is_restarted = written < started.get(label.job_id, 0.0)
             if now - entry.read_at > KEEP_SECONDS or is_other or went_on or is_restarted:
                 self._hide(entry)
             if entry.shown is None and (view is None or is_other):

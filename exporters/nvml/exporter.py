@@ -94,7 +94,8 @@ class NvmlExporter:
         self._answer = answer
         now = clock.monotonic()
         elapsed = now - self._looked_at if self._looked_at is not None else 0.0
-        self._looked_at = now
+        if not answer.error:
+            self._looked_at = now
         self._report(self._gpus.observe(answer, elapsed, clock.time()))
         self._ctx.hardware.observe_faults(self._gpus.faults(clock.time()))
         self._remember()

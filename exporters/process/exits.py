@@ -161,13 +161,13 @@ class ExitWatch:
         If the parent reaps at once, the zombie exists for microseconds. So the first try to read its status is
         immediate: for a zombie the kernel answers without waiting.
         """
-        process = self._ranks.process(key)
-        may_ptrace = process is not None and process.environment_readable
-        early = from_zombie(self._proc, key, may_ptrace)
         loop = asyncio.get_running_loop()
         pidfd = self._pidfds.get(key)
         if pidfd is not None:
             loop.remove_reader(pidfd)
+        process = self._ranks.process(key)
+        may_ptrace = process is not None and process.environment_readable
+        early = from_zombie(self._proc, key, may_ptrace)
         self._ranks.observe_exit(key, None)
         self._judge_soon(loop)
         due_at = loop.time() + EXIT_TRIES_SECONDS[0]

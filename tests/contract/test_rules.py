@@ -144,6 +144,13 @@ def test_a_site_sets_its_own(tmp_path: Path) -> None:
     ("page_rank: 64\n", "no threshold page_rank"),
     ("page_ranks: many\n", "page_ranks must look like 16"),
     ("slow_for: 30\n", "slow_for must look like '10m'"),
+    ("carry: 3 minutes\n", "carry must look like '3m'"),
+    ("stalled_seconds: 400.5\n", "stalled_seconds must look like 300"),
+    ("page_ranks: -1\n", "page_ranks must look like 16"),
+    ("late_share: .nan\n", "late_share must look like 0.03"),
+    ("page_labels: {team: [a]}\n", "page_labels must look like {}"),
+    ("shadow: [[a]]\n", "shadow must look like []"),
+    ('dashboards: "%{dashboards}"\n', "dashboards must look like"),
     ("- 1\n", "not a mapping"),
     ("a: [\n", "own.yml"),
 ])  # fmt: skip

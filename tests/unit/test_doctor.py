@@ -60,8 +60,10 @@ BROKEN: dict[str, tuple[Facts, str, str, str]] = {
      "systemctl start"),
     "no-such-key": (replace(GOOD, config_error=f"{FILE}:3: $.wbe: unknown key"), "configuration", "unknown key",
      "correct"),
-    "not-readable": (replace(GOOD, config_error=f"{FILE}: Permission denied"), "configuration", "Permission denied",
-     "as root"),
+    "not-readable": (  # the rules are not compared with default values
+        replace(watched(verdict={"killed_behind_seconds": 20.0}), config_error=f"{FILE}: Permission denied"),
+        "configuration", "Permission denied", "as root",
+    ),
     "refused": (shown(configuration=Configuration(FILE, "line 3")), "configuration", "the agent refused it: line 3",
      "reload"),
     "another-file": (shown(configuration=Configuration("/tmp/x.yml")), "configuration", "uses another file", FILE),

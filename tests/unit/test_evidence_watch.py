@@ -64,6 +64,22 @@ def test_hardware_that_fails_under_a_rank_is_an_occasion_once() -> None:
     assert occasions == [(), (STRUCK,), ()]
 
 
+def test_hardware_that_fails_after_a_rank_has_ended_is_no_occasion() -> None:
+    """If the hardware under a rank fails after the rank has ended, its job is in no trouble."""
+    watch, done = TroubleWatch(SILENCE), gone(0, "finished", DONE)
+    for at, view_of_0, struck in ((0.0, ALIVE, set()), (1.0, done, set()), (2.0, done, {RankLabel("7", "0")})):
+        assert watch.look([view_of_0], at, struck).occasions == ()
+    assert watch.troubled == frozenset()
+
+
+def test_two_triggers_of_a_rank_at_once_are_one_occasion() -> None:
+    """A rank that stops responding while its hardware fails is one occasion, and none at the next look."""
+    watch, struck = TroubleWatch(SILENCE), {RankLabel("7", "0")}
+    watch.look([ALIVE], 0.0)
+    assert watch.look([STOPPED], 1.0, struck).occasions == (Occasion("7", "unresponsive", "0"),)
+    assert watch.look([STOPPED], 2.0, struck).occasions == ()
+
+
 def test_a_job_is_failing_at_its_first_abnormal_exit() -> None:
     """A job is failing once a rank ends by a signal or with an error code, before any verdict."""
     watch = TroubleWatch(SILENCE)

@@ -245,16 +245,17 @@ def test_how_long_a_dump_is_shown(node: Node) -> None:
         assert node.look(seconds) == {"dumps_total/read": 2.0}
 
 
-def test_a_dump_of_a_job_that_goes_on(node: Node) -> None:
-    """A dump is dropped once its rank has completed an operation a minute later."""
+@pytest.mark.parametrize("ahead_seconds", [0.0, 3600.0])
+def test_a_dump_of_a_job_that_goes_on(node: Node, ahead_seconds: float) -> None:
+    """A dump is dropped once its rank has completed an operation a minute later, even if the file's clock is ahead."""
     key = node.add_rank()
-    node.write()
+    node.write(seconds=STARTED + 1.0 + ahead_seconds)
     process = node.ranks.running()[key]
-    node.look()
-    process.note_progress(STARTED + 61.0, STARTED + 61.0)
+    written = node.look()["dump_timestamp_seconds/4711/0"]
+    process.note_progress(written + 60.0, written + 60.0)
     node.ranks.tick()
     assert "enqueued_sequence/4711/0/0" in node.look()
-    process.note_progress(STARTED + 61.5, STARTED + 61.5)
+    process.note_progress(written + 60.5, written + 60.5)
     node.ranks.tick()
     assert node.look() == {"dumps_total/read": 1.0}
 

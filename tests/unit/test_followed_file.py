@@ -106,6 +106,24 @@ def test_hole_at_the_end_is_left(tmp_path: Path) -> None:
     assert (chunks, file.offset) == ([Chunk(b"line\n", 0, 0)], 5)
 
 
+@pytest.mark.parametrize("hole_bytes", [10_000, 2 * MAX_LINE_BYTES + 1])
+def test_lines_after_or_in_a_hole_at_the_end_are_read(tmp_path: Path, hole_bytes: int) -> None:
+    """Lines that follow NULs at the end, or replace these NULs, are read, however long the hole was."""
+    for start in (hole_bytes, 0):
+        path = tmp_path / f"{start}.log"
+        path.write_bytes(b"\0" * hole_bytes)
+        chunks, file = read_all(path)
+        assert chunks == []
+        with path.open("r+b") as writer:
+            writer.seek(start)
+            writer.write(b"line\n" * 2)
+        descriptor = os.open(path, os.O_RDONLY)
+        chunk = next_lines(descriptor, file, CHUNK_BYTES)
+        os.close(descriptor)
+        assert chunk is not None
+        assert chunk.data.strip(b"\n") == b"line\nline"
+
+
 @pytest.mark.parametrize("hole_bytes", [3, 2 * MAX_LINE_BYTES])
 def test_hole_inside_a_line(tmp_path: Path, hole_bytes: int) -> None:
     """A hole inside a line cuts the line in two, and the NULs are counted."""

@@ -140,6 +140,7 @@ async def test_what_it_prints_is_logged(bench: Bench, caplog: pytest.LogCaptureF
 @pytest.mark.parametrize(("what", "amount", "said"), [
     ("leave", 3, "exited with status 3"),
     ("crash", 0, "killed by SIGSEGV"),
+    ("crash", 40, "killed by signal 40"),
     ("fail", 0, "exited with status 1"),
     ("speak out of turn", 0, "REQUEST instead of an answer"),
     ("speak out of turn", 1, "a payload of 4294967295 bytes"),

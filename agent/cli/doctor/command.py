@@ -237,7 +237,7 @@ def _rules(facts: Facts) -> Iterator[NodeFinding]:
     elif missing := watcher.rules_missing:
         text = f"{len(missing)} of this version's rules are not loaded, such as {missing[0]}"
         yield note("rules", text, f"{_RULES}, of the version that the agents have; then reload")
-    for name, rule_value in watcher.verdict.items():
+    for name, rule_value in {} if facts.config_error else watcher.verdict.items():
         if (agent_value := getattr(facts.verdict, name, rule_value)) != rule_value:
             text = f"the rules use {name} {rule_value:g}, the agent {agent_value:g}"
             yield wrong("rules", text, "build.py --agent, with this configuration")
