@@ -122,10 +122,10 @@ RESTARTS = (
     Situation(
         "requeued_without_the_node_of_the_death",
         [
-            *(exits(1, SIGSEGV), tears_down(), wait(20.0), starts(N0, 2), starts(N1), wait(60.0), exits(ALL)),
+            *(exits(1, SIGSEGV), tears_down(), wait(80.0), starts(N0, 2), starts(N1), wait(60.0), exits(ALL)),
             wait(1300.0),
         ],
-        {"RankDead 1 n0 crash": Due(0, 22, 20)},
+        {"RankDead 1 n0 crash": Due(0, 22, 80)},
         idle=1,
     ),
     # The job fails and its launcher restarts it three times; then it goes on.
