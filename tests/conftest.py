@@ -46,7 +46,7 @@ def no_blocking_on_the_loop(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_child_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Fail the test that leaves a process behind, instead of the next one that counts processes."""
+    """Fail a test that leaves child processes behind: otherwise a later test that counts processes would fail."""
     if "e2e" in request.path.parts:
         yield
         return

@@ -1,4 +1,4 @@
-"""On a machine that must have everything (CI=true), a skip that is not listed fails."""
+"""With CI=true, a skipped test fails unless tests/allowed_skips lists the test and the reason."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class ExporterNode:
         }
 
     def restart(self) -> None:
-        """Stop the exporter and start another one from the first one's checkpoint."""
+        """Stop the exporter, and start a new exporter from its checkpoint."""
         self.stop()
         state = StateSection(self.name, self.ctx.state.published)
         self.ctx = lent(self.name, self.clock, self.folder, **(self.lends | {"state": state}))

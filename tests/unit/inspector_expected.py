@@ -31,7 +31,7 @@ def size_class(size_bytes: int) -> str:
 
 
 class Operation(NamedTuple):
-    """One operation's line with its header and metadata, wherever the line has them."""
+    """One operation's line, with the line's own header and metadata or else those of the last `dump_stats` line."""
 
     header: dict[str, Any]
     metadata: dict[str, Any]
@@ -44,7 +44,7 @@ class Operation(NamedTuple):
 
     @property
     def bus_bytes(self) -> int:
-        """Return bus bandwidth times time."""
+        """Return bus bandwidth multiplied by time, in bytes."""
         return self.size_bytes if self.is_p2p else int(BUS_FACTORS[self.name](self.header["n_ranks"]) * self.size_bytes)
 
     def result(self) -> str:
@@ -59,7 +59,7 @@ class Operation(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """Lines by result, sums by series, and missing records by cause."""
+    """Number of lines for each result, sums for each series, and number of missing records for each cause."""
 
     results: Counter[str]
     sums: dict[tuple[str, int, str, int, str, str], list[int]]
@@ -127,7 +127,7 @@ def _add(sums: dict[tuple[str, int, str, int, str, str], list[int]], one: Operat
 
 
 def _missing(operations: list[Operation]) -> Counter[str]:
-    """Count missing records by cause: if a dump has as many lines as the ring, the gaps in the dump are overflow."""
+    """Count missing records by cause: a dump's gaps are `overflow` if it has as many lines as the ring."""
     missing: Counter[str] = Counter()
     rings: dict[tuple[str, int, bool], list[list[Operation]]] = defaultdict(list)
     last = None

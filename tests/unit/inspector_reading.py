@@ -19,7 +19,7 @@ def make(root: Path, clock: FakeClock | None = None, restored: bytes | None = No
 
 
 def all_of(reader: DirectoryReader, ownership: Ownership = EVERYONE) -> TurnResult:
-    """Let the reader run until no bytes wait; return the result of a last turn."""
+    """Run the reader's turns until no unread bytes are left; return the result of one last turn."""
     while reader.turn(ownership).waiting:
         pass
     return reader.turn(ownership, last=True)
@@ -39,7 +39,7 @@ def read(reader: DirectoryReader) -> Published:
 
 
 def sums_of(view: Published) -> dict[tuple[Any, ...], list[int]]:
-    """Return published totals in the form of ``expected_sums``; the totals of a file's generations are added up."""
+    """Return published totals in the form of ``Expected.sums``; the totals of a file's generations are added up."""
     sums: dict[tuple[Any, ...], list[int]] = {}
     for writer in view.writers:
         for key, own in writer.totals.items():

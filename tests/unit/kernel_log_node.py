@@ -25,7 +25,7 @@ Series = dict[tuple[str, ...], float]
 
 
 class Node:
-    """The exporter with a kernel log; GPUs and a NIC are known unless a test names them later."""
+    """The exporter with a kernel log. The GPUs and the NIC are known from the start, unless ``named`` is False."""
 
     def __init__(self, log: Path, before: Node | None = None, *, wanted: bool = False, named: bool = True) -> None:
         self.clock = FakeClock()
@@ -72,7 +72,7 @@ class Node:
         self.put(self.root / "proc/1/mountinfo", mountinfo)
 
     def put(self, path: Path, text: str, mode: str = "w") -> None:
-        """Write this text into a file before the next look."""
+        """Write this text into a file just before the exporter's next update."""
         self.changes.append((path, text, mode))
 
     def change(self) -> None:
@@ -91,12 +91,12 @@ class Node:
             await self.exporter.drain()
 
     async def look(self) -> Series:
-        """Start, look once and stop; return the series, keyed by family (without its prefix) and labels."""
+        """Start the exporter, update it once and stop it; return the series by family (without prefix) and labels."""
         async with self.running():
             return await self.look_again()
 
     async def look_again(self) -> Series:
-        """Look once more, and return the series."""
+        """Update the running exporter, and return the series."""
         await asyncio.to_thread(self.change)
         await self.exporter.update()
         return {

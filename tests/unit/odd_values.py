@@ -41,7 +41,7 @@ class _Spot(NamedTuple):
 
 
 def _spots(bodies: Iterable[bytes]) -> list[_Spot]:
-    """Return the words of these texts, each once with the same neighbours: rare words are as likely as others."""
+    """Return the texts' words; of words with equal neighbours only the first, so that rare words are drawn as often."""
     spots: dict[tuple[bytes, ...], _Spot] = {}
     for body in bodies:
         words = list(_WORD.finditer(body))
@@ -52,7 +52,7 @@ def _spots(bodies: Iterable[bytes]) -> list[_Spot]:
 
 
 def damaged(*bodies: bytes) -> st.SearchStrategy[bytes]:
-    """Draw one of these texts with wrong words, cut, doubled, or with odd bytes."""
+    """Draw one of these texts with a replaced word, an early end, a missing or repeated line, or odd bytes."""
     return _damaged(bodies, _spots(bodies))
 
 

@@ -52,7 +52,7 @@ class ProcTree:
         session: int = 0,
         numbers: dict[int, int] | None = None,
     ) -> None:
-        """Write one process. ``threads``: names of further threads; ``thread_states``: letter and switches.
+        """Write one process. ``threads``: names of further threads; ``thread_states``: state and context switches.
 
         ``numbers``: fields of the stat lines of the process and its threads, keyed by their position in proc(5)."""
         folder = self.root / str(pid)

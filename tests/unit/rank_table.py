@@ -110,7 +110,7 @@ class Table:
         return {v.label: v.process.facts.key.pid for v in self.ranks.snapshot().ranks if v.process.facts}
 
     def states(self) -> dict[str, str]:
-        """Return the states by rank, after the verdict on changed jobs, as at the end of an iteration of the loop."""
+        """Judge the changed jobs, as the agent does at the end of each loop; return each rank's state."""
         self.ranks.judge_changed()
         views = self.ranks.snapshot().ranks
         return {v.label.rank: v.process.verdict.state for v in views if v.process.verdict is not None}

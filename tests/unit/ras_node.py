@@ -32,7 +32,7 @@ def report(
     hash_number: int = 0xAB,
     launched: int | None = None,
 ) -> bytes:
-    """Return a report of one communicator whose last ranks are missing; ``launched``: launches of the other ranks."""
+    """Return a report of a communicator without its last ranks; ``launched``: AllReduce launches of each other rank."""
     counts = {} if launched is None else {"collective_counts": {"AllReduce": launched}}
     locations = [
         {"rank": rank, "host": "10.0.0.1", "pid": pids[rank % len(pids)], "nvml_dev": rank, **counts}
@@ -53,8 +53,8 @@ def report(
 class Node:
     """A node with ranks 0 and 1 of job 4711 (pids 11 and 12) of ``world`` ranks; RAS sends the ``replies`` in order.
 
-    The last reply is sent again and again; None: no reply comes. ``streams``: connections with MONITOR. ``accepting``:
-    pids of the processes that accept the first connections, one each; then all processes accept in turn."""
+    The last reply is sent again and again; None: no reply comes. ``streams``: open connections that sent MONITOR.
+    ``accepting``: pids of the processes that accept the first connections, one each; then all accept in turn."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Node:
         await conversing(self.report, self.monitor)(reader, writer)
 
     def accept(self, pid: int, client: Endpoint) -> None:
-        """Let the process hold the server's end of a connection."""
+        """Make the process the owner of the server's end of a connection, in the fake /proc."""
         (self.tree.root / f"{pid}/fd/{client.port}").symlink_to(f"socket:[{client.port}]")
         port, uid = self.listening[pid]
         ends = f"0100007F:{port:04X} 0100007F:{client.port:04X}"
@@ -171,7 +171,7 @@ class Node:
         return exporter.snapshot()
 
     async def first_query(self, exporter: RasExporter) -> RasSnapshot:
-        """Let the exporter find the listeners, and wait until its first query is due."""
+        """Let the exporter find the listeners, and move the clock to the exporter's first query."""
         await self.look(exporter, 1.0)
         return await self.look(exporter, MIN_INTERVAL_SECONDS)
 

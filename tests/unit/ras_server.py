@@ -14,7 +14,7 @@ JSON_ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n", b"OK\n")  # Replies to the gree
 
 @asynccontextmanager
 async def served(serve: Serve, listener: socket.socket | None = None) -> AsyncIterator[Endpoint]:
-    """Serve every connection at ``listener``, or at a port of its own; wait at the end until each has closed."""
+    """Serve every connection at ``listener`` or at a free port; at the end, wait until every connection is closed."""
     ended: list[asyncio.Task[None]] = []
 
     async def whole(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -53,7 +53,7 @@ def answering(answers: Iterable[bytes], report: Iterable[bytes] = (), heard: lis
 
 
 def conversing(report: Callable[[], Awaitable[bytes | None]], monitor: Serve) -> Serve:
-    """Return a server that answers commands as a RAS thread does: STATUS with a report or nothing; then it closes.
+    """Return a server that replies like a RAS thread; after its reply to STATUS (a report or nothing) it closes.
 
     ``monitor`` takes over a connection that sends MONITOR."""
 

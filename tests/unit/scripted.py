@@ -57,7 +57,7 @@ def plan(
 
 
 def state_file(directory: Path | None = None) -> StateFile:
-    """Return the checkpoint file in this directory; without a directory, one that is never written."""
+    """Return the checkpoint file in this directory; without a directory, a checkpoint file that is never written."""
     return StateFile(directory and directory / "checkpoint", "boot", Logger("test"))
 
 

@@ -64,7 +64,7 @@ def test_own_figures_are_the_kernels() -> None:
 
 
 def test_an_exporter_without_a_source_says_little() -> None:
-    """An exporter without a source is up, with no duration and no counts; a failing exporter has both."""
+    """An exporter without a source has only `up` and `source_present`; a failing one also has a duration and counts."""
     statuses = (
         ExporterStatus("idle", up=True, present=False),
         ExporterStatus("failing", up=False, present=False, failures=2, skipped=1),

@@ -52,7 +52,7 @@ def test_what_is_wrong_with_a_gpu() -> None:
 
 
 def test_an_attribute_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> None:
-    """If one attribute is missing or invalid, all other values stay the same."""
+    """An attribute that is missing or invalid removes only its own value."""
     shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
     for file in ("gpu_busy_percent", "unique_id", "ras/umc_err_count", "hwmon/hwmon4/temp2_input"):
         before, attribute = read_gpus(tmp_path / "sys")[1], tmp_path / "sys/class/drm/card1/device" / file
@@ -211,7 +211,7 @@ STATES = {0: True, 1: False, 2: True, 3: True, 4: True}
 
 
 def test_tables() -> None:
-    """Each layout has its offsets; a field that the firmware left empty is absent; other or short tables are None."""
+    """Each layout is read at its own offsets; an empty field is absent; an unknown layout or a short table is None."""
     whole = {40: CYCLES, 80: MEMORY, 264: LINKS}
     tables: list[tuple[bytes, Table | None]] = [
         (table(6, {32: CYCLES, 72: MEMORY}), Table(1000, LOWERED, 6000)),
@@ -237,7 +237,7 @@ def at(cycles: int | None, slowdown: int | None = None) -> Table:
 
 
 def test_how_long_the_clocks_were_lowered() -> None:
-    """A reason's share of the cycles is its share of the time, even if counters wrap or restart."""
+    """A reason's time grows by its share of the cycles, even if counters wrap; if the counters restart it stays."""
     cases: list[tuple[list[Table], float | None]] = [
         ([at(100, 7)], 0.0),
         ([at(100, 7), at(1100, 257)], 2.5),
@@ -259,7 +259,7 @@ def test_how_long_the_clocks_were_lowered() -> None:
 
 
 def test_the_memorys_share() -> None:
-    """The memory's share is its percentages per cycle; it is None if a value is missing, restarted or too large."""
+    """The memory's share is its percentages per cycle; it is None if a value is missing, decreased or is too large."""
     cases: list[Any] = [
         ((1000, 6000), (2000, 48_000), 0.42),
         ((2**32 - 500, 2**32 - 10), (500, 24_990), 0.25),

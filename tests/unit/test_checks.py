@@ -55,7 +55,7 @@ def test_a_fault_that_happens_again_counts_from_then_on(bench: CheckBench) -> No
 
 
 def test_of_two_findings_of_one_name_the_worse_stays(bench: CheckBench) -> None:
-    """A fault hides an OK level, a latched fault hides a level, and the later latched fault hides the earlier one."""
+    """If a rename joins two GPUs, failed wins over OK, a latched fault over a level, a later over an earlier state."""
     address = Subject("gpu", "0000:3b:00.0")
     for check, before, after in (("gpu_hot", True, False), ("gpu_slowdown", False, True)):
         bench.checks.report(GPU, check, CheckState.of(before))

@@ -1,4 +1,4 @@
-"""Collectors for prometheus-client, and exporters of other packages."""
+"""Exporters of other packages, written as collectors for prometheus-client."""
 
 import asyncio
 import gc
@@ -100,7 +100,7 @@ def test_a_page_has_what_prometheus_client_writes(make: Callable[[], Any]) -> No
     ([Sample("x", {"a": "1"}, 1), Sample("x", {"a": "1"}, 2)], "twice"),
 ])  # fmt: skip
 def test_what_cannot_be_exported_is_refused(samples_: list[Sample], why: str) -> None:
-    """A metric name of the agent, an invalid name, a timestamp and a duplicate raise an error that names it."""
+    """A metric name of the agent, an invalid name, a timestamp and a duplicate raise an error with the reason."""
     family = GaugeMetricFamily("x", "X.")
     family.samples += samples_
     with pytest.raises(CollectorError, match=why):
@@ -110,7 +110,7 @@ def test_what_cannot_be_exported_is_refused(samples_: list[Sample], why: str) ->
 
 
 def test_families_and_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A family or sample above the limit is refused; a text above its limit is cut."""
+    """More families than MAX_FAMILIES, or more samples than MAX_SAMPLES, raise an error; too long texts are cut."""
     families = [GaugeMetricFamily(f"x{number}", "X.", number) for number in range(4)]
     monkeypatch.setattr(module, "MAX_FAMILIES", 4)
     monkeypatch.setattr(module, "MAX_SAMPLES", 4)
@@ -130,7 +130,7 @@ def test_families_and_samples_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Install a package with a collector `rack_made_up` and a function `no_exporter`; return the module's name."""
+    """Install a package with a collector `rack_made_up` and a number `no_exporter`; return the module's name."""
     (tmp_path / "rack_made_up.py").write_text(
         textwrap.dedent(
             """
@@ -155,7 +155,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 async def test_a_collector_of_a_package_is_an_exporter(package: str, tmp_path: Path) -> None:
-    """A collector that the configuration names runs with its arguments; a failing one loses only its own series."""
+    """A collector runs with its configured arguments; without a required argument it fails and has no series."""
     loaded = Loaded(f"exporters: {{{package}: {{arguments: {{path: /x, depth: 3}}}}}}", "f.yml")
     prepared = (await asyncio.to_thread(prepare, loaded, Logger("test"))).enabled[package]
     exporter, context = prepared.spec.build(prepared.config), lent(package, FakeClock(), tmp_path)
@@ -194,7 +194,7 @@ def test_only_what_the_configuration_names_is_loaded(package: str) -> None:
 
 
 async def test_a_scrape_during_an_update_gets_the_last_result() -> None:
-    """During an update a scrape gets the previous result; once the source has gone, it gets none."""
+    """During an update a scrape gets the previous result; after an update without data it gets no result."""
     reads, go = iter((1, 2)), asyncio.Event()
 
     class Slow(SysfsExporter[ExporterConfig, int]):

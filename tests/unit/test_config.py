@@ -14,7 +14,7 @@ from agent.ranks.rank.numbers import Numbers
 
 @pytest.mark.parametrize("seconds", [0.9, 86_401])
 def test_numbers_of_the_verdict_are_bounded(seconds: float) -> None:
-    """The section `verdict` sets single numbers, from one second to a day."""
+    """The section `verdict` sets numbers of the verdict; a number below one second or above one day is refused."""
     loaded = Loaded("verdict: {killed_behind_seconds: 1, end_seconds: 86400}", "f.yml")
     assert loaded.config.verdict == Numbers(killed_behind_seconds=1, end_seconds=86_400)
     assert prepare(loaded, Logger("test")).numbers == loaded.config.verdict

@@ -63,7 +63,7 @@ def cycles(tmp_path: Path) -> Cycles:
 
 
 def test_a_cycles_log_is_its_jobs(cycles: Cycles) -> None:
-    """The log that the current cycle file names is its job's log, even through links in the rank's directories."""
+    """The log that a rank's cycle file names belongs to the rank's job, even if a directory in its path is a link."""
     cycles.cycle("/logs/c0.log")
     assert cycles.of() == {"4711": "c0.log"}
     (cycles.inside / "linked").symlink_to("logs")
@@ -123,7 +123,7 @@ def test_cycle_files_that_are_refused(cycles: Cycles) -> None:
 
 
 def test_the_logs_of_a_jobs_cycles_are_read(tmp_path: Path) -> None:
-    """A failure in a cycle's log, and one in the next log, count for the job and for the rank in the line's prefix."""
+    """A failure in the logs of two cycles counts twice, for the job and for the rank that the line's prefix names."""
     node, cycles = Node(tmp_path, "none/*.log"), Cycles(tmp_path)
     ranks = (cycles.rank(),)
     for number in range(2):

@@ -74,7 +74,7 @@ def evicted(*records: RankProcess) -> list[tuple[str, str]]:
 
 
 def test_records_of_ended_ranks_are_bounded_by_user() -> None:
-    """At the limit, whole ended jobs of the same user without a dead rank are evicted first."""
+    """Above MAX_ENDED records of one user, the user's oldest job without dead or running ranks is evicted."""
     full = [record(f"{number:03}", "ada", float(number)) for number in range(MAX_ENDED)]
     neighbours = [record("9", "bob", 0.5)]
     assert evicted(*full, *neighbours) == []
@@ -88,7 +88,7 @@ def test_records_of_ended_ranks_are_bounded_by_user() -> None:
 
 
 def test_the_last_job_of_a_user_keeps_more_records() -> None:
-    """A user's last job keeps MAX_ENDED_OF_JOB records, which include those of dead ranks and of the first exit."""
+    """A user's last job keeps MAX_ENDED_OF_JOB records: those of dead ranks first, then those of the earliest exits."""
     job = [record("1", "ada", float(number)) for number in range(MAX_ENDED_OF_JOB)]
     assert evicted(*job) == []
     assert evicted(*job, record("0", "ada", 0.0)) == [("ada", "0")]
@@ -106,7 +106,7 @@ def add(table: Table, owner: Owner, pids: range, job: str) -> list[ProcessKey]:
 
 
 def test_another_owners_crowd_hides_no_dead_rank(table: Table) -> None:
-    """Another user's processes never evict a dead rank's record: they are refused."""
+    """A user's processes never evict the record of another user's dead rank: the processes are refused."""
     dead, *_ = add(table, ALICE, range(8), "4711")
     table.tick(1.0)
     table.ranks.observe_exit(dead, CRASHED)
@@ -132,7 +132,7 @@ def test_a_newcomer_takes_the_place_of_one_of_the_greatest(table: Table) -> None
 
 
 def test_ended_ranks_are_evicted_before_running_ones_and_dead_ranks_last(table: Table) -> None:
-    """The largest owner loses ended ranks before running ones; only its own processes evict its dead ranks."""
+    """The owner with the most processes loses ended ranks first; only its own processes evict its dead ranks."""
     ended, dead, *_ = add(table, MALLORY, range(MAX_PROCESSES), "666")
     table.tick(1.0)
     table.ranks.observe_exit(dead, CRASHED)

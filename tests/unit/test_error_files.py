@@ -1,4 +1,4 @@
-"""The exception in torchrun's error file: its rank, its category and its name."""
+"""The exception in torchrun's error file: rank, category and name of the exception."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def ended(*ranks: int, contained: bool = False, uid: int = OWNER, owner: str = "
 
 
 def test_what_a_message_means() -> None:
-    """A message has the category of the same log line; an exception that Python or PyTorch defines has its name."""
+    """A message has the category of an equal log line; only exceptions that Python or PyTorch defines are named."""
     cases = {
         "OutOfMemoryError: CUDA out of memory. Tried": ("cuda_oom", "root", "torch.OutOfMemoryError", False),
         "KeyError: 'tokens'\nsecret": ("program_error", "root", "KeyError", True),
@@ -115,7 +115,7 @@ def test_file_too_late(tmp_path: Path) -> None:
 
 
 def test_files_that_blame_no_rank(tmp_path: Path) -> None:
-    """A file of another user or earlier run, a large file, a link to outside and a FIFO give no exception."""
+    """A file of an earlier run, a file above MAX_BYTES, a link to a file outside the root and a FIFO raise nothing."""
     text = saved("KeyError: 1")
     node = Node(tmp_path)
     node.write(text, at=STARTED - 60.0)

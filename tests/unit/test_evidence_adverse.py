@@ -27,7 +27,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 class Door:
-    """Stands in for ``rank_files``: a read of the hanging process returns when the test opens the door."""
+    """Stands in for ``rank_files``: a read of the hanging process returns only after the test sets ``opened``."""
 
     def __init__(self, hanging_pid: int) -> None:
         self.opened = threading.Event()
@@ -87,7 +87,7 @@ async def test_a_look_that_hangs_costs_its_own_rank(site: Site, monkeypatch: pyt
 
 
 async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a user's limit of hanging reads, and at that of all users, no read starts until a hanging one has returned."""
+    """At the limit of hanging reads of one user, and of all users, no read starts until a hanging read has returned."""
     await site.start()
     door = Door(500)
     monkeypatch.setattr(processes, "rank_files", door)
@@ -112,7 +112,7 @@ async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.Monke
 
 
 async def test_threads_that_do_not_start_use_no_limit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many threads fail to start, at the node's limit of tasks, processes are read as soon as one starts."""
+    """Threads that fail to start, at the node's limit of tasks, do not count as hanging reads: later reads succeed."""
 
     def start(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -158,7 +158,7 @@ async def test_who_cannot_tell_of_stalls_costs_no_death_its_bundle(site: Site) -
 
 
 async def test_a_bundle_that_is_written_late_is_there(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory that hangs longer than the limit of a bundle loses nothing once it answers again."""
+    """A bundle is still written if its directory hangs longer than the bundle's time limit and then continues."""
     await site.start()
     gate, write = threading.Event(), module.bundle.write
 
@@ -190,7 +190,7 @@ async def test_a_misspelt_job_costs_no_bundle_its_place(site: Site) -> None:
 
 
 async def test_two_users_of_one_id_have_a_bundle_each(site: Site) -> None:
-    """If two users have jobs with one id, each job has its own bundle, with only its own ranks and environment."""
+    """If two users have jobs with the same id, each job has its own bundle, with only its own ranks and environment."""
     await site.start()
     for user, uid in (("ben", 1001), ("cid", 1002)):
         for rank in range(2):

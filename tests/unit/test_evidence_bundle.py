@@ -69,7 +69,7 @@ def test_one_users_crash_loop_costs_no_other_a_bundle(tmp_path: Path) -> None:
 
 
 def test_without_a_place_nothing_is_removed_or_written(tmp_path: Path) -> None:
-    """A new bundle is refused, and all files stay, if every bundle is its user's only one and has an open page."""
+    """If every bundle is its user's only bundle of a job with an open page, a new one is refused and all files stay."""
     jobs = [str(number) for number in range(4)]
     for job in jobs:
         write(tmp_path, bundle_name(job, 1.7e9, "n1"), {}, summary(job, user=job), 1, jobs)
@@ -120,7 +120,7 @@ def test_requests_are_taken_once(tmp_path: Path) -> None:
 
 
 def test_a_bundle_is_no_request(tmp_path: Path) -> None:
-    """A bundle of a job named like a request stays; a request that cannot be removed has no effect."""
+    """A bundle stays even if its name begins like a request's; a request that cannot be removed has no effect."""
     name = bundle_name("take-home", 1.7e9, "n1")
     write(tmp_path, name, {}, summary("take-home"), 10)
     (tmp_path / "take-me").mkdir()
@@ -182,7 +182,7 @@ def test_which_files_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_who_ends_gives_no_files() -> None:
-    """The exporter serves files until it has ended."""
+    """The registry returns the files that an exporter serves, until the exporter has closed its offers."""
 
     async def files(name: str) -> bytes | None:
         return b"packed" if name == "bundle" else None
@@ -288,7 +288,7 @@ def held(text: str) -> list[Held]:
     ("Abcd" + "E", 1, 1), ("ABCD" + "E", 1, 4), ("ABCD" + "A", 1, 0), ("aaaaaaaa" + "B", 1, 0),
 ])  # fmt: skip
 def test_which_goes(users: str, keep: int, goes: int | None) -> None:
-    """Bundles of closed pages are evicted before bundles of open pages, and a user's surplus before an only bundle."""
+    """Bundles of jobs without an open page are evicted first, and a user's only bundle after those of other users."""
     assert evicted(held(users), keep) == goes
 
 

@@ -33,7 +33,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.mark.slow
 async def test_a_thousand_verdicts_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If 500 jobs of one user die at once, MAX_WAITING_PER_USER jobs get one bundle each."""
+    """If 499 jobs of one user die at once, MAX_WAITING_PER_USER of them get one bundle each; so does another user's."""
     monkeypatch.setattr(processes, "rank_files", lambda *_: {})
     await site.start()
     keys = [ProcessKey(2**22 + number, 5) for number in range(1000)]
@@ -53,7 +53,7 @@ async def test_a_thousand_verdicts_at_once(site: Site, monkeypatch: pytest.Monke
 
 
 async def test_the_directory_is_there_before_the_first_bundle(site: Site) -> None:
-    """The first look makes the directory for root's requests; only the service can read that directory."""
+    """The first update makes the directory, where root can request bundles; only the agent's user can read it."""
     await site.start()
     assert await asyncio.to_thread(lambda: site.folder.stat().st_mode & 0o777) == 0o700
 
@@ -83,7 +83,7 @@ async def test_secrets_are_not_taken(site: Site) -> None:
 
 
 async def test_a_part_that_hangs_or_fails_costs_itself(site: Site) -> None:
-    """A part that hangs or raises is listed as missing; the bundle has all other parts."""
+    """A part that hangs or raises is listed as failed; the bundle has all other parts."""
 
     async def hangs(_: Wanted) -> Offered:
         await asyncio.Event().wait()
@@ -164,7 +164,7 @@ async def test_a_bundle_that_cannot_be_written_is_counted(
 
 
 async def test_many_jobs_in_trouble_at_once_wait_in_a_bounded_line(site: Site) -> None:
-    """Above the limit of waiting requests, the user with the most requests loses the newest one, which is counted."""
+    """Above the limit of waiting requests, the user with most requests loses its newest one, and this is counted."""
     await site.start()
     request = module._Due(module.Occasion("7", "asked", ""), "")
     site.exporter._waiting.append(request)
@@ -197,7 +197,7 @@ async def test_the_bundle_of_a_job_in_trouble_outlives_a_flood(site: Site) -> No
 async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Above MAX_FROZEN early looks at failed jobs, the look at another user's job stays."""
+    """Above MAX_FROZEN early reads of failed jobs, the oldest read of the user with the most reads is evicted."""
     monkeypatch.setattr(processes, "rank_files", lambda *_: {})
     await site.start()
     for number in range(module.MAX_FROZEN + 3):

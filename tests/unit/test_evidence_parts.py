@@ -134,7 +134,7 @@ def test_a_hostile_end_costs_little() -> None:
 
 
 class Reader:
-    """Stands in for a directory's reader; a hanging one returns when the test releases it."""
+    """Stands in for a directory's reader; without ``said`` it hangs until the test sets ``gate``."""
 
     def __init__(self, path: str, said: bytes | None) -> None:
         self.path = path
@@ -175,7 +175,7 @@ def test_the_part_names_ranks_of_the_job_alone() -> None:
 
 
 async def test_failed_hardware_blames_the_ranks_on_it() -> None:
-    """A failed check blames only the rank on that GPU; the file lists all checks."""
+    """A failed check blames only the GPU's rank, and only if it counts for ranks; every failed check is an event."""
     clock = FakeClock()
     ledger = HealthLedger(clock)
     checks = ledger.of("test")
@@ -233,7 +233,7 @@ def test_the_logs_first_cause() -> None:
 
 
 def test_a_failed_check_is_the_cause_once_its_rank_has_run() -> None:
-    """A check is the cause if it failed two minutes or more after the rank's start; an Xid has its number."""
+    """A check is the cause only if it failed over OLD_FAULT_SECONDS after the rank's start; an Xid has its number."""
     clock = FakeClock()
     ledger, ranks = HealthLedger(clock), RankTable(clock, "here", settle_at_once=True)
     started = clock.time()

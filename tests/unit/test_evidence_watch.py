@@ -50,7 +50,7 @@ def test_states_that_are_occasions(looks: list[list[RankView]], occasions: list[
 def test_deaths_that_an_earlier_bundle_covers(
     looks: list[list[RankView]], covered: float, occasions: list[tuple[Occasion, ...]]
 ) -> None:
-    """A rank that was dead at the first look is no occasion if a newer bundle exists; a later death always is."""
+    """A rank found dead at the first look is no occasion if a newer bundle exists; a rank that dies later always is."""
     watch = TroubleWatch(SILENCE)
     watch.covered["7"] = covered
     assert [watch.look(views, float(at)).occasions for at, views in enumerate(looks)] == occasions
@@ -65,7 +65,7 @@ def test_hardware_that_fails_under_a_rank_is_an_occasion_once() -> None:
 
 
 def test_hardware_that_fails_after_a_rank_has_ended_is_no_occasion() -> None:
-    """If the hardware under a rank fails after the rank has ended, its job is in no trouble."""
+    """If the hardware under a rank fails after the rank has ended, there is no occasion and no job in trouble."""
     watch, done = TroubleWatch(SILENCE), gone(0, "finished", DONE)
     for at, view_of_0, struck in ((0.0, ALIVE, set()), (1.0, done, set()), (2.0, done, {RankLabel("7", "0")})):
         assert watch.look([view_of_0], at, struck).occasions == ()
@@ -81,7 +81,7 @@ def test_two_triggers_of_a_rank_at_once_are_one_occasion() -> None:
 
 
 def test_a_job_is_failing_at_its_first_abnormal_exit() -> None:
-    """A job is failing once a rank ends by a signal or with an error code, before any verdict."""
+    """At the first look after a rank's kill the job is `failing`, whatever the verdict; at the next look it is not."""
     watch = TroubleWatch(SILENCE)
     watch.look([view(0), view(1, "8")], 1.0)
     leaver, well = gone(0, "exited"), gone(1, "exited", ExitStatus(known=True), "8")
@@ -90,7 +90,7 @@ def test_a_job_is_failing_at_its_first_abnormal_exit() -> None:
 
 
 def test_silence_longer_than_ever_is_an_occasion_once() -> None:
-    """A rank that completes nothing for longer than the limit and its longest pause is one occasion, `silent`."""
+    """A rank that completes nothing for longer than the limit and than its longest pause is one occasion, `silent`."""
     watch, quiet = TroubleWatch(SILENCE), [view(0, progress_seconds=1000.0)]
     assert watch.look(quiet, 1000.0 + SILENCE).occasions == ()
     assert watch.look(quiet, 1001.0 + SILENCE).occasions == (Occasion("7", "silent", "0"),)
@@ -119,7 +119,7 @@ def test_changes_are_bounded() -> None:
 
 
 def test_what_stands_still_is_an_occasion_once() -> None:
-    """A job that stands still for the silence limit is an occasion once; the next standstill is a new one."""
+    """A job that stands still for the silence limit is an occasion once; the next standstill is a new occasion."""
     watch, stalled = TroubleWatch(SILENCE), Occasion("7", "stalled", "")
     assert (watch.stalled({"7": SILENCE}), watch.stalled({"7": SILENCE + 1.0})) == ([], [stalled])
     assert (watch.stalled({"7": SILENCE + 2.0}), watch.stalled({"7": SILENCE + 13.0})) == ([], [])

@@ -62,7 +62,7 @@ def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
 
 def test_slurms_list_is_of_one_cluster(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A list for Slurm with nodes of two clusters is refused, as sbatch would; the message names both clusters."""
+    """A Slurm list with nodes of two clusters is refused, because sbatch refuses it; the message names the clusters."""
     failures = [failure("a", str(job), cluster=cluster) for cluster in ("c1", "c2") for job in range(5)]
     monkeypatch.setattr("agent.core.prometheus.samples", lambda _url, text: failures if "dead" in text else [])
     arguments = ["--prometheus", "http://p", "--format", "slurm"]

@@ -81,7 +81,7 @@ def test_a_file_at_its_bound(tmp_path: Path) -> None:
 
 
 def test_more_files_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last files by name are read, and a note counts the others."""
+    """Of more than MAX_FILES files the last ones by name are read, and a note counts the unread files."""
     monkeypatch.setattr(bundles, "MAX_FILES", 2)
     for number in range(3):
         put(tmp_path, f"{number}", summary(taken_at=1000.0 + number))
@@ -112,7 +112,7 @@ def test_a_node_whose_clock_is_ahead() -> None:
 
 
 def test_who_followed_is_not_blamed() -> None:
-    """The first exit in all bundles is blamed, by corrected clocks; exits within 0.05 s have no order."""
+    """The first exit in all bundles (by corrected clocks) is blamed, and so is each exit at most 0.05 s later."""
 
     def ended(node: str, rank: str, since: float) -> Summary:
         word = Word(rank, "verdict", "killed (SIGKILL)", blames=True)
@@ -124,7 +124,7 @@ def test_who_followed_is_not_blamed() -> None:
 
 
 def test_a_share_of_words_and_events_for_each_bundle() -> None:
-    """A bundle gives at most 64 statements, first those that blame a rank; no event is later than the bundle."""
+    """A bundle gives at most MAX_WORDS statements, those that blame a rank first; events after it are left out."""
     words = [Word(str(rank), "ras", "waits", blames=False) for rank in range(MAX_LISTED - 1)]
     words.append(Word("3", "stacks", "in DataLoader", blames=True))
     events = [Event(999.0, "1", f"line {number}", "log") for number in range(MAX_LISTED - 2)]

@@ -1,4 +1,4 @@
-"""The incidents in a time range: when work stopped, its cost, and the blamed ranks."""
+"""The incidents in a time range: when work stopped, how many GPU-hours it cost, and the blamed ranks."""
 
 import pytest
 
@@ -60,7 +60,7 @@ def test_when_work_stopped_and_was_done_again(known: Course, since: float, back:
 
 
 def test_a_pause_before_a_death_is_no_hang() -> None:
-    """A pause before a death is a hang from 120 s on."""
+    """A pause of 120 s or more before a death makes the incident a hang."""
     for pause, what in ((119.0, "died"), (120.0, "hung")):
         progress = working((0.0, 1000.0 - pause))
         [incident] = incidents(course(Span("died", 1000.0, END), progress=progress))
@@ -75,7 +75,7 @@ def test_symptoms_far_apart_are_two_incidents() -> None:
 
 
 def test_gpu_hours_of_a_stop() -> None:
-    """64 GPUs for 305 s cost 5.42 GPU-hours; 900 s since the checkpoint, 16; ranks 20 % late for 180 s, 0.64."""
+    """With 64 GPUs, a stop of 305 s is 5.42 GPU-hours, 900 s of lost work 16, 180 s with a 20 % late rank 0.64."""
     known = course(
         Span("late", 820.0, 1000.0),
         Span("died", 1000.0, 1280.0),
@@ -93,7 +93,7 @@ def test_gpu_hours_of_a_stop() -> None:
 
 
 def test_what_goes_on_costs_until_now() -> None:
-    """A job that still holds its GPUs without work costs until now."""
+    """A job that still holds its GPUs and does not work costs GPU-hours until the end of the range."""
     known = course(Span("died", 1000.0, END), gpus=held(8.0))
     [incident] = incidents(known)
     assert cost(known, incident, 8) == Cost(9000.0, 20.0, None, 0.0, is_guess=False, goes_on=True)
@@ -152,6 +152,6 @@ def test_equal_statements_are_shown_once() -> None:
 
 
 def test_a_bound_on_culprits() -> None:
-    """The number of named ranks is limited."""
+    """At most MAX_CULPRITS ranks are named as culprits."""
     guess = judge([word(str(rank), "ras") for rank in range(MAX_CULPRITS + 1)], is_hang=False)
     assert len(guess.ranks) == MAX_CULPRITS

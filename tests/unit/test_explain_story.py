@@ -91,7 +91,7 @@ class Forgetful(Asked):
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    """Serve a fake Prometheus with SAMPLES and LINES, which parses no expression; provide its address."""
+    """Serve a fake Prometheus that replies with SAMPLES and LINES and parses no expression; provide its address."""
     prometheus = Asked(SAMPLES, LINES)
 
     def answer(path: str, query: dict[str, list[str]]) -> Any:
@@ -175,7 +175,7 @@ def test_bundles_add_a_witness(server: str, tmp_path: Path, capsys: pytest.Captu
 
 
 def test_bundles_alone(tmp_path: Path) -> None:
-    """If Prometheus has no data of the job, the story uses the bundles, and lists the facts that it lacks."""
+    """If Prometheus has no data of the job, the page uses the bundles, and lists the unknown facts."""
     word = Word("3", "verdict", "killed (SIGKILL)", blames=True)
     made = Summary(1, "70", "b", DEATH, "dead", "rank 3", "1", [RankAtTime("3", 1, "dead", DEATH)], [word], [], [], [])
     (tmp_path / "a.json").write_bytes(msgspec.json.encode(made))
@@ -192,7 +192,7 @@ def test_bundles_alone(tmp_path: Path) -> None:
 
 
 def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a reply the status is 2 and the message has no password; invalid spans and times are usage errors."""
+    """If Prometheus does not reply, the status is 2, without a password; wrong spans and times are usage errors."""
     assert main(["7", "--prometheus", "http://me:secret@127.0.0.1:1"]) == 2
     said = capsys.readouterr().err
     assert said.startswith("rankwatch explain: no answer from http://127.0.0.1:1: ")
@@ -204,7 +204,7 @@ def test_refusals(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_two_clusters_with_a_job_of_one_id() -> None:
-    """Jobs of two clusters are never one story; a chosen cluster has only its own nodes."""
+    """If two clusters have a job with the same id, all queries and nodes are of the chosen cluster."""
     both = [Sample({"cluster": "x"}, 1.0), Sample({"cluster": "y"}, 1.0)]
     nodes = [Sample({"cluster": "x", "node": "a"}, 1.0), Sample({"cluster": "y", "node": "z"}, 1.0)]
     live = "count by (cluster) (last_over_time(job:rankwatch_ranks_live"
@@ -220,7 +220,7 @@ def test_two_clusters_with_a_job_of_one_id() -> None:
 
 
 def test_the_most_points_of_a_range() -> None:
-    """A week is queried on one grid of times, with at most the maximum number of points."""
+    """The step is so long that no query has more than MAX_POINTS points; the end is a multiple of the step."""
     prometheus = Asked({}, {})
     assert ask.course(prometheus, ask.matcher("7", None), END - ask.MAX_HOURS * 3600, END).step == 105.0
     day = ask.course(prometheus, ask.matcher("7", None), END - 86400 + 7, END + 7)
@@ -243,7 +243,7 @@ def test_deaths_of_one_episode() -> None:
 
 
 def test_every_question_is_bounded() -> None:
-    """No query returns more than a few series, however many ranks exist; every placeholder is replaced."""
+    """Every query limits its number of series, and quotes job ids and node names."""
     lost = "bottomk(17, min_over_time((max by (cluster, job_id, node) (last_over_time(job_node:"
     prometheus = Asked({**SAMPLES, lost: [Sample({"node": 'n"1'}, DEATH)]}, LINES)
     course = ask.course(prometheus, ask.matcher('7"', None), START, END)
@@ -256,7 +256,7 @@ def test_every_question_is_bounded() -> None:
 
 
 def test_a_witness_that_blames_too_many() -> None:
-    """RAS blames sixteen ranks that do not reply; if there are seventeen, it blames none."""
+    """Sixteen ranks that do not reply to RAS are blamed; of seventeen ranks, none is blamed."""
     for number, blames in ((16, True), (17, False)):
         samples = [Sample({"rank": str(rank), "host": "a", "reason": "missing"}, 0.0) for rank in range(number)]
         prometheus = Asked({**SAMPLES, "topk(17, max by (rank, host, gpu, reason)": samples}, LINES)
@@ -289,7 +289,7 @@ def test_a_long_time_line_keeps_both_ends() -> None:
 
 
 def test_the_time_line_is_in_order() -> None:
-    """If a death is reported twice, the time line has the earlier time, and the text that calls the death the first."""
+    """If a death is reported twice, it has one line, with the earlier time and the text "first to go"."""
     deaths = [(1000.0, "3", "died"), (1008.0, "5", "died"), (1012.0, "3", "died: first to go")]
     rows = story.timeline([Happened(at, "died", rank, "a", what, "verdict") for at, rank, what in deaths])
     assert [row[0] for row in rows] == ["00:16:40", "00:16:48"]

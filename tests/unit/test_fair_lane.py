@@ -1,4 +1,4 @@
-"""The lane: one piece of work at a time; peers take turns."""
+"""The lane does one piece of work at a time, and its peers take turns."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Scrapes before the first look at the ranks has ended."""
+"""Scrapes before the agent's first search for ranks (the first look) has ended."""
 
 import pytest
 from fake_clock import FakeClock
@@ -12,7 +12,7 @@ from agent.sdk.exporter import Roots
 
 
 class Start(Supervisor):
-    """A starting agent, whose first look ends when the test says so."""
+    """A starting agent, whose first look ends when a test sets ``looked``."""
 
     def __init__(self) -> None:
         self.clock = FakeClock()
@@ -30,7 +30,7 @@ def start() -> Start:
 
 
 def test_over_with_the_first_look(start: Start) -> None:
-    """The page is withheld until the first look has ended, and never again."""
+    """The metrics page is withheld until the first look has ended, and is never withheld again."""
     assert not start.may_show()
     start.looked = True
     assert start.may_show()
@@ -39,7 +39,7 @@ def test_over_with_the_first_look(start: Start) -> None:
 
 
 def test_ranks_that_are_named_soon(start: Start) -> None:
-    """The page waits for labels of the ranks that the first look found, if their environment names them."""
+    """The page is withheld until the ranks of the first look have labels, if their environments name their ranks."""
     start.looked = True
     RankWriter(start.ranks, "process").observe_process(facts(1, environment(1)))
     assert not start.may_show()

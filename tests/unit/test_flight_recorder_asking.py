@@ -29,7 +29,7 @@ def view(rank: int = 0, progress: float | None = 1000.0, prefix: str = "/tmp/fr_
 
 
 def test_a_silent_rank_is_asked_once_in_ten_minutes() -> None:
-    """A rank that is silent for longer than the limit gets a request through its pipe, once in ten minutes."""
+    """A rank that is silent for longer than the limit gets a request through its pipe, at most every ten minutes."""
     asker = DumpAsker(SILENCE)
     assert asker.due([view(3)], "/proc", 1000.0 + SILENCE, 0.0) == []
     [request] = asker.due([view(3)], "/proc", 1001.0 + SILENCE, 1.0)
@@ -45,7 +45,7 @@ def test_who_is_not_asked() -> None:
 
 
 def test_so_many_in_one_look() -> None:
-    """Requests beyond the limit of one look are made in the next look."""
+    """At most MAX_ASKED ranks get a request at one update; the other ranks get it at the next update."""
     asker = DumpAsker(SILENCE)
     views = [view(rank) for rank in range(MAX_ASKED + 1)]
     assert [len(asker.due(views, "/proc", 5000.0, at)) for at in (1.0, 2.0, 3.0)] == [MAX_ASKED, 1, 0]
@@ -76,7 +76,7 @@ def pipe(tmp_path: Path) -> Pipe:
 
 
 def test_a_byte_is_written(pipe: Pipe) -> None:
-    """If a process reads the pipe, the pipe gets one byte."""
+    """A pipe that a process has open for reading gets one byte."""
     reader = os.open(pipe.path, os.O_RDONLY | os.O_NONBLOCK)
     assert pipe.ask() == "asked"
     assert os.read(reader, 100) == b"1"

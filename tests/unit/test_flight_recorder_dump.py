@@ -34,14 +34,14 @@ def test_a_dump_without_members_has_no_rank() -> None:
 
 
 def test_a_rank_without_entries() -> None:
-    """An idle rank's last operation is in the status; a rank that started none has number 0."""
+    """Without entries the status gives the last collective's number, 0 if there is none; without status it is None."""
     assert only(dump(enqueued=9)).enqueued == 9
     assert only(dump(enqueued=-1)).enqueued == 0
     assert only(dump(pg_status={})).enqueued is None
 
 
 def test_transfers_count_apart() -> None:
-    """In a group with sends and receives, only collectives have sequence numbers."""
+    """In a group with sends or receives, the last collective among the entries gives the number, not the status."""
     for changed in ({"is_p2p": True}, {"profiling_name": "nccl:send 0->1"}):
         transfer = entry(sequence=2, **changed)
         answer = only(dump([transfer, entry(sequence=3)], enqueued=13698))
@@ -71,7 +71,7 @@ def test_groups_and_their_statuses(
     entries: tuple[tuple[str, int], ...],
     enqueued: dict[str, int | None],
 ) -> None:
-    """If the groups' names are numbers, the statuses of a rank are in the order of the names."""
+    """Statuses are in the order of the groups' names if these are numbers; an entry that contradicts the order wins."""
     made = [entry(name, 5, pg_id=own) for name, own in entries]
     summary = read(dump(made, pg_config=config(*groups), pg_status=status(**statuses)))
     assert {group.name: group.enqueued for group in summary.groups} == enqueued
@@ -121,7 +121,7 @@ def test_labels_are_bounded() -> None:
 
 
 def test_groups_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit of groups, groups in which the rank waits stay first, and then the largest groups."""
+    """Above the limit of groups, the groups in which the rank waits are kept first, and then the largest groups."""
     monkeypatch.setattr(module, "MAX_GROUPS", 2)
     groups = config("0", "1", "2", "3")
     groups["0"]["ranks"], groups["2"]["ranks"] = "[0]", "[0, 1, 2]"
@@ -181,7 +181,7 @@ def test_values_that_are_no_dump(value: Any) -> None:
 
 
 def test_when_the_newest_was_begun() -> None:
-    """The newest time is that of the operation created last; 0 without operations."""
+    """``last_created`` is an operation's latest creation time, or 0; ``world_size`` is None without a default group."""
     assert read(dump([entry(), entry(time_created_ns=1)])).last_created == pytest.approx(1.8e9)
     assert read(dump()).last_created == 0.0
     assert read(dump()).world_size == 4

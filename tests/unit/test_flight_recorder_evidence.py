@@ -32,7 +32,7 @@ def blamed(dumps: list[ShownDump]) -> dict[str, str]:
 
 
 def hang(enqueued: Mapping[int, int], waits: Mapping[int, int]) -> list[ShownDump]:
-    """Return dumps of one group, by the operation that each rank began last, and by that in which it waits."""
+    """Return dumps of one group; ``enqueued``: the last collective that a rank began, ``waits``: its waits."""
     entries = {rank: [entry(sequence=number)] for rank, number in waits.items()}
     return shown({rank: pickled(dump(entries.get(rank, []), enqueued=number)) for rank, number in enqueued.items()})
 
@@ -42,7 +42,7 @@ def hang(enqueued: Mapping[int, int], waits: Mapping[int, int]) -> list[ShownDum
     ("gpu_error_1st", dict.fromkeys(("12", "14"), "had not finished")),
 ])  # fmt: skip
 def test_a_recorded_hang_blames_who_caused_it(scenario: str, says: dict[str, str]) -> None:
-    """In both recorded hangs the injected ranks are blamed, and no other rank."""
+    """In both recorded hangs the ranks with an injected fault are blamed, and no other rank."""
     blames = blamed(shown(recorded(scenario)))
     assert blames.keys() == says.keys()
     assert all(text in blames[rank] for rank, text in says.items()), blames
@@ -75,7 +75,7 @@ def test_a_rank_that_waits_itself() -> None:
 
 
 def test_a_rank_that_does_not_finish() -> None:
-    """A rank in an operation that others finished is blamed, unless it waits for a rank that has not begun it."""
+    """A rank in an operation that other ranks finished is blamed, unless a third rank has not begun the operation."""
     said = "had not finished all_reduce no. 3 of group default_pg, unlike other ranks of the node"
     assert blamed(hang({0: 5, 1: 3}, {0: 5, 1: 3})) == {"1": said}
     assert blamed(hang({0: 5, 1: 3, 2: 2}, {0: 5, 1: 3})).keys() == {"2"}
@@ -96,14 +96,14 @@ def test_only_dumps_of_the_hang_and_of_the_job_count() -> None:
 
 
 def test_words_are_bounded() -> None:
-    """Beyond the limit of ranks the first ranks are mentioned."""
+    """At most MAX_WORDS ranks are mentioned."""
     [one] = hang({0: 5}, {0: 5})
     many = [msgspec.structs.replace(one, label=RankLabel("7", str(rank))) for rank in range(MAX_WORDS + 1)]
     assert len(part(many, "7").words) == MAX_WORDS
 
 
 def test_what_the_rules_know_is_the_same() -> None:
-    """Rules and bundle agree on the operations that end on all ranks, and on the time between dumps of one hang."""
+    """Rules and bundle agree on operations that need all ranks, and on the longest time between dumps of one hang."""
     rules = (DEPLOY / "rules/hangs.yml").read_text()
     of_all = re.search(r'operation=~"([^"]*all_\?reduce[^"]*)"', rules)
     assert of_all

@@ -82,7 +82,7 @@ class Helper:
         self.rests = 0
 
     async def call(self, requests: list[DumpRequest], _deadline: float) -> list[DumpAnswer | None]:
-        """Reply to the first request whose dump was not read."""
+        """Reply `malformed` for the first dump that was not read before, and `pending` for the other unread dumps."""
         if any(request.rank == self.fails for request in requests):
             self.ranks.append([])
             raise HelperFailed("made to")
@@ -147,7 +147,7 @@ def test_dump_of_a_rank(node: Node) -> None:
 
 
 def test_a_dump_that_is_written_again(node: Node) -> None:
-    """While the next dump is half written, the last one is shown; then the next one."""
+    """While a new dump is incomplete, the earlier dump is shown; then the new dump is shown."""
     node.add_rank()
     node.write()
     node.look()
@@ -163,7 +163,7 @@ def test_a_dump_that_is_written_again(node: Node) -> None:
 
 
 def test_dumps_that_are_not_believed(node: Node) -> None:
-    """A dump of an earlier process, another rank, a job of another size, or an invalid one is counted once."""
+    """A dump that is invalid or of an earlier process, another rank or another job counts once and is not shown."""
     for rank in range(6):
         node.add_rank(rank, world=8)
     node.write(0, seconds=STARTED - 1.0)
@@ -190,7 +190,7 @@ def test_a_file_of_another_user_is_not_believed(node: Node) -> None:
 
 
 def test_a_file_that_two_jobs_name_has_no_owner(node: Node) -> None:
-    """A path that two jobs of one user name belongs to neither, even if its dump was shown before."""
+    """If two jobs of one user name the same path, its dump is not shown, even if it was shown before."""
     node.add_rank()
     node.write()
     assert "enqueued_sequence/4711/0/0" in node.look()
@@ -199,7 +199,7 @@ def test_a_file_that_two_jobs_name_has_no_owner(node: Node) -> None:
 
 
 def test_a_rank_that_has_left(node: Node) -> None:
-    """For two minutes, an exited rank's dump is read below the root of its launcher or of another rank of its job."""
+    """For two minutes after a rank's exit its dump is read below the root of its launcher or of another rank."""
     node.write(0)
     node.write(1)
     key, other = node.add_rank(0), node.add_rank(1)
@@ -247,7 +247,7 @@ def test_how_long_a_dump_is_shown(node: Node) -> None:
 
 @pytest.mark.parametrize("ahead_seconds", [0.0, 3600.0])
 def test_a_dump_of_a_job_that_goes_on(node: Node, ahead_seconds: float) -> None:
-    """A dump is dropped once its rank has completed an operation a minute later, even if the file's clock is ahead."""
+    """A dump is dropped if its rank completes an operation over a minute later, even if the file's clock is ahead."""
     key = node.add_rank()
     node.write(seconds=STARTED + 1.0 + ahead_seconds)
     process = node.ranks.running()[key]
@@ -290,7 +290,7 @@ def test_a_path_that_leads_out_of_the_jobs_root(node: Node, tmp_path: Path) -> N
 
 @pytest.mark.slow
 def test_what_a_file_makes_of_the_helper(node: Node) -> None:
-    """A helper with little memory refuses files that need much, and goes on."""
+    """The helper refuses dumps that need much memory, and does not fail."""
     ones = b"](" + b"K\x01" * 3000 + b"eq\x00" + b"h\x00" * 3000
     shared = pickled(dump([entry(input_sizes=["X"])])).replace(b"X\x01\x00\x00\x00X", ones)
     bombs = [
@@ -322,7 +322,7 @@ def test_files_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_users_have_their_turns(helped: Callable[..., Node]) -> None:
-    """Unread ranks come first in the next look, one rank of each user in turn."""
+    """Ranks with an unread dump come first in the next call of the helper, one rank of each user in turn."""
     helper = Helper()
     node = helped(helper, 3)
     node.add_rank(7, job="5000", uid=ME + 1, world=8)
@@ -335,7 +335,7 @@ def test_users_have_their_turns(helped: Callable[..., Node]) -> None:
 
 
 def test_ranks_of_a_look_are_bounded(helped: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks above the limit of one look are read in the next look."""
+    """At most MAX_RANKS dumps are read at one update; the dumps of the other ranks are read at the next update."""
     monkeypatch.setattr(exporter, "MAX_RANKS", 2)
     helper = Helper()
     node = helped(helper, 3)
@@ -356,7 +356,7 @@ def test_a_file_that_ends_the_helper_costs_no_other(helped: Callable[..., Node])
 
 
 def test_series_are_admitted(made_node: MakeNode) -> None:
-    """A dump that the series budget refuses is counted and not shown; a dump that ends returns its series."""
+    """A dump that the series budget refuses is counted and not shown; a dump that is dropped frees its series."""
     admit = Admission(in_all=6)
     node = made_node(admit=admit)
     for rank, refused in ((0, None), (1, 1.0)):
@@ -368,7 +368,7 @@ def test_series_are_admitted(made_node: MakeNode) -> None:
 
 
 def test_a_file_system_that_hangs_costs_its_user_alone(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While a look hangs, only the user of that look gets no results."""
+    """While the search for a user's dump hangs, only this user's ranks get no result."""
     hangs = threading.Event()
 
     def look(request: DumpRequest) -> list[Any]:
@@ -384,7 +384,7 @@ def test_a_file_system_that_hangs_costs_its_user_alone(node: Node, monkeypatch: 
 
 
 def test_where_dumps_are() -> None:
-    """The path of a dump comes from the environment, relative to the rank's directory; PyTorch has a default."""
+    """The path of a dump comes from the environment, relative to the rank's directory, or is PyTorch's default."""
     for names, paths in (
         ({"TORCH_FR_DUMP_TEMP_FILE": "/a/r_", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b/r_"}, ["/a/r_3"]),
         ({"TORCH_NCCL_DEBUG_INFO_TEMP_FILE": "/b/r_", "HOME": "/h"}, ["/b/r_3"]),

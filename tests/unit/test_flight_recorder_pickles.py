@@ -57,7 +57,7 @@ def test_nothing_is_called() -> None:
 
 
 def test_every_other_operation_is_refused() -> None:
-    """All other opcodes of any Python version are refused before their argument is read."""
+    """All opcodes that are not in ALLOWED are refused before their argument is read."""
     names = {one.code.encode("latin-1"): one.name for one in pickletools.opcodes}
     refused = {name for code, name in names.items() if code not in ALLOWED}
     calling = {"GLOBAL", "STACK_GLOBAL", "INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "REDUCE", "BUILD"}
@@ -83,7 +83,7 @@ def test_operations_that_do_not_fit() -> None:
 
 
 def test_bombs_take_no_memory() -> None:
-    """Many memo entries, lengths beyond the file and deep nesting use no more memory than the file."""
+    """Pickles with many memo entries, lengths beyond the file or deep nesting need less than 2 MB of memory."""
     many = b"\x80\x02]" + b"".join(b"r" + struct.pack("<I", number) for number in range(5000))
     assert reason(many + b".") == ""
     bombs = {
@@ -114,7 +114,7 @@ def test_values_that_hold_themselves() -> None:
 
 
 def test_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pickle at the limits of operations and memory is read; one above them is refused."""
+    """A pickle at the limit of operations or memory is read; a pickle above the limit is refused."""
     monkeypatch.setattr(module, "MAX_OPERATIONS", 9)
     assert reason(b"\x80\x02](NNNNe.") == ""
     assert reason(b"\x80\x02](NNNNNe.") == "too_large"

@@ -19,7 +19,7 @@ LIMITS = FollowLimits()
 
 
 def follow(root: Path, clock: FakeClock | None = None, limits: FollowLimits = LIMITS, **options: Any) -> Follower:
-    """Return a follower of logs; its clock stands still unless the test gives one."""
+    """Return a follower of logs; its clock stands still unless the test passes a clock."""
     listing = Listing(root, lambda name: name.endswith(".log"), limits)
     return Follower(listing, (clock or FakeClock()).monotonic, **options)
 
@@ -52,7 +52,7 @@ def append(path: Path, content: bytes) -> None:
 
 
 def open_descriptors(directory: Path) -> int:
-    """Return the number of this process's descriptors below a directory; other tests' threads can close others."""
+    """Return the number of this process's open files below a directory; a descriptor closed meanwhile is skipped."""
     paths = []
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -99,7 +99,7 @@ def test_reused_inode_is_another_generation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_second_writer_at_the_front(tmp_path: Path, resumed: bool) -> None:
-    """If the front changed but the last line read is unchanged, reading goes on after that line; the change counts."""
+    """If the first line changed and the last read line did not, reading continues after the latter; this is counted."""
     path, follower = begun(tmp_path, b"one\ntwo\nthree\n")
     with path.open("rb+") as second, path.open("ab") as first:
         second.write(b"uno\ndu")
@@ -116,7 +116,7 @@ def test_a_second_writer_at_the_front(tmp_path: Path, resumed: bool) -> None:
     "content", [b"uno\ndue\ntreee\nquattro\n", b"uno\ndue\n\0\0\0\0\0\0four\n", b"uno\ntwo\nThree\nfour\n"]
 )
 def test_another_last_line_is_another_filling(tmp_path: Path, content: bytes) -> None:
-    """If neither the first nor the last line is unchanged, the whole file is read."""
+    """If the first line and the last read line changed, the whole file is read again."""
     path, follower = begun(tmp_path, b"one\ntwo\nthree\n")
     path.write_bytes(content)
     assert poll(follower).replace(b"\n\n", b"\n") == content.replace(b"\0" * 6, b"")
@@ -158,7 +158,7 @@ def test_start_at_end_where_nothing_was(tmp_path: Path) -> None:
 
 
 def test_resume(tmp_path: Path) -> None:
-    """An unchanged file is read on from its saved offset; it has caught up once it is read to its size at the start."""
+    """An unchanged file is read from its saved offset; it has caught up once its lines of before the start are read."""
     path, first = begun(tmp_path, b"one\n")
     positions = first.positions()
     first.close()

@@ -31,7 +31,7 @@ from agent.tail.file import (
     (b"\0\0\0\0", 4, 9, b"new.more\n", FileChange.TRUNCATED),
 ])  # fmt: skip
 def test_judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes, verdict: FileChange) -> None:
-    """A file is unchanged if its front is the same or a hole, and the file did not shrink."""
+    """A file that shrank or begins with other bytes was truncated, unless all its first bytes are NULs (a hole)."""
     assert judge(fingerprint, offset, size_bytes, head) is verdict
 
 

@@ -29,7 +29,7 @@ def test_foreign_files_cost_no_place(tmp_path: Path) -> None:
 
 
 def test_foreign_file_that_turns_out_to_be_ours(tmp_path: Path) -> None:
-    """A file that was foreign is read from its end if it existed at the first poll, otherwise from its start."""
+    """A file no longer foreign is read from its end if it existed at the first poll, otherwise from its start."""
     (tmp_path / "old.log").write_bytes(b"before\n")
     follower = follow(tmp_path, start_at_end=True)
     assert follower.discover(lambda *_: True) == []
@@ -41,7 +41,7 @@ def test_foreign_file_that_turns_out_to_be_ours(tmp_path: Path) -> None:
 
 
 def test_the_files_written_to_last_are_followed(tmp_path: Path) -> None:
-    """At the limit a new file replaces the file idle for longest; that file is later read on from its offset."""
+    """At the limit a newer file replaces the file idle for longest; when the old file grows, reading goes on there."""
     clock = FakeClock()
     follower = follow(tmp_path, clock=clock, limits=FollowLimits(files=2))
     write(tmp_path / "a.log", b"a1\n", 10)
@@ -61,7 +61,7 @@ def test_the_files_written_to_last_are_followed(tmp_path: Path) -> None:
 
 
 def test_files_unread_are_not_displaced(tmp_path: Path) -> None:
-    """A file that is still being read is not replaced by newer files."""
+    """A file that is not idle is not replaced by a newer file."""
     follower = follow(tmp_path, limits=FollowLimits(files=1))
     write(tmp_path / "a.log", b"a1\n", 10)
     poll(follower)
@@ -87,7 +87,7 @@ def test_file_out_of_sight_goes_on_where_it_was(tmp_path: Path, restarted: bool)
 
 
 def test_directory_away_and_back(tmp_path: Path) -> None:
-    """Files on a mount that was empty for one poll are read on from their offsets."""
+    """Files on a mount that was empty for one poll are read from their saved offsets."""
     root, away = tmp_path / "root", tmp_path / "away"
     root.mkdir()
     _, first = begun(root, b"one\n")

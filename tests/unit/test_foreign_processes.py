@@ -66,14 +66,14 @@ def a_rank(job_id: str = "7", **known: Any) -> GpuUser:
     (a_rank(), process(name="nvidia-cuda-mps", uid=ROOT), False),
     (a_rank(), process(name="nvidia-cuda-mps"), False),
     (a_rank(), process(name="nvidia-cuda-mps", uid=BOB), True),  # any program can have this name
-    (a_rank(), process(name="nv-hostengine", uid=ROOT), True),  # it computes: a person started a diagnosis
+    (a_rank(), process(name="nv-hostengine", uid=ROOT), True),  # it uses the GPU, because a person started a diagnosis
     (a_rank("7"), a_rank("7", uid=BOB, session=200), False),
     (a_rank("7"), a_rank("8", uid=BOB, session=200), True),
     (a_rank("7"), a_rank("8"), True),  # two jobs of one login session
     (a_rank("7-a", owner=SLURM_7), a_rank("7-b", owner=SLURM_7), False),  # replicas in one allocation
 ])  # fmt: skip
 def test_who_is_foreign(rank: GpuUser, stranger: GpuUser, counted: bool) -> None:
-    """The rank's descendants, processes of its job or session, and the MPS server are not foreign; all others are."""
+    """A rank's descendants, processes of its job or session, and an MPS server of root or its user are not foreign."""
     counts = foreign({RANK: ["GPU-a"], STRANGER: ["GPU-a"]}, {RANK: rank, STRANGER: stranger})
     expected = {("GPU-a", stranger.uid, 1)} if counted else set()
     if counted and stranger.job_ids:  # each process is foreign to the other
@@ -84,7 +84,7 @@ def test_who_is_foreign(rank: GpuUser, stranger: GpuUser, counted: bool) -> None
 
 
 def test_a_worker_of_another_rank() -> None:
-    """A rank's descendant is not foreign on another GPU of the rank's job; on a GPU of another job it is."""
+    """A rank's descendant is not foreign on another GPU of the rank's job; on a GPU of another job it is foreign."""
     worker = process(session=300, ancestors=frozenset({RANK}))
     known = {RANK: a_rank("7"), OTHER_RANK: a_rank("7"), STRANGER: worker}
     assert foreign({RANK: ["GPU-a"], OTHER_RANK: ["GPU-b"], STRANGER: ["GPU-b"]}, known) == ()
@@ -112,7 +112,7 @@ class Node:
 
 
 def test_what_is_looked_at(tmp_path: Path) -> None:
-    """User, session and ancestors up to a limit are read; a process that has exited is skipped."""
+    """User, session and at most MAX_ANCESTORS ancestors of a process are read; a process that has exited is skipped."""
     node = Node(tmp_path)
     for pid in range(2, MAX_ANCESTORS + 4):
         node.proc.add(pid, parent=pid - 1, uid=ALICE, session=7)
@@ -133,7 +133,7 @@ def test_a_descendant_stays_one(tmp_path: Path) -> None:
 
 
 def test_looks_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New processes above the limit are examined in the next turn; above a second limit nothing is exported."""
+    """At most MAX_NEW new processes are examined in one turn, and at most MAX_PROCESSES processes in all."""
     node, pids = Node(tmp_path), range(100, 100 + MAX_NEW + 1)
     for pid in pids:
         node.proc.add(pid)
@@ -154,7 +154,7 @@ def proc(tmp_path: Path) -> ProcTree:
 
 
 async def test_foreign_processes_are_shown(tmp_path: Path, proc: ProcTree) -> None:
-    """A notebook on a rank's GPU is shown with its user; on a MIG GPU, or after its exit, it is not."""
+    """A notebook on a rank's GPU is shown with its user; on a MIG GPU, or after its exit, it is not shown."""
     hardware, clock = Hardware(), FakeClock()
     ranks = RankTable(clock, "here", settle_at_once=True)
     hardware.of("nvml").observe_gpus([Gpu(0, "GPU-a", "0000:3b:00.0"), Gpu(1, "GPU-b", "0000:3c:00.0")])

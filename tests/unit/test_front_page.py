@@ -56,7 +56,7 @@ def document(ranks: list[Rank], exporters: list[ExporterView] | None = None, **m
 
 
 def test_page_shows_jobs_ranks_and_exporters() -> None:
-    """The page has host, version, uptime and each job, rank and exporter in the order of the document."""
+    """The page has host, version, uptime, jobs and ranks in the document's order, and the exporters, failed first."""
     ranks = [
         Rank(job_id="43", rank="0", state="dead", last_progress_seconds=NOW - 125,
          ended=RankEnd(NOW - 61, "signaled", "SIGSEGV")),
@@ -90,7 +90,7 @@ def test_page_shows_jobs_ranks_and_exporters() -> None:
 
 
 def test_the_waits_between_ranks() -> None:
-    """If a job stands still and one rank is in trouble, the page names that rank; of several ranks it names none."""
+    """If a job stands still and one of its ranks is dead, the page names it; of two dead ranks it names none."""
     stands = Rank(
         job_id="1", rank="0", state="alive", last_progress_seconds=NOW - 46, bus_bandwidth_bytes_per_second=2e9
     )
@@ -103,7 +103,7 @@ def test_the_waits_between_ranks() -> None:
 
 
 def test_lateness_is_drawn() -> None:
-    """A bar shows the share of time that other ranks wait for this one; if the share is unknown, there is no bar."""
+    """A bar shows the share of time that other ranks wait for the rank; if the share is unknown, there is no bar."""
     rank = Rank(job_id="1", rank="0", state="alive", late_share=0.312)
     html = front_page(document([rank]))
     assert 'value="0.31" aria-label="share of time that other ranks wait for rank 0"></meter>31%' in html
@@ -139,7 +139,7 @@ def test_hostile_text_makes_no_markup(text: str) -> None:
 
 
 def test_rows_and_cells_are_bounded() -> None:
-    """A row above the limit is counted and not shown; longer text is cut."""
+    """Rows above MAX_ROWS are counted and not shown; text above MAX_CELL_CHARACTERS is cut."""
     ranks = [Rank(job_id="1", rank=str(i), state="alive") for i in range(MAX_ROWS)]
     first = Rank(job_id="z" * (MAX_CELL_CHARACTERS + 1), rank="9" * 30, state="unresponsive")
     html = front_page(document([first, *ranks]))

@@ -29,7 +29,7 @@ def xid(code: str, **details: str) -> Fault:
 
 
 def test_every_xid_of_the_catalogue_has_a_meaning() -> None:
-    """An Xid that needs a reset or restart is a hardware fault; one that needs only a new program is not."""
+    """An Xid that needs a GPU reset or a node restart is a hardware fault; a needed program restart is not."""
     for code, action in catalogue():
         fault, check = judge("nvidia", DriverReport(code))
         assert fault.meaning != xid("9999").meaning, code
@@ -70,7 +70,7 @@ amd | eviction                 | queues of a process could not be taken off the 
 
 
 def test_what_an_error_means() -> None:
-    """Code, unit, severity and the error before give the meaning in plain words, with the link's number."""
+    """Code, unit, severity and the preceding error give the meaning in plain words, with the link's number."""
     for line in MEANINGS.strip().splitlines():
         maker, cells, meaning, judged, *action = (cell.strip() for cell in line.split("|"))
         words = ["" if word == "-" else word for word in cells.split()]
@@ -80,7 +80,7 @@ def test_what_an_error_means() -> None:
 
 
 def test_the_table_is_in_words_and_of_known_checks() -> None:
-    """The table has only the ledger's checks, and every meaning is complete text."""
+    """The table of errors names only checks of the ledger, and no meaning of an Xid has an unfilled placeholder."""
     assert {row.check for row in read_table().values()} <= {*CHECKS, ""}
     for code in {row.code for row in read_table().values() if row.maker == "nvidia"}:
         assert "{" not in xid(code).meaning
@@ -93,7 +93,7 @@ def test_a_unit_is_bounded() -> None:
 
 
 def test_the_last_errors_of_a_gpu() -> None:
-    """Above the limit, consequences are dropped first, then errors of processes, then the oldest."""
+    """Above the limit, consequences are dropped first, then errors of a single process, then the oldest errors."""
     seen: list[FaultSeen] = []
     for link in range(MAX_FAULTS - 2):
         seen = add(seen, xid("149", unit="NETIR_LINK_EVT", link=str(link), severity="fatal"), 100.0 + link)
@@ -110,7 +110,7 @@ def test_the_last_errors_of_a_gpu() -> None:
 
 
 def test_errors_that_are_not_fatal_take_no_other_place() -> None:
-    """A broken link stays in the list after many nonfatal errors on all links."""
+    """A fatal error stays in the list after many nonfatal errors."""
     for first in (xid("149", unit="NETIR_LINK_EVT", link="14", severity="fatal"), xid("79")):
         seen = add([], first, 100.0)
         for link in range(MAX_FAULTS + 1):
@@ -127,7 +127,7 @@ def test_old_errors_are_dropped() -> None:
 
 @pytest.mark.parametrize(("later_seconds", "is_shown"), [(SAME_SECONDS, False), (SAME_SECONDS + 1, True)])
 def test_a_kernel_line_replaces_nvmls_number(later_seconds: float, is_shown: bool) -> None:
-    """NVML's error number is dropped if the kernel log describes the same error."""
+    """NVML's error number is dropped if the kernel log had the same error of the GPU at most SAME_SECONDS before."""
     line = FaultSeen(xid("149", unit="NETIR_LINK_EVT", link="14", severity="fatal"), 100.0)
     number = FaultSeen(xid("149"), 100.0 + later_seconds)
     faults = merged([{PCI: [line]}, {PCI: [number], "0000:18:00.0": [number]}])
@@ -135,14 +135,14 @@ def test_a_kernel_line_replaces_nvmls_number(later_seconds: float, is_shown: boo
 
 
 def test_what_two_sources_tell_alike_is_one() -> None:
-    """If two sources have an error by number only, it is shown once, with its last time."""
+    """If two sources report an error of a GPU by number only, the error is shown once, with its last time."""
     assert merged([{PCI: [FaultSeen(xid("79"), 3.0)]}, {PCI: [FaultSeen(xid("79"), 8.0)]}]) == {
         PCI: [FaultSeen(xid("79"), 8.0)]
     }
 
 
 def test_errors_get_the_names_of_their_gpus() -> None:
-    """An error has its GPU's name, or the PCI address if no GPU has it."""
+    """An error has its GPU's index and UUID; if no known GPU has the PCI address, the error has only the address."""
     hardware = Hardware()
     hardware.of("nvml").observe_gpus([Gpu(3, "GPU-a", PCI)])
     hardware.of("kernel_log").observe_faults(

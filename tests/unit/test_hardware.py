@@ -38,7 +38,7 @@ def nic(number: int, *path: str, numa: int = -1) -> Nic:
      "two roots of one NUMA node", "two NUMA nodes", "two roots, NUMA not told", "no tree", "more GPUs than NICs"],
 )  # fmt: skip
 def test_the_nearest_nic(gpus: list[Gpu], nics: list[Nic], expected: dict[str, str]) -> None:
-    """A GPU gets the nearest NIC that is free, or shares the nearest one; a NIC of another NUMA node does not count."""
+    """A GPU gets the nearest free NIC or shares the nearest if none is free; a NIC of another NUMA node is not near."""
     assert nearest_nics(gpus, nics) == expected
 
 

@@ -1,4 +1,4 @@
-"""The effect of findings on ranks and on the node."""
+"""The effect of failed checks on ranks and on the node."""
 
 import pytest
 from client_metrics import samples
@@ -59,7 +59,7 @@ def machine() -> Machine:
 def test_a_failed_check_concerns_the_ranks_that_stand_on_it(
     machine: Machine, subject: Subject, check: str, ranks: list[str]
 ) -> None:
-    """A GPU fault affects its rank, a NIC fault the rank near it, a node fault every rank; each affects the node."""
+    """A GPU fault affects the GPU's rank, a NIC fault the rank near it, a node fault all ranks; all affect the node."""
     machine.checks.report(NODE, "gpu_driver_hung", CheckState.OK)
     machine.checks.latch(subject, check)
     assert machine.unhealthy() == [(rank, check) for rank in ranks]
@@ -73,7 +73,7 @@ def test_a_failed_check_concerns_the_ranks_that_stand_on_it(
 
 
 def test_checks_that_do_not_count_are_shown_without_effect(machine: Machine) -> None:
-    """By default, wear does not make a rank unhealthy; the configuration can change this."""
+    """By default, a hot GPU and a read-only file system make no rank unhealthy; the configuration can change this."""
     machine.checks.report(Subject("gpu", "GPU-0"), "gpu_hot", CheckState.FAILED)
     machine.checks.report(NODE, "filesystem_read_only", CheckState.FAILED)
     machine.checks.latch(Subject("gpu", "GPU-0"), "gpu_xid")
@@ -84,7 +84,7 @@ def test_checks_that_do_not_count_are_shown_without_effect(machine: Machine) -> 
 
 
 def test_a_lost_gpu_stays_with_a_rank_that_uses_another_too(machine: Machine) -> None:
-    """A rank keeps its lost GPU, even if it also has a context on a second GPU."""
+    """A rank keeps a GPU that NVML no longer sees, even if the rank's process also uses a second GPU."""
     machine.hardware.of("nvml").observe_gpu_processes({10: ["GPU-0"], 11: ["GPU-0", "GPU-1"]})
     machine.table.ranks.observe_gpus(machine.hardware)
     machine.checks.latch(Subject("gpu", "GPU-1"), "gpu_lost")

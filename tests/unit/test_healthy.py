@@ -37,7 +37,7 @@ rankwatch_rank_unhealthy{job_id="7",rank="1",reason="nvlink_down"} 1
     (WELL, "7", Answer(CANNOT_TELL, "cannot tell: this node has no rank of job 7 with known hardware")),
 ])  # fmt: skip
 def test_verdicts(page: str, job_id: str | None, expected: Answer) -> None:
-    """A node's verdict comes from its checks, a job's from its ranks' hardware; without data it is unknown."""
+    """A node's verdict comes from its checks, a job's from its ranks' hardware; without data the verdict is unknown."""
     assert judge(text_string_to_metric_families(page), job_id) == expected
 
 
@@ -54,7 +54,7 @@ def test_the_message_names_checks_up_to_the_limit() -> None:
 
 @pytest.mark.parametrize(("page", "status", "words"), [(WELL, 0, "healthy\n"), (ILL, 1, "not healthy: machine check;")])
 def test_the_agent_is_asked(page: str, status: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command prints one line for the agent's metrics, and exits with the status."""
+    """The command prints its verdict on the agent's metrics in one line, and exits with the verdict's status."""
     with answering(lambda _: page.encode()) as address:
         assert cli.main(["healthy", "--web.listen-address", address]) == status
     said = capsys.readouterr().out

@@ -170,7 +170,7 @@ async def test_an_answer_that_cannot_be_read_fails(target: str, amount: int, sai
 
 
 async def test_memory_is_bounded(bench: Bench) -> None:
-    """Each call can use nearly MEMORY_BYTES, in which its body counts as well; a call that needs more fails."""
+    """Each call can use nearly MEMORY_BYTES, including its body; a call that needs more fails."""
     margin = 1024 * 1024  # memory of the interpreter itself
     assert len({(await bench.do("take memory", MEMORY_BYTES - margin)).pid for _ in range(3)}) == 1
     assert await bench.fails("take memory", MEMORY_BYTES + margin) == "exited with status 1"
@@ -180,7 +180,7 @@ async def test_memory_is_bounded(bench: Bench) -> None:
 
 
 async def test_an_answer_is_bounded(bench: Bench) -> None:
-    """A reply of the longest frame arrives; a longer one fails in the helper."""
+    """A reply as long as the longest frame arrives; a longer reply fails in the helper's process."""
     empty = msgspec.msgpack.encode(await bench.do("answer at length", MAX_PAYLOAD_BYTES // 2))
     most = MAX_PAYLOAD_BYTES - (len(empty) - MAX_PAYLOAD_BYTES // 2)
     assert len((await bench.do("answer at length", most)).found[0]) == most
@@ -272,7 +272,7 @@ def no_kill(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.slow
 async def test_one_that_cannot_be_killed_is_left_alone(no_kill: None) -> None:
-    """While a process cannot be killed, calls fail soon, no other starts, and a stop returns; later calls succeed."""
+    """While a process cannot be killed, calls fail soon, no second process starts, and ``stop`` returns."""
     bench = Bench()
     pid, loop = (await bench.do()).pid, asyncio.get_running_loop()
     with pytest.raises(HelperHung):
@@ -295,7 +295,7 @@ async def test_one_that_cannot_be_killed_is_left_alone(no_kill: None) -> None:
 
 
 async def test_an_executable_that_is_not_there_fails(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A start that the kernel refuses fails with the reason, and leaks nothing."""
+    """A start that the kernel refuses fails with the reason, and leaves no descriptor open."""
     before = await asyncio.to_thread(os.listdir, "/proc/self/fd")
     with monkeypatch.context() as patch:
         patch.setattr(sys, "executable", "/no/python")
@@ -305,7 +305,7 @@ async def test_an_executable_that_is_not_there_fails(bench: Bench, monkeypatch: 
 
 
 async def test_an_idle_process_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is idle for IDLE_SECONDS is ended; the next call starts another, which counts as no restart."""
+    """A process that is idle for IDLE_SECONDS ends, and the helper stays `ok`; the next call starts a new process."""
     monkeypatch.setattr(helper_module, "IDLE_SECONDS", 0.05)
     pid = (await bench.do()).pid
     await until_gone(pid)
@@ -339,7 +339,7 @@ async def test_a_stop_kills_one_that_does_not_leave(bench: Bench) -> None:
 
 
 async def test_a_helper_is_ended_by_its_last_user(bench: Bench) -> None:
-    """Two users of one helper share its process, which ends with the second user; two helpers cannot have one name."""
+    """Two users of a helper share one process, which runs until both have stopped; no two helpers share a name."""
     assert bench.helpers.lend(SPEC) is bench.helper
     pid = (await bench.do()).pid
     await bench.helper.stop()
@@ -411,7 +411,7 @@ def test_a_process_whose_parent_has_gone_already_leaves() -> None:
 
 
 def test_a_module_is_imported_without_its_packages_code() -> None:
-    """The helper for RAS reports imports its module without the code of the package."""
+    """A helper imports its own module (here the reader of RAS reports) without the exporter in the same package."""
     load = "from agent.helper.serve import _load; _load('exporters.ras.report.json_report:read')"
     code = f"{load}; import sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

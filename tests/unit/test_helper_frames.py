@@ -54,7 +54,7 @@ def test_a_cut_frame_is_an_end(payload: bytes, data: st.DataObject) -> None:
 
 @given(st.binary(min_size=HEADER_BYTES, max_size=HEADER_BYTES))
 def test_any_header_is_a_frame_or_refused(header: bytes) -> None:
-    """Any five bytes are a known kind with a valid length, or raise FrameError."""
+    """Any header of five bytes gives a known kind and a valid length, or raises FrameError."""
     length, number = int.from_bytes(header[:4], "little"), header[4]
     if length <= MAX_PAYLOAD_BYTES and 1 <= number <= 5:
         assert parse_header(header) == (number, length)
@@ -127,7 +127,7 @@ def test_a_user_whose_call_hangs_is_asked_for_nothing_more() -> None:
 
 
 def test_threads_that_hang_are_bounded() -> None:
-    """When as many threads hang as the limit, no new call starts; below the limit each user's call starts."""
+    """At the limit of hanging threads no new call starts; below the limit each user's call starts."""
     for most, answer in ((2, 20), (1, None)):
         hanging = Hanging()
         requests: ByUser[Request, int] = ByUser(hanging.read, max_waiting=most)
@@ -138,7 +138,7 @@ def test_threads_that_hang_are_bounded() -> None:
 
 @pytest.mark.slow
 def test_processes_of_root_take_half_of_the_threads() -> None:
-    """However many processes of root hang, other users' files are read; well processes all get their reply."""
+    """Even if many processes of root hang, other users get replies; if none hangs, all of root's get replies."""
     goes_on = threading.Event()
     requests: ByUser[Request, bool] = ByUser(lambda request: request.uid != 0 or goes_on.wait(30.0), max_waiting=8)
     assert requests.answers([Request(0, pid=pid) for pid in range(9)], 0.05) == [None] * 9

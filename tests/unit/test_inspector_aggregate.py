@@ -45,7 +45,7 @@ def fresh(*, admitted: int = 10**9, from_start: bool = True) -> Aggregate:
 
 
 def test_each_rank_of_a_writer_has_its_budget() -> None:
-    """A writer of three ranks has three ranks' budgets; the ranks that count are limited to MAX_RANKS_PER_WRITER."""
+    """A writer of three ranks has the series budget of three ranks; at most MAX_RANKS_PER_WRITER ranks count."""
     requests: list[int] = []
     aggregate = Aggregate(
         WRITER_KEY, lambda _owner, _series, ranks, _group: requests.append(ranks) is None, from_start=True
@@ -120,7 +120,7 @@ def test_unknown_collective_is_other() -> None:
 
 
 def test_refused_series_are_other_from_birth() -> None:
-    """Refused series are added up under `other`; admitted series go on."""
+    """Refused series are added up under `other`; series that were admitted before still grow."""
     aggregate = fresh(admitted=5)  # one accumulator and its gauge
     sizes = [8192, 20_000, 200_000, 8192]
     feed([line(coll_sn=sn, coll_msg_size_bytes=size) for sn, size in enumerate(sizes)], aggregate)
@@ -129,7 +129,7 @@ def test_refused_series_are_other_from_birth() -> None:
 
 
 def test_communicators_are_bounded() -> None:
-    """Communicators above the limit are added up together, and have no sequence of their own."""
+    """Communicators above MAX_COMMUNICATORS are added up as `other`, and their sequence numbers are not tracked."""
     aggregate = fresh()
     feed([line(id=hex(number + 1)) for number in range(MAX_COMMUNICATORS + 1)], aggregate)
     assert len({key.comm for key in aggregate.accumulators} - {"other"}) == MAX_COMMUNICATORS
@@ -177,13 +177,13 @@ def test_missing_records(first: int | None, batches: list[list[int]], missing: i
 
 
 def settled(sequence: Sequence) -> int:
-    """Return all missing records, with none left to arrive."""
+    """Count all gaps as missing records, as if no late record could arrive; return the count."""
     sequence.missing = sequence.gaps()
     return sequence.missing
 
 
 def test_window_keeps_the_last_value() -> None:
-    """The gauge is the mean of the last window with data, weighted by time."""
+    """``latest`` returns the sums of the last ended window with data, or of the current window if none has ended."""
     aggregate = fresh()
     feed([line(), line(coll_sn=1, coll_exec_time_us=30)], aggregate)
     [window] = aggregate.series.windows.values()
@@ -197,7 +197,7 @@ def test_window_keeps_the_last_value() -> None:
 
 
 def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit of all writers' ranks, records go to `other`; a writer that ends frees its share."""
+    """Above the limit for the ranks of all writers, records count as `other`; a writer that ends frees its part."""
     monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 3)
     shared = shared_module.Shared()
     first, second, third = (Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared) for _ in range(3))
@@ -214,7 +214,7 @@ def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("lost", ["memberships", "accumulators"])
 def test_restored_places_keep_their_room(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
-    """A rank in the checkpoint, from a membership or from totals, keeps its share of the limit."""
+    """After a restart, a rank with a saved membership or saved totals still has its part of the limit."""
     monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 1)
     before = fresh()
     feed([line(id="0x1")], before)

@@ -1,4 +1,4 @@
-"""Operations by NCCL's algorithm and protocol: counts, their end, and the limit of series."""
+"""Operations by NCCL's algorithm and protocol: the counts, when they are removed, and the limit of series."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def chosen(number: int, algorithm: str, protocol: str, **more: object) -> bytes:
 
 
 def test_operations_are_split_by_algorithm(tmp_path: Path) -> None:
-    """A job's timed operations count by known names or under ``other``; the job's totals have no such label."""
+    """Timed operations are counted by algorithm and protocol, unknown names as ``other``; totals are not split."""
     made = bench(tmp_path)
     mixed = [chosen(0, "RING", "LL"), chosen(1, "TREE", "SIMPLE"), chosen(2, "RING", "LL"), chosen(3, "MINE", "LL")]
     untimed = chosen(5, "RING", "LL", coll_exec_time_us=0)
@@ -58,7 +58,7 @@ def test_operations_are_split_by_algorithm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("leavers", "wanted"), [((9,), 2), ((9, 7), None)])
 def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path, leavers: tuple[int, ...], wanted: int | None) -> None:
-    """A job's count does not fall when one of its ranks ends; it ends with the job's last rank."""
+    """A job's count does not fall when one of its ranks ends, and is removed with the job's last rank."""
     made = bench(tmp_path)
     append(tmp_path / "here-pid7.log", chosen(0, "RING", "LL"))
     append(tmp_path / "here-pid9.log", chosen(0, "RING", "LL", pid=9))

@@ -32,7 +32,7 @@ NOTHING_OF = {"rankwatch_communicator_lost_operations_total", "rankwatch_communi
 
 
 def records(pid: int) -> bytes:
-    """Return records of all kinds of one rank in a communicator of two; pid 7 comes last, and pid 8 lost some."""
+    """Return records of all kinds of one of two ranks; pid 7 always arrives last, and pid 8 lacks one record."""
     header = {"rank": pid - 7, "n_ranks": 2, "pid": pid}
     numbers = range(4) if pid == 7 else (0, 1, 3)
     timed = [line(sn, coll_exec_time_us=100 * (pid - 6), **header) for sn in numbers]
@@ -61,7 +61,7 @@ def test_every_counter_of_a_job_begins_at_zero(tmp_path: Path) -> None:
 
 
 def test_a_series_shown_before_a_restart_is_not_new(tmp_path: Path) -> None:
-    """Restored series have their value at once; series of records written during the restart start at 0."""
+    """Restored series have their value at once; new series of records from during the restart start at 0."""
     path, bench = tmp_path / "here-pid7.log", Bench(tmp_path).following(7, 8)
     path.write_bytes(line(0) + line(1))
     bench.look()
@@ -79,7 +79,7 @@ def test_a_series_shown_before_a_restart_is_not_new(tmp_path: Path) -> None:
 
 
 def test_what_was_inherited_before_a_restart_is_not_new(tmp_path: Path) -> None:
-    """Missing records that a rank inherited before a restart are shown at once after the restart."""
+    """Counts that a rank took over from an expired writer before a restart are shown at once after the restart."""
     bench = Bench(tmp_path).following(7, 8)
     bench.ranks.labels[8] = bench.ranks.labels[7]
     (tmp_path / "here-pid7.log").write_bytes(line(0) + line(3, coll_timing_source="collective_cpu"))
@@ -99,7 +99,7 @@ def test_what_was_inherited_before_a_restart_is_not_new(tmp_path: Path) -> None:
 
 
 def test_withheld_series(tmp_path: Path) -> None:
-    """After its directory is read again, a known series has its value at once; a new one is 0 for BIRTH_SECONDS."""
+    """When a failed directory is read again, known series have values at once; a new series is 0 for BIRTH_SECONDS."""
     directories = two_directories(tmp_path)
     bench = Bench(*directories).following()
     write(directories, 0)
@@ -120,7 +120,7 @@ def test_withheld_series(tmp_path: Path) -> None:
 
 
 def test_totals_stay_until_all_readers_have_published() -> None:
-    """Series of a slow directory are not new when its reader publishes late; ended series are dropped."""
+    """Series of a slow directory are not new when its reader publishes late; a series that ended and returns is new."""
     fast, slow = writer(1), writer(2, comm="fff")
     labels = {(one.writer_key, next(iter(one.totals)).comm, 0): RankLabel("job", "1") for one in (fast, slow)}
     births = Births([slow], Inheritance())

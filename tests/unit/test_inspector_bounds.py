@@ -65,7 +65,7 @@ def odd_lines(draw: st.DrawFn) -> bytes:
 
 
 def every_struct(kind: Any, seen: set[type]) -> Iterator[type]:
-    """Yield a Struct's type and those of all its fields."""
+    """Yield a Struct type, and the Struct types of its fields at any depth."""
     node = msgspec.inspect.type_info(kind)
     pending: list[Any] = [node]
     while pending:
@@ -83,7 +83,7 @@ def every_struct(kind: Any, seen: set[type]) -> Iterator[type]:
 
 
 def test_every_number_and_text_of_a_line_is_bounded() -> None:
-    """Every decoded number has limits, and every text and list a maximum length."""
+    """Every decoded number has limits (a size or a time only a lower one), and every text and list a maximum length."""
     structs = list(every_struct(InspectorRecord, set()))
     assert {"Header", "Metadata", "CollectivePerf", "P2PPerf", "DumpStats"} <= {kind.__name__ for kind in structs}
     for kind in structs:
@@ -109,7 +109,7 @@ def test_every_number_and_text_of_a_line_is_bounded() -> None:
 @example(line(0, dump_timestamp_us=2**70), line(1, dump_timestamp_us=2**64))
 @example(line(0, n_ranks=2**64), line(1, pid=2**70))
 def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactory, first: bytes, then: bytes) -> None:
-    """Invalid lines fail no turn and no file, saves and restores work, and another file's totals are exact."""
+    """Odd lines make no turn and no file fail; the state can be saved and restored; another file's totals are exact."""
     root = tmp_path_factory.mktemp("odd")
     good, bad = root / f"here-pid{GOOD_PID}.log", root / f"here-pid{BAD_PID}.log"
     good.write_bytes(b"".join(line(sn, hostname="good", pid=GOOD_PID) for sn in range(GOOD_LINES)))
@@ -144,7 +144,7 @@ def test_longest_names_of_every_writer_fit_into_the_checkpoint(tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
-    """Provide a directory and its reader's section, with values in every field, decoded to plain values."""
+    """Provide a directory and its reader's checkpoint section, with values in every field, decoded to plain values."""
     root = tmp_path_factory.mktemp("saved")
     for rank in range(3):  # rank 3 is behind, so operations wait
         text = b"".join(line(sn, rank=rank, pid=100 + rank, coll_exec_time_us=10 + 9 * rank) for sn in range(20))
@@ -189,7 +189,7 @@ PACKED = st.one_of(PACKED_NUMBERS, TEXTS, NESTED, st.none(), st.booleans(), st.f
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_damage_of_the_checkpoint_lasts(saved: tuple[Path, Any], data: st.DataObject) -> None:
-    """A damaged section is refused as a whole, or turns go on with it and its next save can be restored."""
+    """A damaged checkpoint section is refused as a whole, or its reader works and its next section can be restored."""
     root, plain = saved
     places = list(leaves(plain))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -206,7 +206,7 @@ def test_no_damage_of_the_checkpoint_lasts(saved: tuple[Path, Any], data: st.Dat
 
 
 def test_a_rank_outside_its_communicator_is_not_waited_for(saved: tuple[Path, Any]) -> None:
-    """Damaged pending operations with the right number of members, one of them invalid, fail no turn."""
+    """A saved operation that waits for a rank outside its communicator makes no turn fail."""
     root, plain = saved
     damaged = changed(plain, ("waiting", 0, 1, 0, 0), 9)
     turn = all_of(make(root, restored=msgspec.msgpack.encode(damaged)))
@@ -228,7 +228,7 @@ def test_every_number_of_the_checkpoint_is_bounded(kind: type) -> None:
 
 
 def test_gaps_of_several_collectives_stop_together() -> None:
-    """The gaps of one ring, summed over its collectives, stay a number that the checkpoint accepts."""
+    """The sum of the gaps of all collectives in one ring never exceeds the limit of the checkpoint."""
     sequences = {("c", 0, name): Sequence(0, missing=MAX_TOTAL) for name in ("AllReduce", "Broadcast")}
     losses = WriterLosses(sequences, from_start=True, saved=SavedLosses())
     losses.note_dropped(("c", 0, COLLECTIVE_RING), 1)

@@ -1,4 +1,4 @@
-"""An exporter with several directories: failures in one of them, and its queries about writers."""
+"""An exporter with several directories: failures in one directory, and the ring sizes of writers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OTHER_SERIES = ("job", "2", *SERIES[2:])
 
 
 def two_directories(root: Path) -> tuple[Path, Path]:
-    """Make a directory with the log of pid 7 and one with that of pid 8, both empty."""
+    """Make two directories, one with an empty log of pid 7 and one with an empty log of pid 8."""
     directories = (root / "a", root / "b")
     for directory, pid in zip(directories, (7, 8), strict=True):
         directory.mkdir()
@@ -46,7 +46,7 @@ def write(directories: tuple[Path, ...], sn: int) -> None:
 def test_ring_sizes_come_from_the_environment_of_the_rank(
     tmp_path: Path, settings: dict[str, str] | None, causes: tuple[int, int]
 ) -> None:
-    """A pass as long as the process's ring is an overflow; a ring of unknown settings has 1024 lines."""
+    """Gaps before a pass as long as the process's ring are an overflow; without settings the ring has 1024 lines."""
     path = tmp_path / "here-pid7.log"
     path.touch()
     bench = Bench(tmp_path)
@@ -85,7 +85,7 @@ def test_ring_sizes_are_known_after_a_restart(tmp_path: Path) -> None:
 def test_a_turn_that_cannot_be_taken_in_costs_its_directory_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a directory's turn fails, the other's turn counts in the same update; the first's next turn is complete."""
+    """If the results of one directory raise, the other's results count; the next update has all records of both."""
     directories = two_directories(tmp_path)
     bench = Bench(*directories).following()
     write(directories, 0)
@@ -129,7 +129,7 @@ def test_what_cannot_be_given_back_costs_no_turn(tmp_path: Path, monkeypatch: py
 
 
 def test_threads_end_although_the_last_turn_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the reader raises, the exporter still frees its budget and ends every thread."""
+    """If the reader's last turn raises, the exporter still frees its budget and ends every thread."""
     directories = two_directories(tmp_path)
     bench = Bench(*directories).following()
     write(directories, 0)
@@ -151,7 +151,7 @@ def test_threads_end_although_the_last_turn_fails(tmp_path: Path, monkeypatch: p
 
 @pytest.mark.parametrize("damage", ["inherited", "a"])
 def test_a_damaged_part_of_the_checkpoint_costs_that_part_alone(tmp_path: Path, damage: str) -> None:
-    """A directory with damaged state starts at its files' ends; the other directory goes on."""
+    """A damaged part of the checkpoint affects no other; a directory with a damaged part starts at its files' ends."""
     directories = two_directories(tmp_path)
     bench = Bench(*directories).following()
     write(directories, 0)
@@ -172,7 +172,7 @@ def test_a_damaged_part_of_the_checkpoint_costs_that_part_alone(tmp_path: Path, 
 
 @pytest.mark.parametrize("restored", [b"", b"\x91" * 100_000, b"\x81\xa1x", b"\xc1"], ids=["none", "deep", "cut", "no"])
 def test_no_section_of_the_checkpoint_keeps_the_exporter_from_starting(tmp_path: Path, restored: bytes) -> None:
-    """For any section of the checkpoint, the exporter starts, reads, and replaces the section."""
+    """With any invalid checkpoint section, the exporter starts, reads, and replaces the section."""
     bench = Bench(tmp_path, restored=restored).following(7)
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     assert bench.look()[OPERATIONS] == {SERIES: 1}

@@ -1,4 +1,4 @@
-"""The histogram of collective durations: counts, their end, and the limit of series."""
+"""The histogram of collective durations: the counts, when they are removed, and the limit of series."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_ranks_of_a_job_are_added_up(tmp_path: Path) -> None:
 
 
 def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path) -> None:
-    """A job's histogram does not fall when one of its ranks or communicators ends; it ends with the job's last rank."""
+    """A job's histogram does not fall when one of its ranks ends, and is removed with the job's last rank."""
     made = bench(tmp_path)
     made.ranks.labels[9] = RankLabel("job", "9")
     append(tmp_path / "here-pid7.log", line(0))
@@ -77,7 +77,7 @@ def test_what_left_stays_while_the_job_has_a_rank(tmp_path: Path) -> None:
 
 
 def test_communicators_that_end_take_theirs_along() -> None:
-    """Durations end with their communicator; sends and receives have none."""
+    """The durations of a communicator are removed with it; sends and receives have no durations."""
     aggregate = Aggregate(
         WriterKey(1, 2, 0, "here", 7), lambda *_: True, from_start=True, shared=Shared(histograms=True)
     )

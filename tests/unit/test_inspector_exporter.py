@@ -148,7 +148,7 @@ SERIES = ("job", "1", "abc", "AllReduce", "8192")
 
 
 def test_evidence_and_labels(tmp_path: Path) -> None:
-    """Evidence reaches the rank table; a writer's series are withheld until it has a label, which it then keeps."""
+    """Memberships reach the rank table; a writer has no series until it has a label, and then keeps that label."""
     bench = Bench(tmp_path).following(7, 9)
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     (tmp_path / "here-pid9.log").write_bytes(line(0, pid=9))
@@ -188,7 +188,7 @@ def test_the_bandwidth_of_ranks_is_that_of_collectives(tmp_path: Path) -> None:
 
 
 def test_no_data(tmp_path: Path) -> None:
-    """Without any of its directories the exporter has no data; with one of them it has."""
+    """The exporter has no data if none of its directories exists; one directory is enough."""
     bench = Bench(tmp_path / "a", tmp_path / "b").start()
     with pytest.raises(NoData):
         bench.look()
@@ -200,7 +200,7 @@ def test_no_data(tmp_path: Path) -> None:
 
 
 def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
-    """Two writers of one rank are one series; when the old one expires the sum does not fall, even after a restart."""
+    """Two writers of one rank are one series; the sum stays when the older writer expires, even after a restart."""
     (tmp_path / "here-pid7.log").touch()
     (tmp_path / "here-pid8.log").touch()
     bench = Bench(tmp_path)
@@ -227,7 +227,7 @@ def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
 
 
 def test_hung_directory_harms_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one directory hangs, the others are read; its series are dropped after ten seconds and later return."""
+    """The series of a hanging directory are dropped after ten seconds and return later; another directory is read."""
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.1)
     for name, pid in (("good", 7), ("bad", 8)):
         (tmp_path / name).mkdir()
@@ -317,7 +317,7 @@ def test_a_summand_behind_withholds_the_sum() -> None:
 
 
 def test_bandwidth_is_that_of_the_newest_writer() -> None:
-    """If two writers have the same labels, the gauge has the value of the last one to write."""
+    """If two writers have the same labels, the gauge has the value of the writer with the newest records."""
     first, second = writer(1, progress_us=9), writer(2, progress_us=5)
     snapshot = InspectorSnapshot((view(first, second),), labelled(first, second), Inheritance(), 0, derived_series=True)
     values = shown(snapshot)

@@ -72,7 +72,7 @@ def _bad(record_or_file: Any) -> bool:
 
 
 def break_read(patch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Let reads of the bad file raise."""
+    """Make reads of the bad file raise."""
     real = LineReader.read
 
     def read(self: LineReader, file: Any, budget_bytes: int) -> Any:
@@ -84,7 +84,7 @@ def break_read(patch: pytest.MonkeyPatch, error: Exception) -> None:
 
 
 def break_second_look(patch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Let the second check of the bad file's front, which follows the read, raise."""
+    """Make the second check of the bad file's first bytes raise: the check after the read."""
     real, looks = os.pread, {"count": 0}
 
     def pread(descriptor: int, length: int, offset: int) -> bytes:
@@ -98,7 +98,7 @@ def break_second_look(patch: pytest.MonkeyPatch, error: Exception) -> None:
 
 
 def break_decode(patch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Let the decoder raise at lines of the bad writer."""
+    """Make the decoder raise at lines of the bad writer."""
     real = intake.decode_lines
 
     def decode_lines(data: bytes) -> Any:
@@ -110,7 +110,7 @@ def break_decode(patch: pytest.MonkeyPatch, error: Exception) -> None:
 
 
 def break_add(patch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Let the aggregate of the bad writer raise."""
+    """Make the aggregate of the bad writer raise."""
     real = Aggregate.add
 
     def add(self: Aggregate, *arguments: Any) -> None:
@@ -122,7 +122,7 @@ def break_add(patch: pytest.MonkeyPatch, error: Exception) -> None:
 
 
 def break_losses(name: str, patch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Let a method of the bad writer's losses raise."""
+    """Make a method of the bad writer's losses raise."""
     real = Aggregate.__init__
 
     def make(self: Aggregate, writer_key: WriterKey, *arguments: Any, **more: Any) -> None:
@@ -134,7 +134,7 @@ def break_losses(name: str, patch: pytest.MonkeyPatch, error: Exception) -> None
 
 
 def break_state(patch: pytest.MonkeyPatch, error: Exception) -> None:
-    """Let the owner check of the bad file raise."""
+    """Make the owner check of the bad file raise."""
     real = record_files.RecordFiles._state
 
     def state(self: record_files.RecordFiles, record_file: record_files.RecordFile, ownership: Ownership) -> Any:

@@ -114,7 +114,7 @@ class Sink:
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_recorded_folders(folder: str, tmp_path: Path) -> None:
-    """Results, sums and gaps of every kind of recorded file equal those of a plain loop."""
+    """Results, sums and gaps of every kind of recorded file equal those that a plain loop computes."""
     root = unpacked(DATA / folder, tmp_path)
     view, wanted = read(make(root)), expected(root)
     assert {result.value: count for result, count in view.results.items() if count} == wanted.results
@@ -164,7 +164,7 @@ def test_restart_at_every_byte_of_a_batch(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", [b"broken\n", b'{"cut\n'])
 def test_a_broken_line_ends_the_batch(lost: bytes) -> None:
-    """After a broken line, lines without a header belong to no communicator."""
+    """After a broken line, a line without a header is `bare` until the next batch begins."""
     assert Sink().take(marker(3), bare(line(0)), lost, bare(line(1)), marker(1), bare(line(2))) == {
         Result.DUMP_STATS: 2, Result.ACCEPTED: 2, Result.MALFORMED: 1, Result.BARE: 1,
     }  # fmt: skip
@@ -172,7 +172,7 @@ def test_a_broken_line_ends_the_batch(lost: bytes) -> None:
 
 @pytest.mark.parametrize("lost", [b"\0" * 5000, b"x" * 1_100_000 + b"\n"])
 def test_a_hole_ends_the_batch(tmp_path: Path, lost: bytes) -> None:
-    """After a hole or an overlong line, lines without a header belong to no communicator."""
+    """After a hole or an overlong line, a line without a header is `bare`."""
     (tmp_path / "here-pid7.log").write_bytes(marker(3) + bare(line(0)) + lost + bare(line(1)))
     results = read(make(tmp_path)).results
     assert (results[Result.ACCEPTED], results[Result.BARE]) == (1, 1)
@@ -182,7 +182,7 @@ def test_a_hole_ends_the_batch(tmp_path: Path, lost: bytes) -> None:
     ("lines", "result"), [(MAX_BATCH_LINES, "accepted"), (MAX_BATCH_LINES + 1, "bare"), (-1, "bare")]
 )
 def test_announced_lines_are_bounded(lines: int, result: str) -> None:
-    """A batch whose first line has a negative or too high number of lines is garbage."""
+    """If a batch's first line announces too many lines or a negative number, it is garbage, and the next is `bare`."""
     results = Sink().take(marker(lines), bare(line(0)))
     assert (results[Result(result)], results[Result.GARBAGE]) == (1, result == "bare")
 
@@ -293,7 +293,7 @@ def test_rings_of_p2p_operations() -> None:
 ])  # fmt: skip
 @pytest.mark.parametrize("read_lines", [1, 7, 100, 10_000])
 def test_a_full_ring_is_an_overflow(lines: int, step_us: int, is_overflow: bool, read_lines: int) -> None:
-    """Gaps of a pass as long as its ring are overflow, in any number of reads."""
+    """Gaps before a pass as long as its ring are overflow, however many reads the pass takes."""
     apart = 60_000_000
     text = [*ring(10, 0, at_us=0), *ring(lines, 50, at_us=apart, step_us=step_us)]
     text += ring(10, 50 + lines + 3, at_us=3 * apart)
@@ -304,7 +304,7 @@ def test_a_full_ring_is_an_overflow(lines: int, step_us: int, is_overflow: bool,
 
 
 def test_more_lines_than_a_ring_holds_are_no_pass() -> None:
-    """Lines without a pause do not delay the count of missing records."""
+    """When a pass is longer than the ring, its missing records are counted before it ends."""
     sink = Sink()
     sink.take(*ring(DEFAULT_RING_LINES, 50, at_us=0))
     assert sink.causes() == (0, 0, 0)
@@ -335,7 +335,7 @@ def test_a_full_ring_of_late_records() -> None:
 
 
 def test_gaps_await_the_end_of_their_batch(tmp_path: Path) -> None:
-    """A partly read batch has no causes yet, even after a restart; after two seconds without new lines it has ended."""
+    """Gaps of an unfinished batch are not counted, even after a restart; BATCH_IDLE_SECONDS without lines end it."""
     text, path = ring(DEFAULT_RING_LINES, 50, at_us=0), tmp_path / "here-pid7.log"
     path.touch()
     clock = FakeClock()

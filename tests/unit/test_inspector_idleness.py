@@ -61,7 +61,7 @@ class Life:
 
 
 def test_an_idle_communicator_ends(tmp_path: Path) -> None:
-    """After six hours without records a communicator's series end; missing records do not fall."""
+    """After six hours without records a communicator's series end; the count of missing records does not fall."""
     life = Life(tmp_path)
     life.write(*(line(sn, id="0xabc") for sn in (0, 1, 5)))
     shown = life.pass_time(IDLE_SECONDS - LOOK_SECONDS)
@@ -74,7 +74,7 @@ def test_an_idle_communicator_ends(tmp_path: Path) -> None:
 
 
 def test_a_communicator_that_returns_begins_at_nothing(tmp_path: Path) -> None:
-    """A communicator that returns counts from one, without a gap, even after a restart of the agent."""
+    """A removed communicator that has records again counts from zero, without a gap before its first record."""
     life = Life(tmp_path)
     life.write(line(0, id="0xabc"))
     life.pass_time(IDLE_SECONDS + LOOK_SECONDS)
@@ -88,7 +88,7 @@ def test_a_communicator_that_returns_begins_at_nothing(tmp_path: Path) -> None:
 
 
 def test_who_finds_no_room_takes_that_of_the_longest_idle(tmp_path: Path) -> None:
-    """A refused communicator in use replaces the longest idle one; its earlier operations stay in `other`."""
+    """A refused communicator in use replaces the one idle for longest; its operations of before stay in `other`."""
     life = Life(tmp_path, per_rank=18)
     life.write(line(0, id="0xfeed"), line(0, id="0xabc"), line(0, id="0xdef"), line(0, id="0xbee"))
     life.sn = 1
@@ -105,7 +105,7 @@ def test_who_finds_no_room_takes_that_of_the_longest_idle(tmp_path: Path) -> Non
 
 
 def test_a_communicator_ends_when_another_took_its_place(tmp_path: Path) -> None:
-    """If a new communicator has the same rank, size and name, the old one ends after ten minutes, not six hours."""
+    """If a new communicator has the same rank, size and name, the old one's series are removed after ten minutes."""
     life = Life(tmp_path)
     life.write(line(0, id="0xabc", n_ranks=4))
     life.pass_time(LOOK_SECONDS)
@@ -153,7 +153,7 @@ def resident_bytes() -> int:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_communicators_without_end(tmp_path: Path) -> None:
-    """100,000 communicators in one file (a million in the full run) are all counted, with less than 20 MB."""
+    """All operations of 200,000 communicators in one file (two million in the full run) count, with less than 20 MB."""
     names = 1_000_000 if os.environ.get("RANKWATCH_TEST_FULL") else 100_000
     log = tmp_path / "here-pid7.log"
     start, end = line(0, id="0xID").split(b"ID", 1)
@@ -175,7 +175,7 @@ def test_communicators_without_end(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["id", "comm_name", "hostname", "coll", "coll_timing_source"])
 def test_megabyte_strings(tmp_path: Path, key: str) -> None:
-    """A hundred lines with a key of a megabyte each leave less than 20 MB in memory."""
+    """A hundred lines with a string of a megabyte each use less than 20 MB of memory."""
     log = tmp_path / "here-pid7.log"
     reader = make(tmp_path)
     reader.turn(EVERYONE)

@@ -48,7 +48,7 @@ def test_lateness_adds_up_exactly(folder: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share_lost", [0.0, 0.5])
 def test_the_late_rank_is_named(share_lost: float, tmp_path: Path) -> None:
-    """A rank that computes 2 ms longer is last in over 95 % of its group's operations, even with half its records."""
+    """A rank that computes 2 ms longer is last in over 95 % of the operations, even if half of its records are lost."""
     directory = without(unpacked(DATA / "late_tp", tmp_path), tmp_path, 2, share_lost)
     late = matched(directory)
     assert late.share_last(TP)[2] > 0.95
@@ -64,7 +64,7 @@ Late = dict[tuple[str, str, int], list[int]]
 
 
 class Matched(NamedTuple):
-    """Results of matching: by rank, and by communicator and collective [matched, unmatched, floor, spread]."""
+    """Results of matching: by rank, and by communicator and collective [matched, unmatched, floor in microseconds]."""
 
     late: Late
     communicators: dict[tuple[str, str], list[int]]

@@ -42,7 +42,7 @@ def overflown(path: Path, pid: int, passes: int, dropped: int) -> None:
 
 
 def test_what_the_one_slot_lost_is_counted(tmp_path: Path) -> None:
-    """If the plugin has one slot, each missing number counts as lost there."""
+    """If the plugin has one slot per communicator, each missing number counts as lost."""
     bench = bench_of(tmp_path, 7, 8)
     for pid in (7, 8):
         (tmp_path / f"here-pid{pid}.log").write_bytes(one_slot(line(0, pid=pid) + line(5, pid=pid)))
@@ -101,7 +101,7 @@ def losing(
 
 @pytest.mark.parametrize(("size", "collective"), [("other", "AllReduce"), ("8192", "p2p_send")])
 def test_only_communicators_with_a_collective_series_of_their_own_have_it(size: str, collective: str) -> None:
-    """A refused communicator, and one with only sends and receives, has no counter."""
+    """A communicator has the counter only if a rank has its own collective series; the counter includes all ranks."""
     refused, admitted = losing(1, 5, size, collective), losing(2, 3)
     labels = labelled(refused) | labelled(admitted, rank="2")
     alone = InspectorSnapshot((view(refused),), labels, Inheritance(), 0)

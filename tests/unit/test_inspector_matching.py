@@ -142,7 +142,7 @@ def test_a_communicator_with_members_elsewhere_is_given_up() -> None:
 
 
 def test_one_rank_far_ahead_does_not_fill_the_memory() -> None:
-    """Of a rank far ahead, the newer half of its waiting operations stays; the older half counts as unmatched."""
+    """If a rank is too far ahead, the older half of its waiting operations counts as unmatched; the newer stays."""
     matching, totals, (one, two) = pair()
     note(two, {0: 9})
     note(one, dict.fromkeys(range(MAX_OPEN), 9))
@@ -316,5 +316,5 @@ def latest(times: Sequence[int]) -> tuple[int, int] | None:
     ((10_101, 10_000, 10_500), (1, 101)),
 ])  # fmt: skip
 def test_the_last_to_arrive_has_the_shortest_time(times: tuple[int, ...], last: tuple[int, int] | None) -> None:
-    """The member with the shortest time came last; it is late by the difference to the next; a tie has none."""
+    """The member with the shortest time came last, by the difference to the second shortest; at a near tie none did."""
     assert latest(times) == last

@@ -75,7 +75,7 @@ def shown(pairs: Pairs) -> dict[int, float]:
 
 
 def test_what_is_shown_survives_waiting_for_the_peer() -> None:
-    """The bandwidth stays right if nine of ten operations wait for the peer; a slow link still shows."""
+    """The bandwidth is right even if seven of eight operations wait for the peer; a slow link still shows."""
     rng = random.Random(7)  # noqa: S311
     waits = [0 if number % 8 == 0 else rng.randrange(1_000, 50_000) for number in range(40)]
     pairs = made()
@@ -120,7 +120,7 @@ def test_only_large_messages_tell() -> None:
 
 
 def test_the_slowest_and_those_that_fell_most_are_shown() -> None:
-    """Of nine pairs eight are shown: the four slowest, and the four furthest below their own best."""
+    """Of nine pairs eight are shown: the four slowest, and the four furthest below their own best bandwidth."""
     pairs = made()
     window(pairs, {peer: 10 * peer for peer in range(1, MAX_PAIRS + 2)})
     assert set(shown(pairs)) == {*range(6, 10)} | {*range(1, 5)}  # none fell, so any four
@@ -164,7 +164,7 @@ def test_no_more_series_than_are_admitted() -> None:
 
 
 def test_no_more_peers_than_the_bound_are_measured() -> None:
-    """At most MAX_PEERS peers are measured at a time; over two periods each of MAX_PEERS + 1 peers is measured."""
+    """At most MAX_PEERS peers and the shown pairs are measured at once; in two periods all MAX_PEERS + 1 peers are."""
     pairs, n_ranks = made(), MAX_PEERS + 2
     times, seen = dict.fromkeys(range(1, n_ranks), 100), set()
     for _ in range(2 * TURN_ROLLS // WINDOW_ROLLS):
@@ -193,7 +193,7 @@ def test_no_more_is_measured_than_there_is_room_for() -> None:
 
 
 def test_no_more_samples_than_the_bound() -> None:
-    """A window keeps at most MAX_SAMPLES samples, both of its beginning and of its end."""
+    """A window keeps at most MAX_SAMPLES samples, spread over the whole window."""
     pair = Pair()
     for _ in range(MAX_SAMPLES):
         pair.add(1.0)
@@ -245,7 +245,7 @@ def test_series_of_records() -> None:
 
 
 def test_pairs_end_with_their_communicator_and_their_writer() -> None:
-    """A pair that ended frees its share of the limit, and counts as new when it returns."""
+    """A pair frees its part of the limit when its communicator or its writer ends."""
     shared = Shared()
     aggregate = Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared)
     sink = Sink()

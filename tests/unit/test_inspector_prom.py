@@ -201,7 +201,7 @@ def test_old_means_are_not_shown(node: Node) -> None:
 
 
 def test_an_old_file_that_is_found(node: Node) -> None:
-    """At the first look, a file's age comes from its modification time, even if that is in the future."""
+    """At the first look, a file's age comes from its modification time; a time in the future counts as now."""
     for rank, age in enumerate((89.0, 90.1, -500.0)):
         path = node.add_writer(rank)
         os.utime(path, (node.clock.time() - age + 10.0,) * 2)
@@ -222,7 +222,7 @@ def test_a_file_server_whose_clock_is_behind(node: Node) -> None:
 
 
 def test_several_writers(node: Node) -> None:
-    """A file that two ranks of one user hold belongs to neither; a file that two users' ranks hold, to its owner's."""
+    """A file that two ranks of one user hold belongs to neither; of ranks of two users its owner's rank has it."""
     path = node.write(100)
     for rank in (0, 1):
         node.add_rank(rank)
@@ -248,7 +248,7 @@ def test_holders_that_write_nothing(node: Node) -> None:
 
 
 def test_what_is_no_file(node: Node) -> None:
-    """A FIFO does not block, a directory is not read, and a missing file is unreadable."""
+    """A FIFO, a directory and a missing file are unreadable, and block nothing."""
     for number, make in enumerate((os.mkfifo, os.mkdir, lambda path: None)):
         node.add_rank(number)
         path = node.folder / f"nccl_inspector_metrics_{UUIDS[number]}.prom"
@@ -319,7 +319,7 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path: Path, monkeypatch: py
 
 
 def test_ranks_that_nccl_conf_puts_into_this_mode(node: Node) -> None:
-    """A rank without the variable is examined at intervals, and at each look once it holds a file."""
+    """A rank without NCCL_INSPECTOR_PROM_DUMP is examined every 30 s, and at each look once it holds a file."""
     node.add_rank(0, NCCL_INSPECTOR_PROM_DUMP="0")
     with pytest.raises(NoData):
         node.look()
@@ -359,7 +359,7 @@ def left_out(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_series_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Above the budget the rows of the smallest messages are left out and counted; a new write returns its budget."""
+    """Above the series budget the smallest messages' rows are left out and logged; the exporter's end frees it."""
     node = Node(tmp_path, admit=Admission(per_rank=6))
     node.add_writer(rows=3)
     node.looks()
@@ -374,7 +374,7 @@ def test_series_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_files_are_bounded_and_shared(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the limit each user's first files stay; the others are counted and unreadable."""
+    """At the limit of files, each user's first files are read; the ranks of the other files are `unreadable`."""
     monkeypatch.setattr(descriptors, "MAX_FILES", 3)
     for rank in range(4):
         node.add_writer(rank, uid=OTHER if rank == 3 else ME)
@@ -384,7 +384,7 @@ def test_files_are_bounded_and_shared(node: Node, monkeypatch: pytest.MonkeyPatc
 
 
 def test_reads_and_processes_of_one_look_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files and descriptors above the limit of one look are read in the next one."""
+    """Files and processes above the limit of one look are read in the next look."""
     monkeypatch.setattr(exporter, "MAX_READ", 2)
     for rank in range(3):
         node.add_writer(rank)

@@ -46,7 +46,7 @@ def test_a_recorded_file_of_2_30() -> None:
 
 
 def test_a_recorded_file_of_2_29() -> None:
-    """A file of 2.29 has the last operation of each communicator, by its hash; the algorithm bandwidth is skipped."""
+    """A file of NCCL 2.29 has the last operation of each communicator, by hash; the algorithm bandwidth is skipped."""
     assert recorded("24152eea-db09-2408-9201-e151b03450cd") == ({
         MeansKind("0x1fa4c2eba3da83", "", "2", "1", "ReduceScatter", "6.00MB", ""): MeansRow(224.695e9, 28e-6),
         MeansKind("0x82bdbf0ea6cd18", "", "2", "1", "AllReduce", "4.00MB", ""): MeansRow(182.361e9, 23e-6),
@@ -105,7 +105,7 @@ def test_times_that_cannot_be() -> None:
 
 
 def test_a_kind_that_stands_there_twice() -> None:
-    """If one kind of operation has two values, neither is shown."""
+    """If one kind of operation has several values, none of them is shown."""
     time = line("5", "nccl_collective_exec_time_microseconds")
     lines = (line("1", comm_rank="0"), line("2", comm_rank="1"), line("3", comm_rank="2"), time)
     assert read(*lines) == ({KEY: MeansRow(None, 5e-6)}, {"twice": 2})

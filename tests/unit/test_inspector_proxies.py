@@ -66,7 +66,7 @@ def test_what_cannot_be_true_is_garbage(changes: dict[str, Any]) -> None:
 
 
 def test_bounds() -> None:
-    """Peers above MAX_PEERS and refused peers share one connection; a total stops at MAX_TOTAL."""
+    """Peers above MAX_PEERS and refused peers share the connection `other`; a total stops at MAX_TOTAL."""
     aggregate = fresh()
     for peer in range(MAX_PEERS + 2):
         trace = _decoded(FLAT_SEND | {"peer": peer})
@@ -92,7 +92,7 @@ def test_they_end_with_their_communicator() -> None:
 
 
 def test_an_expired_writer_leaves_its_times_to_the_next_of_its_rank() -> None:
-    """An expired writer's times go on while its successor has the connection, and then end; the budget is freed."""
+    """An expired writer's times stay while a later writer of its rank has the connection, and are then removed."""
     totals = WriterTotals.of(traced(FLAT_SEND)[0], caught_up=True)
     writer = WriterTotals(totals.writer_key, True, 0, frozenset({("abc", 1)}), {}, since_start=totals.since_start)  # noqa: FBT003
     labels = {(writer.writer_key, "abc", 1): RankLabel("7", "42")}

@@ -119,7 +119,7 @@ def test_foreign_files_are_left(tmp_path: Path) -> None:
 
 
 def test_foreign_file_is_claimed_when_held(tmp_path: Path) -> None:
-    """A file is followed once a local process holds it open, and from then on."""
+    """A file with another host name is followed once a local process has it open, even after it is closed."""
     path = tmp_path / "container-pid1.log"
     path.write_bytes(line(0, hostname="container", pid=1))
     clock = FakeClock()
@@ -170,7 +170,7 @@ def test_dear_pieces_become_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 
 def test_schedule(tmp_path: Path) -> None:
-    """Totals are published at most once a second; the checkpoint is made at once, then rarely, and on request."""
+    """Totals are published at most once a second; the checkpoint is made at once, then every 2.5 s, and on request."""
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     clock = FakeClock()
     reader, seen = make(tmp_path, clock), []
@@ -202,7 +202,7 @@ def test_evidence(tmp_path: Path) -> None:
 
 
 def test_retired_writer(tmp_path: Path) -> None:
-    """A retired writer hands over its totals and leaves the checkpoint; later it starts at zero without gaps."""
+    """A retired writer hands over its totals and leaves the checkpoint; with new records it starts at zero, no gaps."""
     clock, path = FakeClock(), tmp_path / "here-pid7.log"
     path.write_bytes(line(0) + line(1))
     reader = make(tmp_path, clock)

@@ -102,7 +102,7 @@ def test_what_is_not_saved_stays(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("config", [{"punch_holes": False}, {"punch_holes": False, "delete_after_seconds": None}])
 def test_nothing_is_done_that_was_not_asked_for(tmp_path: Path, config: dict[str, object]) -> None:
-    """Without both options no file changes, however old it is."""
+    """If neither option is set, no file changes, however old it is."""
     bench = Bench(tmp_path, **config)
     bench.write(LINES)
     bench.age(DAY_SECONDS)
@@ -178,7 +178,7 @@ def test_hidden_processes_keep_their_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("trick", ["link", "symlink", "replaced", "directory"])
 def test_other_files_are_never_touched(tmp_path: Path, trick: str) -> None:
-    """A renamed file, a link and a replaced file stay unchanged, and are counted."""
+    """Files with a second hard link, links, replaced files and directories are counted and stay unchanged."""
     bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
     bench.write(LINES)
     bench.read(save=False)

@@ -115,7 +115,7 @@ def limited(monkeypatch: pytest.MonkeyPatch, **limits: int) -> None:
 
 @pytest.mark.slow
 def test_empty_files_of_the_future(node: Node) -> None:
-    """4,200 empty files with times in 2096 displace no file of another user: it is read after the next search."""
+    """4,200 empty files with times in 2096 displace no file of another user: a new one is read at the next search."""
     for number in range(4200):
         node.crowd(number, modified=IN_2096)
     node.turn()
@@ -171,7 +171,7 @@ def test_open_descriptors(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_writers(node: Node) -> None:
-    """70 files of 16 writers each evict no other user's writer; evictions are counted and logged."""
+    """If 70 files of 16 writers fill the table, another user's new writer evicts one; refused writers are counted."""
     for number in range(70):
         node.crowd(number, b"".join(line(0, hostname="crowd", pid=pid, id=f"0x{number + 1:x}") for pid in range(1, 17)))
     node.settle()
@@ -307,7 +307,7 @@ def test_a_dear_piece_is_paid_by_who_brought_it(node: Node, monkeypatch: pytest.
 
 
 def test_directories_of_one_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit of directories, users take turns, and each user's newest directories come first."""
+    """Above the limit of directories, users take turns: many directories displace no other user's directory."""
     limited(monkeypatch, directories=4)
     root = tmp_path / "records"
     root.mkdir()
@@ -379,7 +379,7 @@ def test_shared_input_is_marked(tmp_path: Path, file_mode: int, directory_mode: 
 
 
 def test_a_file_is_its_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file's share is that of its user and its directory."""
+    """A file counts in the share of its user and its directory."""
     monkeypatch.setattr(follower_module, "share_of", share_of)
     path = tmp_path / "here-pid7.log"
     path.write_bytes(line(0))

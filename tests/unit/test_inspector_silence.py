@@ -76,7 +76,7 @@ def test_a_process_that_did_not_ask_is_never_judged(value: str) -> None:
     ({"NCCL_INSPECTOR_PROM_DUMP": "off"}, None),
 ])  # fmt: skip
 def test_settings_that_write_no_lines(changes: dict[str, str], reason: SilenceCause | None) -> None:
-    """Without plugin, dump thread or interval, or in Prometheus mode, a process is silent; numbers are read by atoi."""
+    """Without plugin, dump thread or interval, or in Prometheus or OTLP mode, a process is silent."""
     assert silence_of(facts(**changes), PATHS) is reason  # type: ignore[arg-type]  # names of variables
 
 
@@ -92,7 +92,7 @@ def test_settings_that_write_no_lines(changes: dict[str, str], reason: SilenceCa
     ({"NCCL_INSPECTOR_DUMP_DIR": "/in/container", "inner": 1}, None),
 ])  # fmt: skip
 def test_where_the_file_would_be(changes: dict[str, str], reason: SilenceCause | None) -> None:
-    """A process is silent if its directory is outside the configured ones, unless the paths cannot be compared."""
+    """A process is silent if its record directory is in no configured directory, if the paths can be compared."""
     assert silence_of(facts(**changes), PATHS) is reason  # type: ignore[arg-type]  # names of variables
 
 

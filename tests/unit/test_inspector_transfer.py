@@ -97,7 +97,7 @@ def test_the_shortest_of_a_node_is_shown() -> None:
 
 
 def test_not_where_all_members_are_here() -> None:
-    """A communicator with all members on this node has no transfer time, because its floor is exact."""
+    """A communicator with all members on this node has no transfer time, because its operations are matched."""
     shared = Shared()
     aggregate = Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared)
     feed([line(coll_sn=n, rank=rank, n_ranks=2) for rank in (0, 1) for n in range(MIN_SAMPLES)], aggregate)

@@ -35,7 +35,7 @@ def test_a_job_that_was_sent_away(state: str, status: ExitStatus | None, explain
     (TERMINATED, True), (WELL, True), (UNKNOWN, True), (None, True), (KILLED, False), (FAILED, False), (CRASHED, False),
 ])  # fmt: skip
 def test_a_job_that_ended_in_order(state: str, status: ExitStatus | None, explained: bool) -> None:
-    """A normal end or a requeue request explains no exit by crash or status."""
+    """A normal end or a requeue explains no SIGKILL, no crash and no nonzero exit status."""
     assert JobEnd("4", 0.0, ENDED, state).explains(ENDED - 1, status) is explained
 
 
@@ -44,7 +44,7 @@ def test_a_job_that_ended_in_order(state: str, status: ExitStatus | None, explai
     (NUMBERS.after_end_seconds + 1, False),
 ])  # fmt: skip
 def test_only_exits_near_the_end(late: float, explained: bool) -> None:
-    """The scheduler's end explains only exits near it."""
+    """The scheduler's end of a job explains only exits up to end_seconds before and after_end_seconds after it."""
     assert JobEnd("4", 0.0, ENDED, "CANCELLED").explains(ENDED + late, KILLED) is explained
 
 
@@ -66,7 +66,7 @@ def cancelled(table: Table, job: str = "4711") -> list[JobEnd]:
 
 
 def test_a_dead_rank_is_finished_once_the_scheduler_has_spoken() -> None:
-    """A late record of the scheduler turns dead ranks into finished ones, even from a checkpoint."""
+    """A late record of the scheduler makes a dead rank `finished`; it stays `finished` after a restart of the agent."""
     table = Table(once=True)
     killed_rank(table)
     assert table.states()["0"] == "dead"

@@ -82,7 +82,7 @@ def test_a_damaged_checkpoint_costs_itself(tmp_path: Path, section: bytes) -> No
 
 
 def test_an_end_waits_for_no_hung_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a turn hangs, the exporter stops at once with the state of the last turn, and shows its result."""
+    """If a turn hangs, the exporter still stops at once, and shows and saves the results of the turn before."""
     node = Node(tmp_path)
     node.write("[rank0]: ValueError: x\n")
     node.look()
@@ -124,7 +124,7 @@ def test_mistakes_in_the_configuration(config: dict[str, Any]) -> None:
     ({"parent_pid": 8, "exited": True}, "1"),
 ])  # fmt: skip
 def test_a_local_rank_of_two_ranks(fields: dict[str, Any], rank: str) -> None:
-    """Of ranks with one local rank the newest counts, unless one of another launcher ran when the newest started."""
+    """Of two ranks with the same local rank the newer counts, unless the older has another launcher and ran then."""
     views = [view(10, "0", **fields), view(11, "1", parent_pid=9, start_seconds=1.7e9 + 60)]
     assert local_ranks(views, frozenset({"here"})) == {("", ""): rank}
 

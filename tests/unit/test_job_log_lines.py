@@ -69,7 +69,7 @@ def test_examples_of_progress(pattern: ProgressPattern) -> None:
 
 
 def test_what_is_searched_for_first_is_in_every_line() -> None:
-    """Each entry's words contain an anchor, and each anchor is needed, so no line of an entry is missed."""
+    """Each word that an entry searches for contains an anchor, so the first search, for anchors, misses no line."""
     anchors = [anchor.text for anchor in CATALOGUE.anchors]
     words = {word for rule in CATALOGUE.rules for word in rule.contains}
     assert [word for word in words if not any(anchor in word for anchor in anchors)] == []
@@ -77,7 +77,7 @@ def test_what_is_searched_for_first_is_in_every_line() -> None:
 
 
 def test_advice_is_of_causes_that_are_certain() -> None:
-    """Only root causes that outrank all others have advice, and `rankwatch explain` has a sentence for each advice."""
+    """Only root causes that are not weak have advice, and `rankwatch explain` has a sentence for each advice."""
     strong = {entry.category for entry in failures().entries if entry.role == "root" and not entry.weak}
     assert set(failures().advice) - strong == set()
     assert set(failures().advice.values()) == ADVICE.keys()
@@ -85,7 +85,7 @@ def test_advice_is_of_causes_that_are_certain() -> None:
 
 
 def test_memory_is_taken_by_another_process_alone() -> None:
-    """Another process takes memory from 10 GiB on: not the process itself, nor a rank that shares the GPU."""
+    """Memory counts as taken by another process only if it has 10 GiB or more and the line has the rank's own use."""
     before = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB. "
     other = "Process 4242 has 70.00 GiB memory in use. "
     own = "Including non-PyTorch memory, this process has 8.00 GiB memory in use. "

@@ -63,7 +63,7 @@ class Node:
             self.tree.hold(pid, output, number)
 
     def look(self, *jobs: LoggedJob) -> PublishedLogs:
-        """Look once when the next look is due."""
+        """Move the clock to the next search for files, and read once."""
         self.clock.advance(reader.DISCOVER_SECONDS)
         return self.reader.look({one.job_id: one for one in jobs or (job(),)}, frozenset({"here"}))
 
@@ -114,7 +114,7 @@ def held(path: str = "/x", rank: str = "2") -> ClaimedLog:
 def test_what_proves_whose_a_log_is(
     uid: int, name_id: str | None, holds: ClaimedLog | None, path: str, claim: ClaimedLog | None
 ) -> None:
-    """A log's job comes from its writer, its name's id or its pod's directory, if the job's user or root owns it."""
+    """A log's job comes from its writer, the id in its name or its pod's directory, if its user or root owns it."""
     known = job(uids=frozenset({1000}), pods=frozenset({POD}))
     assert claimed(path, uid, name_id, holds, {"4711": known}, {"4711": [known]}) == claim
 
@@ -178,14 +178,14 @@ def test_a_batch_scripts_output_is_its_jobs(unnamed: Node) -> None:
     ("slurmstepd: [4711.batch]", 0, OWNER + 1),
 ], ids=["not-roots", "another-job", "another-step", "another-user"])  # fmt: skip
 def test_what_is_no_batch_script_of_the_job(unnamed: Node, title: str, uid: int, script_uid: int) -> None:
-    """A script proves nothing if its slurmstepd is not root's or of another job or step, or if its user is another."""
+    """A script's output is not its job's if the slurmstepd is not root's, or job, step or the script's user differ."""
     slurm_step(unnamed, unnamed.write("slurm.txt", "ValueError: x\n"), title, uid)
     unnamed.run(3001, unnamed.logs / "slurm.txt", parent=3000, comm="slurm_script", uid=script_uid)
     assert counts(unnamed.look()) == {}
 
 
 def test_an_id_of_two_groups_of_ranks(unnamed: Node) -> None:
-    """If two groups have one Slurm id, the script's log belongs to the script's user or to none."""
+    """If two groups of ranks share a Slurm id, its script's log belongs to the only group of its user, or to none."""
     slurm_step(unnamed, unnamed.write("slurm.txt", "ValueError: x\n"))
     assert counts(unnamed.look(job(), job("4711-b", ids=frozenset({"4711"})))) == {}
     others = job("4711-u7", ids=frozenset({"4711"}), uids=frozenset({OWNER + 1}))
@@ -213,7 +213,7 @@ def test_processes_below_a_batch_step_are_bounded(node: Node, monkeypatch: pytes
 
 
 def test_ranks_own_outputs_need_no_pattern(unnamed: Node) -> None:
-    """A file with a single writing rank is that rank's; a file of several ranks or of their launcher is the job's."""
+    """A file that only one rank writes counts for the rank; a file of several, or of their launcher, for the job."""
     mine, ours, launcher = (unnamed.write(f"{name}.txt", "ValueError: x\n") for name in ("mine", "ours", "launcher"))
     unnamed.run(4000, mine, parent=3900)
     unnamed.run(4001, ours, parent=3900)
@@ -225,7 +225,7 @@ def test_ranks_own_outputs_need_no_pattern(unnamed: Node) -> None:
 
 
 def test_a_file_that_a_second_rank_writes_later(unnamed: Node) -> None:
-    """A file of one rank becomes the job's when a second rank writes there, even after that rank has exited."""
+    """Once a second rank has had a rank's file open, new lines count for the job, even after the second closes it."""
     output = unnamed.write("ours.txt", "ValueError: x\n")
     unnamed.run(4000, output)
     unnamed.look()
@@ -240,7 +240,7 @@ def test_a_file_that_a_second_rank_writes_later(unnamed: Node) -> None:
 
 
 def test_an_output_of_two_jobs_has_no_job(unnamed: Node) -> None:
-    """A file that processes of two jobs write belongs to neither."""
+    """A file that processes of two jobs write counts for neither job."""
     output = unnamed.write("both.txt")
     unnamed.run(4000, output)
     unnamed.run(5000, output)
@@ -291,7 +291,7 @@ def test_rotation_truncation_and_a_restart_of_the_agent(node: Node, tmp_path: Pa
 
 
 def test_what_was_saved_waits_for_its_job(node: Node, tmp_path: Path) -> None:
-    """A saved job without known ranks is saved again, and dropped after a while."""
+    """A saved job without known ranks is saved again, and dropped after FORGET_SECONDS."""
     node.write("4711.out")
     node.look()
     section = msgspec.msgpack.decode(node.reader.section(), type=LogSection)
@@ -325,7 +325,7 @@ def test_a_backlog_takes_a_tenth_of_a_core(node: Node, monkeypatch: pytest.Monke
 
 
 def test_what_watchdogs_say_is_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit of positions the job with the most loses some."""
+    """Above the limit of ranks' positions in collectives, the job with the most positions loses its positions."""
     monkeypatch.setattr(reader, "MAX_COLLECTIVE_ENTRIES", 4)
     position = (
         "[rank{}]:[E1 ProcessGroupNCCL.cpp:6] [PG ID 2 PG GUID 5(tp) Rank 1]  failure detected by watchdog at work "
@@ -371,7 +371,7 @@ def test_the_time_of_an_error_file_is_not_later_than_now(node: Node) -> None:
 
 
 def test_logs_of_new_ranks_are_looked_for_soon(unnamed: Node, tmp_path: Path) -> None:
-    """If searches are rare, a new rank causes one ten seconds after the last search, but no second search."""
+    """If searches for files are rare, a new rank causes one more search, ten seconds after the last search."""
     unnamed.look(job("1"))
     unnamed.reader._discover_at = float("inf")  # the last search took long
     unnamed.run(4000, unnamed.write("mine.txt", "ValueError: x\n"))

@@ -124,7 +124,7 @@ REDUCES_OF_5 = [line for rank in (0, 1, 2) for line in timeout_then_group(rank, 
     ([*REDUCES_OF_5, *timeout_then_group(6, "BROADCAST", "5")], ("collective_mismatch", "6", "")),
 ])  # fmt: skip
 def test_the_first_cause(lines: list[str], root: tuple[str, str, str] | None) -> None:
-    """The first strong cause counts, with the rank or node that its line names, or whose operation differs."""
+    """The first cause that is not weak counts, with the rank or node in its line or the rank with another operation."""
     log = Log()
     for line in lines:
         log.write(line)
@@ -152,13 +152,13 @@ def test_time_outs_hide_no_earlier_cause() -> None:
 
 
 def test_a_file_of_a_rank() -> None:
-    """A line in a rank's own file is that rank's and this node's, unless the line names a node."""
+    """A line in a rank's own file counts for the rank and for this node, unless the line names a node."""
     assert Log().write("ValueError: x", rank="3").root() == ("program_error", "3", "here")
     assert Log().write(RECEIVED, rank="1").root() == ("gpu_hardware", UNKNOWN_RANK, "gpu-9")
 
 
 def test_a_cascade_is_named_where_no_root_comes_in_time() -> None:
-    """A cascade is shown after a minute without a root cause, and no longer once a root cause appears."""
+    """A consequence (cascade) is shown after a minute without a root cause, and dropped once a root cause appears."""
     log = Log().write("[rank0]: torch.distributed.DistBackendError: NCCL error in: x")
     assert log.shown(1000.0 + CASCADE_SECONDS - 1).cascade is None
     cascade = log.shown().cascade
@@ -185,7 +185,7 @@ def test_a_job_that_goes_on_was_not_ended() -> None:
 
 
 def test_positions_of_the_least_and_the_farthest() -> None:
-    """Of a group, the ranks with the fewest enqueued operations are shown, and the rank with the most."""
+    """Of a process group, the ranks with the fewest enqueued operations and the rank with the most are shown."""
     log = Log()
     for rank in range(8):
         log.write(POSITION.format(rank=rank, guid="5", enqueued=20 + rank, completed=10))
@@ -254,7 +254,7 @@ def test_iterations_and_their_time() -> None:
 
 
 def test_a_restart_goes_back_and_an_evaluation_does_not() -> None:
-    """The iteration can fall after a restart; a shorter loop inside the training does not change it."""
+    """The iteration can decrease after a restart; the progress bar of a shorter loop does not change the iteration."""
     log = Log().write(ITERATION.format(100)).write(" 10%|# | 5/50 [00:01<00:10,  2.9it/s]")
     assert log.shown().progress.iteration == 100
     assert log.write(ITERATION.format(60)).shown().progress.iteration == 60
@@ -267,7 +267,7 @@ def test_a_restart_goes_back_and_an_evaluation_does_not() -> None:
     ({1100.0: "Finished saving the checkpoint in 5.53 seconds."}, (None, 1100.0, 5.53)),
 ])  # fmt: skip
 def test_checkpoints(lines: dict[float, str], expected: tuple[float | None, ...]) -> None:
-    """A checkpoint's duration comes from the log's own text, otherwise from its lines; it counts once saved."""
+    """A checkpoint's duration comes from the log's own text, otherwise from the times of its lines, if these differ."""
     log = Log()
     for seconds, line in lines.items():
         log.write(line, seconds)

@@ -22,7 +22,7 @@ def proofs(table: Table) -> dict[RankLabel, str]:
 
 
 def test_the_first_of_equal_claims_has_the_id(table: Table, caplog: pytest.LogCaptureFixture) -> None:
-    """Of two users without proof the first has the job's id; the second gets it with the uid, which is logged."""
+    """Of two users without proof the first has the job's id; the second's id ends in the uid, and this is logged."""
     table.add_facts(owned(1, environment(0), ALICE), then=1.0)
     table.add_facts(owned(2, environment(0), MALLORY, uid=1001))
     table.add_facts(owned(3, environment(1), MALLORY, uid=1001), then=1.0)
@@ -39,7 +39,7 @@ def test_the_first_of_equal_claims_has_the_id(table: Table, caplog: pytest.LogCa
     (OTHER_JOB, "4711-u1001"),
 ])  # fmt: skip
 def test_a_proven_job_takes_its_id_later(owner: Owner, expected: str, table: Table) -> None:
-    """A proven job takes its plain id from a user who had it before, together with that user's ended ranks."""
+    """A proven job takes its plain id from a user who had it before; the user's running and ended ranks get another."""
     squatter = table.add_facts(owned(1, environment(0), owner, uid=1001))
     gone = table.add_facts(owned(2, environment(1), owner, uid=1001), then=1.0)
     table.ranks.observe_exit(gone, KILLED)
@@ -94,7 +94,7 @@ def test_who_holds_an_id_survives_a_restart(table: Table) -> None:
 
 
 def test_pods_of_one_namespace_are_one_job(table: Table) -> None:
-    """The pods of a job in one namespace share an id, which has the namespace; in another one the job is another."""
+    """The pods of a job in one namespace share an id that begins with the namespace; other namespaces have others."""
     other, env = POD.replace("c7", "ff"), {"JOBSET_NAME": "train"}
     table.add_facts(owned(1, env | {"RANK": "0"}, Owner("pod", POD, "team-a", "train-0"), uid=0))
     table.add_facts(owned(2, env | {"RANK": "1"}, Owner("pod", other, "team-a", "train-1"), uid=0))
@@ -127,7 +127,7 @@ def test_ranks_of_other_owners_are_no_witnesses(table: Table) -> None:
 
 
 def test_configured_variables_name_the_job_first(table: Table) -> None:
-    """For processes that are found afterwards, a configured variable comes before the known variables."""
+    """The first configured variable that is not empty names the job, before the known variables."""
     env = environment(0) | {"SLURM_ARRAY_JOB_ID": "4700", "RUN": ""}
     table.ranks.job_id_variables = ("RUN", "SLURM_ARRAY_JOB_ID")
     assert "SLURM_ARRAY_JOB_ID" in table.ranks.kept_variables()

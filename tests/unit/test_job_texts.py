@@ -47,7 +47,7 @@ def test_a_name_is_of_its_users_jobs_alone() -> None:
 
 
 def test_who_writes_a_file(tmp_path: Path) -> None:
-    """A file's writer is a process of its user or of root that can write to it."""
+    """A file's writer is a process of the file's user or of root that has the file open for writing."""
     proc = ProcTree(tmp_path / "proc")
     files = [tmp_path / f"{number}.log" for number in range(4)]
     for file in files:
@@ -112,7 +112,7 @@ def test_what_was_ours_stays_ours(tmp_path: Path) -> None:
 
 
 def test_file_of_a_job_that_is_gone(tmp_path: Path) -> None:
-    """A file of an ended job is never another job's, even if that is now the user's only job."""
+    """A file of an ended job never counts for another job, even if the other job is now the user's only job."""
     proc, log = ProcTree(tmp_path / "proc"), tmp_path / "out"
     log.write_text("first\n")
     hold(proc, 10, log, ME, "0100001")
@@ -129,7 +129,7 @@ def test_file_of_a_job_that_is_gone(tmp_path: Path) -> None:
 
 
 def test_files_that_were_ours_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the files that this node reads MAX_OURS are remembered and MAX_POSITIONS are saved; of other files none."""
+    """At most MAX_OURS files with a writer on this node are read, and at most MAX_POSITIONS positions are saved."""
     proc = ProcTree(tmp_path / "proc")
     for number in range(3):
         log = tmp_path / f"{number + 1}_4711.log"

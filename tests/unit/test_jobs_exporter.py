@@ -212,7 +212,7 @@ def test_a_name_cannot_be_markup() -> None:
 
 
 def test_mappings_add_gpus_and_jobs(jobs: Path, tmp_path: Path) -> None:
-    """A job's own file comes before the mappings; an ended job has no GPUs; invalid files are refused."""
+    """A job's own file wins over the GPU mappings; an ended job has no GPUs; invalid files are refused."""
     dcgm, amd = tmp_path / "dcgm", tmp_path / "amd"
     for path in (dcgm, amd):
         path.mkdir(mode=0o755)

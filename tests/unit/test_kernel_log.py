@@ -91,7 +91,7 @@ def test_what_is_well_is_no_event(text: str) -> None:
 
 
 def test_records_and_what_are_none() -> None:
-    """A record gives number, seconds, text and origin; dictionary lines, torn records and odd bytes are skipped."""
+    """A record gives number, seconds, text and origin; dictionary and torn lines are skipped, odd bytes replaced."""
     read = b"4,7,1500000,-,caller=T1;a\xff;b\n KEY=1\nnonsense\n12,8,1,-;user's\n30,99\n4,9,2,c;rest\n"
     assert parse_records(read) == [
         KernelRecord(7, 1.5, "a\ufffd;b", "kernel"),
@@ -167,7 +167,7 @@ def test_what_is_mounted_and_how() -> None:
 
 
 def test_the_nodes_mounts_are_asked_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mounts of init are read, otherwise the agent's own; without either, or above the limit, none are."""
+    """The mounts of init (pid 1) are read, else the agent's own; without both, or if mountinfo is too large, None."""
     roots = Roots(tmp_path / "proc", tmp_path / "sys", tmp_path / "run")
     assert read_mounted(roots, ["dm-1"]) is None
     named = roots.sys / "class/block/dm-1/dm/name"
@@ -212,7 +212,7 @@ MMU = ", pid=17, name=a, Ch 0, intr 00000000. MMU Fault: ENGINE GRAPHICS GPC3 GP
 
 
 def test_what_a_line_says() -> None:
-    """An Xid line has its meaning with or without any process name; a completed recovery action is no error."""
+    """An Xid line means the same with any process name or without one; a completed recovery action is no error."""
     cases = [
         ("149", f", pid=11436, name=cache_mgr_main, {DOWN}", LINK_14),
         ("149", f", pid='<unknown>', name=<unknown>, {DOWN}", LINK_14),
@@ -274,7 +274,7 @@ def test_lines_beyond_the_limit_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_reads_ahead_of_a_look_have_a_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most MAX_AHEAD reads precede a look, and the look has their events."""
+    """At most MAX_AHEAD reads for bundles precede a look, and the look has the events of these reads."""
     monkeypatch.setattr(reader_module, "MAX_AHEAD", 2)
     log = Endless(tmp_path, -1, Roots(), FailureCounter(Logger("kernel_log")))
     for _ in range(3):

@@ -50,7 +50,7 @@ async def test_a_bundle_has_no_command_line_of_the_audit(node: Node, log: Path) 
 
 
 async def test_a_bundle_has_lines_of_before_a_restart(log: Path) -> None:
-    """After a restart of the agent a bundle also has earlier lines."""
+    """After a restart of the agent, a bundle also has lines from before the restart."""
     first = Node(log)
     first.write(XID)
     await first.look()
@@ -131,7 +131,7 @@ async def test_the_newest_line_of_a_first_start_is_read_first(
 
 
 async def test_a_slow_printk_clock_hides_nothing(node: Node) -> None:
-    """A new line fails its check at the time of reading, however late printk's clock is."""
+    """A new line counts with the time at which it is read, even if printk's clock is months behind."""
     async with node.running():
         await node.look_again()
         node.clock.advance(90.0 * 86400.0)
@@ -157,7 +157,7 @@ async def test_lines_of_an_outage_of_the_agent_count(log: Path) -> None:
 
 
 async def test_a_thread_is_its_process(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    """If a line names a process or one of its threads, the agent's log names the rank; an exited thread has none."""
+    """If a line names a process or a thread of it, the agent's log names the rank; an exited thread gives no rank."""
     caplog.set_level("INFO")
     node.add_rank(4711, 3)
     node.put(node.root / "proc/4799/status", "Name:\tpython3\nState:\tD (disk sleep)\nTgid:\t4711\nPid:\t4799\n")
@@ -347,7 +347,7 @@ async def test_file_systems_stay_failed_while_mounts_cannot_be_read(node: Node, 
 
 
 async def test_parts_beyond_the_limit_are_not_followed(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server above the limit is counted only, and the check ends without it; a timeout is only counted."""
+    """Lines of an NFS server above the limit are only counted, so the check recovers; timeouts are only counted."""
     monkeypatch.setattr(module, "MAX_PARTS", 2)
     node.write(*map(NFS.format, "abc"), "nfs: server c not responding, timed out", "nfs: server a OK")
     async with node.running():
@@ -391,7 +391,7 @@ def event_of(text: str) -> KernelEvent:
 
 
 def test_alike_events_are_put_together_up_to_a_recovery() -> None:
-    """Equal events become one with their count and last time; a recovery separates them."""
+    """Equal events become one event with their count and last time, unless a recovery is between them."""
     xid, load = event_of(XID), event_of("NVRM: loading NVIDIA UNIX x86_64 Kernel Module")
     events = [
         EventGroup(event, float(at), is_old=False, times=1) for at, event in enumerate([xid, xid, load, load, xid])
@@ -403,7 +403,7 @@ def test_alike_events_are_put_together_up_to_a_recovery() -> None:
 
 
 async def test_one_place_that_fails_several_users_programs(node: Node) -> None:
-    """A GPU fault, however frequent, blames the program; a fault at one unit under several users blames the GPU."""
+    """A GPU fault, however frequent, blames the program; faults of several users at one unit blame the GPU."""
     async with node.running():
         for number, user in enumerate([1000] * REPEAT_USERS + list(range(1001, 1000 + REPEAT_USERS))):
             assert node.failed() == set()

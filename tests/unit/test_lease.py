@@ -81,7 +81,7 @@ async def test_a_refused_start_leaves_nothing_behind() -> None:
 
 
 async def test_what_is_disabled_leaves_nothing_behind() -> None:
-    """A disabled exporter leaves no GPUs, NICs, users, levels, thread or helper, even if its drain fails."""
+    """A disabled exporter leaves no GPU, NIC, GPU process, check, thread or helper process, even if its drain fails."""
     own = supervisor()
     await own.begin(plan(Greedy()), schedule=False)
     await own.update_once()
@@ -94,7 +94,7 @@ async def test_what_is_disabled_leaves_nothing_behind() -> None:
 
 
 async def test_hardware_stays_while_its_exporter_is_replaced() -> None:
-    """When a section changes, GPUs and NICs stay until the new run has looked."""
+    """When an exporter's configuration changes, its GPUs and NICs stay until the first update of its new run."""
     own = supervisor()
     await own.begin(plan(Greedy()), schedule=False)
     await own.update_once()
@@ -107,7 +107,7 @@ async def test_hardware_stays_while_its_exporter_is_replaced() -> None:
 
 
 async def test_a_late_update_writes_nothing_after_its_exporter(tmp_path: Path, caplog: LogCaptureFixture) -> None:
-    """An update that ends after its run writes to no table and no section, and is no error."""
+    """An update that ends after its run writes to no table and no checkpoint section, and is no error."""
     own = supervisor(state_file(tmp_path))
     late = Greedy()
     late.go.clear()
@@ -129,7 +129,7 @@ async def test_a_late_update_writes_nothing_after_its_exporter(tmp_path: Path, c
 
 
 async def test_what_no_code_awaits_may_meet_the_end(caplog: LogCaptureFixture) -> None:
-    """A task that uses an ended lease is no error; a task that fails otherwise is."""
+    """A task that fails because its lease has ended is not logged; a task that fails otherwise is logged."""
     own = supervisor()
     await own.begin(plan())
     for error, lines in ((LeaseEnded(), 0), (RuntimeError("odd"), 1)):

@@ -38,7 +38,7 @@ def test_unchanged_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
-    """With more files than descriptors the longest idle one is closed and read at the next poll."""
+    """With more files than descriptors, the file that is idle for longest is closed, and is read at the next poll."""
     clock = FakeClock()
     follower = follow(tmp_path, clock=clock, limits=FollowLimits(open_files=3))
     before = open_descriptors(tmp_path)
@@ -102,7 +102,7 @@ def test_replaced_while_being_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_head(tmp_path: Path) -> None:
-    """`head` returns the front of a file that is not followed, and leaves no descriptor open."""
+    """`head` returns the first 4096 bytes of a file, and leaves no descriptor open."""
     (tmp_path / "a.log").write_bytes(b"x" * 5000)
     follower = follow(tmp_path)
     [file] = follower.discover()

@@ -84,7 +84,7 @@ PROMETHEUS_3 = (
     ("Application/OpenMetrics-Text; Version=1.0.0", True), (";;,=;q,,", False),
 ])  # fmt: skip
 def test_format_is_negotiated(accept: str, openmetrics: bool) -> None:
-    """A client that accepts OpenMetrics gets it, any other client the text format; gzip works alike."""
+    """A client that accepts OpenMetrics gets OpenMetrics, any other the text format; gzip is used only if accepted."""
     assert select({}, {"accept": accept}, KNOWN).openmetrics is openmetrics
     assert select({}, {"accept-encoding": "br, gzip;q=1"}, KNOWN).gzip
     assert not select({}, {"accept-encoding": "br"}, KNOWN).gzip
@@ -110,7 +110,7 @@ def test_query_makes_the_selection() -> None:
     ({"collect[]": [""]}, "no such exporter"),
 ])  # fmt: skip
 def test_odd_query_is_refused(query: dict[str, list[str]], message: str) -> None:
-    """An unknown exporter, and selections that cannot be combined, are refused by name."""
+    """An unknown exporter, and collect[] together with exclude[], are refused with a reason."""
     with pytest.raises(SelectionError, match=message):
         select(query, {}, KNOWN)
 

@@ -97,7 +97,7 @@ def test_ranks_that_live() -> None:
     ("scheduler", "first", "expected"), [("", 0, {(): 0}), ("slurm", 0, {(): 1}), ("slurm", 1, {})]
 )
 def test_where_a_job_is_proven(scheduler: str, first: int, expected: dict[tuple[str, ...], float]) -> None:
-    """`job_proven` is 0 without a proof, 1 if rank 0 is proven, even after its exit, and absent if another rank is."""
+    """`job_proven` is 0 without a proof, 1 if rank 0 is proven, even after its exit, and absent if only others are."""
     job = Job(ranks=0, scheduler=scheduler)
     for step in (job.start, lambda rank: job.exit(rank, CRASH)):
         for rank in (first, first + 1):
@@ -148,7 +148,7 @@ def test_progress_and_its_longest_pause() -> None:
 
 @pytest.mark.parametrize("step", [-3600.0, -400.0, 400.0, 3600.0])
 def test_a_step_of_the_clock_is_no_pause(step: float) -> None:
-    """After the node's clock is set back or forward, ranks that progress have no pause, and a crash is a death."""
+    """After the node's clock is set back or forward, ranks that progress have no long pause, and a crash is a death."""
     job = Job(ranks=2)
     clock = job.table.clock
     job.tick(4000.0)
@@ -198,7 +198,7 @@ def test_the_class_of_an_exit(status: ExitStatus | None, exit_class: str, labels
      {("0", "fail"), ("1", "left"), ("3", "crash")}, id="the first by SIGTERM and the first that struck, too"),
 ])  # fmt: skip
 def test_which_exits_lead(exits: list[tuple[float, ExitStatus]], leads: set[tuple[str, str]]) -> None:
-    """An exit up to 60 s after another is its consequence, in a chain, unless it is of a different kind."""
+    """An exit at most 60 s after the exit before it is a consequence, unless the two exits are of different kinds."""
     job = Job(ranks=8)
     for rank, (after, status) in enumerate(exits):
         job.exit(rank, status, after=after)
@@ -220,7 +220,7 @@ def test_a_kill_before_a_teardown_changes_its_class_once() -> None:
 
 
 def test_a_rank_that_runs_again_is_retracted() -> None:
-    """When a rank runs again, its exit becomes -1 for five minutes; its victims do not become lead exits."""
+    """When a rank runs again, the age of its lead exit is -1 for five minutes; other lead exits stay."""
     job = Job(ranks=4)
     job.exit(0, CRASH, after=1.0)
     job.exit(1, TERMINATED, after=1.0, then=SETTLED)
@@ -272,7 +272,7 @@ def test_how_long_a_death_is_exported(world: int, seconds: float) -> None:
 
 
 def test_three_leads_per_job() -> None:
-    """At the limit, a lead exit by a failure replaces one of class `left`; another one of class `left` is dropped."""
+    """At the limit, a lead exit by a failure replaces one of class `left`; another exit of class `left` is dropped."""
     job = Job(ranks=8)
     for rank in range(MAX_LEADS):
         job.exit(rank, TERMINATED, after=61.0)

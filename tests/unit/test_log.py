@@ -129,7 +129,7 @@ def test_one_line_more_than_a_users_bound_is_held_back() -> None:
 
 
 def test_remembered_messages_are_bounded() -> None:
-    """At the limit the oldest remembered message is dropped, and its suppressed lines are reported."""
+    """At the limit the oldest remembered message is dropped, and its suppressed lines count as ``forgotten``."""
     limit = RepeatLimit(lambda: 0.0)
     for _ in range(REPEATS_PER_WINDOW + 3):
         limit.admit(("x", 20, "0"))

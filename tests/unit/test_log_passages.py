@@ -116,7 +116,7 @@ def test_long_lines() -> None:
 
 
 def test_no_part_of_a_long_line_is_kept_unmasked() -> None:
-    """If masking makes a line short enough to keep its far end, no secret is cut there."""
+    """A secret at the place where a long line is cut before masking leaves no part in the kept text."""
     words = [b"key=" + b"x" * 380] * 5
     start = CUDA.rstrip() + b" " + b" ".join(words)
     filler = b"y " * ((MAX_MASKED_TEXT - len(start) - 12) // 2)

@@ -78,7 +78,7 @@ LINES: dict[str, NodeTask] = {
 
 
 def test_lines() -> None:
-    """Markers, results and the barrier are read, with numbers in their limits."""
+    """Markers, results and time-outs of the barrier are read; numbers outside their limits are ignored."""
     for text, expected in LINES.items():
         assert (result := NodeTask()).take(text, 1.0, is_output=False) is None
         assert result == expected, text
@@ -154,7 +154,7 @@ def test_fates_of_tasks() -> None:
 
 
 def test_a_task_that_runs_is_not_lost() -> None:
-    """A task without a last line is running while a rank of its job runs, and for a minute after its last line."""
+    """A task without an exit is `running` while its job has a rank, and for LOST_SECONDS after its newest line."""
     running = NodeTask()
     assert running.state(0.0, has_live_ranks=False) is None
     running.take(f"{MARK}about to run madengine", 10.0, is_output=False)
@@ -212,7 +212,7 @@ def test_rows_of_perf_csv() -> None:
 
 @pytest.mark.slow
 def test_bounds_of_perf_csv(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bytes, results, rows and cells are read up to their limits, and not beyond."""
+    """A file or cell above its limit is refused; of too many, the last results are kept and the first rows read."""
     rows = "".join(f"m{number},8,1,tok,SUCCESS,\n" for number in range(results.MAX_RESULTS + 1))
     result = read_perf_csv(f"{HEADER}\n{rows}".encode())
     assert result is not None
@@ -228,7 +228,7 @@ def test_bounds_of_perf_csv(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_results_of_a_table() -> None:
-    """The last row with a number of each model and metric is the result; a limited number is shown, all are counted."""
+    """Each model and metric has the last number of its rows; at most MAX_TABLE_RESULTS are shown, all are counted."""
     text = f"{TABLE_HEADER}\na,1.5,tok,8\na, 2.5 ,tok,4\nb,,tok,8\nc,soon,tok,8\nd\n"
     assert read_table(text.encode()) == ResultTable({("a", "tok"): 2.5}, filled=2)
     assert read_table(b"model,performance\na,1\n") is None
@@ -239,7 +239,7 @@ def test_results_of_a_table() -> None:
 
 
 def test_the_most_complete_table_counts() -> None:
-    """A job's table with the most results counts, and among equal tables the first node's."""
+    """Of a job's tables the table with the most results counts; at a tie that of the node with the lowest number."""
     filled = (("7", 4, 5), ("7", 1, 2), ("7", 2, 5), ("7", 2, 3), ("8", 0, 0))
     result = most_complete(NodeTable(job_id, node_rank, ResultTable({}, count)) for job_id, node_rank, count in filled)
     assert sorted((one.job_id, one.node_rank, one.table.filled) for one in result) == [("7", 2, 5), ("8", 0, 0)]
@@ -371,7 +371,7 @@ def test_tables_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_lines_result_comes_first(node: MadNode, tmp_path: Path) -> None:
-    """A file written in a container belongs to its control group's job; a printed result comes before the table's."""
+    """A file written in a container belongs to its control group's job; a result in the log wins over the table's."""
     node.write(0, "ends")
     write_table(tmp_path, "812", 0, "m,7,samples_per_second,8\nm,8,tok,8\n")
     assert node.look(20.0) == {
@@ -382,7 +382,7 @@ def test_a_lines_result_comes_first(node: MadNode, tmp_path: Path) -> None:
 
 
 def test_nothing_is_no_data(tmp_path: Path) -> None:
-    """Without configuration the exporter has no source."""
+    """Without configuration the exporter has no source; a pattern without a job id is refused."""
     idle = MadengineExporter(MadengineConfig())
     with asyncio.Runner() as runner:
         runner.run(idle.start(lent("madengine", FakeClock(), tmp_path)))

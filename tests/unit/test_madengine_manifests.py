@@ -26,7 +26,7 @@ LLAMA = ManifestModel("llama", "ci-llama.amd", "torchrun", "4", "8", "AMD", "slu
 
 
 def test_named_fields_of_a_manifest() -> None:
-    """Only named fields without secrets are read; one that is too long or of another type is empty."""
+    """Only named fields without secrets are read; a field that is too long or of another type is empty."""
     assert read_manifest(json.dumps(MANIFEST).encode()) == (LLAMA,)
     digest, longest = f"registry:5000/x@sha256:{'a' * 64}", "i" * site_files.MAX_IMAGE_CHARACTERS
     cases: tuple[tuple[str, dict[str, object], ManifestModel], ...] = (
@@ -52,7 +52,7 @@ def test_what_is_no_manifest() -> None:
 
 
 def test_a_manifest_is_its_jobs_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The newest manifest of the job's user is read; larger files, and files above the limit, are not."""
+    """The newest manifest of the job's user is read, unless it is above MAX_MANIFEST_BYTES, a link or no manifest."""
     for name, seconds, model in (("a", 100, "old"), ("b", 200, "new")):
         path = tmp_path / f"madengine_job_812_node_0/build_manifest_{name}.json"
         path.parent.mkdir(exist_ok=True)
@@ -83,7 +83,7 @@ def test_a_manifest_is_its_jobs_users(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_manifest_of_a_job_in_a_container(tmp_path: Path) -> None:
-    """A job's manifest is shown once its owner also owns output of the job, because the ranks can run as root."""
+    """A manifest is shown once the manifest's owner also owns output of the job, because the ranks can run as root."""
     node = MadNode(tmp_path, manifests=[f"{tmp_path}/madengine_job_%j_node_*/build_manifest.json"])
     path = tmp_path / "madengine_job_812_node_0/build_manifest.json"
     path.parent.mkdir()

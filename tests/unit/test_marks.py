@@ -134,7 +134,7 @@ async def test_a_mark_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
 
 
 async def test_requests_of_users_harm_no_other(tmp_path: Path) -> None:
-    """Invalid, endless and silent clients do not keep others from being served."""
+    """An invalid request and an endless request do not keep later requests from being served."""
     path = str(tmp_path / "run" / SOCKET)
     async with listening(tmp_path, os.geteuid()) as exporter:
         reader, writer = await asyncio.open_unix_connection(path)
@@ -152,7 +152,7 @@ async def test_requests_of_users_harm_no_other(tmp_path: Path) -> None:
 async def test_silent_connections_of_one_user_cost_another_no_mark(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At the limit the oldest connection of the user with the most connections is closed."""
+    """At the limit of connections, the oldest connection of the user with the most connections is closed."""
     uids = [BOB]
     monkeypatch.setattr(marks, "_uid", lambda _writer: uids[-1])
     path = str(tmp_path / "run" / SOCKET)
@@ -179,7 +179,7 @@ async def test_silent_connections_of_one_user_cost_another_no_mark(
 
 
 async def test_who_asks_without_end_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests per user, and users per look, are limited."""
+    """Between two updates, the requests of each user and the number of users with requests are limited."""
     monkeypatch.setattr(marks, "MAX_ASKS", 2)
     monkeypatch.setattr(marks, "MAX_ASKING", 2)
     uids = [ANN]

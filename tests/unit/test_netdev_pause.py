@@ -52,7 +52,7 @@ def priorities(enabled: int, sent: dict[int, int], received: dict[int, int]) -> 
 
 
 def test_frames_by_priority() -> None:
-    """A priority has counts if pause is on or it has had a frame; without data there are no counts."""
+    """A link or priority has counts if pause is on; otherwise only counts above 0. An invalid reply has no counts."""
     cases: list[tuple[bytes, list[Count]]] = [
         (pause(3, 5), [("transmit", "", 3), ("receive", "", 5)]),
         (pause(0, 0), [("transmit", "", 0), ("receive", "", 0)]),
@@ -148,7 +148,7 @@ def test_how_often_a_device_is_asked() -> None:
 
 
 def test_a_kernel_without_ethtool_reports_priorities() -> None:
-    """A missing netlink family is looked up once an hour."""
+    """Without ethtool's netlink family the priorities are still read, and the family is not looked up at each read."""
     network = Network({"a": pause(3, 5)}, {"a": priorities(8, {}, {})})
     network.has_ethtool = False
     reader = PauseReader(network.kernel.connect)
@@ -178,7 +178,7 @@ def test_a_driver_that_answers_from_a_cache() -> None:
 
 
 async def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frames have series by device; a recorded tree has none; a sandbox without netlink is logged."""
+    """Frames have series by device; a recorded tree has none; in a sandbox without netlink one attempt is made."""
     network = Network({"ens1f0np0": pause(3, 5)}, {"ens1f0np0": errno.EOPNOTSUPP})
     monkeypatch.setattr(
         exporter_module, "read_devices", lambda _, read=exporter_module.read_devices: read(DATA / "sys")
@@ -213,7 +213,7 @@ async def shown(roots: Roots) -> dict[tuple[str, ...], float]:
 
 
 def test_the_driver_of_a_device(tmp_path: Path) -> None:
-    """A device's driver is the name of its directory, or empty."""
+    """A device's driver is the name of the directory that the link `driver` leads to, or empty."""
     for name, driver in (("a", "mlx5_core"), ("b", "")):
         device = tmp_path / "class/net" / name / "device"
         device.mkdir(parents=True)

@@ -98,7 +98,7 @@ def refresh(device: str) -> int:
 
 
 def test_drivers_are_asked() -> None:
-    """Each device has statistics or none; a missing device is reported as absent."""
+    """Each device refreshes its statistics or does not support this; a missing device raises ENODEV."""
     assert {refresh(name) for name in os.listdir("/sys/class/net")} <= {0, errno.EOPNOTSUPP}
     assert (refresh("lo"), refresh("none-such0")) == (errno.EOPNOTSUPP, errno.ENODEV)
 

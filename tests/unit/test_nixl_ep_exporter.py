@@ -90,7 +90,7 @@ def node(tmp_path: Path) -> Iterator[EpNode]:
 
 
 def test_planned_kill_is_marked_in_its_phase(node: EpNode) -> None:
-    """Only a rank that the plan kills is marked, from the start of that phase on."""
+    """Only a rank that the plan kills is marked, from the start of the phase that kills it."""
     (node.run_folder / "nixl-ep-plan.json").write_text(json.dumps(PHASES))
     node.say(*(edge(rank, what, 0) for what in ("start", "end") for rank in range(4)))
     assert [name for name in node.look() if "planned" in name] == []
@@ -142,7 +142,7 @@ def test_newest_directory_counts() -> None:
 
 
 def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most MAX_LOGS logs of a run are read, the launcher's log included."""
+    """At most MAX_LOGS nodes' logs of a run are read; the launcher's log is always read."""
     monkeypatch.setattr(job_run, "MAX_LOGS", 2)
     run = JobRun()
     for node in range(3):
@@ -259,7 +259,7 @@ def test_log_of_another_job_of_the_user(node: EpNode) -> None:
 
 
 def test_launches_and_groups() -> None:
-    """Each group belongs to the last launch of its size that started soon after it; later groups are assigned first."""
+    """A group of ranks belongs to the last launch of its size logged at most SLACK_SECONDS before its start."""
     first, second = Launch(100.0, {0: 1, 1: 0}), Launch(200.0, {0: 3, 1: 2})
     early, in_time, too_late = (
         [local("0", pid, parent=7, started=started) for pid in (1, 2)]

@@ -41,7 +41,7 @@ def test_plan_of_growth_and_contraction() -> None:
 
 
 def test_planned_removals() -> None:
-    """A rank is killed in the phase with its negative number; it is removed after the last of consecutive phases."""
+    """A rank is killed in the phase with its negative number; it is removed after the adjacent phases that list it."""
     result = planned(PHASES)
     assert [result.is_killed(*of) for of in ((6, 2), (6, 1), (5, 2), (6, 4))] == [True, False, False, False]
     after = ((5, 1), (5, 0), (6, 1), (0, 2), (0, 3), (0, 4), (0, -1))

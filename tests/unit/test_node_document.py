@@ -27,7 +27,7 @@ def document(table: Table, ledger: HealthLedger | None = None, counted: frozense
 
 
 def test_a_job_with_a_dead_rank() -> None:
-    """Each rank has its process, GPU and health, even after its death; the dead rank is first, and is named."""
+    """Each rank has process, GPU and health, even when dead; the dead rank is first, and the job's text names it."""
     table = Table()
     keys = [table.add(pid, environment(pid)) for pid in (1, 2, 3)]
     table.record(2, [Membership(WORLD, 2, 8, "world", 2)], keys[1], table.clock.time())
@@ -86,7 +86,7 @@ def test_sentences(members: list[Rank], expected: str) -> None:
 
 
 def test_no_more_ranks_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks above the limit are counted and left out: the last ranks, and never ranks in trouble."""
+    """Above the limit, the last ranks are left out and counted; a dead rank stays."""
     table = Table()
     keys = [table.add(pid, environment(pid)) for pid in (1, 2)]
     table.tick(1.0)

@@ -212,7 +212,7 @@ async def test_an_xid_stands_until_a_reset_is_seen(start: Start) -> None:
 
 
 async def test_a_gpu_that_may_not_be_looked_at_is_not_lost(start: Start) -> None:
-    """A GPU for which the agent lacks permission is counted, and is not lost."""
+    """A GPU for which the agent lacks permission counts as a read error, and is not lost."""
     async with start({"gpu5.handle": "!4", "gpu6.handle": "!18"}) as bench:
         assert len(bench.series("rankwatch_gpu_present")) == 7
         assert bench.failed() == {("6", "gpu_lost")}  # the failure to get an interrupt is the GPU's fault
@@ -231,7 +231,7 @@ async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:
         assert bench.failed() == {("5", "gpu_lost"), ("5", "gpu_xid")}
         assert len(bench.hardware.gpus()) == 8
         assert [bench.hardware.is_unseen(UUID.format(gpu)) for gpu in (4, 5)] == [False, True]  # its processes keep it
-        await bench.look()  # after NVML starts again, NVML gives not even the handle
+        await bench.look()  # after NVML starts again, even the handle cannot be read
         assert bench.series("rankwatch_gpu_present", gpu="5") == {("5",)[1:]: 0.0}
         await bench.tell(6, XID, 13)
         await bench.change({"gpu5.utilization.0": None, "gpu5.handle": None})
@@ -271,7 +271,7 @@ async def test_lost_gpus_are_missed_by_the_next_agent(start: Start) -> None:
 
 
 async def test_the_driver_is_loaded_again(start: Start) -> None:
-    """While the driver is unloaded, no GPU is shown or lost; after a reload all series return, with their Xids."""
+    """While the driver is unloaded, no GPU is shown or lost; after a reload all series return, and new Xids count."""
     async with start() as bench:
         for error in ("!18", "!9"):
             await bench.change({"generation": 2, "init": error})
@@ -332,7 +332,7 @@ async def test_the_driver_hangs_and_recovers(start: Start, monkeypatch: pytest.M
 
 
 async def test_a_helper_that_crashes_is_an_error(start: Start) -> None:
-    """If the helper crashes, the update fails, but no check for a hung driver; the next update starts a new helper."""
+    """If the helper crashes, the check for a hung driver does not fail; the next update starts a new helper."""
     async with start() as bench:
         for child in await asyncio.to_thread(children):
             os.kill(int(child), 9)
@@ -344,7 +344,7 @@ async def test_a_helper_that_crashes_is_an_error(start: Start) -> None:
 
 
 async def test_mig(start: Start) -> None:
-    """A GPU with MIG shows its instances, whose processes count as users of the GPU."""
+    """The processes of a GPU's MIG instances count as processes of the GPU, but the GPU does not count as shared."""
     async with start(
         {
             "gpu5.mig": 1,
@@ -432,7 +432,7 @@ async def test_where_link_errors_are_counted(
 
 @pytest.mark.parametrize(("driver", "seconds"), [("590.48.01", 7.5), ("580.95.05", 0.0)])
 async def test_throttle_counters_of_renumbered_fields(start: Start, driver: str, seconds: float) -> None:
-    """Throttle counters are read if their field numbers are certain; otherwise the agent estimates."""
+    """Throttle counters are read if their field numbers are certain; otherwise the agent estimates the time."""
     async with start({"driver": driver, "gpu0.field270.0": 7_500_000_000, "gpu1.clocks_event_reasons": 0x40}) as bench:
         await bench.look()
         shown = bench.series("rankwatch_gpu_clocks_event_seconds_total", reason="hw_thermal_slowdown")
@@ -453,7 +453,7 @@ def active(bench: Bench) -> set[str]:
 
 
 async def test_a_gpu_without_activity(start: Start) -> None:
-    """A GPU without these counters, or with MIG, shows no activity, which is no error."""
+    """A GPU without activity counters, or with MIG, has no activity series, which is no error."""
     changes = {"gpu1.gpm_support": 0, "gpu2.gpm_support": None, "gpu*.gpm_support": "!13", "gpu3.mig": 1}
     supporting = {f"gpu{gpu}.gpm_support": 1 for gpu in (0, 3, 4, 5, 6, 7)}
     async with start({**changes, **supporting}, looks=3) as bench:
@@ -501,7 +501,7 @@ async def test_what_may_not_be_read_or_is_not_known(start: Start, line: str, err
 
 
 async def test_samples_are_given_back(start: Start) -> None:
-    """At most two samples per GPU are held, whatever happens to GPUs and driver."""
+    """At most two activity samples per GPU are held, whatever happens to GPUs and driver."""
     async with start({"gpm_samples": 16}, looks=0) as bench:
         for generation in range(3):
             for _ in range(2):
@@ -537,6 +537,6 @@ def storm(monkeypatch: pytest.MonkeyPatch) -> library.NvmlLibrary:
 def test_a_storm_is_bounded(
     storm: library.NvmlLibrary, monkeypatch: pytest.MonkeyPatch, name: str, value: float, events: list[XidEvent]
 ) -> None:
-    """At most the limit of events is read, in limited time; equal events become one with their count."""
+    """At most MAX_EVENTS events are read, for at most DRAIN_SECONDS; equal events become one event with their count."""
     monkeypatch.setattr(library, name, value)
     assert storm._drain(Asker()) == events

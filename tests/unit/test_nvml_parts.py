@@ -45,7 +45,7 @@ def test_a_number_above_its_greatest_value_is_refused() -> None:
 
 
 def test_reasons_that_the_gpu_cannot_tell_are_absent() -> None:
-    """Only supported reasons are shown, and none if the driver reports none."""
+    """Only supported reasons for lowered clocks are shown, and none if the driver reports none."""
     now = GpuReading(0, reasons=0x44, supported_reasons=0x4C)
     assert active_reasons(now) == {"sw_power_cap": True, "hw_slowdown": False, "hw_thermal_slowdown": True}
     assert active_reasons(GpuReading(0, supported_reasons=0x4C)) == {}
@@ -75,7 +75,7 @@ DOMAIN = "0a0b0c0d-0000-4000-8000-000000000001"
 
 
 def test_fabric_mask() -> None:
-    """Each pair of bits is a fault of a GPU in a domain, unless it recovers; without a domain the links decide."""
+    """Each bit pair is a fault unless it recovers by itself; faults of a domain count only for a GPU in a domain."""
     recovers = {0: "no fault", 0xC: "a route", 0xC0: "an access timeout"}
     of_domains = {0x300: "configuration", 0x3000: "no partition", 0xC000: "manager disconnected"}
     for mask in (*recovers, *of_domains, 0x3, 0x30):  # degraded bandwidth, unhealthy route
@@ -87,7 +87,7 @@ def test_fabric_mask() -> None:
 
 
 def test_imex_is_wanted_in_a_domain_alone() -> None:
-    """Recovery of the IMEX domain is an action only for a node in a domain; the other actions are for all nodes."""
+    """The recovery action for the IMEX domain fails the check on a node in a domain; others fail it on any node."""
     healthy = {(5, ""), (5, None), (0, "")}
     for action, cluster in (*healthy, (5, DOMAIN), (4, ""), (6, ""), (7, None)):
         joined = None if cluster is None else Fabric(3, 0, 0, cluster)
@@ -99,7 +99,7 @@ def test_imex_is_wanted_in_a_domain_alone() -> None:
 
 
 def test_votes() -> None:
-    """A reading that can pass is a vote for or against a check; the slower link of an idle GPU gives no vote."""
+    """A reading that can be temporary is a vote for or against a fault; an idle GPU's slower link gives no vote."""
     cases: list[Any] = [
         ({}, {}),
         ({"temperature_celsius": 84}, {"gpu_hot": False}),
@@ -117,7 +117,7 @@ def test_votes() -> None:
 
 
 def test_replays_per_minute() -> None:
-    """More than 50 replays a minute are too many; a counter that fell has restarted."""
+    """More than 50 PCIe replays a minute are too many; a counter that fell has restarted."""
     cases: list[Any] = [(8, False), (9, True), (-5, False)]
     for replays, bad in cases:
         now, before = reading(pcie_replays=100 + replays), reading(pcie_replays=100)
@@ -151,7 +151,7 @@ def link(up: bool | None = True, number: int = 0, **errors: int) -> Link:
 
 
 def test_flagged_links() -> None:
-    """A rising counter flags a look, a steady or fallen one does not; 15 flags in 30 looks pass the check, 16 fail."""
+    """A link is flagged at a look if an error counter has risen; 15 flags in 30 looks pass the check, 16 fail it."""
     nvlinks = NvLinks()
     for count in range(FLAGGED_LOOKS + 1):
         view = nvlinks.look([link(replay=5, recovery=count), link(number=1, replay=5)])
@@ -274,7 +274,7 @@ def test_xid_series_are_bounded() -> None:
 
 
 def test_strange_gpus_are_left_out() -> None:
-    """A duplicate UUID, a missing one, a GPU above the limit and an Xid of no GPU are counted and dropped."""
+    """A GPU with a duplicate UUID or none, a GPU above the limit and an Xid of no GPU are counted and dropped."""
     bench = Bench()
     strange = (msgspec.structs.replace(gpu(1), uuid="GPU-0"), GpuReading(2))
     many = (GpuReading(10 + number, f"GPU-x{number}") for number in range(MAX_GPUS))

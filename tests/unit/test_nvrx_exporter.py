@@ -88,7 +88,7 @@ def test_cycle_that_a_rank_names(node: Node) -> None:
 
 
 def test_half_written_cycle_leaves_the_last(node: Node) -> None:
-    """While the next cycle is half written the last valid one is shown, for a minute; an older cycle never returns."""
+    """While a new cycle is half written, the last valid one is shown for a minute; an older never replaces a newer."""
     node.add_rank()
     node.write(2)
     node.look()
@@ -108,7 +108,7 @@ def test_half_written_cycle_leaves_the_last(node: Node) -> None:
 
 
 def test_a_cycle_is_forgotten_even_if_the_helper_fails(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A cycle that was not read for a minute is not shown, also while the helper cannot start."""
+    """A cycle that was not read for a minute is not shown, even while the helper cannot start."""
 
     async def fail(*_: object) -> None:
         raise HelperError("no memory")
@@ -153,7 +153,7 @@ def test_the_rank_of_a_monitors_line(node: Node) -> None:
 
 @pytest.mark.parametrize(("variable", "ranks"), [("HOSTNAME", {"0", "4"}), ("OTHER", {"unknown"})])
 def test_a_local_rank_of_two_pods(node: Node, variable: str, ranks: set[str]) -> None:
-    """The host name distinguishes ranks of two pods with one local rank; without a host name no rank counts."""
+    """The host name distinguishes ranks of two pods with the same local rank; without a host name no rank counts."""
     for pid, rank in ((10, 0), (11, 4)):
         pod = f"pod-{rank}"
         key = node.add_rank(pid, rank, parent=pid + 90, variables={variable: pod})
@@ -167,7 +167,7 @@ def test_a_local_rank_of_two_pods(node: Node, variable: str, ranks: set[str]) ->
 
 
 def test_an_error_costs_the_lines_of_one_file(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error costs the lines of one file in one look."""
+    """An error in a file's lines loses only these lines: the other file and the file's later lines count."""
     node.add_rank()
     odd = node.log("poison", "a_4711", number=1)
     node.log(FAILED, "b_4711", number=2)
@@ -268,7 +268,7 @@ def test_a_job_with_many_ranks_in_its_lines_leaves_room_for_another(
 
 
 def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read that hangs delays its user's files only; above the limit of hanging reads it delays all."""
+    """A read that hangs delays only its user's files; at the limit of hanging reads no more files are read."""
     hangs = threading.Event()
 
     def read(request: CycleRequest) -> list[reading.OwnedCycle]:

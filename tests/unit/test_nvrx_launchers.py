@@ -57,7 +57,7 @@ def test_words_of_a_command_line(tmp_path: Path) -> None:
 
 
 def test_the_nearest_launcher_of_the_same_user(tmp_path: Path) -> None:
-    """A launcher can be MAX_ANCESTORS above; another user's process ends the search; an exited rank has no launcher."""
+    """Launchers are searched up to MAX_ANCESTORS above a rank, or to another user's process; an ended rank has none."""
     tree = ProcTree(tmp_path)
     tree.add(29, uid=7, title="torchrun --nnodes=9 a.py")
     tree.add(30, uid=7, parent=29, title="torchrun --nnodes=2 a.py")

@@ -191,7 +191,7 @@ def test_notices() -> None:
 
 
 def test_recovery_until_workers_and_until_progress() -> None:
-    """A recovery begins with its cycle's first failure on any node and ends with the first progress after it."""
+    """A recovery begins with the cycle's first failure on any node and ends with progress after the last start."""
     sums = heard(
         event("worker_start_completed", 1, 0),
         event("failure_detected", 10, 1),

@@ -61,7 +61,7 @@ class Driver:
 
 
 class Owner(NamedTuple):
-    """An exporter on its recorded source, and its saved section."""
+    """A function that builds an exporter, and the type of the exporter's checkpoint section."""
 
     build: Callable[[], Exporter]
     saves: Any
@@ -148,7 +148,7 @@ def table(section: bytes | None = None) -> RankTable:
 
 
 def live_on(ranks: RankTable) -> bytes:
-    """Let a restored table observe new facts, show it, and save it."""
+    """Add new facts to a restored table, render its pages, and return its next checkpoint section."""
     ranks.observe_state(facts(2).key)
     ranks.observe_exit(facts(3).key, None)
     ranks.observe_process(facts(4, environment(4)))
@@ -211,7 +211,7 @@ def test_no_damage_of_the_ledger_lasts(odd: Any) -> None:
     ("name", "path"), [("nvml", ("GPU-0", "xids", "79", "count")), ("kernel_log", ("seen", "gpu_xid", "79", "count"))]
 )
 def test_a_count_that_nothing_can_be_added_to_is_damage(name: str, path: tuple[str, ...]) -> None:
-    """With the largest possible number in its section, an owner's looks succeed."""
+    """With the largest possible number in its checkpoint section, an exporter's looks succeed."""
     for count in (2**64 - 1, 2**62):
         run(name, msgspec.msgpack.encode(changed(saved(name), path, count)))
 

@@ -161,7 +161,7 @@ STATISTICS = b"cpu  1 2 3 4\nbtime 1700000000\nprocesses 9\n"
 @settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=damaged(STATISTICS))
 def test_any_start_of_the_boot_is_a_time(tmp_path: Path, content: bytes) -> None:
-    """An invalid time in /proc/stat is 0."""
+    """From any content of /proc/stat, the boot time is a number of seconds from 0 to 2**40."""
     (tmp_path / "stat").write_bytes(content)
     assert 0 <= ProcFS(tmp_path).boot_seconds() < 2**40
 
@@ -311,7 +311,7 @@ def test_a_library_of_many_texts_is_read_once(tmp_path: Path) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_library_has_a_version_or_none(tmp_path: Path, data: st.DataObject) -> None:
-    """A damaged ELF file of a job is read, or reported as cut."""
+    """A damaged ELF file of a job is read, or raises struct.error or OSError."""
     whole = library(tmp_path / "whole", b"\0NCCL version 2.30.7+cuda13.3\0").read_bytes()
     content = data.draw(damaged(whole))
     for _ in range(data.draw(st.integers(0, 2))):

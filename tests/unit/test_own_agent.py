@@ -1,4 +1,4 @@
-"""The agent that commands query on this node; a process in its place is neither trusted nor shown unescaped."""
+"""The node's own agent, which commands query; another process in its place is not trusted and its text is escaped."""
 
 import argparse
 import json
@@ -115,7 +115,7 @@ def test_a_reply_cannot_control_the_terminal(
 def test_doctor_waits_for_an_agent_that_starts(
     answering: tuple[int, list[bytes]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reply with status 503 is not a fault until the agent has had the time of a start."""
+    """`rankwatch doctor` waits up to START_SECONDS for an agent that replies with status 503."""
     port, answers = answering
     starting = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\n\r\n"
     answers[0] = starting

@@ -48,7 +48,7 @@ class Agent:
 
 
 async def test_metrics_are_rendered_as_asked() -> None:
-    """A scrape gets the rendering of its query and headers."""
+    """A scrape gets the page that its query and its headers select."""
     agent = Agent()
     request = HttpRequest("/metrics", {"collect[]": ["process"]}, {"accept-encoding": "gzip"})
     response = await agent.pages(request)
@@ -85,7 +85,7 @@ async def test_concurrent_scrapes_share_a_render() -> None:
 
 
 async def test_shipped_scrapes_wait_for_no_others() -> None:
-    """Shipped scrapes are rendered while renders of 200 other selections wait."""
+    """The scrapes of the shipped Prometheus configuration are rendered while 200 other selections wait."""
     agent = Agent()
     agent.go.clear()
     others = [agent.ask(collect=str(number)) for number in range(200)]

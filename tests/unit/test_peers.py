@@ -101,7 +101,7 @@ def test_a_question_that_fails_is_no_end() -> None:
 
 
 def test_a_passing_error_does_not_end_the_questions() -> None:
-    """Too many open files cost one lookup; without AF_NETLINK no further lookup is made."""
+    """Too many open files cost one lookup; if netlink is forbidden, no further lookup is made."""
     errors = [OSError(errno.EMFILE, "Too many open files"), OSError(errno.EPERM, "Operation not permitted")]
     questions = 0
 

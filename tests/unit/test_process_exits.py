@@ -1,4 +1,4 @@
-"""Exits: reported at once; statuses are requested and jobs judged together, each step on its own thread."""
+"""Exits are reported at once; the statuses of exits are read together, and their jobs are judged together."""
 
 import asyncio
 import os
@@ -109,7 +109,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def test_all_ranks_of_a_node_leave_at_once(node: Node, judged: list[int]) -> None:
-    """1,024 exits need two judgements of their job and one call for their statuses; other jobs are not judged."""
+    """1,000 exits of a job need two judgements of the job and one call for the statuses; other jobs are not judged."""
     others = 24
     node.add(range(5000, 5000 + others), "other")
     keys = node.add(range(10, 10 + MAX_PROCESSES - others), "4711", status=KILLED)
@@ -150,7 +150,7 @@ async def test_what_led_to_an_end_is_judged_before_it_is_replaced(node: Node) ->
 
 
 async def test_one_exit_that_cannot_be_read(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    """An unreadable exit loses its own status, is counted and logged."""
+    """An exit whose status cannot be read is counted and logged; the other exits have their status."""
     keys = node.add(range(10, 13), "4711", status=KILLED)
     node.statuses[keys[1]] = ValueError("not a status")
     for key in keys:
@@ -251,7 +251,7 @@ async def test_each_state_is_used_on_the_thread_of_its_owner(
 
 
 async def test_an_exit_at_the_end_of_a_run_is_not_lost(node: Node) -> None:
-    """A status read at the exit reaches the table, or counts as unknown, even if the watch has stopped."""
+    """A status that is read at the exit reaches the table, even if the watch has stopped."""
     keys = node.add(range(10, 12), "4711", status=FAILED)
     node.exits.note_exit(keys[0])
     await node.exits.stop()

@@ -78,7 +78,7 @@ def test_a_thread_that_is_named_after_the_look(node: Node) -> None:
 
 
 def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
-    """A process seen for ten minutes is examined every ten seconds; a young one at each look."""
+    """A process that is known for ten minutes is examined every ten seconds, a younger process at each look."""
     node.proc.add(10)
     node.look()
     node.look(after=YOUNG_SECONDS)
@@ -87,7 +87,7 @@ def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
 
 
 def test_a_process_that_runs_is_not_in_exec(node: Node) -> None:
-    """The memory of a running process has program text; a kernel thread has no memory."""
+    """A process whose memory has no program text is in exec; a running process and a kernel thread are not."""
     assert not ProcFS(Path("/proc")).is_in_exec(os.getpid())
     proc = ProcFS(node.proc.root)
     node.proc.add(10)
@@ -148,7 +148,7 @@ def test_ranks_with_nccl_do_not_count(node: Node) -> None:
 
 
 def test_ranks_where_configured(node: Node) -> None:
-    """With the option, processes become ranks after SETTLED_SECONDS, and no longer count as processes without NCCL."""
+    """With the option, processes without NCCL become ranks after SETTLED_SECONDS."""
     node.without_nccl = True
     gloo_job(node)
     assert node.evidence() == {}
@@ -172,7 +172,7 @@ def test_a_child_that_outlives_its_rank_is_no_rank(node: Node, threads: dict[int
 
 
 def test_a_restarted_rank_counts_at_once(node: Node) -> None:
-    """The first look finds the next rank of a launcher that has had one without NCCL; another launcher's rank waits."""
+    """If a launcher had a rank without NCCL, its next rank counts at the first look; another launcher's rank waits."""
     node.without_nccl = True
     gloo_job(node)
     node.look()
@@ -229,7 +229,7 @@ def test_a_rank_that_runs_a_shell(node: Node) -> None:
 
 
 def test_another_program_of_the_script_is_no_restart(node: Node) -> None:
-    """A later program of a rank's script does not count at once."""
+    """A later program of a rank's script does not count as a rank at once."""
     node.without_nccl = True
     gloo_job(node)
     node.look()
@@ -263,7 +263,7 @@ def test_a_reused_pid_is_no_launcher(node: Node) -> None:
 
 
 def test_never_mixed_with_nccl(node: Node) -> None:
-    """If one process of a job has NCCL, no process without it becomes a rank; in another job it does."""
+    """If a process of a job has NCCL, no process without NCCL becomes a rank of it; one of another job does."""
     node.without_nccl = True
     gloo_job(node)
     node.proc.add(40, parent=10, environment=rank(1), threads={43: "NCCL RAS"})
@@ -273,7 +273,7 @@ def test_never_mixed_with_nccl(node: Node) -> None:
 
 
 def test_values_are_cut(node: Node) -> None:
-    """The first MAX_CLAIM_CHARACTERS of each value count."""
+    """Only the first MAX_CLAIM_CHARACTERS characters of each variable's value count."""
     most = rank_search.MAX_CLAIM_CHARACTERS
     environment = rank(0, MASTER_ADDR="a" * (most + 1), LOCAL_RANK="1" * (most + 1))
     claim = rank_search.claim_of(environment)

@@ -68,7 +68,7 @@ def test_a_known_rank_that_makes_no_sense_has_not_left(node: Node, monkeypatch: 
 
 
 def test_a_restarted_file_is_linked_at_the_next_scan(node: Node) -> None:
-    """If a writer closed its file and made another, it is linked in the first look with records of the new file."""
+    """A process that made a new record file is linked to it in the first look with records of the new file."""
     for number, host in ((3, "h"), (4, "other")):
         path, writer = node.log(10, host)
         node.add_rank(10, files={number: path})
@@ -112,7 +112,7 @@ def test_descriptors_unreadable(node: Node) -> None:
 
 
 def test_zombie_has_left(node: Node) -> None:
-    """A zombie has ended, unless other threads of it still run."""
+    """A zombie has ended, unless other threads of the process still run."""
     node.add_rank(10)
     node.look()
     node.add_rank(10, state="Z")
@@ -123,7 +123,7 @@ def test_zombie_has_left(node: Node) -> None:
 
 @pytest.mark.slow
 def test_new_ranks_of_a_look_are_bounded(node: Node) -> None:
-    """A new rank above the limit of a look is found in the next look, and so is a rank that the table refused."""
+    """A new rank above MAX_NEW is found in the next look; a rank that the table refused is not reported again."""
     for pid in range(10, 10 + MAX_NEW + 1):
         node.add_rank(pid)
     assert [len(node.look().new) for _ in range(2)] == [MAX_NEW, 1]
@@ -300,7 +300,7 @@ def test_who_only_reads_a_file_did_not_write_it(flags: str, linked: bool, node: 
 
 
 def test_the_files_user_comes_first(node: Node) -> None:
-    """If two processes with one pid in their namespaces hold a file, the process of the file's user is its writer."""
+    """If two processes with the same pid in their namespaces hold a file, the one of the file's user is its writer."""
     path, writer_key = node.log(3)
     for pid, uid in ((10, 1001), (11, 1000)):
         node.proc.add(pid, uid=uid, namespace_pids=(pid, 3), threads={pid + 100: "NCCL RAS"}, files={7: path})
@@ -355,7 +355,7 @@ def test_descriptors_closed_by_death(node: Node, how: dict[str, object]) -> None
 
 
 def test_blocked_thread(node: Node) -> None:
-    """A vital thread in state D is blocked since its first such look, until its count of switches changes."""
+    """A thread of NCCL in state D is blocked since the first look in this state, until its context switches change."""
 
     def blocked_since(switches: int, after: float = THREADS_SECONDS) -> float | None:
         node.proc.add(10, threads={11: "NCCL Progress 0"}, thread_states={11: ("D", switches)})

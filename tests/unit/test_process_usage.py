@@ -148,7 +148,7 @@ def test_children_of_a_rank_are_bounded(node: Node) -> None:
 
 
 def blocked(node: Node, **states: str) -> RankUsage:
-    """Let these threads (t11) sleep in state D; each waits in the given function."""
+    """Make these threads (``t11``: thread 11) sleep in state D, each in the given function; return the rank's usage."""
     tids = {int(name[1:]): function for name, function in states.items()}
     add_rank(node, state="S", thread_states=dict.fromkeys(tids, ("D", 7)))
     for tid, function in tids.items():
@@ -166,20 +166,20 @@ def test_blocked_threads(node: Node) -> None:
 
 
 @pytest.mark.parametrize(("state", "text", "stack", "wait"), [
-    ("I", "cl_sync_io_wait", "", "lustre"),  # no load, by the kernel's count
-    ("S", "cl_sync_io_wait", "", None),  # signals end it
+    ("I", "cl_sync_io_wait", "", "lustre"),  # the kernel does not count it as load
+    ("S", "cl_sync_io_wait", "", None),  # a signal can end the wait
     ("D", "folio_wait_bit_common", "[<0>] folio_wait_bit_common+0x1/0x2\n[<0>] nfs4_read+0x1/0x2 [nfsv4]\n", "nfs"),
     *(("D", odd, "", "other") for odd in ("0", "", "x y", "x\ny", "1abc", "a" * 200)),
 ])  # fmt: skip
 def test_wait_of_a_thread(node: Node, state: str, text: str, stack: str, wait: str | None) -> None:
-    """A readable stack decides the cause of a wait, otherwise the innermost function; an unknown one is "other"."""
+    """A readable stack decides a wait's cause, otherwise the innermost function; an unknown function gives "other"."""
     add_rank(node, thread_states={12: (state, 7)})
     node.proc.note(10, 12, wchan=text, **({"stack": stack} if stack else {}))
     assert usage(node).blocked == (((wait, 1),) if wait else ())
 
 
 def wait_for_pages(node: Node, call: str, *, mount_id: str = "47", file_system: str = "nfs4") -> RankUsage:
-    """Let a thread wait for pages in a system call, with a file system mounted there."""
+    """Make a thread wait for pages in a system call on a file of this file system; return the rank's usage."""
     add_rank(node, thread_states={12: ("D", 7)})
     node.proc.note(10, 12, wchan="folio_wait_bit_common", syscall=call)
     folder = node.proc.root / "10"
@@ -215,7 +215,7 @@ def test_wait_for_pages_is_of_the_file_that_is_read(node: Node, file_system: str
     ("", "47"),
 ])  # fmt: skip
 def test_wait_for_pages_of_an_unknown_file(node: Node, call: str, mount_id: str) -> None:
-    """If the system call, its descriptor or the mount is unreadable, the wait counts as one for a disk."""
+    """If the system call, its descriptor or the mount is unreadable, the wait counts as a wait for a disk."""
     assert wait_for_pages(node, call, mount_id=mount_id).blocked == (("disk", 1),)
 
 

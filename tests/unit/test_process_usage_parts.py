@@ -60,7 +60,7 @@ def test_schedstat(text: str, nanoseconds: int | None) -> None:
     ([], "other"),
 ])  # fmt: skip
 def test_waits(frames: Sequence[str], wait: str) -> None:
-    """A function of a file system or driver anywhere in the stack gives the cause, otherwise a wait for pages."""
+    """A file system's or driver's function anywhere in the stack is the cause; a page wait without one is `disk`."""
     assert wait_of(frames) == wait
 
 
@@ -76,7 +76,7 @@ class Threads:
         self.reads: list[int] = []
 
     def look(self, *threads: Stat) -> tuple[int, int]:
-        """Look, and return the totals: run queue, and input and output."""
+        """Add a look at these threads; return the totals: run queue wait in ns, and I/O wait in ticks."""
         self.reads = []
         self.totals.note(threads, 1, self._wait)
         return self.totals.run_queue_ns, self.totals.io_wait_ticks
@@ -147,7 +147,7 @@ def write_group(directory: Path, *, cpu: int | None = None, throttled: str = "")
 
 
 def test_paths_of_both_versions(tmp_path: Path) -> None:
-    """Version 2 is at the top, or in `unified` next to version 1; groups above, except the root, count for quotas."""
+    """Cgroup version 2 is at the top or in `unified` next to version 1; groups above, but not the root, have quotas."""
     base = tmp_path / "fs/cgroup"
     base.mkdir(parents=True)
     mixed = group_paths({"": "/a/b", "cpu,cpuacct": "/c"}, tmp_path)
@@ -244,7 +244,7 @@ def test_lists_of_cpus(text: str, expected: set[int]) -> None:
 
 
 def test_nodes(tmp_path: Path) -> None:
-    """CPUs give the memory nodes that have some of them; without the kernel's directory they give none."""
+    """A set of CPUs gives the memory nodes that have some of these CPUs; without the kernel's directory, none."""
     for node, cpus in ((0, "0-15,32-47"), (1, "16-31"), (10, "")):
         (tmp_path / f"devices/system/node/node{node}").mkdir(parents=True)
         (tmp_path / f"devices/system/node/node{node}/cpulist").write_text(f"{cpus}\n")

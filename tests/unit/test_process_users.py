@@ -94,7 +94,7 @@ async def test_a_uid_without_a_name(directory: Directory, uid: int) -> None:
 
 
 async def test_names_are_bounded(directory: Directory) -> None:
-    """Above the limit of names the oldest is evicted; above the limit of lookups a uid gets none."""
+    """Above the limit of names the oldest is evicted; above the limit of lookups a uid gets no lookup."""
     names = UserNames(OwnThread("users"), lambda *_: None, Logger("process"))
     for uid in range(1000, 1000 + MAX_USERS + 1):
         names.name(uid)

@@ -50,7 +50,7 @@ def test_node_rank_in_the_environment(table: Table) -> None:
 
 
 def test_duplicates_are_counted_not_exported(table: Table) -> None:
-    """If two live processes of one group have one rank and no communicator, one is exported and the other counted."""
+    """If two live processes of a group have the same rank and no communicator, one is exported, the other counted."""
     first, _ = table.add(1, environment(1)), table.add(2, environment(1))
     table.tick(BINDING_SECONDS)
     assert (list(table.labels().values()), table.ranks.snapshot().duplicates) == ([1], 1)
@@ -60,7 +60,7 @@ def test_duplicates_are_counted_not_exported(table: Table) -> None:
 
 
 def test_groups_under_one_job_id(table: Table) -> None:
-    """A second group with the same ranks under the same job id gets the group's hash appended."""
+    """If a second group has the same ranks and job id, the second group's job id gets its hash appended."""
     table.add(1, environment(0, port="1000"))
     table.tick(1.0)
     table.add(2, environment(0, port="2000"))

@@ -32,7 +32,7 @@ def test_host_names_go_with_their_ranks(table: Table) -> None:
 
 
 def test_a_filling_first_seen_after_the_exit(table: Table) -> None:
-    """Records of a file that restarted before its process exited belong to that process."""
+    """Records of a file's new generation that began before the process exited belong to this process."""
     key = table.add(1, environment(1))
     table.record(1, [MEMBER], key, table.clock.time())
     table.ranks.observe_records(writer_key(1, 2), [Membership(TENSOR, 1, 4)], table.clock.time())
@@ -51,7 +51,7 @@ def test_a_filling_first_seen_after_the_exit(table: Table) -> None:
 
 
 def test_the_search_for_the_filling_before_is_bounded(table: Table) -> None:
-    """A process's generation is matched up to the limit of older generations, and not beyond."""
+    """The process of a file's earlier generation is searched at most MAX_FORMER generations back."""
     key = table.add(1, environment(1))
     table.record(1, [], key, table.clock.time())
     table.ranks.observe_exit(key, KILLED)
@@ -197,7 +197,7 @@ def test_rank_that_vanished_while_the_agent_was_down(table: Table) -> None:
 
 @pytest.mark.parametrize(("seconds", "is_its"), [(0.0, True), (1.0, False)])
 def test_what_a_rank_wrote_that_left_unseen(table: Table, seconds: float, is_its: bool) -> None:
-    """A truncated file belongs to the ended rank up to the time when the rank was last seen, not later."""
+    """Records of a truncated file belong to the ended rank up to the time when the rank was last seen, not later."""
     gone = table.add(1, environment(1))
     table.record(1, [MEMBER], gone, table.clock.time())
     table.tick(1.0)

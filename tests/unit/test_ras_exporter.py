@@ -44,7 +44,7 @@ def shown(snapshot: RasSnapshot) -> dict[str, list[tuple[str, int, int]]]:
 
 
 async def test_the_first_query_comes_within_the_interval_and_the_next_after_it(node: Node) -> None:
-    """The first query comes within the interval, and each later interval has exactly one."""
+    """The first query comes within the interval, and each later interval has exactly one query."""
     async with node.exporter() as exporter:
         assert node.queries == 0
         assert shown(await node.first_query(exporter)) == {"4711": [("0xab", 4, 0)]}
@@ -138,7 +138,7 @@ async def test_an_orphan_at_the_address_is_never_connected_to(node: Node) -> Non
 
 
 async def test_a_job_that_is_truly_missing_is_asked_three_times_and_shown(node: Node) -> None:
-    """If most of the job is missing, this is shown once three queries agree."""
+    """A report in which most ranks of the job are missing is shown once three queries agree."""
     node.replies = [report(3)]
     async with node.exporter() as exporter:
         published = await node.first_query(exporter)
@@ -146,7 +146,7 @@ async def test_a_job_that_is_truly_missing_is_asked_three_times_and_shown(node: 
 
 
 async def test_failures_are_counted_and_old_reports_go(node: Node) -> None:
-    """Each failed query doubles the next interval; the last report is shown until the third failure."""
+    """Each failed query doubles the next interval; the last report is shown during KEPT_FAILURES failures."""
     node.replies = [report(), None]
     async with node.exporter() as exporter:
         assert list((await node.first_query(exporter)).up.values()) == [True]
@@ -159,7 +159,7 @@ async def test_failures_are_counted_and_old_reports_go(node: Node) -> None:
 
 
 async def test_the_second_of_one_hash_keeps_its_name(node: Node) -> None:
-    """If two communicators have one hash and the first ends, the second keeps its name."""
+    """If two communicators have the same hash and the first ends, the second keeps its name."""
     whole = json.loads(report(launched=5))
     whole["communicators"] = [whole["communicators"][0] | {"secondary_hash": f"{number}:0"} for number in (5, 6)]
     node.replies = [
@@ -259,7 +259,7 @@ async def test_a_job_that_left_is_not_shown(node: Node) -> None:
 
 
 async def test_what_is_true_of_every_report_is_logged_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
-    """For each job the log says once that its reports arrive, or that the budget refuses them."""
+    """For each job the log says once that its reports arrive, or that the series budget refuses them."""
     caplog.set_level("INFO")
     node.admission = Admission(in_all=10)  # eleven series with launches
     node.replies = [report(), report(), report(launched=5)]
@@ -430,7 +430,7 @@ def test_a_configuration_that_cannot_be_used_is_refused(section: dict[str, objec
 
 
 def test_localhost_is_both_loopbacks() -> None:
-    """localhost means both loopback addresses, because RAS binds only its first, which differs between clusters."""
+    """localhost means both loopback addresses, because RAS binds only the first, which differs by cluster."""
     assert RasConfig().endpoints() == (Endpoint("127.0.0.1", 28028), Endpoint("::1", 28028))
     assert RasConfig(addresses=["[::1]:28028", "localhost:28028"]).endpoints()[0] == Endpoint("::1", 28028)
     assert RasConfig().oldest() == (2, 29, 2)
@@ -438,7 +438,7 @@ def test_localhost_is_both_loopbacks() -> None:
 
 @pytest.mark.parametrize(("node", "state"), [("10.0.0.1", "unresponsive"), ("10.0.0.2", "alive")], indirect=["node"])
 async def test_a_process_that_the_others_do_not_hear_is_unresponsive(node: Node, state: str) -> None:
-    """A rank that two reports over 15 s miss is unresponsive until queries stop."""
+    """A rank of this node that is missing in two reports over 15 s is unresponsive until queries stop."""
     node.replies = [report(1, size=2)]
     node.pids = [11]  # a stopped process accepts nothing
     async with node.exporter() as exporter:

@@ -226,7 +226,7 @@ def test_a_rank_that_left_is_waited_for_once_nothing_is_launched_for_minutes() -
 
 
 def test_a_communicator_without_answers_is_watched_on() -> None:
-    """A report in which no rank of a communicator replied does not change its last launch."""
+    """A report in which no rank of a communicator replied does not change the time of its last launch."""
     whole = read(reduced(TP1, {4: 9, 5: 9, 6: 9, 7: 9}))
     for gap in (read(reduced(TP1, {}, missing=(4, 5, 6, 7))), read(reduced(WORLD, everybody(3))), read()):
         watches = watch(watch({}, whole.communicators, 1000.0), gap.communicators, 1010.0)
@@ -237,7 +237,7 @@ def test_a_communicator_without_answers_is_watched_on() -> None:
 
 
 def test_absent_communicators_are_watched_on_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the memory limit of absent communicators, the one seen last is kept."""
+    """Above the memory limit of communicators that the report lacks, the communicator seen last is kept."""
     monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", WATCH_BYTES + 4 * MARK_BYTES)
     watches: dict[str, Watch] = {}
     seen = [(TP0, range(4), {"0xb0"}), (TP1, range(4, 8), {"0xb0", "0xb1"}), (WORLD, range(8), {"0xa0", "0xb1"})]
@@ -247,7 +247,7 @@ def test_absent_communicators_are_watched_on_within_a_bound(monkeypatch: pytest.
 
 
 def test_ranks_that_do_not_answer_take_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The size of an absent communicator includes its silent ranks; above the memory limit it is dropped."""
+    """The size of an absent communicator includes its silent ranks; one above the memory limit is dropped."""
     monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", WATCH_BYTES + 3 * MARK_BYTES + UNHEARD_BYTES)
     for missing, watched in (((6,), {"0xb1"}), ((6, 8), set())):
         report = read(reduced(TP1, {4: 1, 5: 1, 7: 1}, missing=missing))
@@ -264,7 +264,7 @@ def test_watches_outlive_the_agent() -> None:
 
 
 def test_a_communicator_keeps_its_name() -> None:
-    """If two communicators have one hash and the first ends, the second keeps name and times, even after a restart."""
+    """If two communicators have the same hash and the first ends, the second keeps its times, even after a restart."""
     first, second, third = (reduced(WORLD, {0: count, 1: 4}) | {"secondary_hash": f"{count}:0"} for count in (5, 6, 7))
     known: Sequence[SavedJob] = ()
     for seconds, groups in enumerate(((first, second), (second,), (third, second), (second, first))):
@@ -301,7 +301,7 @@ ROOM_OF_ONE = still_watch(0.0).size_bytes
 def test_which_watches_are_saved(
     watches: dict[OwnedJob, dict[str, Watch]], room: int, saved: dict[str, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs share the limit: no job, however many communicators it has, displaces another job's watches."""
+    """Jobs share the limit of saved watches: a job's many communicators displace no other job's watches."""
     monkeypatch.setattr(saved_module, "MAX_SAVED_BYTES", room)
     assert {job.job_id: [entry.hash for entry in job.watches] for job in to_save(watches)} == saved
 
@@ -313,7 +313,7 @@ def test_damaged_marks_are_not_restored() -> None:
 
 
 def test_suspects_beyond_the_limit_are_not_named() -> None:
-    """Above the limit of suspects, the ranks furthest behind are named."""
+    """At most MAX_SUSPECTS ranks of a communicator are named as suspects."""
     counts = dict.fromkeys(range(3 * MAX_BEHIND), 50) | {process: process for process in range(MAX_BEHIND + 1)}
     assert len(named(read(reduced(WORLD, counts)))["0xa0"]) == MAX_BEHIND == MAX_SUSPECTS
     missing = tuple(range(MAX_SUSPECTS + 1))
@@ -339,7 +339,7 @@ def test_ranks_with_errors_beyond_the_limit_are_not_named() -> None:
 
 
 def test_two_orders_of_the_same_size_name_no_rank() -> None:
-    """If two whole communicators number ranks differently, only ranks with equal numbers are named."""
+    """If two communicators of the whole job number ranks differently, only ranks with equal numbers are named."""
     reversed_world = group(0xA1, [rank(2 - process, process) for process in range(3)])
     for behind, number in ((0, None), (1, 1)):
         world = group(WORLD, [rank(process, process, AllReduce=5 - (process == behind)) for process in range(3)])
@@ -363,7 +363,7 @@ def series(report: Report, world_size: int | None, polls: int = 2) -> dict[tuple
 
 
 def test_a_stalled_communicator_as_series() -> None:
-    """Launches, the last one's time, the suspect and its lag are shown, and are fewer series than were admitted."""
+    """Launches, the last launch's time, the suspect and the suspect's lag are series, as many as were admitted."""
     report = read(reduced(WORLD, everybody(50) | {5: 48}))
     result = series(report, 8)
     assert result["launched_max", "a0", "AllReduce"] == 50
@@ -462,7 +462,7 @@ def report_of_stall(report_seconds: list[float]) -> JobReport:
 
 
 def test_what_a_bundle_has_of_a_stalled_job() -> None:
-    """A bundle has the time between equal reports as the stall; suspects need a known rank in the job."""
+    """The stall is the time between equal reports; a bundle names a suspect only if its rank in the job is known."""
     assert show.stalls({"7": report_of_stall([1000.0])}) == {}
     report = report_of_stall([1000.0, 1030.0])
     assert show.stalls({"7": report}) == {"7": 30.0}

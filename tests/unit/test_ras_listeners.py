@@ -87,7 +87,7 @@ class Search(ListenerSearch):
 
 
 def effective_environment(proc_root: Path, pid: int, environment: dict[str, str]) -> dict[str, str]:
-    """Return an environment with the settings of its files."""
+    """Return an environment together with the settings in NCCL's configuration files."""
     return read_conf(f"{proc_root}/{pid}/root", files_of(environment)) | environment
 
 
@@ -113,7 +113,7 @@ def test_a_table_gives_its_listening_sockets() -> None:
 
 
 def test_a_listener_belongs_to_the_rank_that_holds_it(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A listener is unowned if its rank has exited, has passed it on, or holds it above the limit of descriptors."""
+    """A listener is unowned if its rank has exited, has closed it, or has it above the limit of descriptors."""
     first, second = add(tree, 10, 71), add(tree, 20, 72, 73)
     search = Search(tree.root, (V4,))
     assert search.look([first, second]) == {V4: Site(dict.fromkeys((first, second), Server((2, 30, 7), 1.0)), 0)}
@@ -293,7 +293,7 @@ def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: p
 
 
 def test_settings_in_nccl_s_own_files_count(tree: ProcTree) -> None:
-    """The environment comes before the user's file, and that before the system's file; FIFOs are skipped."""
+    """The environment wins over the user's file, and the user's file over the system's file; FIFOs are skipped."""
     key, root, factor = add(tree, 10, 71, 72), tree.root / "10/root", "NCCL_RAS_TIMEOUT_FACTOR"
     (root / "etc").mkdir(parents=True)
     (root / "home/ada").mkdir(parents=True)
@@ -316,7 +316,7 @@ def test_settings_in_nccl_s_own_files_count(tree: ProcTree) -> None:
 
 
 def test_a_file_of_settings_is_read_to_its_bound(monkeypatch: pytest.MonkeyPatch, tree: ProcTree) -> None:
-    """A setting that ends at the limit counts; one beyond it is cut."""
+    """A setting that ends at the limit counts; a longer setting is cut."""
     text = "NCCL_RAS_TIMEOUT_FACTOR=12"
     (tree.root / "10/root/etc").mkdir(parents=True)
     (tree.root / "10/root/etc/nccl.conf").write_text(text)
@@ -372,7 +372,7 @@ def test_a_job_is_found_where_its_environment_has_it_listen(tree: ProcTree) -> N
 
 
 def test_the_most_specific_listener_takes_the_connections(tree: ProcTree) -> None:
-    """A listener at the address takes all connections from another user's listener on every address.
+    """If another user listens on every address, a listener at the exact address still gets all connections.
 
     If one user has both, either can accept. An IPv6 socket bound to an IPv4 address counts as bound to that address."""
     key = add(tree, 10, 71)
@@ -456,7 +456,7 @@ inside_regular = inside.open_regular
 
 
 def test_a_way_ends_at_its_bounds(job_root: Path) -> None:
-    """Links, directories and bytes are followed up to their limits; no descriptor stays open."""
+    """A path is followed up to the limits of links, directories and bytes; no descriptor stays open."""
     before = len(os.listdir("/proc/self/fd"))
     (job_root / "l0").symlink_to("etc/nccl.conf")
     for number in range(1, MAX_LINKS + 1):

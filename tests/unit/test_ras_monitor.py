@@ -116,7 +116,7 @@ async def test_one_stream_runs_at_an_address() -> None:
 
 
 async def test_an_address_that_may_not_be_listened_to_is_left() -> None:
-    """If an address is no longer followed, its stream closes without a wake."""
+    """If an address is no longer followed, its stream closes and does not wake the agent."""
     async with station() as here:
         await here.begin()
         await here.monitors.follow({})
@@ -126,7 +126,7 @@ async def test_an_address_that_may_not_be_listened_to_is_left() -> None:
 
 
 async def test_a_stream_that_ends_wakes_and_so_does_the_next() -> None:
-    """The end of a stream is a wake; the next stream starts within a second, with another wake."""
+    """The end of a stream wakes the agent; the next stream starts within a second, and wakes the agent again."""
     async with station() as here:
         writer = await here.begin()
         writer.write(DEAD[:20])
@@ -141,7 +141,7 @@ async def test_a_stream_that_ends_wakes_and_so_does_the_next() -> None:
 
 
 async def test_streams_that_do_not_last_are_tried_ever_more_seldom() -> None:
-    """Each stream that ends soon doubles the wait, up to a minute; one that lasted a minute resets it to a second."""
+    """Each stream that ends soon doubles the wait, up to a minute; after a stream of a minute the wait is a second."""
 
     async def wait(here: Station) -> float:
         began = here.clock.now
@@ -166,7 +166,7 @@ async def test_streams_that_do_not_last_are_tried_ever_more_seldom() -> None:
 
 
 async def test_a_library_without_monitor_is_not_asked_again() -> None:
-    """After a refused command the next try waits for other processes at the address."""
+    """After the library refused the command, the next attempt waits for other processes at the address."""
     connections = 0
 
     async def old(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

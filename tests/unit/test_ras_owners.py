@@ -99,7 +99,7 @@ def test_a_forged_report_changes_nothing_for_others(node: Node, claim: str, firs
 
 @pytest.mark.parametrize("is_queried", [True, False], ids=["asked as well", "without RAS"])
 def test_processes_that_nothing_names_are_not_named_by_others(node: Node, *, is_queried: bool) -> None:
-    """Unnamed processes of two users are named only by reports of their own user's RAS."""
+    """Processes without a known rank get their ranks only from reports of their own user's RAS."""
     for pid in (11, 12):
         node.add(pid, {"SLURM_JOB_ID": "4711"}, evidence="library", uid=VICTIM, port=None if is_queried else 1)
     forger = Forger(node, {"SLURM_JOB_ID": "4712"}, "library")

@@ -1,4 +1,4 @@
-"""RAS queries: their process, their conditions, and their intervals."""
+"""RAS queries: the node that sends them, the conditions for them, and their intervals."""
 
 import itertools
 import math
@@ -61,7 +61,7 @@ def report(
     ("off", {0}, 4, "none"),
 ])  # fmt: skip
 def test_role(configured: Configured, ranks: set[int] | None, world_size: int | None, role: str) -> None:
-    """The node of rank 0 is reporter, that of the last rank standby; the configuration comes first."""
+    """The node of rank 0 is reporter, the node of the last rank standby; a configured role wins."""
     assert role_of(configured, ranks, world_size) == role
 
 
@@ -109,7 +109,7 @@ def test_one_old_library_or_young_process_holds_back_all_at_its_address() -> Non
 
 
 def test_a_job_is_asked_at_one_address_and_two_jobs_there_each_in_its_role() -> None:
-    """A job gets its queries at one of its addresses; two jobs at one address each get their own."""
+    """A job gets its queries at one of its addresses; two jobs at one address each get their own queries."""
     two_places = query_plans([process(5), process(6, rank=1)], {HERE: site(5), ELSEWHERE: site(6)}, AUTO, NOW)
     assert two_places == [QueryPlan(HERE, A, "reporter")]
     two_jobs = query_plans([process(5, "a", rank=3), process(6, "b")], {HERE: site(5, 6)}, AUTO, NOW)
@@ -141,7 +141,7 @@ def test_the_first_query_for_labels_waits(jitter: float) -> None:
     ("standby", Schedule(ranks=480, missing=True), 7.0),
 ])  # fmt: skip
 def test_interval(role: Role, schedule: Schedule, seconds: float) -> None:
-    """The interval grows with the job, its cost and its failures, within limits, with a jitter of a tenth."""
+    """The interval grows with the job's size, the query's cost and the failures, within limits, with 10 % jitter."""
     assert schedule.next_interval_seconds(role, 0.5) == pytest.approx(seconds)
     assert schedule.next_interval_seconds(role, 0.0) == pytest.approx(0.9 * seconds)
     assert schedule.next_interval_seconds(role, 1.0) == pytest.approx(1.1 * seconds)
@@ -179,7 +179,7 @@ def schedule(due_at: float, queried_at: float = -math.inf, hastened_at: float = 
     pytest.param(schedule(200.0, 90.0, least_seconds=60.0), 150.0, id="not sooner than the site allows"),
 ])  # fmt: skip
 def test_a_wake_brings_the_next_query_soon(known: Schedule, due: float) -> None:
-    """A wake at 100 brings the next query to about 102, or to the time that its cost allows, but never delays it."""
+    """A wake at 100 s moves the next query to about 102 s, or to when the query's cost allows, but never back."""
     queried_at = known.queried_at
     known.hasten(100.0, 0.5)
     assert (known.due_at, known.queried_at, known.alert_until) == (pytest.approx(due), queried_at, 400.0)
@@ -193,7 +193,7 @@ def test_a_wake_brings_the_next_query_soon(known: Schedule, due: float) -> None:
     ("reporter", {"ranks": 8, "cost_seconds": 3.0}, 24),
 ])  # fmt: skip
 def test_a_storm_of_alarms_is_no_storm_of_queries(role: Role, costs: dict[str, float], most: int) -> None:
-    """With ten alarms a second a job is queried at most every 7 s, a large one twice an interval."""
+    """With ten alarms a second a job is queried at most every 7 s, a large job twice an interval."""
     known, times = schedule(0.0, **costs), []
     answer = (report(known.ranks), known.cost_seconds)
     for tick in range(36_000):

@@ -60,7 +60,7 @@ class Bench:
         self.sent_all = False
 
     async def ask(self, report: Iterable[bytes], limits: QueryLimits | None = None) -> list[QueryAnswer]:
-        """Query a server that sends ``report``; ``sent_all`` tells whether it could send all of it."""
+        """Query a server that sends ``report``; ``sent_all``: the server could send the whole report."""
         self.sent_all = False
 
         def pieces() -> Iterable[bytes]:
@@ -142,7 +142,7 @@ async def test_a_large_reply_that_is_no_report(report: list[bytes], stage: str) 
 async def test_a_helper_that_fails_costs_one_report(
     spec: HelperSpec[ReportReading], result: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the helper fails, its query fails at parse, and the connection is still read to its end."""
+    """If the helper fails, its query fails at the stage `parse`, and the connection is still read to its end."""
     monkeypatch.setattr("exporters.ras.query.runner.READER_SECONDS", 0.5 if result == "hung" else 20.0)
     async with bench_of(spec) as bench:
         assert await bench.ask([padded(65536)] * 160) == []
@@ -150,7 +150,7 @@ async def test_a_helper_that_fails_costs_one_report(
 
 
 async def test_a_report_beyond_the_cap_is_no_fault_of_the_helper() -> None:
-    """A report above the limit, or without end, fails at its own stage, and the next one is read."""
+    """A report above the limit, or without end, fails at the stage `size`, and the next report is read."""
     body = padded(2 * MAX_HELD_BYTES)
     limits = QueryLimits(report_bytes=len(body))
     async with bench_of() as bench:
@@ -160,7 +160,7 @@ async def test_a_report_beyond_the_cap_is_no_fault_of_the_helper() -> None:
 
 
 async def test_the_helpers_time_is_not_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the helper accepts no data, the report's deadline does not run: the helper is blamed."""
+    """While the helper accepts no data, the report's deadline does not run: the query fails at the stage `parse`."""
     limits = QueryLimits(collective_seconds=0, timeout_factor=0.0, slack_seconds=0.8)
     async with bench_of() as bench:
         assert await bench.ask(large_report(RANKS, COMMUNICATORS))
@@ -173,7 +173,7 @@ async def test_the_helpers_time_is_not_the_librarys(monkeypatch: pytest.MonkeyPa
 
 
 def test_connections_are_made_until_one_should_reach_the_job() -> None:
-    """The number of connections is four times the expected number, up to a limit."""
+    """At most four times the connections are made that are expected to reach the job once, and at most MAX_ATTEMPTS."""
     servers = dict.fromkeys((ProcessKey(pid, 1) for pid in range(100)), Server((2, 32, 3), 1.0))
     site, keys = Site(servers, 0), list(servers)
 
@@ -222,7 +222,7 @@ async def test_a_process_that_does_not_answer_is_waited_for_once() -> None:
 
 
 async def test_another_view_is_asked_for_by_as_many_connections_as_it_takes() -> None:
-    """If one process gave an isolated view, more connections are made to reach the job's other process, one of four."""
+    """If one process gave an isolated view, more connections try to reach the other process of the job."""
     fourth = ProcessKey(14, 1)
     site = Site(dict.fromkeys((FIRST, SECOND, THIRD, fourth), Server((2, 32, 3), 1.0)), 0)
     lonely, whole = node_report(3), node_report()

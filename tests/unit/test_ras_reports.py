@@ -70,7 +70,7 @@ def test_a_bad_communicator_costs_itself_alone(changed: dict[str, Any], reason: 
 
 
 def test_the_second_of_one_hash_is_left_out() -> None:
-    """If two communicators have one hash, the first is kept, and the second is counted."""
+    """If two communicators have the same hash, the first is kept, and the second is counted as a duplicate."""
     parsed = read_json(report(communicator(), communicator(missing_ranks=[])))
     assert ([entry.missing for entry in parsed.communicators], parsed.skipped) == ([1], {"duplicate": 1})
 
@@ -211,7 +211,7 @@ def test_where_a_text_says_that_a_rank_is(line: str, named: list[tuple[str, int,
 
 
 def test_text_of_a_group_that_is_not_in_the_table_is_left_out() -> None:
-    """A group without its number of ranks is skipped."""
+    """A group that the table of communicators does not list is skipped."""
     parsed = text(paragraph(3, 0xAB, rank_line(1)))
     assert (parsed.communicators, parsed.skipped) == ((), {"implausible": 1})
 
@@ -224,7 +224,7 @@ def test_text_ranks_of_the_one_largest_communicator_are_the_jobs() -> None:
 
 
 def test_text_ranks_of_smaller_communicators_are_found_by_their_place() -> None:
-    """A rank of a smaller communicator has the number that the largest one gives, or none."""
+    """A rank of a smaller communicator has the number that the largest communicator gives, or none."""
     small = ROW.replace("    0 ", "    1 ", 1).replace("  8         7 ", "  4         2 ")
     other = "  Rank 3 -- GPU 2 managed by process 78 on node 10.0.0.1"
     parsed = text(paragraph(0, 0xAB, rank_line(5)) + paragraph(1, 0xCD, rank_line(1), other), f"{ROW}\n{small}")

@@ -104,7 +104,7 @@ def visited(node: Node, target: Target) -> list[str]:
 
 
 async def run(node: Node, target: Target) -> None:
-    """Let the exporter look, monitor and query several times."""
+    """Make the exporter look, monitor and query several times."""
     async with served(answering((b"SERVER PROTOCOL 2\n",), heard=target.heard)) as endpoint:
         target.port = endpoint.port
         async with node.exporter() as exporter:
@@ -140,7 +140,7 @@ def test_an_address_of_this_node_gets_a_connection_but_no_data_of_others(
 def test_a_listener_that_is_not_the_ranks_is_never_connected_to(
     node: Node, target: Target, inode: int, uid: int
 ) -> None:
-    """The socket at the address must be held by the rank, and belong to its user."""
+    """The agent connects only if the rank has the socket at the address, and the socket is of the rank's user."""
     add(node, "127.0.0.1", listening("127.0.0.1", inode, uid=uid))
     assert visited(node, target) == []
 

@@ -96,7 +96,7 @@ DOWN = device(state=1, rate=1.25e9)
     ], id="a missing device whose name another one has goes by its address"),
 ])  # fmt: skip
 def test_what_is_expected(looks: list[tuple[list[RdmaDevice], set[tuple[str, str]]]]) -> None:
-    """A device fails when it is below the best state that its function has had."""
+    """A device fails when it is below the best state that its PCI function has had."""
     baseline = Baseline()
     for devices, failing in looks:
         assert fall_short(baseline, *devices) == failing
@@ -235,7 +235,7 @@ def root(tmp_path: Path) -> Path:
 
 
 async def test_a_missing_device_is_reported_after_a_restart(root: Path) -> None:
-    """A lost device stays expected until the next boot, and stays its GPU's NIC."""
+    """After a restart of the agent a lost device is reported as missing, and stays its GPU's NIC."""
     first = Node(root)
     async with first.under_way():
         assert first.failed() == set()
@@ -248,7 +248,7 @@ async def test_a_missing_device_is_reported_after_a_restart(root: Path) -> None:
 
 
 async def test_ignored_devices(root: Path) -> None:
-    """An ignored device has no series and is no GPU's NIC; one that was missing is forgotten."""
+    """An ignored device has no series and is no GPU's NIC; a missing device that is ignored is forgotten."""
     first = Node(root)
     async with first.under_way():
         pass
@@ -289,7 +289,7 @@ async def test_which_counters_are_shown(root: Path) -> None:
 
 
 def test_bytes_of_ionic() -> None:
-    """The unicast counters of ionic's firmware are its bytes; the others stay counters of the driver."""
+    """The unicast byte counters of ionic's driver count as the port's data bytes; other counters stay the driver's."""
     read = {"rx_rdma_ucast_bytes": 7, "tx_rdma_ucast_bytes": 8, "tx_rdma_ack_timeout": 9}
     port = msgspec.structs.replace(EMPTY, hardware_counters=read)
     ionic = RdmaDevice("ionic_0", "ionic", "", "", "", (), -1, physical=True, ports=(port,))
@@ -309,7 +309,7 @@ def test_an_invalid_list_of_devices_is_refused() -> None:
 
 
 async def test_a_damaged_past_is_learnt_again(root: Path) -> None:
-    """With an unreadable checkpoint all devices keep their series; a node without devices has no data."""
+    """With an unreadable checkpoint no device fails a check; a node without devices has no data."""
     node = Node(root, b"\xc1")
     async with node.under_way():
         assert node.failed() == set()
@@ -319,7 +319,7 @@ async def test_a_damaged_past_is_learnt_again(root: Path) -> None:
 
 
 async def test_resources_are_shown_where_they_are_asked_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the option, present devices show their objects; a kernel without the interface is not tried again."""
+    """With the option, present devices show their RDMA objects in use; a kernel that refuses is not queried again."""
     answers = iter([{"mlx5_0": {"qp": 3}, "elsewhere": {"qp": 4}}])
 
     def read() -> dict[str, dict[str, int]]:
@@ -339,7 +339,7 @@ async def test_resources_are_shown_where_they_are_asked_for(root: Path, monkeypa
 
 
 def test_version_of_a_driver(tmp_path: Path) -> None:
-    """A driver has a version if its module is not part of the kernel; other text is empty."""
+    """A driver has a version if its module is not part of the kernel; an invalid version is empty."""
     shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
     path = tmp_path / "sys/module/mlx5_core/version"
     for text, expected in (("24.04-0.6.6", "24.04-0.6.6"), ("2" * 64, "2" * 64), ("2" * 65, ""), ("a b", "")):

@@ -142,7 +142,7 @@ def test_what_is_no_such_output(raw: bytes) -> None:
 
 
 def test_the_sites_word_comes_first(tmp_path: Path) -> None:
-    """The site's file names a port's switch; without it, LLDP on the port's network device does."""
+    """The site's file names a port's switch; for other ports, LLDP on the port's network device names it."""
     shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
     path, wiring = tmp_path / "lldp.json", tmp_path / "wiring.csv"
     path.write_bytes(heard(neighbour("ens1f0np0", "heard"), neighbour("", "nobody")))

@@ -1,4 +1,4 @@
-"""The rendering of many sources, each one separately."""
+"""The rendering of many sources, each source separately."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -19,7 +19,7 @@ def gauge(name: str, count: int = 1) -> Metric:
 
 
 def source(name: str, *given: Metric, cap: int = 100, shown: bool = True, fails: str = "") -> Source:
-    """Return a source of these families; ``fails``: in its snapshot or after its families."""
+    """Return a source of these families; ``fails``: it raises in its snapshot, or after its families."""
 
     def snapshot() -> Iterable[Metric]:
         if fails == "snapshot":
@@ -84,7 +84,7 @@ async def test_doubles(thread: OwnThread) -> None:
 
 
 async def test_what_is_kept_is_bounded_by_the_cap(thread: OwnThread) -> None:
-    """Of a source with new series in every render, the agent keeps at most the limit."""
+    """If a source has new series in every render, the agent keeps the encoded labels of at most the limit."""
     given: list[Metric] = []
     made = registry(thread, Source("flood", 5, lambda: given, iter))
     for turn in range(3):

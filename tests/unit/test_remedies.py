@@ -31,7 +31,7 @@ def test_status_without_an_agent(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_status_of_an_unknown_job(capsys: pytest.CaptureFixture[str]) -> None:
-    """If a job has no ranks on this node, `status` lists the jobs that have, and exits with 1."""
+    """If a job has no ranks on this node, `status` lists the jobs that have ranks here, and exits with 1."""
     document = NodeDocument(
         rankwatch="1", hostname="n", now_seconds=1.0, up_seconds=1.0, ready=True, jobs=(job("7"), job("8"))
     )
@@ -53,7 +53,7 @@ def test_an_agents_address_as_prometheus(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_help_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """`rankwatch help` lists the commands, `rankwatch help NAME` prints the options of one."""
+    """`rankwatch help` lists the commands, `rankwatch help NAME` prints the options of the command NAME."""
     for words, said in (
         (["help"], "doctor    check the installation"),
         (["help", "exclude"], "usage: rankwatch exclude"),

@@ -1,4 +1,4 @@
-"""rankwatch-setup: the files that it installs on a node, and those that it leaves when it removes them."""
+"""rankwatch-setup: the files that it installs on a node, and the files that stay after a removal."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_what_was_chosen_is_there_and_goes(machine: Machine) -> None:
-    """The chosen drop-ins and scripts equal the package's, and their removal leaves no file."""
+    """The chosen drop-ins and scripts equal the package's; their removal leaves only /etc/default/rankwatch."""
     machine.setup("--with-other-users", "--with-hardware", "--slurm", umask=0o077)
     for right in ("50-other-users.conf", "55-hardware.conf"):
         assert (machine.drop_ins / right).read_text() == (machine.share / "systemd" / right).read_text()
@@ -78,7 +78,7 @@ def test_what_was_chosen_is_there_and_goes(machine: Machine) -> None:
 
 @pytest.mark.parametrize("folder", ["etc/slurm", "run/slurm/conf", "var/spool/slurmd/conf-cache"])
 def test_no_pattern_of_slurms_is_left_without_a_file(machine: Machine, folder: str) -> None:
-    """While slurm.conf names the directories, each keeps an empty script, because slurmd drains nodes without any."""
+    """While slurm.conf names the directories, each keeps an empty script: without one slurmd would drain the node."""
     machine.setup("--slurm")
     machine.configure_slurm(folder)
     said = machine.setup("--remove")

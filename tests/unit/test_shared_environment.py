@@ -36,7 +36,7 @@ def task(number: int, world: int = 1) -> dict[str, str]:
 
 
 def test_children_of_one_task_are_all_shown(table: Table) -> None:
-    """Four workers of one task's only process are four ranks, numbered in the order of their starts."""
+    """Four workers that share the environment of a Slurm task are four ranks, numbered in the order of their starts."""
     for pid in (4, 2, 3, 1):
         table.add_facts(owned(pid, task(0), ALICE, parent=50))
     table.tick(BINDING_SECONDS - 0.1)
@@ -71,7 +71,7 @@ def test_titles_name_siblings_that_start_one_after_the_other(table: Table) -> No
 
 @pytest.mark.parametrize("title", [VLLM, "python"])
 def test_what_a_task_says_is_not_said_of_those_who_share_it(title: str, table: Table) -> None:
-    """Four workers of a step's only task do not have the rank and local rank in the task's environment."""
+    """Four workers of a step's only task do not take the rank and the local rank from the task's environment."""
     for pid in (1, 2, 3, 4):
         env = task(0) | {"SLURM_LOCALID": "0"}
         table.add_facts(owned(pid, env, ALICE, parent=50, title=title.format(pid)))
@@ -86,7 +86,7 @@ def test_what_a_task_says_is_not_said_of_those_who_share_it(title: str, table: T
 
 @pytest.mark.parametrize(("count", "shown"), [(MAX_SIBLINGS, MAX_SIBLINGS), (MAX_SIBLINGS + 1, 1)])
 def test_siblings_are_bounded(count: int, shown: int, table: Table) -> None:
-    """Of more processes than a node can have ranks, one is a rank and the others are duplicates."""
+    """If more than MAX_SIBLINGS processes share an environment, one is a rank and the others are duplicates."""
     for pid in range(1, count + 1):
         table.add_facts(owned(pid, task(0), ALICE, parent=999))
     table.tick(BINDING_SECONDS)
@@ -94,7 +94,7 @@ def test_siblings_are_bounded(count: int, shown: int, table: Table) -> None:
 
 
 def test_copies_of_a_rank_elsewhere_are_no_siblings(table: Table) -> None:
-    """Two processes with one number and different tasks and parents are a rank and a duplicate."""
+    """Two processes with the same rank number and different parents are a rank and a duplicate."""
     table.add_facts(owned(1, environment(0), ALICE, parent=50))
     table.add_facts(owned(2, environment(0), ALICE, parent=60), then=BINDING_SECONDS)
     assert (ranks(table), table.ranks.snapshot().duplicates) == ({"0": 1}, 1)

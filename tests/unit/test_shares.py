@@ -24,7 +24,7 @@ A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
     ({A: 1, B: 1}, C, C),
 ])  # fmt: skip
 def test_the_user_with_the_most_entries_loses_one(held: dict[Share, int], asks: Share, gives_way: Share) -> None:
-    """The user with most entries, the new one counted, loses one of the fullest directory; at a tie the requester."""
+    """The user with the most entries, with the new one, loses one of its fullest directory; at a tie, the requester."""
     table: FairTable[tuple[Share, int], None] = FairTable()
     for share, count in held.items():
         for number in range(count):
@@ -33,7 +33,7 @@ def test_the_user_with_the_most_entries_loses_one(held: dict[Share, int], asks: 
 
 
 def fill(budget: FairBudget, groups: list[Group]) -> dict[Group, int]:
-    """Let groups take one unit each in turns until all are refused."""
+    """Give each group one unit in turn until all groups are refused; return the units of each group."""
     held = dict.fromkeys(groups, 0)
     asking = list(groups)
     while asking:
@@ -73,7 +73,7 @@ def test_directories_of_one_user_leave_others_their_room() -> None:
 
 
 def test_series_of_owners_in_a_group() -> None:
-    """Owners in a group share the group's part of the budget; series that one owner returns, the others can use."""
+    """Owners in a group share the group's part of the budget; others can use what an owner returns."""
     admission = Admission(per_rank=100, in_all=700)
     assert ([owner for owner in range(7) if admission.admit(owner, 100, 1, A)], admission.refused) == ([0, 1, 2, 3], 3)
     assert admission.admit("late", 100, 1, B)
@@ -86,7 +86,7 @@ def test_series_of_owners_in_a_group() -> None:
 
 
 def test_turns() -> None:
-    """The first items of all users come first, then the second ones, up to the limit."""
+    """The first items of all users come first, then their second items, up to the limit."""
     items = ["a1", "a2", "a3", "b1", "b2"]
     assert in_turns(items, lambda amount: amount[0], 4) == ["a1", "b1", "a2", "b2"]
     assert in_turns(items, lambda amount: amount[0]) == ["a1", "b1", "a2", "b2", "a3"]

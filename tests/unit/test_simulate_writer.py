@@ -95,7 +95,7 @@ def plan(**more: Any) -> TimingPlan:
 
 
 def means_us(of: TimingPlan, position: int, first: int = 0) -> list[float]:
-    """Return each rank's mean kernel time of the step's operation ``place``."""
+    """Return each rank's mean kernel time of a step's operation number ``position``."""
     steps = [step_times(of, step).operations[position].kernel_us for step in range(first, first + STEPS)]
     return [mean(kernel_us[rank] for kernel_us in steps) for rank in range(8)]
 
@@ -111,7 +111,7 @@ def test_the_straggler_has_the_shortest_time() -> None:
 
 
 def test_a_slow_link_raises_the_floor_of_all_who_use_it() -> None:
-    """A slow link triples the floor of its DP group; the other groups and all spreads stay the same."""
+    """A slow link more than doubles the kernel times of its DP group; the times of the other groups stay the same."""
     healthy, slow = plan(), plan(slow_link=6, slow_link_factor=3.0)
     for position in DP_OPERATIONS:
         before, after = means_us(healthy, position), means_us(slow, position)

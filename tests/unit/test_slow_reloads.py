@@ -16,7 +16,7 @@ from agent.ranks.writer import RankWriter
 
 
 class Made(Idle):
-    """Observes the ranks; the exporter named ras drains when the test lets it."""
+    """Observes the ranks; the exporter named ras drains once ``hold`` is set."""
 
     def __init__(self, name: str, hold: asyncio.Event) -> None:
         self.name, self.hold = name, hold
@@ -47,7 +47,7 @@ async def test_a_drain_that_waits_for_a_query_hides_no_rank() -> None:
     assert len(own.ranks.snapshot().ranks) == 1
     reload = asyncio.create_task(own.apply(plan_of(hold, 1, "process", "ras")))
     seen = []
-    for _ in range(10):  # ten seconds of 60 ms each
+    for _ in range(10):  # 60 ms stand for a second
         await asyncio.sleep(0.06)
         clock.advance(1.0)
         own.ranks.tick()
@@ -90,7 +90,7 @@ def daemon(file: Path) -> Daemon:
 async def test_a_mistake_that_was_taken_back_is_no_alert(
     file: Path, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that equals the configuration in use counts as a successful reload."""
+    """If the refused file is changed back to the configuration in use, the reload counts as successful."""
     monkeypatch.setattr(daemon_module, "CONFIG_POLL_SECONDS", 0.02)
     good = daemon._loaded.text
     await daemon._web.start(("127.0.0.1:0",))

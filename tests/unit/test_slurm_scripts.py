@@ -80,7 +80,7 @@ class Site:
         return done
 
     def wait_until_alone(self) -> None:
-        """Wait until the scripts have left no process: until the pipe that each one got is closed."""
+        """Wait until the scripts have left no process: until the pipe that each script got is closed."""
         while self._runs:
             ended = self._runs.pop()
             poll = select.poll()
@@ -90,7 +90,7 @@ class Site:
             assert record
 
     def answer(self, squeue: str, status: str) -> None:
-        """Let squeue and `rankwatch status` print these texts."""
+        """Make squeue and `rankwatch status` print these texts."""
         for name, text in (("squeue", squeue), ("rankwatch", status)):
             program = self._root / name
             (self._root / f"{name}.txt").write_text(text)
@@ -130,7 +130,7 @@ def test_every_shell_reads_the_scripts(shell: str, script: Path) -> None:
 
 
 def test_the_prolog_writes_what_slurm_says_of_the_job(site: Site) -> None:
-    """The prolog writes only the job's file, from its environment and readable by all users."""
+    """The prolog writes only the job's file, from the prolog's environment and readable by all users."""
     before = int(time.time())
     site.run(PROLOG, environment("prolog.4"))
     record = site.file()
@@ -181,7 +181,7 @@ def test_the_epilog_adds_the_end(site: Site, name: str, codes: tuple[int, int, i
     ('CANCELLED "},{"\n', "CANCELLED", ""),
 ])  # fmt: skip
 def test_the_state_is_asked_for_afterwards(site: Site, squeue: str, state: str, reason: str) -> None:
-    """If a rank ended by a signal although the codes are 0, the epilog queries Slurm once for the state."""
+    """If a rank ended by a signal although the job's exit codes are 0, the epilog queries Slurm once for the state."""
     site.answer(squeue, SIGTERMED)
     site.run(PROLOG, environment("prolog.4"))
     site.run(EPILOG, environment("epilog.4"))
@@ -204,7 +204,7 @@ def test_the_state_is_asked_for_afterwards(site: Site, squeue: str, state: str, 
 def test_slurm_is_asked_by_the_first_node_where_codes_are_those_of_success(
     site: Site, changed: dict[str, str], asks: bool
 ) -> None:
-    """Only the first node of the job queries Slurm, and only if the codes are 0."""
+    """Only the first node of the job queries Slurm, and only if the job's exit codes are 0."""
     site.answer("CANCELLED None\n", SIGTERMED)
     site.run(EPILOG, environment("epilog.4") | changed)
     if asks:
@@ -225,7 +225,7 @@ def test_slurm_is_asked_by_the_first_node_where_codes_are_those_of_success(
     (status("dead", "oom_killed", signal="SIGKILL"), True),
 ])  # fmt: skip
 def test_the_agent_says_whether_to_ask(site: Site, printed: str, asks: bool) -> None:
-    """The script queries Slurm only if the agent saw a rank end with other than status 0."""
+    """The script queries Slurm only if the agent saw a rank of the job end, and not with status 0."""
     site.answer("CANCELLED None\n", printed)
     site.run(EPILOG, environment("epilog.4"))
     if asks:
@@ -332,7 +332,7 @@ def test_jobcomp_gets_the_state(site: Site, state: str, written: bool) -> None:
 
 
 def test_the_task_prolog_exports_what_inspector_needs(tmp_path: Path) -> None:
-    """Each task gets the job's record directory; variables of the job itself stay."""
+    """Each task gets the job's record directory; variables that the job sets itself stay."""
     interval = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
     printed = task_prolog(tmp_path, str(tmp_path), **{interval: "5"})
     assert dict(line.removeprefix("export ").split("=", 1) for line in printed) == {
@@ -389,7 +389,7 @@ def test_a_name_that_is_taken_costs_the_job_no_records(tmp_path: Path, kind: str
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Callable[[int], Site]:
-    """Return a site with a user's file system mounted at a job's directory, as FUSE allows."""
+    """Provide a function that makes a site with a user's file system mounted at a job's directory, as FUSE allows."""
 
     def mount(uid: int) -> Site:
         directory, shell = tmp_path / "inspector/4", tmp_path / "with-a-mount"

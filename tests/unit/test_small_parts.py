@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_admission_per_owner() -> None:
-    """A series above an owner's budget is refused and counted, other owners are not affected, and release frees it."""
+    """Above an owner's budget a series is refused and counted; other owners are unaffected; a release frees budget."""
     admission = Admission(per_rank=10, in_all=100)
     assert admission.admit("a", 10)
     assert not admission.admit("a", 1)
@@ -86,7 +86,7 @@ def test_the_daemon_does_without_openssl() -> None:
 
 @pytest.mark.parametrize(("text", "label"), [
     ("0x82bdbf0ea6cd18", "82bdbf0ea6cd18"),
-    ("0x82bdbf0ea6cd18ff", "82bdbf0ea6cd18"),  # Inspector cuts, RAS does not
+    ("0x82bdbf0ea6cd18ff", "82bdbf0ea6cd18"),  # Inspector shortens the hash, RAS does not
     ("82BDBF0EA6CD18FF", "82bdbf0ea6cd18"),
     ("0x1234", "1234"),
     ("0000000000001234", "1234"),  # RAS pads

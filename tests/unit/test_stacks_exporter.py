@@ -190,7 +190,7 @@ async def test_a_bundle_has_suspects_and_two_others(node: Node) -> None:
 
 
 def test_the_program_must_be_roots(tmp_path: Path) -> None:
-    """Only a required program is a failure if it is missing; a program that other users may write never runs."""
+    """A missing program is a failure only with `enabled: true`; a program that other users may write never runs."""
     anybodys, missing = script(tmp_path / "anybodys", "true"), str(tmp_path / "none")
     anybodys.chmod(0o777)
     configs = (
@@ -293,7 +293,7 @@ def test_a_recorded_stack() -> None:
 
 
 def test_lines_do_not_tell_stacks_apart() -> None:
-    """Two ranks on different lines of one loop have one stack; another caller five calls up makes another stack."""
+    """Two ranks on different lines of one loop have the same stack; with another caller five calls up they do not."""
     calls = [frame(name) for name in "abcde"]
     one, same = (stack(answer(thread(frame("a", line=line), *calls[1:]))) for line in (3, 4))
     assert one.label == same.label == stack(answer(thread(*calls, frame("z")))).label
@@ -341,5 +341,5 @@ def test_no_python() -> None:
     ("aabcdefg", ""), ("aaaaaaaa", ""), ("", ""),
 ])  # fmt: skip
 def test_who_is_elsewhere(stacks: str, elsewhere: str) -> None:
-    """Ranks with a stack of a quarter or less are elsewhere, if more than half of at least four share another stack."""
+    """Ranks are elsewhere if at most a quarter have their stack, and over half of at least four ranks share another."""
     assert "".join(others({str(rank): stack for rank, stack in enumerate(stacks)})) == elsewhere

@@ -107,7 +107,7 @@ def test_whose_checkpoint_is_read(path: Path, monkeypatch: pytest.MonkeyPatch, o
 
 
 def test_what_lies_where_it_is_written_is_not_written_to(path: Path, tmp_path: Path) -> None:
-    """A file that is linked as the draft keeps its content."""
+    """A file with a hard link at the draft's path keeps its content."""
     saved(path)
     other = tmp_path / "other"
     other.write_bytes(b"kept")
@@ -135,7 +135,7 @@ def test_checkpoint_over_the_bound_is_not_written(path: Path) -> None:
 
 
 def test_durable_is_what_is_on_disk(path: Path) -> None:
-    """A section is durable up to the last written file."""
+    """``durable`` is the section's content in the file that was written last."""
     state = opened(path)
     section = state.section("a")
     section.publish(b"one")
@@ -166,7 +166,7 @@ def test_a_section_over_its_budget_keeps_what_it_published_before(path: Path, ov
 
 
 def test_sections_without_an_exporter_never_displace_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If all sections together are too large, the sections without a running owner are dropped."""
+    """If all sections together are too large, sections without a running owner that do not fit are dropped."""
     state = opened(path)
     state.section("old").publish(b"x" * 600)
     state.section("older").publish(b"y" * 100)

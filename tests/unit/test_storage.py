@@ -45,7 +45,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 
 def test_directories_files_and_what_is_neither(tmp_path: Path) -> None:
-    """A directory and a file succeed with their file system's free share; a missing path fails."""
+    """An existing path succeeds with the free share of its file system; a missing path fails."""
     (tmp_path / "file").write_text("x")
     os.mkfifo(tmp_path / "fifo")
     paths = [str(tmp_path), str(tmp_path / "file"), str(tmp_path / "fifo"), str(tmp_path / "none")]
@@ -53,7 +53,7 @@ def test_directories_files_and_what_is_neither(tmp_path: Path) -> None:
     assert [item.ok for item in states] == [True, True, True, False]
     assert states[0].free is not None
     assert (0.0 < states[0].free <= 1.0, states[3].free) == (True, None)
-    for path in (paths[0], paths[3]):  # a path that is named twice is probed once, as required
+    for path in (paths[0], paths[3]):  # a path that is named twice is probed once, as a required path
         assert [item.path for item in probe(ProbeRequest([path], [path]), b"")] == [path]
 
 
@@ -146,7 +146,7 @@ def lustre(tmp_path: Path) -> Path:
 
 
 async def test_a_real_helper_probes(lustre: Path) -> None:
-    """A path that replies is healthy, and a missing one fails; a missing dump directory is no failure."""
+    """A path that replies is healthy, and a missing path fails; a missing dump directory is no failure."""
     node = Node(lustre, paths=[str(lustre)], dump_paths=[str(lustre), str(lustre / "none")])
     states = await node.look()
     assert [(item.path, item.ok) for item in states] == [(str(lustre), True)]
@@ -157,7 +157,7 @@ async def test_a_real_helper_probes(lustre: Path) -> None:
 
 
 async def test_checks_of_missing_paths_end(lustre: Path) -> None:
-    """If Lustre is unloaded and a full directory deleted, their checks end; then there is no data."""
+    """If Lustre is unloaded and a full directory is deleted, their checks end; then there is no data."""
     dumps = lustre / "dumps"
     await asyncio.to_thread(dumps.mkdir)
     node = Node(lustre, dump_paths=[str(dumps)], full_ratio=1.0)
@@ -179,7 +179,7 @@ async def test_checks_of_missing_paths_end(lustre: Path) -> None:
 
 
 async def test_a_node_without_dump_paths_is_looked_at_seldom(tmp_path: Path) -> None:
-    """Without paths there is no data; a missing dump directory is probed only once a minute after a while."""
+    """Without paths there is no data; a missing dump directory is probed only every ABSENT_SECONDS."""
     with pytest.raises(NoData):
         await Node(tmp_path).look()
     node = Node(tmp_path, dump_paths=[str(tmp_path / "dumps")])

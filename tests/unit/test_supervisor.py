@@ -1,4 +1,4 @@
-"""Starting, reloading section by section, and stopping."""
+"""The supervisor: start, reload section by section, and stop."""
 
 import asyncio
 import os
@@ -27,7 +27,7 @@ from agent.sdk.system import ProcFS
 
 
 class Made(Idle):
-    """An exporter that records what happens to it in ``events``."""
+    """An exporter that records its starts and drains in ``events``."""
 
     def __init__(self, name: str, section: Section, events: list[str]) -> None:
         self.label = f"{name}{section.number}"
@@ -48,7 +48,7 @@ class Made(Idle):
 
 
 class Bench:
-    """A supervisor, and plans for it."""
+    """A supervisor, its plans, and the events of its exporters."""
 
     def __init__(self, state: StateFile) -> None:
         self.events: list[str] = []
@@ -77,7 +77,7 @@ async def test_a_start_that_fails_costs_the_others_nothing(bench: Bench) -> None
 
 
 async def test_reload_touches_what_changed(bench: Bench) -> None:
-    """Equal sections go on, changed ones restart from their checkpoint, removed ones are drained."""
+    """On reload unchanged exporters go on, changed ones restart from their checkpoint, and removed ones are drained."""
     await bench.supervisor.begin(bench.plan(a=Section(), b=Section(), c=Section()))
     bench.take()
     assert await bench.supervisor.apply(bench.plan(a=Section(), b=Section(number=1), d=Section()))
@@ -124,7 +124,7 @@ async def test_stop_writes_the_checkpoint(bench: Bench, tmp_path: Path) -> None:
 def test_a_table_that_cannot_be_loaded_starts_empty(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: Exception
 ) -> None:
-    """If a table's section raises any error, the agent starts with an empty table, and without half-loaded entries."""
+    """If loading a table's section raises an error, the agent starts with an empty table, with no half-loaded entry."""
     state = state_file(tmp_path)
     state.section(name).publish(b"saved")
     loaded = []
@@ -183,7 +183,7 @@ async def test_an_idle_agent_encodes_its_tables_when_a_save_is_due(
 
 
 async def test_a_directory_that_hangs_blocks_no_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The boot file is read with the checkpoint, before the event loop serves pages, and not in ``begin``."""
+    """The boot file is read once, when the supervisor is made, and not again in ``begin``."""
     read: list[float] = []
     monkeypatch.setattr(BootFile, "load", lambda _file, seconds: read.append(seconds) or {})
     own = supervisor(state_file(tmp_path))

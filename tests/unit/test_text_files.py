@@ -1,4 +1,4 @@
-"""Text files by patterns: their names, owners and lines, and hostile writers."""
+"""Text files that match patterns: their names, owners and lines, and hostile writers."""
 
 import os
 from collections import Counter
@@ -16,7 +16,7 @@ ENOUGH = 1 << 30
 
 
 def files_of(root: Path, *patterns_: str, limits: FollowLimits = text_files.TEXT_LIMITS) -> TextFiles:
-    """Return the files below ``root`` that match."""
+    """Return the files below ``root`` that match the patterns."""
     return TextFiles([f"{root}/{pattern}" for pattern in patterns_], lambda: 0.0, limits=limits)
 
 
@@ -45,7 +45,7 @@ def write(path: Path, text: bytes, mode: str = "ab") -> None:
 
 
 def test_patterns_find_files_and_name_their_job(tmp_path: Path) -> None:
-    """A star matches part of one name, and %j the job id."""
+    """A star matches part of one name, and ``%j`` matches the job id."""
     for name in ("a/4711.out", "b/4712.out", "b/4712.err", "a/deep/4713.out", "job_7.log", "a/x4714.out"):
         write(tmp_path / name, b"line\n")
     files = discovered(tmp_path, "*/%j.out", "job_*.log")
@@ -83,7 +83,7 @@ def test_old_content_is_passed_over(tmp_path: Path) -> None:
 
 
 def test_resuming_reads_on(tmp_path: Path) -> None:
-    """With saved positions reading goes on there, but skips all except the last 16 MiB of new data."""
+    """Reading continues at the saved positions; of more than 16 MiB of new data only the last 16 MiB are read."""
     write(tmp_path / "a.log", b"first\n")
     files = discovered(tmp_path, "*.log")
     assert lines(files) == [b"first"]
@@ -127,7 +127,7 @@ def test_a_directory_that_becomes_a_link_is_not_followed(tmp_path: Path, monkeyp
 
 
 def test_named_files_are_followed_too(tmp_path: Path) -> None:
-    """Files that a search names are followed like matching files, within the limit."""
+    """Files whose paths are given to ``discover`` are followed like matching files, at most MAX_NAMED of them."""
     write(tmp_path / "x/stdout", b"line\n")
     files = files_of(tmp_path, "*.log")
     stdout, gone = f"{tmp_path}/x/stdout", f"{tmp_path}/gone"
@@ -151,7 +151,7 @@ def test_a_log_that_outgrows_the_reading_delays_no_other(tmp_path: Path) -> None
 
 
 def test_every_user_has_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A look's budget goes to one file of each user in turns, and the next look goes on with the next file."""
+    """A look's budget is spent on the users in turns, one file each; the next look continues with the next file."""
     for number in range(4):
         write(tmp_path / f"{number}.log", b"x" * 99 + b"\n")
     monkeypatch.setattr(text_files, "PIECE_BYTES", 100)

@@ -26,7 +26,7 @@ SEGV = ExitStatus(known=True, signal=11)
 
 @pytest.mark.parametrize("owner", [DOCKER, ALICE])
 def test_a_restarted_rank_keeps_its_job_when_another_job_was_proven_meanwhile(owner: Owner, table: Table) -> None:
-    """If torchrun in Docker or Ray restarts its ranks, they stay in their job, even after another job was proven."""
+    """If the ranks of a job restart, the new ranks stay in their job, even if another job was proven meanwhile."""
     keys = [table.add_facts(owned(pid, environment(pid), owner)) for pid in (1, 2)]
     table.tick(1.0)
     table.add_facts(owned(50, environment(0, job="4712"), OTHER_JOB), then=1.0)
@@ -51,7 +51,7 @@ def test_pods_of_one_namespace_stay_one_job_without_the_plain_id(table: Table) -
 
 
 def test_a_suffixed_id_is_not_for_others(table: Table) -> None:
-    """A job named like another owner's suffixed id gets an id of its own."""
+    """A job whose name is another owner's suffixed id gets a different id."""
     table.add_facts(owned(1, environment(0, job="4711"), SLURM), then=1.0)
     table.add_facts(owned(2, environment(0), DOCKER), then=1.0)
     [victims] = [label.job_id for label, pid in table.labels().items() if pid == 2]
@@ -122,7 +122,7 @@ def test_two_servers_in_two_tasks_of_a_node_are_all_shown(table: Table) -> None:
 
 
 def test_a_helper_of_a_rank_that_it_kills_is_no_death(table: Table) -> None:
-    """A child with NCCL that its rank ends by SIGKILL is no death."""
+    """A rank's child process with NCCL that is killed by SIGKILL counts as no death of a rank."""
     table.add_facts(owned(1, environment(0), SLURM, parent=40))
     table.add_facts(owned(2, environment(1), SLURM, parent=40), then=1.0)
     helper = table.add_facts(owned(9, environment(1), SLURM, parent=2), then=BINDING_SECONDS)
@@ -150,7 +150,7 @@ def test_titles_made_to_be_slow_do_not_hold_the_loop(table: Table) -> None:
     [(DOCKER, Owner("container", CONTAINER[::-1])), (Owner("pod", POD), Owner("pod", POD.replace("c7", "ff")))],
 )
 def test_a_restarted_container_continues_its_job(owners: tuple[Owner, Owner], table: Table) -> None:
-    """If a job in Docker crashes and its container is started again, it is the same job."""
+    """If another container or pod replaces the container or pod of a crashed job, its ranks continue the same job."""
     first = table.add_facts(owned(1, environment(0), owners[0], uid=1000), then=1.0)
     table.ranks.observe_exit(first, SEGV)
     table.tick(5.0)
@@ -159,7 +159,7 @@ def test_a_restarted_container_continues_its_job(owners: tuple[Owner, Owner], ta
 
 
 def test_an_id_without_an_owner_is_free(table: Table) -> None:
-    """If a full table evicts the records that held an id, the id is free."""
+    """If a full table evicts the last record with an id, another owner can have the id."""
     table.add_facts(owned(1, environment(0), MALLORY, uid=1001), then=1.0)
     key = next(iter(table.ranks.running()))
     table.ranks.observe_exit(key, ExitStatus(known=True))
@@ -174,7 +174,7 @@ def test_an_id_without_an_owner_is_free(table: Table) -> None:
 
 
 def test_a_job_step_is_not_split_on_one_node(table: Table) -> None:
-    """Two concurrent steps without a rendezvous are one job each."""
+    """The ranks of a step without a rendezvous have one job id while another step of the same Slurm job runs."""
     for step, size in ((0, 2), (1, 4)):
         for rank in range(size):
             env = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size)}

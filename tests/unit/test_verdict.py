@@ -1,4 +1,4 @@
-"""The verdict, row by row."""
+"""The verdicts on processes, row by row."""
 
 from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGKILL, SIGSEGV, SIGTERM
 from typing import Any
@@ -26,7 +26,7 @@ RAYS = ExitStatus(known=True, code=1, by_launcher=True)
 
 
 def code(number: int) -> ExitStatus:
-    """Return an exit with a status of its own."""
+    """Return an exit with the status ``number``."""
     return ExitStatus(known=True, code=number)
 
 
@@ -49,7 +49,7 @@ def made(
 
 
 def running(pid: int = 9, **facts: object) -> RankProcess:
-    """Return a running process, found long ago."""
+    """Return a running process that was found long ago."""
     return made(ProcessKey(pid, 1), found_at=0.0, **facts)  # type: ignore[arg-type]
 
 
@@ -207,7 +207,7 @@ TORN_DOWN = [made(ProcessKey(n, 1), 0.0, NOW - 20 + n / 1024, TERM if n else KIL
 
 @pytest.mark.parametrize("processes", [CRASHED_AT_ONCE, CRASHED_IN_TWO_WAYS, RESTARTED_AS_OTHERS, TORN_DOWN])
 def test_no_process_is_compared_with_all_others(processes: list[RankProcess]) -> None:
-    """Twice the processes take twice the work, with simultaneous crashes or with restarts between."""
+    """Twice the processes take at most 2.5 times the work, with simultaneous crashes or with restarts among them."""
     half = count_calls(lambda: judge_job(processes[:512], NOW))
     assert count_calls(lambda: judge_job(processes, NOW)) < 2.5 * half
     assert half < 512 * 100
@@ -225,7 +225,7 @@ def test_ray_ends_workers_with_status_1(title: str, number: int, ended: ExitStat
 
 
 def test_a_site_judges_by_its_own_numbers() -> None:
-    """Numbers of the configuration change their own limits and no others."""
+    """Each number of the configuration changes its own limit and no other."""
     numbers = Numbers(killed_behind_seconds=20, left_behind_seconds=90)
     rows = [(KILL, 19, "exited"), (KILL, 20, "dead"), (TERM, 89, "exited"), (TERM, 90, "dead")]
     for status, ago, state in rows:

@@ -56,7 +56,7 @@ class Served:
         self.writers: list[asyncio.StreamWriter] = []
 
     async def connect(self, sent: bytes = b"", octet: int = 1) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect as the client of an address, until the end of the test."""
+        """Connect from 127.0.0.``octet``; the connection is closed at the end of the test."""
         where = (f"127.0.0.{octet}", 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 20, local_addr=where)
         writer.write(sent)
@@ -105,7 +105,7 @@ async def read_response(reader: asyncio.StreamReader) -> tuple[int, dict[str, st
 
 
 async def test_get_and_head() -> None:
-    """A GET gets the handler's response, and a HEAD the same without the body, on one connection."""
+    """On one connection, a GET gets the handler's response, and a HEAD gets the same response without the body."""
     async with serving() as served:
         first_get = b"GET /small?a=1&a=2&b= HTTP/1.1\r\nHost: h\r\nAccept: x\r\nAccept: y\r\n\r\n"
         reader, writer = await served.connect(first_get)
@@ -236,7 +236,7 @@ async def test_write_deadline() -> None:
 
 
 async def test_answers_not_read_are_bounded_in_memory() -> None:
-    """Above the limit of unread responses the longest writing connection is closed; a single response can exceed it."""
+    """Above the limit of unread bytes, the connection writing for longest is closed; one response can exceed it."""
     async with serving(ServerLimits(held_bytes=2 * len(HUGE) - 1)) as served:
         with await stuck_reader(served, b"/huge"):
             await until(lambda: len(served.site.requests) == 1)
@@ -254,7 +254,7 @@ def name_peers(served: Served) -> None:
 
 
 async def test_the_peer_with_most_connections_loses_one() -> None:
-    """At the limit a peer with many connections loses its oldest; another peer keeps an even older connection."""
+    """At the limit, the peer with the most connections loses the oldest; another peer keeps an even older one."""
     async with serving(ServerLimits(connections=4)) as served:
         name_peers(served)
         few, few_writer = await served.connect(GET)
@@ -267,7 +267,7 @@ async def test_the_peer_with_most_connections_loses_one() -> None:
 
 
 async def test_a_peer_that_is_answered_on_all_connections_loses_one_to_another() -> None:
-    """If all connections have requests of one peer, a new peer is served and the first peer's oldest one ends."""
+    """If one peer has requests on all connections, a new peer is served, and the oldest connection is closed."""
     held = GET.replace(b"/small", b"/held")
     async with serving(ServerLimits(connections=2)) as served:
         name_peers(served)
@@ -310,7 +310,7 @@ async def test_a_client_that_leaves_in_the_middle_of_an_answer_leaves_nothing() 
 
 
 async def test_the_peer_with_the_largest_answers_loses_one() -> None:
-    """Above the limit the peer with the most unread responses loses one, not the peer that reads the longest."""
+    """Above the limit, the peer with the most unread bytes loses a connection, not the peer reading for longest."""
     async with serving(ServerLimits(held_bytes=2 * len(HUGE))) as served:
         name_peers(served)
         ask = GET.replace(b"/small", b"/huge")
@@ -324,7 +324,7 @@ async def test_the_peer_with_the_largest_answers_loses_one() -> None:
 
 
 async def test_the_oldest_waiting_connection_is_closed() -> None:
-    """At the limit a new connection closes the one idle for longest, not one with a request in progress."""
+    """At the limit, a new connection replaces the one idle for longest, not one with a request in progress."""
     async with serving(ServerLimits(connections=3)) as served:
         held, _ = await served.connect(GET.replace(b"/small", b"/held"))
         await until(lambda: len(served.site.requests) == 1)
@@ -344,7 +344,7 @@ async def test_the_oldest_waiting_connection_is_closed() -> None:
 
 
 async def test_a_client_that_does_not_read_is_disconnected() -> None:
-    """At the limit of connections the longest writing one is closed for a new one."""
+    """At the limit, a connection whose client does not read is closed for a new connection."""
     async with serving(ServerLimits(connections=1)) as served:
         with await stuck_reader(served, b"/huge"):
             await until(lambda: len(served.site.requests) == 1)
@@ -363,7 +363,7 @@ async def test_new_connection_is_refused_when_all_are_being_answered() -> None:
 
 
 async def test_broken_handler_costs_one_answer() -> None:
-    """A handler that raises gives 500 and a fault, a slow one 503; connection and server go on."""
+    """A handler that raises gives 500 and a fault, and a slow handler gives 503; connection and server go on."""
     async with serving(ServerLimits(response_seconds=0.05)) as served:
         for path, status, faults in ((b"/broken", b"500", 1), (b"/held", b"503", 2)):
             answer = await served.ask(GET.replace(b"/small", path) + LAST_GET)

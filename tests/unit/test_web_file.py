@@ -71,6 +71,6 @@ def test_what_is_refused(name: str) -> None:
 
 
 def test_files_that_it_names() -> None:
-    """The file depends on its certificate, key and authority: a change of one of them is a change of the file."""
+    """The files of the terms are certificate, key and authority; a relative path starts at the web file's directory."""
     terms = parse(GOOD["mutual"], "web.yml")
     assert terms.files(Path("/etc")) == [Path("/etc/server.pem"), Path("/etc/server.key"), Path("/etc/ca.pem")]

@@ -1,4 +1,4 @@
-"""Passwords: which are accepted, the number of checks, and requests refused without a check."""
+"""Passwords: accepted and wrong passwords, the number of checks, and requests that are refused without a check."""
 
 import asyncio
 import base64
@@ -59,19 +59,19 @@ async def test_with_bcrypt_itself() -> None:
     "sent", ["", "Basic", "Basic !", "Basic c2VjcmV0", "Bearer x", header("prom", "secret", "Digest"), "Basic \xff"]
 )
 async def test_what_is_no_password(door: Door, sent: str) -> None:
-    """A malformed header is wrong and needs no check."""
+    """A malformed header has the result `wrong` without a check."""
     assert (await door.passwords.check(sent, HERE), door.checked) == ("wrong", [])
 
 
 async def test_what_was_right_once_is_remembered(door: Door) -> None:
-    """A correct user and password are checked once, a wrong pair each time; another user's password is wrong."""
+    """A correct user and password are checked once, and a wrong pair each time; another user's password is wrong."""
     assert ([await door.ask() for _ in range(5)], len(door.checked)) == (["right"] * 5, 1)
     assert await door.ask(said="eve's") == "wrong"
     assert (await door.ask("eve"), len(door.checked)) == ("wrong", 3)
 
 
 async def test_an_unknown_user_takes_as_long_as_a_known_one(door: Door) -> None:
-    """The check of an unknown user takes as long as of a known one: it uses a hash too, but its result is `wrong`."""
+    """A password of an unknown user is compared with a hash, to take as long, but the result is `wrong`."""
     assert (await door.ask("nobody"), door.checked) == ("wrong", [(b"secret", b"secret")])
 
 
@@ -87,7 +87,7 @@ async def test_wrong_passwords_are_bounded_by_address(door: Door) -> None:
 
 
 async def test_checks_that_wait_are_bounded(door: Door) -> None:
-    """Above the limit of waiting addresses the last one is refused without a check."""
+    """While the maximum number of addresses wait for a check, another address is refused without a check."""
     door.may_go_on.clear()
     waiting = [asyncio.ensure_future(door.ask(client=f"10.0.1.{number}")) for number in range(MAX_WAITING)]
     await asyncio.sleep(0)
@@ -138,7 +138,7 @@ async def test_what_is_open(door: Door) -> None:
 
 
 async def test_headers_go_with_every_answer() -> None:
-    """A header in the file replaces the page's own; refusals have it as well."""
+    """A header in the web file replaces the page's own header; without headers the response is unchanged."""
     secured = Secured(headers={"Content-Security-Policy": "x"})
     page = HttpResponse(200, TEXT, b"", (("Content-Security-Policy", "own"), ("Vary", "Accept")))
     assert secured.finish(page).headers == (("Vary", "Accept"), ("Content-Security-Policy", "x"))

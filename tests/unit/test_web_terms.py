@@ -17,7 +17,7 @@ WHOLE = f"tls_server_config: {{{VERIFIED}, client_allowed_sans: [prometheus.exam
 
 
 class Watched(Node):
-    """A file that changes while the agent runs."""
+    """A web file that changes while the agent runs."""
 
     async def write(self, text: str) -> None:
         """Write the file, and let the agent read it."""
@@ -41,7 +41,7 @@ def watched(tmp_path: Path) -> Watched:
     (f"tls_server_config: {{{VERIFIED}}}{USERS}", "client_allowed_sans"),
 ])  # fmt: skip
 async def test_a_file_that_would_open_is_refused(watched: Watched, text: str, named: str) -> None:
-    """An empty or cut file, or one without a protection, changes nothing, and the page has the reason."""
+    """An empty or cut file, or a file that lacks a protection, changes nothing, and ``refused`` has the reason."""
     before = watched.terms.terms
     await watched.write(text)
     assert watched.terms.terms is before
@@ -72,7 +72,7 @@ async def test_nothing_in_the_file_ends_the_agent(watched: Watched, monkeypatch:
 
 
 async def test_a_renewal_forgets_no_password(watched: Watched) -> None:
-    """After a change, passwords that were checked stay known if the users are the same."""
+    """After a change, the passwords that were checked stay known if the users are the same."""
     first = watched.terms._passwords
     assert first is not None
     await watched.write(WHOLE + "rate_limit: {interval: 1s}\n")

@@ -50,7 +50,7 @@ class Node:
         self.terms.load()
 
     def replace(self, name: str) -> None:
-        """Replace the server's certificate and key by this one."""
+        """Replace the server's certificate and key by those named ``name``."""
         for kind in ("pem", "key"):
             shutil.copy(DATA / f"{name}.{kind}", self.folder / f".{kind}")
             os.replace(self.folder / f".{kind}", self.folder / f"server.{kind}")
@@ -69,7 +69,7 @@ class Node:
 
 @asynccontextmanager
 async def served(node: Node, limits: ServerLimits | None = None) -> AsyncIterator[tuple[WebServer, WebLog, int]]:
-    """Run a server on the node's terms."""
+    """Run a server with the TLS settings of the node."""
     log = WebLog()
     server = WebServer(big, log, limits, tls=lambda: node.terms.terms.tls)
     [opened] = open_listeners(ListenAddress("127.0.0.1", 0))
@@ -111,7 +111,7 @@ async def test_refusals_arrive_whole(tmp_path: Path) -> None:
     (f"{TLS}, max_version: TLS12, cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]}}", "", True),
 ])  # fmt: skip
 async def test_who_is_served(tmp_path: Path, text: str, name: str, is_served: bool) -> None:
-    """A client without the certificate, or with another name in it, gets no response."""
+    """A client without the required certificate, or with another name in its certificate, gets no response."""
     node = await asyncio.to_thread(Node, tmp_path, text)
     async with served(node) as (_server, log, port):
         try:
@@ -154,7 +154,7 @@ async def test_who_speaks_no_tls(tmp_path: Path) -> None:
 
 
 async def test_silent_clients_give_way(tmp_path: Path) -> None:
-    """At the limit a new client closes the one silent for longest; a scrape among silent clients is served."""
+    """At the limit of connections, a scrape is served, and a silent client's connection is closed for it."""
     node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
     async with served(node, ServerLimits(tls_connections=4)) as (server, log, port):
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
@@ -222,7 +222,7 @@ def test_names_in_certificates() -> None:
 
 
 async def test_several_addresses_and_a_local_socket(tmp_path: Path) -> None:
-    """Each address, and a socket for root and the group, serves the same; the socket is removed with the server."""
+    """Each address serves the same page as a socket for root and the group; the stopped server removes the socket."""
     local = tmp_path / "web.sock"
     await asyncio.to_thread(local.write_text, "left by a crash")
     serving = Serving(big, Logger("web"), local_path=local)
@@ -246,7 +246,7 @@ async def test_several_addresses_and_a_local_socket(tmp_path: Path) -> None:
 
 
 async def test_none_of_several_addresses_stays_open(tmp_path: Path) -> None:
-    """If one of several addresses cannot be bound, the bound ones are closed again."""
+    """If one of several addresses cannot be bound, the listeners on the others are closed again."""
     with socket.create_server(("127.0.0.1", 0)) as taken, socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
