@@ -38,7 +38,7 @@ class SourceCounts:
 
 @dataclass(slots=True)
 class _Outcome:
-    given: dict[str, list[Metric]] = field(default_factory=dict)
+    given: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
     series: int = 0
     dropped: int = 0
     doubles: int = 0
@@ -134,11 +134,10 @@ class Registry:
 
 def _limited(metric: Metric, cap: int, outcome: _Outcome) -> Metric:
     """Return the series of ``metric`` that are no duplicates and within the limit, and count the other series."""
-    earlier = outcome.given.setdefault(metric.family.name, [])
-    seen = set(metric.labels)
+    seen = outcome.given.setdefault(metric.family.name, set())
     kept = metric
-    if earlier or len(seen) < len(metric.labels) or outcome.series + len(metric.labels) > cap:
-        seen = {labels for before in earlier for labels in before.labels}
+    own = set(metric.labels)
+    if seen or len(own) < len(metric.labels) or outcome.series + len(metric.labels) > cap:
         kept = Metric(metric.family)
         for labels, value in zip(metric.labels, metric.values, strict=True):
             if labels in seen:
@@ -149,6 +148,7 @@ def _limited(metric: Metric, cap: int, outcome: _Outcome) -> Metric:
                 seen.add(labels)
                 kept.labels.append(labels)
                 kept.values.append(value)
-    earlier.append(kept)
+    else:
+        seen |= own
     outcome.series += len(kept.labels)
     return kept

@@ -89,7 +89,7 @@ class Gpus:
     def observe(self, answer: LookAnswer, elapsed_seconds: float, now_seconds: float) -> list[GpuVerdict]:
         """Take the answer of a poll and return the verdicts.
 
-        ``elapsed_seconds``: the time since the previous poll, 0 for the first. ``now_seconds``: epoch seconds.
+        ``elapsed_seconds``: time since the last poll without an error, 0 for the first. ``now_seconds``: epoch seconds.
         """
         self.errors.update(answer.errors)
         readings = self._readings(answer.gpus)

@@ -130,12 +130,14 @@ def test_who_may_wake_people() -> None:
 def test_a_site_sets_its_own(tmp_path: Path) -> None:
     """A site's file changes only the thresholds that it names, sets alerts on trial and adds labels to pages."""
     own = tmp_path / "own.yml"
-    own.write_text("page_ranks: 64\nshadow: [StragglerRank, RankDead]\nslow_for: 30m\npage_labels: {team: ml}\n")
+    own.write_text(
+        "page_ranks: 64\nlate_ratio: 2.5\nshadow: [StragglerRank, RankDead]\nslow_for: 1h30m\npage_labels: {team: ml}\n"
+    )
     made = build.build(SOURCES, build.read_thresholds(DEPLOY / "thresholds.yml", own))
     rules = [rule for text in made.values() for rule in rules_of(text)]
     assert {r["labels"]["severity"] for r in rules if r.get("alert") in ("StragglerRank", "RankDead")} == {"shadow"}
     assert {r["labels"]["severity"] for r in rules if r.get("labels", {}).get("team") == "ml"} == {"page"}
-    assert {r["for"] for r in rules if r.get("alert") == "SlowCommunicator"} == {"30m"}
+    assert {r["for"] for r in rules if r.get("alert") == "SlowCommunicator"} == {"1h30m"}
     assert "last_over_time(job:rankwatch_ranks_expected:max[1h]) >= 64" in made["deaths.yml"]
     assert {r["labels"]["severity"] for r in rules if r.get("alert") == "JobStalled"} == {"page", "ticket", "info"}
 

@@ -190,6 +190,9 @@ def _ras(facts: Facts) -> Iterator[NodeFinding]:
     remedies = {
         "version_old": "update NCCL, and PyTorch's copy, to 2.29.2 or newer: older ones can crash when RAS is queried",
         "no_listener": "NCCL_RAS_ENABLE=0 disables RAS; NCCL_RAS_ADDR must be in `addresses` of exporter ras",
+        "unowned_listener": "no process of the job listens at the RAS address: see NCCL_RAS_ADDR",
+        "version_unknown": "the agent cannot read the version of the job's NCCL: use NVIDIA's or PyTorch's build",
+        "network_namespace": "let the job use the network of the host, or run the agent in the job's network namespace",
         "too_large": "raise `max_ranks` of the exporter ras; docs/benchmarks.md has the cost of a query",
     }
     for reason in sorted(reasons & remedies.keys()):

@@ -102,7 +102,7 @@ class Schedule(msgspec.Struct):
     def hasten(self, now: float, jitter: float) -> None:
         """Move the next query forward after an alarm, but no earlier than the job can afford.
 
-        However many alarms come, they move one query per interval. So alarms at most double the cost.
+        However many alarms come, they move one query per interval that the job can afford.
         """
         self.alert_until = now + ALERT_SECONDS
         earliest = max(
