@@ -26,7 +26,7 @@ def ended_after(seconds: float) -> tuple[Step, ...]:
 
 POWER = (loses_power(1), HANG)
 ON_NEW_NODE = (job(progresses=True), starts(N0, 0), starts(slice(4, None), 2), wait(160.0))
-NEW_RUN = (*POWER, wait(160.0), exits(N0, SIGTERM), wait(20.0), *ON_NEW_NODE)
+NEW_RUN = (*POWER, wait(160.0), exits(RUNNING, SIGTERM), wait(20.0), *ON_NEW_NODE)
 DEAD = "RankDead 5 n1"
 LOST = {"NodeLost n1": Due(20, 60)}
 LATE = {"NodeLost n1": Due(190, 230)}
