@@ -92,10 +92,12 @@ class Site:
     def answer(self, squeue: str, status: str) -> None:
         """Make squeue and `rankwatch status` print these texts."""
         for name, text in (("squeue", squeue), ("rankwatch", status)):
-            program = self._root / name
-            (self._root / f"{name}.txt").write_text(text)
-            program.write_text(f'#!/bin/sh\necho {name} "$@" >> {self.calls}\ncat {self._root}/{name}.txt\n')
-            program.chmod(0o755)
+            program, printed = self._root / name, self._root / f"{name}.txt"
+            printed.with_suffix(".new").write_text(text)
+            printed.with_suffix(".new").replace(printed)  # a running program prints the whole old or new text
+            if not program.exists():
+                program.write_text(f'#!/bin/sh\necho {name} "$@" >> {self.calls}\ncat {printed}\n')
+                program.chmod(0o755)
 
     def file(self, job_id: str = "4") -> dict[str, Any]:
         """Return the content of a job's file."""
