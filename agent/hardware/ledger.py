@@ -139,10 +139,6 @@ class Checks(Leased[HealthLedger]):
             if subject in (None, key[1]) and key[2] in checks and known.state is CheckState.FAILED:
                 table.findings[key] = Finding(CheckState.OK, table.clock.time())
 
-    def clear_everywhere(self, checks: Collection[str]) -> None:
-        """End the faults of these checks on all hardware, after a recovery of all hardware (a reload of the driver)."""
-        self.clear(None, checks)
-
     def rename(self, kind: SubjectKind, names: Mapping[str, str]) -> None:
         """Rename hardware of this kind in all findings. ``names``: old name (a PCI address) to new name.
 

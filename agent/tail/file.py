@@ -6,7 +6,6 @@
 import os
 import re
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -55,14 +54,6 @@ class Chunk(NamedTuple):
     data: bytes
     overlong: int = 0
     hole_bytes: int = 0
-
-
-class FileChange(Enum):
-    """Result of a comparison of a file with its saved state."""
-
-    FITS = "fits"
-    HOLLOWED = "hollowed"
-    TRUNCATED = "truncated"
 
 
 @dataclass(slots=True, eq=False)
@@ -144,20 +135,15 @@ class FollowedFile:
         self.from_start = self.caught_up = True
 
 
-def judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -> FileChange:
-    """Compare a file with its state at the last read; ``head``: the file's first FINGERPRINT_BYTES.
+def is_replaced(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -> bool:
+    """Return True if a file was truncated since the last read; ``head``: the file's first FINGERPRINT_BYTES.
 
     A head of NULs is a hole at the front of the same generation (copytruncate under a writer without O_APPEND, or a
     punched hole): the content after the offset is still unread.
     """
-    if size_bytes < offset:
-        return FileChange.TRUNCATED
     seen = head[: len(fingerprint)]
-    if seen == fingerprint:
-        return FileChange.FITS
-    if len(seen) == len(fingerprint) and not seen.strip(b"\0"):
-        return FileChange.HOLLOWED
-    return FileChange.TRUNCATED
+    is_hole = len(seen) == len(fingerprint) and not seen.strip(b"\0")
+    return size_bytes < offset or (seen != fingerprint and not is_hole)
 
 
 def is_front_overwritten(descriptor: int, file: FollowedFile) -> bool:

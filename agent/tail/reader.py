@@ -11,11 +11,10 @@ from agent.tail.file import (
     FINGERPRINT_BYTES,
     HEAD_BYTES,
     Chunk,
-    FileChange,
     FollowedFile,
     end_of_lines,
     is_front_overwritten,
-    judge,
+    is_replaced,
     next_lines,
 )
 from agent.tail.shares import FairTable, Share
@@ -124,11 +123,11 @@ class LineReader:
         if file.drained:
             return None
         head = os.pread(descriptor, FINGERPRINT_BYTES, 0)
-        verdict = judge(file.fingerprint, file.offset, file.size_bytes, head)
-        if verdict is FileChange.TRUNCATED and is_front_overwritten(descriptor, file):
-            self._skipped["overwritten"] += 1
-        elif verdict is FileChange.TRUNCATED:
-            file.restart()
+        if is_replaced(file.fingerprint, file.offset, file.size_bytes, head):
+            if is_front_overwritten(descriptor, file):
+                self._skipped["overwritten"] += 1
+            else:
+                file.restart()
         if file.start_at_end:
             size_bytes = min(file.size_at_start, file.size_bytes)
             start = end_of_lines(descriptor, size_bytes, returns_end_lines=file.returns_end_lines)

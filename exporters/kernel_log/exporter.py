@@ -199,7 +199,7 @@ class KernelLogExporter(ShownExporter[bytes]):
         if category.heals and event.pci:
             self._ctx.checks.clear(self._subject(category, event), category.heals)
         elif category.heals and not event.part:
-            self._ctx.checks.clear_everywhere(category.heals)
+            self._ctx.checks.clear(None, category.heals)
 
     def _subject(self, category: Category, event: KernelEvent) -> Subject:
         return self._named(category.subject, event.pci) if category.subject != "node" and event.pci else NODE

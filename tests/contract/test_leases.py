@@ -55,7 +55,7 @@ WRITES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
     "admit": {"admit": ("owner", 1), "give_back": ("owner", 1), "release": ("owner",)},
     "checks": {
         "report": (NODE, "gpu_hot", CheckState.OK), "report_all": ({},), "latch": (NODE, "gpu_xid"),
-        "clear": (NODE, ()), "clear_everywhere": ((),), "rename": ("gpu", {}), "forget": ((),),
+        "clear": (NODE, ()), "rename": ("gpu", {}), "forget": ((),),
     },
     "hardware": {
         "observe_gpus": ((),), "observe_nics": ((),), "observe_gpu_processes": ({},), "observe_faults": ({},),

@@ -7,32 +7,31 @@ from agent.tail.file import (
     CHUNK_BYTES,
     MAX_LINE_BYTES,
     Chunk,
-    FileChange,
     FollowedFile,
     end_of_lines,
-    judge,
+    is_replaced,
     next_lines,
 )
 
 
-@pytest.mark.parametrize(("fingerprint", "offset", "size_bytes", "head", "verdict"), [
-    (b"", 0, 0, b"", FileChange.FITS),
-    (b"", 0, 9, b"something", FileChange.FITS),
-    (b"abc\n", 4, 4, b"abc\n", FileChange.FITS),
-    (b"abc\n", 4, 9, b"abc\nmore.", FileChange.FITS),
-    (b"abc\n", 4, 3, b"abc", FileChange.TRUNCATED),
-    (b"abc\n", 4, 0, b"", FileChange.TRUNCATED),
-    (b"abc\n", 4, 9, b"xyz\nmore.", FileChange.TRUNCATED),
-    (b"abc\n", 4, 4, b"abc", FileChange.TRUNCATED),
-    (b"abc\n", 4, 9, b"\0\0\0\0\0\0\0\0\n", FileChange.HOLLOWED),
-    (b"abc\n", 4, 9, b"\0\0\0c\nmore", FileChange.TRUNCATED),
-    (b"abc\n", 4, 2, b"\0\0", FileChange.TRUNCATED),
-    (b"\0\0\0\0", 4, 9, b"\0\0\0\0more\n", FileChange.FITS),
-    (b"\0\0\0\0", 4, 9, b"new.more\n", FileChange.TRUNCATED),
+@pytest.mark.parametrize(("fingerprint", "offset", "size_bytes", "head", "replaced"), [
+    (b"", 0, 0, b"", False),
+    (b"", 0, 9, b"something", False),
+    (b"abc\n", 4, 4, b"abc\n", False),
+    (b"abc\n", 4, 9, b"abc\nmore.", False),
+    (b"abc\n", 4, 3, b"abc", True),
+    (b"abc\n", 4, 0, b"", True),
+    (b"abc\n", 4, 9, b"xyz\nmore.", True),
+    (b"abc\n", 4, 4, b"abc", True),
+    (b"abc\n", 4, 9, b"\0\0\0\0\0\0\0\0\n", False),
+    (b"abc\n", 4, 9, b"\0\0\0c\nmore", True),
+    (b"abc\n", 4, 2, b"\0\0", True),
+    (b"\0\0\0\0", 4, 9, b"\0\0\0\0more\n", False),
+    (b"\0\0\0\0", 4, 9, b"new.more\n", True),
 ])  # fmt: skip
-def test_judge(fingerprint: bytes, offset: int, size_bytes: int, head: bytes, verdict: FileChange) -> None:
+def test_is_replaced(fingerprint: bytes, offset: int, size_bytes: int, head: bytes, replaced: bool) -> None:
     """A file that shrank or begins with other bytes was truncated, unless all its first bytes are NULs (a hole)."""
-    assert judge(fingerprint, offset, size_bytes, head) is verdict
+    assert is_replaced(fingerprint, offset, size_bytes, head) == replaced
 
 
 def read_all(path: Path, budget_bytes: int = MAX_LINE_BYTES, offset: int = 0) -> tuple[list[Chunk], FollowedFile]:
