@@ -27,7 +27,10 @@ TABLE_LEGEND_FROM = 12
 LEGEND_BESIDE_FROM = 16
 """A panel of at least this width has the table beside the curves, a narrower panel below them."""
 COUNTED = frozenset({"cps", "none", "ops", "short"})
-"""Units of counts: the axis of a curve of only zeros ends at 1, not at 100."""
+"""Units of counts.
+
+The axis of a panel with such a unit reaches at least 1: if all values are 0, it ends at 1, not 100.
+"""
 NO_RECORDS = "no records of Inspector"
 NO_REPORT = "no report of RAS"
 RUNBOOKS = "RUNBOOKS"

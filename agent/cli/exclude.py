@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def lemons(failures: Iterable[Sample]) -> list[Lemon]:
-    """Return the nodes of these first failures, sorted by points."""
+    """Return the nodes with failures, most points first. ``failures``: samples of jobs' first failures."""
     points: defaultdict[tuple[str, str], dict[str, int]] = defaultdict(dict)
     users: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
     for labels in (labels for labels, _ in failures if labels.get("node")):

@@ -65,7 +65,11 @@ NODE = Subject("node", "")
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """The result of a check of one subject, its start (epoch seconds), and whether it is latched."""
+    """The state of one check of one subject.
+
+    ``since_seconds``: epoch seconds of the change to this state, or of the last write of a latched fault. ``latched``:
+    the fault stays until it is cleared.
+    """
 
     state: CheckState
     since_seconds: SavedSeconds

@@ -130,7 +130,8 @@ def published(process: RankProcess) -> PublishedProcess:
 def views_of(
     processes: Mapping[ProcessKey, RankProcess], labels: LabelHolders
 ) -> tuple[tuple[RankView, ...], Mapping[ProcessKey, PublishedProcess]]:
-    """Return the ranks of seen processes that hold a label, sorted by job and rank; and the running processes."""
+    """Return the ranks whose confirmed process holds their label, sorted by job and rank; and copies of all running
+    processes, by key."""
     ranks, running = [], {}
     for key, process in processes.items():
         copied = published(process)

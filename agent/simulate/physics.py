@@ -1,4 +1,5 @@
-"""Compute when each rank arrives at each collective and how long its kernel runs. Pure; equal in all processes.
+"""Compute when each rank arrives at each collective and how long its kernel runs. Pure: every process of the job
+computes the same times.
 
 The kernel time of a rank includes the wait for the last rank, so the late rank has the shortest time. NVIDIA's
 Inspector measures the same: each GPU's kernel from its start to its stop.

@@ -132,7 +132,8 @@ class Scanner:
         return self._usage.look(ranks, self._search.descendants(running))
 
     def _make_listing_due(self, writer_keys: Collection[WriterKey], running: list[ProcessKey]) -> None:
-        """List in this scan, not later, the record files of ranks that may be one of these writers."""
+        """List the record files of ranks in this scan already, if a rank's pid (in its namespace) is one of these
+        writers' pids."""
         pids = {writer_key.pid for writer_key in writer_keys}
         for key in running:
             rank = self._ranks.get(key)

@@ -136,8 +136,8 @@ MONITOR_UP = Family(
     ("endpoint",), "1 per address that is listened to")
 MONITOR_ERRORS = Family(
     "rankwatch_ras_monitor_errors_total", "counter",
-    "Streams of events that failed to start: connect, handshake, command (the library has no MONITOR) or size; or "
-    "that ended: cut (the process that sent the events ended) or deadline (the process no longer answers).",
+    "Streams of RAS events that failed, by stage: connect, handshake, command (the library has no MONITOR), size (a "
+    "reply is too long), cut (the process that sent the events ended) or deadline (the process no longer answers).",
     ("stage",), "1 per stage seen, at most 6", "sum")
 EVENTS_HEARD = Family(
     "rankwatch_ras_events_total", "counter",

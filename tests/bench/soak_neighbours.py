@@ -4,9 +4,9 @@ sudo .venv/bin/python tests/bench/soak_neighbours.py [MINUTES]
 
 The victim's job runs throughout. The other user ends a job per second, makes and removes invalid record files, and
 keeps 40 connections that request changing selections. Every five minutes the agent reloads; every ten a helper is
-killed, as by the OOM killer; every seven its wall clock jumps by an hour; in the middle its disk is full for a minute.
-Every 5 s the agent gets the queries of both shipped scrape jobs. The slopes are those of a line through the second
-half's values."""
+killed, as by the OOM killer; every seven the agent's wall clock jumps by an hour; in the middle the file system of the
+agent's checkpoint is full for a minute. Every 5 s the agent gets the queries of both shipped scrape jobs. The slopes
+are those of a line through the second half's values."""
 
 from __future__ import annotations
 

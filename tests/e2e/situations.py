@@ -41,7 +41,8 @@ PAGE, INFO = "page", "info"
 RANK_DEAD = (PAGE, "RankDead")
 FIRST, SECOND = (0, 1), (2, 3)
 AWAY = {"alertmanager": 130.0, "prometheus": 90.0, "network": 150.0}
-"""Deaths while a component is down. The stage's disturbances cause them."""
+"""Situations in which a rank dies while this component is down, each with the seconds within which its notification
+must arrive. They have no story: a disturbance of the stage kills the rank."""
 
 SITUATIONS: dict[str, Situation] = {
     "calm": Situation("A job goes on through all that happens to the others", Cast(SECOND, options=CALM)),

@@ -27,7 +27,7 @@ SETTLE_SECONDS = 95.0
 The watchdog's first message may take this time, too: if Prometheus does not know its Alertmanager at the first
 evaluation, it sends the next message after a minute and a half."""
 LATE_SECONDS = 60.0
-"""A page may be this much later on a busy machine."""
+"""After SETTLE_SECONDS the tests wait at most this much longer for missing pages."""
 RECEIVERS = ("page", "ticket", "info")
 
 

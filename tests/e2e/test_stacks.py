@@ -1,4 +1,5 @@
-"""Python stacks of real processes by the real py-spy: they name the rank elsewhere, and do not disturb it."""
+"""Python stacks of real processes by the real py-spy: the stacks show which rank is at another place in the program
+than all others, and reading a stack does not disturb the rank."""
 
 from __future__ import annotations
 

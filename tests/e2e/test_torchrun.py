@@ -105,7 +105,8 @@ def exits(agent: Agent, how: str) -> dict[str, tuple[str, str, bool]]:
 
 
 def test_a_restarted_rank_is_alive_in_time(agent: Agent) -> None:
-    """After a restart by torchrun both ranks are alive before the page would be sent, and their exits are retracted."""
+    """torchrun's restart retracts rank 1's exit in less time than the rules wait for a restart, and both ranks run
+    again."""
     wait_until(lambda: "1" in exits(agent, RESTARTED), ENDED_SECONDS)
     assert exits(agent, RESTARTED)["1"] == ("fail", "program_error", False)
     wait_until(lambda: exits(agent, RESTARTED).get("1") == ("fail", "program_error", True), ALIVE_AGAIN_SECONDS)

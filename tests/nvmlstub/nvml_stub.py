@@ -43,7 +43,7 @@ def _compiled() -> bytes:
 
 
 class Node:
-    """The node of the stub in ``directory``: lines of nvmlstub.c, by their keys."""
+    """The file `node` in ``directory``, which the stub reads: lines KEY VALUE; nvmlstub.c explains the keys."""
 
     def __init__(self, directory: Path, lines: Iterable[str] = HEALTHY) -> None:
         self.library = build(directory)

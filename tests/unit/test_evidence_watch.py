@@ -90,7 +90,7 @@ def test_a_job_is_failing_at_its_first_abnormal_exit() -> None:
 
 
 def test_silence_longer_than_ever_is_an_occasion_once() -> None:
-    """A rank that completes nothing for longer than the limit and than its longest pause is one occasion, `silent`."""
+    """If a rank completes nothing for longer than the limit and its longest pause, one bundle (`silent`) is due."""
     watch, quiet = TroubleWatch(SILENCE), [view(0, progress_seconds=1000.0)]
     assert watch.look(quiet, 1000.0 + SILENCE).occasions == ()
     assert watch.look(quiet, 1001.0 + SILENCE).occasions == (Occasion("7", "silent", "0"),)

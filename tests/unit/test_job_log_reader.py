@@ -225,7 +225,7 @@ def test_ranks_own_outputs_need_no_pattern(unnamed: Node) -> None:
 
 
 def test_a_file_that_a_second_rank_writes_later(unnamed: Node) -> None:
-    """Once a second rank has had a rank's file open, new lines count for the job, even after the second closes it."""
+    """Once a second rank has opened a rank's output file, new lines count for the job, even after the close."""
     output = unnamed.write("ours.txt", "ValueError: x\n")
     unnamed.run(4000, output)
     unnamed.look()

@@ -416,7 +416,7 @@ async def test_one_place_that_fails_several_users_programs(node: Node) -> None:
 
 
 def test_users_of_long_ago_and_unknown_ones_do_not_count() -> None:
-    """Only known users with a failed program at that unit within the time limit count."""
+    """Only known users count whose programs failed at the same place of the GPU in the last REPEAT_SECONDS."""
     errors = GpuErrors()
     for user in range(REPEAT_USERS - 1):
         assert errors.repeats(PCI, PLACE, user, 0.0) is None

@@ -198,7 +198,7 @@ def test_the_class_of_an_exit(status: ExitStatus | None, exit_class: str, labels
      {("0", "fail"), ("1", "left"), ("3", "crash")}, id="the first by SIGTERM and the first that struck, too"),
 ])  # fmt: skip
 def test_which_exits_lead(exits: list[tuple[float, ExitStatus]], leads: set[tuple[str, str]]) -> None:
-    """An exit at most 60 s after the exit before it is a consequence, unless the two exits are of different kinds."""
+    """Of an episode (no gap of more than 60 s) the first exit leads, the first by SIGTERM and the first struck exit."""
     job = Job(ranks=8)
     for rank, (after, status) in enumerate(exits):
         job.exit(rank, status, after=after)

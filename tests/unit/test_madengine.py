@@ -85,7 +85,7 @@ def test_lines() -> None:
 
 
 def test_patterns_fit_their_examples() -> None:
-    """Each failure's words fail a run, unless the line has one of the benign words or patterns."""
+    """A line with one of the FAILURES fails madengine's run, unless it also has a benign text or pattern."""
     tools = ("E20261122 x generateRocpd.cpp:1", "W20261122 generateRocpd.cpp", "W20261122 x simple_timer.cpp:1")
     for words in FAILURES:
         assert read_failure(f"[rank1]: {words} x") == words

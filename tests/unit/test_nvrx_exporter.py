@@ -268,7 +268,7 @@ def test_a_job_with_many_ranks_in_its_lines_leaves_room_for_another(
 
 
 def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read that hangs delays only its user's files; at the limit of hanging reads no more files are read."""
+    """A read that hangs delays only files of the same user; while the limit of reads hangs, no further file is read."""
     hangs = threading.Event()
 
     def read(request: CycleRequest) -> list[reading.OwnedCycle]:

@@ -211,7 +211,8 @@ def test_no_damage_of_the_ledger_lasts(odd: Any) -> None:
     ("name", "path"), [("nvml", ("GPU-0", "xids", "79", "count")), ("kernel_log", ("seen", "gpu_xid", "79", "count"))]
 )
 def test_a_count_that_nothing_can_be_added_to_is_damage(name: str, path: tuple[str, ...]) -> None:
-    """With the largest possible number in its checkpoint section, an exporter's looks succeed."""
+    """With a count of MAX_COUNT or more in its section, an exporter runs without an error; its next section can be
+    restored."""
     for count in (2**64 - 1, 2**62):
         run(name, msgspec.msgpack.encode(changed(saved(name), path, count)))
 

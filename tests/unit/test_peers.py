@@ -32,7 +32,7 @@ def no_channel() -> Netlink:
     ("127.0.0.1", LOOPBACK), ("127.3.2.1", LOOPBACK), ("::1", LOOPBACK), ("::ffff:127.0.0.9", LOOPBACK),
 ])  # fmt: skip
 def test_addresses(address: str, peer: str) -> None:
-    """A peer is an IPv4 address or an IPv6 network; without user names the whole loopback is one peer."""
+    """If the kernel names no user, a peer is one IPv4 address, one IPv6 /64 network, or the whole loopback."""
     assert Peers(no_channel).of((address, 5), ("10.9.9.9", 19028)) == peer
 
 

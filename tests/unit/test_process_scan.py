@@ -175,7 +175,7 @@ def group(node: Node) -> Group:
 
 
 def test_look_between_oom_kill_and_exit(group: Group) -> None:
-    """A look between the kill and the exit does not hide the kill; an older kill is no cause."""
+    """One scan between an OOM kill and the exit does not hide the kill; after two scans the exit is no OOM kill."""
     group.add(10)
     group.look()
     for kills, looks, is_oom in ((1, 1, True), (2, 2, False)):

@@ -58,7 +58,7 @@ def root(tmp_path: Path) -> Path:
 
 
 async def test_what_is_shown(root: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Present ports show their switch; an invalid file keeps the last content and is logged once."""
+    """Existing ports show their switch; a missing or invalid file leaves the last valid content, and is logged once."""
     exporter = RdmaExporter(RdmaConfig(switch_ports=str(root / "wiring.csv")))
     await exporter.start(lent("rdma", FakeClock(), root))
     expected = {("mlx5_0", "1"): ("leaf-1", "swp7")}

@@ -16,7 +16,7 @@ from agent.ranks.writer import RankWriter
 
 
 class Made(Idle):
-    """Observes the ranks; the exporter named ras drains once ``hold`` is set."""
+    """An exporter that reports all running ranks as seen. The drain of ras returns only after ``hold`` is set."""
 
     def __init__(self, name: str, hold: asyncio.Event) -> None:
         self.name, self.hold = name, hold

@@ -117,7 +117,7 @@ def _events(summary: Summary, offset: float, start: float) -> list[Happened]:
 
 
 def _kind(event: Event) -> Kind:
-    """Return the event's kind: an exit or a verdict (metrics show these, too), or other."""
+    """Return the event's kind: `died` or `unresponsive` (metrics show these, too), else `other`."""
     if event.source == "process" or (event.source == "verdict" and event.what.startswith("dead")):
         return "died"
     return "unresponsive" if event.source == "verdict" and event.what.startswith("unresponsive") else "other"

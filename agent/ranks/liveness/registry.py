@@ -179,7 +179,9 @@ class LivenessRegistry:
         return is_planned or process.shown_state == "finished"
 
     def _follows_a_restarted(self, process: RankProcess, job: JobLiveness, members: Container[ProcessKey]) -> bool:
-        """Return True if the process exited soon after a lead exit of its run, by a process not in ``members``."""
+        """Return True if a peer that is no member had a lead exit while ``process`` ran, shortly before its exit.
+
+        ``members``: keys of the known processes. Shortly: at most ``episode_seconds``."""
         ranks = {label.rank for label in process.labels}
         return any(
             0 < (process.exited_at or 0.0) - lead.exited_at <= self.numbers.episode_seconds

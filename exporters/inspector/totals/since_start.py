@@ -1,7 +1,8 @@
 """Counts since the agent's start: durations of collectives, their algorithms, and waits of the network proxy. Pure.
 
-The counts are in no checkpoint and begin at 0 after a restart. A count is a tuple and never changes: a sum replaces it.
-The plugin traces the proxy if NCCL_INSPECTOR_ENABLE_PROXY=1 (format v4.3 and later). A CPU thread takes the times.
+The counts are in no checkpoint and begin at 0 after a restart. A count is an immutable tuple: to add to a count,
+``add`` replaces its tuple by a new one. The plugin traces the proxy if NCCL_INSPECTOR_ENABLE_PROXY=1 (format v4.3 and
+later). A CPU thread takes the times.
 """
 
 from __future__ import annotations
