@@ -32,6 +32,7 @@ CASCADE_SECONDS = 60.0
 """A cascade is shown only after this time without a root cause, because the root cause may be read later."""
 RECOVERED_SECONDS = 60.0  # If a job makes progress this long after an event, the event did not end the job
 LAST_TIMEOUT_SECONDS = 3600.0  # A mismatch found this soon after a certain root cause is its consequence
+EVALUATION_SECONDS = 3600.0  # A loop of another length within an unfinished training is an evaluation for this long
 RECENT_SECONDS = 300.0  # A root cause older than this explains no exit, and a later root cause replaces it
 STARTED_SECONDS = 5.0
 """An event this long before the ranks' start belongs to an earlier run. The start is known to about 1 s."""
@@ -61,6 +62,8 @@ class Training:
     def __init__(self, shown: TrainingProgress | None = None) -> None:
         self.shown = shown or TrainingProgress()
         self._marks: deque[tuple[float, int]] = deque(maxlen=MAX_MARKS)
+        self._seen_at = 0.0
+        self._evaluation_of = 0
 
     def take(self, event: LogEvent, seconds: float) -> bool:
         """Add an event at this time (epoch). Return True if its iteration is higher than the last iteration."""
@@ -73,11 +76,20 @@ class Training:
             return self._iterate(event, iteration, seconds)
         return False
 
+    def begin(self, started_seconds: float) -> None:
+        """Let the next loop be the training if the ranks started after the last iteration."""
+        if started_seconds > self._seen_at:
+            self._seen_at = 0.0
+
     def _iterate(self, event: LogEvent, iteration: int, seconds: float) -> bool:
         shown, of = self.shown, min(event.number("of") or 0, MAX_ITERATION)
-        if of < shown.of and iteration < (shown.iteration or 0):
-            return False  # an evaluation loop within the training
-        shown.of = max(of, shown.of)
+        done = shown.iteration or 0
+        is_within = done < shown.of and seconds - self._seen_at <= EVALUATION_SECONDS
+        if is_within and of != shown.of and (iteration < done or (of and of == self._evaluation_of)):
+            self._evaluation_of = of
+            return False
+        self._seen_at = seconds
+        shown.of = of if of and done >= shown.of else max(of, shown.of)
         before, shown.iteration = shown.iteration, iteration
         if before is not None and iteration < before:
             self._marks.clear()
@@ -187,6 +199,7 @@ class JobTally:
 
     def begin(self, started_seconds: float) -> None:
         """Forget causes of an earlier run. ``started_seconds``: when the ranks started (epoch)."""
+        self._training.begin(started_seconds)
         times = [event.seconds for event in (self.saved.root, self.saved.cascade) if event is not None]
         if times and max(times) < started_seconds - STARTED_SECONDS:
             self._forget_causes()

@@ -13,6 +13,7 @@ from exporters.job_log.collectives import MAX_GROUPS, MAX_SEQUENCES, SHOWN_LEAST
 from exporters.job_log.jobs import MAX_RANKS, LoggedJob
 from exporters.job_log.tally import (
     CASCADE_SECONDS,
+    EVALUATION_SECONDS,
     LAST_TIMEOUT_SECONDS,
     RECENT_SECONDS,
     RECOVERED_SECONDS,
@@ -258,6 +259,25 @@ def test_a_restart_goes_back_and_an_evaluation_does_not() -> None:
     log = Log().write(ITERATION.format(100)).write(" 10%|# | 5/50 [00:01<00:10,  2.9it/s]")
     assert log.shown().progress.iteration == 100
     assert log.write(ITERATION.format(60)).shown().progress.iteration == 60
+
+
+def test_loops_of_other_lengths_hide_no_training() -> None:
+    """A finished loop before the training is forgotten; a longer loop within it is an evaluation, for an hour."""
+    log = (
+        Log().write("100%|# | 50000/50000 [01:00<00:00, 9it/s]").write(" 10%|# | 100/300 [00:01<00:10, 9it/s]", 1001.0)
+    )
+    for iteration in (1, 150, 1000):
+        log.write(f" 10%|# | {iteration}/1000 [00:01<00:10, 9it/s]", 1002.0)
+        assert (log.shown().progress.iteration, log.shown().progress.of) == (100, 300)
+    assert log.write(" 10%|# | 101/300 [00:01<00:10, 9it/s]", 1003.0).shown().progress.iteration == 101
+    log.write(" 10%|# | 7/1000 [00:01<00:10, 9it/s]", 1003.0 + EVALUATION_SECONDS)
+    assert log.shown().progress.iteration == 101
+    log.write(" 10%|# | 8/1000 [00:01<00:10, 9it/s]", 1003.5 + EVALUATION_SECONDS)
+    assert (log.shown().progress.iteration, log.shown().progress.of) == (8, 1000)
+    log.tally.begin(1004.0 + EVALUATION_SECONDS)  # a new run
+    assert (
+        log.write(ITERATION.replace("1000", "9000").format(5), 1005.0 + EVALUATION_SECONDS).shown().progress.of == 9000
+    )
 
 
 @pytest.mark.parametrize(("lines", "expected"), [
