@@ -63,7 +63,6 @@ class Daemon:
         self._state.load()
         self._hostname = os.uname().nodename
         self._supervisor = Supervisor(self._clock, self._hostname, options.roots, self._state)
-        supervisor = self._supervisor
         self._self_source = self_source(self._self_snapshot)
         installed = frozenset(exporter_names())
         self._registry = Registry(self._sources, Logger("registry"), OwnThread("render"), installed)
@@ -73,9 +72,9 @@ class Daemon:
             self._ready,
             HeldAnswer(self._clock, self._page),
             HeldAnswer(self._clock, lambda: write(self._document())),
-            supervisor.may_show,
+            self._supervisor.may_show,
             STATIC,
-            supervisor.evidence_file,
+            self._supervisor.evidence_file,
         )
         self._terms = terms or WebTerms(None, self._clock, Logger("web"))
         self._web = Serving(self._pages, Logger("web"), lambda: self._terms.terms, inherited, local_socket(environ))
@@ -114,11 +113,12 @@ class Daemon:
         parts: list[Coroutine[Any, Any, object]] = [
             self._supervisor.run(lambda: self._gate.beat("supervisor")),
             self._reloads(),
-            self._watch_config(),
             self._terms.watch(),
             self._stop_requested.wait(),
         ]
         self._lag.begin()
+        if (path := self._options.config_path) is not None:
+            parts.append(self._watch_config(path))
         interval = watchdog_interval_seconds(self._environ, os.getpid())
         if interval is not None:
             parts += [self._feed_watchdog(interval), self._self_render(interval)]
@@ -173,12 +173,8 @@ class Daemon:
             raise ConfigError("an exporter did not start")
         self._loaded = loaded
 
-    async def _watch_config(self) -> None:
+    async def _watch_config(self, path: Path) -> None:
         """Request a reload when the file's text changes; an unreadable file is reported only after SIGHUP."""
-        path = self._options.config_path
-        if path is None:
-            await asyncio.Event().wait()
-            return
         known = self._loaded.text
         while True:
             await asyncio.sleep(CONFIG_POLL_SECONDS)

@@ -73,11 +73,7 @@ class DumpRegistry:
         if answer.result not in SETTLED or answer.identity is None:
             return
         entry = self._entries.get(label)
-        if entry is not None and (entry.process, entry.identity, entry.result) == (
-            process,
-            answer.identity,
-            answer.result,
-        ):
+        if entry is not None and entry.result == answer.result and self.known(label, process) == answer.identity:
             return
         if entry is not None and (entry.process != process or answer.result != "incomplete"):
             self._hide(entry)  # while a new dump is incomplete, the old one stays

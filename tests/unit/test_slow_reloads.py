@@ -94,7 +94,7 @@ async def test_a_mistake_that_was_taken_back_is_no_alert(
     monkeypatch.setattr(daemon_module, "CONFIG_POLL_SECONDS", 0.02)
     good = daemon._loaded.text
     await daemon._web.start(("127.0.0.1:0",))
-    tasks = [asyncio.create_task(daemon._reloads()), asyncio.create_task(daemon._watch_config())]
+    tasks = [asyncio.create_task(daemon._reloads()), asyncio.create_task(daemon._watch_config(file))]
 
     async def until(*, ok: bool) -> bool:
         for _ in range(100):
