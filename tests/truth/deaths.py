@@ -62,6 +62,12 @@ SITUATIONS = (
     Situation("killed_alone", [exits(5, SIGKILL)], {f"{DEAD} killed": Due(15, 35)}),
     # A rank is killed and mpirun ends the others.
     Situation("killed_before_teardown", [exits(1, SIGKILL), tears_down()], {"RankDead 1 n0 torn": Due(0, 22)}),
+    # A rank is killed; 17 s later all others fail.
+    Situation(
+        "killed_and_others_fail_late",
+        [exits(5, SIGKILL), wait(17.0), exits(RUNNING, code=1)],
+        {f"{DEAD} torn": Due(17, 42)},
+    ),
     # The only rank of a node is killed; the launcher ends those of other nodes within a second.
     Situation(
         "killed_alone_on_its_node",

@@ -28,7 +28,7 @@ MAX_LEADS = 3
 
 ExitClass = Literal["oom", "crash", "fail", "torn", "killed", "left", "ok", "reboot"]
 """oom: the OOM killer. crash: SEGV, BUS, ILL, FPE, TRAP, SYS. fail: ABRT, status 1 to 127. torn: SIGKILL, if a peer on
-this node fails or ends by SIGTERM within 10 s. killed: any other SIGKILL. left: SIGTERM, status 0 and every other exit.
+this node fails or ends by SIGTERM within 30 s. killed: any other SIGKILL. left: SIGTERM, status 0 and every other exit.
 ok: any exit of a process that is proven to have finished, that an exporter reported as planned, or that the scheduler
 ended. reboot: the rank ran when the machine went down."""
 Lifetime = Literal["short", "long"]

@@ -17,7 +17,8 @@ class Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``left_behind_seconds``: the same for a rank that ended without SIGKILL or failure. This time is longer than Slurm's
     KillWait (30 s by default), after which Slurm kills the slow ranks of a cancelled job. ``episode_seconds``: exits
     this close together are one event, and only the first exit can be the cause. ``teardown_seconds``: after a death a
-    launcher ends the other ranks by SIGTERM within this time (torchrun: 0.1 to 5 s). A cancel begins with SIGTERM;
+    launcher ends the other ranks by SIGTERM, or they fail, within this time (torchrun: 0.1 to 5 s); twice
+    ``killed_behind_seconds``, so that the rules miss no death in between. A cancel begins with SIGTERM;
     SIGKILL follows after KillWait. ``end_seconds``: the longest time from the first SIGTERM of a cancel, a preemption
     or a time limit to the end of the job: the time to save a checkpoint, plus KillWait. ``after_end_seconds``: the
     longest time after the end of the job in which its ranks exit. ``short_seconds``: a rank with a shorter life died
@@ -28,7 +29,7 @@ class Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     killed_behind_seconds: Seconds = 15.0
     left_behind_seconds: Seconds = 45.0
     episode_seconds: Seconds = 60.0
-    teardown_seconds: Seconds = 10.0
+    teardown_seconds: Seconds = 30.0
     end_seconds: Seconds = 300.0
     after_end_seconds: Seconds = 60.0
     short_seconds: Seconds = 600.0
