@@ -116,6 +116,13 @@ NOTES: dict[str, tuple[Facts, str, str]] = {
 }  # fmt: skip
 
 
+def test_a_link_to_the_configuration_is_no_other_file(tmp_path: Path) -> None:
+    """An agent that was started with a link to the configuration uses this file."""
+    link = tmp_path / "link.yml"
+    link.symlink_to(FILE)
+    assert examine(shown(configuration=Configuration(str(link)))) == []
+
+
 def test_all_is_well() -> None:
     """A good installation gives no finding, with and without Prometheus."""
     assert (examine(GOOD), examine(replace(GOOD, watcher=None)), as_text([])) == ([], [], "all is well")

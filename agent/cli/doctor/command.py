@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from agent.app.yaml_document import ConfigError
@@ -64,8 +65,8 @@ def _configuration(facts: Facts) -> Iterator[NodeFinding]:
             f"the agent refused it: {document.configuration.refused}",
             "correct the file, then reload; after a change of an address, web.config_file or state restart the agent",
         )
-    if document is not None and facts.config_file and document.configuration.file != facts.config_file:
-        uses = document.configuration.file or "none"
+    uses = "" if document is None else document.configuration.file or "none"
+    if uses and facts.config_file and Path(uses).resolve() != Path(facts.config_file).resolve():
         yield wrong(
             "configuration", f"the agent uses another file: {uses}", f"start it with --config.file={facts.config_file}"
         )
