@@ -62,8 +62,8 @@ class Training:
     def __init__(self, shown: TrainingProgress | None = None) -> None:
         self.shown = shown or TrainingProgress()
         self._marks: deque[tuple[float, int]] = deque(maxlen=MAX_MARKS)
-        self._seen_at = 0.0
-        self._evaluation_of = 0
+        self._seen_at = 0.0  # Time of the training's last iteration
+        self._evaluation_of = 0  # Number of the final iteration of the last evaluation
 
     def take(self, event: LogEvent, seconds: float) -> bool:
         """Add an event at this time (epoch). Return True if its iteration is higher than the last iteration."""

@@ -220,7 +220,7 @@ def test_two_clusters_with_a_job_of_one_id() -> None:
 
 
 def test_the_most_points_of_a_range() -> None:
-    """The step is so long that no query has more than MAX_POINTS points; the end is a multiple of the step."""
+    """Each query has at most MAX_POINTS points, and its end is a multiple of the step."""
     prometheus = Asked({}, {})
     assert ask.course(prometheus, ask.matcher("7", None), END - ask.MAX_HOURS * 3600, END).step == 105.0
     day = ask.course(prometheus, ask.matcher("7", None), END - 86400 + 7, END + 7)

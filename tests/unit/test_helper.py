@@ -327,6 +327,15 @@ async def test_a_stop_lets_the_call_under_way_end(bench: Bench) -> None:
         await helper.call(Order(), LONG)
 
 
+async def test_a_stop_during_a_start_leaves_no_process(bench: Bench) -> None:
+    """If a helper is stopped while its first call starts the process, the process ends after the call."""
+    helper = bench.helpers.lend(HelperSpec("other", SPEC.target, Outcome, MEMORY_BYTES))
+    call = asyncio.ensure_future(helper.call(Order(), LONG))
+    await asyncio.sleep(0)
+    await asyncio.gather(helper.stop(), call)
+    await until_gone((await call).pid)
+
+
 async def test_a_stop_kills_one_that_does_not_leave(bench: Bench) -> None:
     """A process that does not exit at the end of its input is killed."""
     helper = bench.helpers.lend(HelperSpec("other", SPEC.target, Outcome, MEMORY_BYTES))
