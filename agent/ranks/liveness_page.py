@@ -22,9 +22,9 @@ RANKS_LIVE = Family("rankwatch_job_ranks_live", "gauge",
     "Ranks of the job that run on this node and have no SIGKILL pending; 0 for 15 minutes after the last rank's exit.",
     ("job_id",), "1 per job", "sum")
 START_AGE = Family("rankwatch_job_start_age_seconds", "gauge",
-    "Time since the oldest rank of the job's latest run on this node started; kept for 15 minutes after the last "
-    "rank's exit.",
-    ("job_id",), "1 per job", "none")
+    "Time since the oldest rank of the job's latest run on this node started. state: live, or ended for 15 minutes "
+    "after the last rank's exit.",
+    ("job_id", "state"), "1 per job", "none")
 PROGRESS_AGE = Family("rankwatch_job_progress_age_seconds", "gauge",
     "Time since a rank of the job on this node last completed an operation, from records; absent without records or "
     "ranks.",
@@ -108,7 +108,7 @@ def _job_metrics(jobs: Mapping[str, JobLiveness], now: float) -> Iterable[Metric
         if is_shown and job.live is not None:
             live.add((job_id,), job.live)
         if is_shown:
-            start.add((job_id,), now - job.started_at)
+            start.add((job_id, "ended" if job.live == 0 else "live"), now - job.started_at)
         if job.progress_at is not None and is_shown:
             if job.left_at is None:
                 progress.add((job_id,), now - job.progress_at)

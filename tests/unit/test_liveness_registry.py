@@ -121,15 +121,15 @@ def test_the_age_of_a_run_is_that_of_its_oldest_rank() -> None:
     job.tick(1.0)
     job.start(1)
     job.tick(9.0)
-    assert job.shown("job_start_age_seconds") == {(): 110.0}
+    assert job.shown("job_start_age_seconds") == {("live",): 110.0}
     for rank in (1, 0):
         job.exit(rank, WELL)
     job.tick(5.0)
-    assert job.shown("job_start_age_seconds") == {(): 115.0}
+    assert job.shown("job_start_age_seconds") == {("ended",): 115.0}
     for rank in range(2):
         job.start(rank)
     job.tick(3.0)
-    assert job.shown("job_start_age_seconds") == {(): 3.0}
+    assert job.shown("job_start_age_seconds") == {("live",): 3.0}
 
 
 def test_progress_and_its_longest_pause() -> None:
