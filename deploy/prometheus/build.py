@@ -122,9 +122,20 @@ def _is_alike(default: object, value: Any) -> bool:
         return isinstance(value, dict) and all(isinstance(text, str) for text in (*value, *value.values()))
     if isinstance(default, list):
         return isinstance(value, list) and all(isinstance(name, str) for name in value)
-    if not isinstance(value, str) or "%{" in value:
+    if not isinstance(value, str) or "%{" in value or ('"' in value and '"' not in str(default)):
         return False
-    return DURATION.fullmatch(str(default)) is None or DURATION.fullmatch(value) is not None
+    if DURATION.fullmatch(str(default)):
+        return DURATION.fullmatch(value) is not None
+    return _is_pattern(value)
+
+
+def _is_pattern(value: str) -> bool:
+    """Return True if Prometheus reads this text as a regular expression: RE2, in a string that knows no backslash."""
+    try:
+        re.compile(value)
+    except re.error:
+        return False
+    return "(?" not in value and "\\" not in value
 
 
 def _is_good(value: object) -> bool:

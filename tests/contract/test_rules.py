@@ -153,6 +153,10 @@ def test_a_site_sets_its_own(tmp_path: Path) -> None:
     ("page_labels: {team: [a]}\n", "page_labels must look like {}"),
     ("shadow: [[a]]\n", "shadow must look like []"),
     ('dashboards: "%{dashboards}"\n', "dashboards must look like"),
+    ("hardware_causes: gpu(\n", "hardware_causes must look like"),
+    ("hardware_causes: (?!gpu)\n", "hardware_causes must look like"),
+    ("page_lived: long|short\\d\n", "page_lived must look like"),
+    ("liveness_job: rank\"watch\n", "liveness_job must look like"),
     ("- 1\n", "not a mapping"),
     ("a: [\n", "own.yml"),
 ])  # fmt: skip
