@@ -182,7 +182,7 @@ async def test_an_idle_agent_encodes_its_tables_when_a_save_is_due(
     assert encoded[:4] == [number * SAVE_INTERVAL_SECONDS for number in range(4)]
 
 
-async def test_a_directory_that_hangs_blocks_no_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_boot_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The boot file is read once, when the supervisor is made, and not again in ``begin``."""
     read: list[float] = []
     monkeypatch.setattr(BootFile, "load", lambda _file, seconds: read.append(seconds) or {})

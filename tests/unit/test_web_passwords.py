@@ -137,9 +137,10 @@ async def test_what_is_open(door: Door) -> None:
     assert dict(refusal.headers)["WWW-Authenticate"].startswith("Basic realm=")
 
 
-async def test_headers_go_with_every_answer() -> None:
-    """A header in the web file replaces the page's own header; without headers the response is unchanged."""
-    secured = Secured(headers={"Content-Security-Policy": "x"})
+async def test_headers_go_with_every_answer(door: Door) -> None:
+    """A header in the web file replaces the page's own header, also on refusals; without headers nothing changes."""
+    secured = Secured(door.passwords, headers={"Content-Security-Policy": "x"})
+    assert dict((await secured.refuse(HttpRequest("/metrics"))).headers)["Content-Security-Policy"] == "x"
     page = HttpResponse(200, TEXT, b"", (("Content-Security-Policy", "own"), ("Vary", "Accept")))
     assert secured.finish(page).headers == (("Vary", "Accept"), ("Content-Security-Policy", "x"))
     assert Secured().finish(page) is page
