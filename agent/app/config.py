@@ -13,7 +13,7 @@ import msgspec
 from agent.app.yaml_document import ConfigError, Document
 from agent.export.exporter import ExporterConfig, Roots
 from agent.hardware.ledger import CHECKS
-from agent.ranks.rank.numbers import NUMBERS, Numbers
+from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 from agent.web.listen import parse_listen_address
 
 MAX_BYTES = 1024 * 1024
@@ -87,7 +87,7 @@ class AgentConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: StateConfig = StateConfig()
     health: HealthConfig = HealthConfig()
     identity: IdentityConfig = IdentityConfig()
-    verdict: Numbers = NUMBERS
+    verdict: Thresholds = DEFAULTS
     exporters: dict[str, Any] = {}
 
 

@@ -13,7 +13,7 @@ from agent.core.log import Logger
 from agent.export.collector_exporter import collector_spec
 from agent.export.exporter import ExporterConfig, Spec
 from agent.ranks.health import counted_checks
-from agent.ranks.rank.numbers import NUMBERS, Numbers
+from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 
 GROUP = "rankwatch.exporters"
 """Entry point group of exporters in other packages."""
@@ -36,7 +36,7 @@ class ExporterPlan(msgspec.Struct, frozen=True):
     broken: tuple[str, ...]
     counted: frozenset[str] = frozenset()
     job_id_variables: tuple[str, ...] = ()
-    numbers: Numbers = NUMBERS
+    thresholds: Thresholds = DEFAULTS
 
 
 def exporter_names() -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from agent import __version__
-from agent.app.running import Running
+from agent.app.exporter_schedule import Running
 from agent.core.clock import Clock
 from agent.export.registry import SourceCounts
 from agent.page import describe

@@ -6,10 +6,10 @@ from functools import partial
 
 from agent.app.boot_file import BootFile
 from agent.app.discovery import ExporterPlan, Prepared
+from agent.app.exporter_schedule import Running
 from agent.app.health_part import causes, health_part, struck_ranks
 from agent.app.lease import Lease, Lender, ignore_ended
 from agent.app.past import ShownPast
-from agent.app.running import Running
 from agent.core.checkpoint import SAVE_INTERVAL_SECONDS, StateFile, StateSection
 from agent.core.clock import Clock
 from agent.core.log import Logger
@@ -122,7 +122,7 @@ class Supervisor:
     def _take(self, plan: ExporterPlan) -> None:
         self.counted = plan.counted
         self.ranks.job_id_variables = plan.job_id_variables
-        self.ranks.liveness.numbers = plan.numbers
+        self.ranks.liveness.thresholds = plan.thresholds
 
     async def update_once(self) -> None:
         """Wait for one update of every exporter, then assign the labels of all ranks (single pass)."""

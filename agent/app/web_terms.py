@@ -83,7 +83,7 @@ class WebTerms:
     def _terms_of(self, web_file: WebFile, folder: Path) -> Secured:
         tls = None
         if web_file.tls_server_config is not None:
-            from agent.web.tls import context_of, has_allowed_name  # noqa: PLC0415  # loads OpenSSL only if needed
+            from agent.web.tls_context import context_of, has_allowed_name  # noqa: PLC0415  # loads OpenSSL only if needed
 
             allowed = frozenset(web_file.tls_server_config.client_allowed_sans)
             try:

@@ -20,7 +20,7 @@ COMMANDS = {
     "explain": ("agent.cli.explain.command", "explain the last incident of a job"),
     "evidence": ("agent.cli.evidence", "show the evidence saved when ranks died"),
     "exclude": ("agent.cli.exclude", "list nodes where jobs repeatedly fail first"),
-    "doctor": ("agent.cli.doctor.command", "check the installation and print fixes"),
+    "doctor": ("agent.cli.doctor.checks", "check the installation and print fixes"),
     "healthy": ("agent.cli.healthy", "report whether the hardware of this node is healthy"),
     "mark": ("agent.cli.mark", "set a mark in the time line of a job"),
     "simulate": ("agent.simulate.cli", "run a simulated job"),

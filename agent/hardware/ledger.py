@@ -1,4 +1,4 @@
-"""The health ledger: the failed checks of the hardware, each with the piece of hardware and the time of the failure.
+"""The health ledger: failed checks of hardware, and which checks make a GPU, a NIC or the node unhealthy by default.
 
 The event loop owns the ledger: call every method there. Exporters write findings. The roll-up (agent/ranks/health.py)
 derives the health of ranks and the node from findings. A finding is a level or a latched fault. Exporters write levels

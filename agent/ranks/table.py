@@ -127,7 +127,7 @@ class RankTable:
         self.changed.clear()
         now, now_seconds = self.clock.monotonic(), self.clock.time()
         for job_id, members in jobs.items():
-            for process, verdict in zip(members, judge_job(members, now, self.liveness.numbers), strict=True):
+            for process, verdict in zip(members, judge_job(members, now, self.liveness.thresholds), strict=True):
                 process.verdict = verdict
             self.liveness.update(job_id, members, now, now_seconds)
         self.published = None

@@ -181,7 +181,7 @@ class RankWriter(Leased[RankTable]):
             end = by_id.get(process.scheduled_job_id)
             if end is None:
                 continue
-            if process.note_job_end(end, table.liveness.numbers) and (label := table.binder.labels.held(process)):
+            if process.note_job_end(end, table.liveness.thresholds) and (label := table.binder.labels.held(process)):
                 table.changed.add(label.job_id)
             if process.shown_job_id:
                 table.liveness.note_end(end, process.shown_job_id, table.clock.monotonic(), table.clock.time())

@@ -11,7 +11,7 @@ from programs import build
 from shipped import RECORDED, ROOT, RULES, SOURCES, THRESHOLDS
 
 from agent.app.config import AgentConfig
-from agent.ranks.rank.numbers import NUMBERS
+from agent.ranks.rank.verdict_thresholds import DEFAULTS
 from exporters.rdma.families import COUNTER, HARDWARE_COUNTER, TELLING, TELLING_OF_DRIVER
 
 MAX_LINES = 1300  # lines of all sources
@@ -59,7 +59,7 @@ def test_texts_ask_no_database() -> None:
 
 def test_agents_and_rules_judge_by_the_same_numbers(tmp_path: Path) -> None:
     """The agent's defaults equal the thresholds, and `build.py --agent` reads its section `verdict`."""
-    defaults = msgspec.to_builtins(NUMBERS)
+    defaults = msgspec.to_builtins(DEFAULTS)
     assert frozenset(AgentConfig.__struct_fields__) == build.SECTIONS
     assert (defaults.keys() & THRESHOLDS.keys(), defaults.keys()) == (build.SHARED, build.SHARED | build.AGENTS_OWN)
     assert {name: THRESHOLDS[name] for name in build.SHARED} == {name: defaults[name] for name in build.SHARED}

@@ -9,15 +9,15 @@ from agent.app.config import MAX_BYTES, Loaded, read_config
 from agent.app.discovery import prepare
 from agent.app.yaml_document import MAX_DEPTH, ConfigError
 from agent.core.log import Logger
-from agent.ranks.rank.numbers import Numbers
+from agent.ranks.rank.verdict_thresholds import Thresholds
 
 
 @pytest.mark.parametrize("seconds", [0.9, 86_401])
 def test_numbers_of_the_verdict_are_bounded(seconds: float) -> None:
     """The section `verdict` sets numbers of the verdict; a number below one second or above one day is refused."""
     loaded = Loaded("verdict: {killed_behind_seconds: 1, end_seconds: 86400}", "f.yml")
-    assert loaded.config.verdict == Numbers(killed_behind_seconds=1, end_seconds=86_400)
-    assert prepare(loaded, Logger("test")).numbers == loaded.config.verdict
+    assert loaded.config.verdict == Thresholds(killed_behind_seconds=1, end_seconds=86_400)
+    assert prepare(loaded, Logger("test")).thresholds == loaded.config.verdict
     with pytest.raises(ConfigError, match=r"\$\.verdict\.killed_behind_seconds"):
         Loaded(f"verdict: {{killed_behind_seconds: {seconds}}}", "f.yml")
 

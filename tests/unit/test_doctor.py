@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from agent.cli.doctor import facts as facts_module
-from agent.cli.doctor.command import SHIPPED_JOBS, as_text, examine, main
+from agent.cli.doctor.checks import SHIPPED_JOBS, as_text, examine, main
 from agent.cli.doctor.facts import DumpDirectory, Facts, Watcher, ask_prometheus
 from agent.core import prometheus
 from agent.page.document import Configuration, ExporterView, NodeDocument

@@ -7,7 +7,7 @@ from rank_table import Table, environment, facts, owned
 
 from agent.ranks.rank.exit_status import ENDED_BY_SCHEDULER, ExitStatus, JobEnd
 from agent.ranks.rank.facts import Owner
-from agent.ranks.rank.numbers import NUMBERS
+from agent.ranks.rank.verdict_thresholds import DEFAULTS
 
 ENDED = 1.7e9
 TERMINATED = ExitStatus(known=True, signal=SIGTERM)
@@ -40,8 +40,8 @@ def test_a_job_that_ended_in_order(state: str, status: ExitStatus | None, explai
 
 
 @pytest.mark.parametrize(("late", "explained"), [
-    (-NUMBERS.end_seconds, True), (-NUMBERS.end_seconds - 1, False), (NUMBERS.after_end_seconds, True),
-    (NUMBERS.after_end_seconds + 1, False),
+    (-DEFAULTS.end_seconds, True), (-DEFAULTS.end_seconds - 1, False), (DEFAULTS.after_end_seconds, True),
+    (DEFAULTS.after_end_seconds + 1, False),
 ])  # fmt: skip
 def test_only_exits_near_the_end(late: float, explained: bool) -> None:
     """The scheduler's end of a job explains only exits up to end_seconds before and after_end_seconds after it."""

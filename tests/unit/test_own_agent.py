@@ -14,7 +14,7 @@ import pytest
 
 from agent.cli import healthy, main, own_agent
 from agent.cli.doctor import facts
-from agent.cli.doctor.command import as_text, wrong
+from agent.cli.doctor.checks import as_text, wrong
 from agent.cli.own_agent import AgentAddress, listeners, stranger_at
 from agent.cli.terminal import as_json
 

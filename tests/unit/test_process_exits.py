@@ -19,8 +19,8 @@ from agent.core.identity import RankLabel
 from agent.ranks import table
 from agent.ranks.rank.evidence import RankVerdict
 from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.numbers import Numbers
 from agent.ranks.rank.process import RankProcess
+from agent.ranks.rank.verdict_thresholds import Thresholds
 from agent.ranks.writer import MAX_PROCESSES
 from agent.sdk.exporter import Logger, OwnThread, Roots
 from agent.sdk.ranks import ProcessKey
@@ -99,9 +99,9 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Provide a list that gets the number of processes at each call of ``judge_job``."""
     sizes: list[int] = []
 
-    def judge_job(processes: list[RankProcess], now: float, numbers: Numbers) -> list[RankVerdict]:
+    def judge_job(processes: list[RankProcess], now: float, thresholds: Thresholds) -> list[RankVerdict]:
         sizes.append(len(processes))
-        return original(processes, now, numbers)
+        return original(processes, now, thresholds)
 
     original = table.judge_job
     monkeypatch.setattr(table, "judge_job", judge_job)

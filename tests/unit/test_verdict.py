@@ -11,8 +11,8 @@ from agent.ranks.rank import verdict as module
 from agent.ranks.rank.evidence import RankVerdict, RasSilence
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import ProcessFacts
-from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
+from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 
 NOW = 1000.0
 SEGV = ExitStatus(known=True, signal=SIGSEGV)
@@ -30,9 +30,11 @@ def code(number: int) -> ExitStatus:
     return ExitStatus(known=True, code=number)
 
 
-def judge_job(processes: list[RankProcess], now: float, numbers: Numbers = NUMBERS) -> dict[ProcessKey, RankVerdict]:
+def judge_job(
+    processes: list[RankProcess], now: float, thresholds: Thresholds = DEFAULTS
+) -> dict[ProcessKey, RankVerdict]:
     """Return the verdicts by process."""
-    return dict(zip([p.key for p in processes], module.judge_job(processes, now, numbers), strict=True))
+    return dict(zip([p.key for p in processes], module.judge_job(processes, now, thresholds), strict=True))
 
 
 def made(
@@ -221,10 +223,10 @@ def test_ray_ends_workers_with_status_1(title: str, number: int, ended: ExitStat
     assert process.exit == ended
 
 
-def test_a_site_judges_by_its_own_numbers() -> None:
-    """Each number of the configuration changes its own limit and no other."""
-    numbers = Numbers(killed_behind_seconds=20, left_behind_seconds=90)
+def test_a_site_judges_by_its_own_thresholds() -> None:
+    """Each threshold of the configuration changes its own limit and no other."""
+    thresholds = Thresholds(killed_behind_seconds=20, left_behind_seconds=90)
     rows = [(KILL, 19, "exited"), (KILL, 20, "dead"), (TERM, 89, "exited"), (TERM, 90, "dead")]
     for status, ago, state in rows:
         process = gone(ago, status)
-        assert judge_job([process, running()], NOW, numbers)[process.key].state == state
+        assert judge_job([process, running()], NOW, thresholds)[process.key].state == state

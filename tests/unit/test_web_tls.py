@@ -23,7 +23,7 @@ from agent.web.listen import ListenAddress, open_listeners
 from agent.web.messages import TEXT, HttpRequest, HttpResponse
 from agent.web.server import WebServer
 from agent.web.serving import Serving
-from agent.web.tls import has_allowed_name
+from agent.web.tls_context import has_allowed_name
 
 DATA = Path(__file__).parents[1] / "data" / "web"
 BIG = b"rankwatch_x 1\n" * 300_000

@@ -1,1 +1,1 @@
-"""`rankwatch doctor`: ``facts`` queries the agent, the machine and Prometheus; ``command`` judges and prints fixes."""
+"""`rankwatch doctor`: ``facts`` queries the agent, the machine and Prometheus; ``checks`` judges and prints fixes."""

@@ -22,7 +22,7 @@ from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.core import prometheus
 from agent.page.document import NodeDocument
-from agent.ranks.rank.numbers import NUMBERS, Numbers
+from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 
 ASK_SECONDS = 10.0
 START_SECONDS = 30.0  # An agent serves metrics at most this long after its start
@@ -86,7 +86,7 @@ class Facts:
     document: NodeDocument | None = None
     samples: Samples = field(default_factory=dict)
     records: tuple[DumpDirectory, ...] = ()
-    verdict: Numbers = NUMBERS
+    verdict: Thresholds = DEFAULTS
     nvidia_device: bool = False
     sees_own_user: bool = False
     clock_is_kept: bool = True

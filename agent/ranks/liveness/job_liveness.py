@@ -10,8 +10,8 @@ from agent.core.checkpoint import MAX_SECONDS, SavedSeconds
 from agent.core.identity import ProcessKey
 from agent.ranks.rank.episodes import fatal_reason, left_at_of, preceded, struck_exits
 from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
+from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 
 ENDED_JOB_SECONDS = 900.0
 """How long a job's series stay after its last rank ended. A lead exit of class ok or of an ended job stays this
@@ -213,16 +213,16 @@ def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitCl
 
 
 def lead_exits(
-    exits: Sequence[RankProcess], soft: Collection[ProcessKey], numbers: Numbers = NUMBERS
+    exits: Sequence[RankProcess], soft: Collection[ProcessKey], thresholds: Thresholds = DEFAULTS
 ) -> set[ProcessKey]:
     """Return the keys of the lead exits: of each episode the first exit, the first soft exit and the first struck exit.
 
     ``exits``: exits of one job on this node, in order of time. ``soft``: exits by SIGTERM or of class ok, a sign that
     the job was cancelled or ended. An episode ends when no rank has exited for ``episode_seconds``.
     """
-    victims, struck = preceded(exits, numbers), struck_exits(exits, numbers)
+    victims, struck = preceded(exits, thresholds), struck_exits(exits, thresholds)
     leads: set[ProcessKey] = {process.key for process in exits if process.key not in victims}
-    for episode in _episodes(exits, numbers.episode_seconds):
+    for episode in _episodes(exits, thresholds.episode_seconds):
         leads.update(process.key for process in [p for p in episode if p.key in soft][:1])
         leads.update(process.key for process in [p for p in episode if p.key in struck][:1])
     return leads

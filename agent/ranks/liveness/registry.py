@@ -23,8 +23,8 @@ from agent.ranks.naming.job_owners import is_proven
 from agent.ranks.naming.labels import LabelHolders
 from agent.ranks.rank.episodes import ended_by, killed_before_teardown
 from agent.ranks.rank.exit_status import ENDED_BY_SCHEDULER, JobEnd, ending
-from agent.ranks.rank.numbers import NUMBERS
 from agent.ranks.rank.process import RankProcess
+from agent.ranks.rank.verdict_thresholds import DEFAULTS
 
 CAUSE_SECONDS = 5.0
 """Longest wait after an exit for its status and cause."""
@@ -39,11 +39,11 @@ class LivenessRegistry:
     """Keeps a JobLiveness per job. ``facts``: causes of exits, and planned exits, from exporters.
 
     Times are CLOCK_BOOTTIME seconds, as in the rank table; ``now_seconds`` is the same moment in epoch seconds. After a
-    change of ``numbers`` an exported lead exit can change its class once.
+    change of ``thresholds`` an exported lead exit can change its class once.
     """
 
     def __init__(self, labels: LabelHolders) -> None:
-        self.numbers = NUMBERS
+        self.thresholds = DEFAULTS
         self.jobs: dict[str, JobLiveness] = {}
         self.facts = ExitFacts()
         self._labels = labels
@@ -76,7 +76,9 @@ class LivenessRegistry:
     def note_ran_before(self, jobs: Mapping[str, RanBefore], clock: Clock) -> None:
         """Add a JobLiveness for each job whose ranks ran at the end of the previous boot, unless the job has one."""
         for job_id, ran in jobs.items():
-            self.jobs.setdefault(job_id, liveness_of(ran, clock.monotonic(), clock.time(), self.numbers.short_seconds))
+            self.jobs.setdefault(
+                job_id, liveness_of(ran, clock.monotonic(), clock.time(), self.thresholds.short_seconds)
+            )
 
     def running(self, processes: Iterable[RankProcess]) -> dict[str, RanBefore]:
         """Return the jobs with running processes, as the boot file saves them."""
@@ -124,9 +126,9 @@ class LivenessRegistry:
         exits = sorted((p for p in processes if p.exited_at is not None), key=lambda p: (p.exited_at, p.key))
         if not exits:
             return
-        torn = killed_before_teardown(exits, self.numbers)
+        torn = killed_before_teardown(exits, self.thresholds)
         soft = {exit_.key for exit_ in exits if self._is_finished(exit_) or ended_by(exit_, SIGTERM)}
-        leads = lead_exits(exits, soft, self.numbers)
+        leads = lead_exits(exits, soft, self.thresholds)
         members = {process.key for process in processes}
         known = {lead.process: lead for lead in job.leads}
         for process in exits:
@@ -152,7 +154,7 @@ class LivenessRegistry:
         cause = OOM if exit_class == "oom" else self.facts.cause_of(label)
         if not cause and not is_late:
             return
-        is_short = exited_at - started_at(process) < self.numbers.short_seconds
+        is_short = exited_at - started_at(process) < self.thresholds.short_seconds
         lived: Lifetime = "short" if is_short else "long"
         reason, signal, code = ending(process.exit)
         how = (reason, signal, code, exit_class)
@@ -184,7 +186,7 @@ class LivenessRegistry:
         ``members``: keys of the known processes. Shortly: at most ``episode_seconds``."""
         ranks = {label.rank for label in process.labels}
         return any(
-            0 < (process.exited_at or 0.0) - lead.exited_at <= self.numbers.episode_seconds
+            0 < (process.exited_at or 0.0) - lead.exited_at <= self.thresholds.episode_seconds
             for lead in job.leads
             if lead.process not in members and lead.rank not in ranks and started_at(process) <= lead.exited_at
         )

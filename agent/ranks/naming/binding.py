@@ -1,4 +1,4 @@
-"""Decide when a process gets its labels. The process keeps them until another owner proves the job id."""
+"""Decide when a process gets its labels, and in which order. It keeps them until another owner proves the job id."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -7,15 +7,15 @@ from signal import SIGABRT, SIGKILL, SIGTERM, Signals
 from agent.core.identity import ProcessKey
 from agent.ranks.rank.evidence import VerdictReason
 from agent.ranks.rank.exit_status import FATAL_SIGNALS, ExitStatus
-from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
+from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 
 SIMULTANEOUS_SECONDS = 0.1
 """Exits this close together have no known order: a struck exit (see ``struck_exits``) then counts as the earliest."""
 _LAST_OWN_STATUS = 127  # shells and signal handlers exit with 128+n after signal n
 
 
-def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
+def killed_before_teardown(exits: Sequence[RankProcess], thresholds: Thresholds = DEFAULTS) -> set[ProcessKey]:
     """Return the processes that SIGKILL ended first in their episode, before a running peer failed or ended by SIGTERM.
 
     ``exits``: in order of time. An exit by SIGTERM within SIMULTANEOUS_SECONDS of the SIGKILL counts as later. Episodes
@@ -25,7 +25,7 @@ def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMB
     """
     killed = [p for p in exits if ended_by(p, SIGKILL) and p.unproven_since is None]
     failed = [p for p in exits if _fails(p) or ended_by(p, SIGTERM)] if killed else []
-    victims = preceded([p for p in exits if not ended_by(p, SIGTERM)], numbers) if failed else set()
+    victims = preceded([p for p in exits if not ended_by(p, SIGTERM)], thresholds) if failed else set()
     killed_at = [left_at_of(process) for process in killed]
     first_killed = set()
     for process in killed:
@@ -33,22 +33,22 @@ def killed_before_teardown(exits: Sequence[RankProcess], numbers: Numbers = NUMB
         if process.key in victims:
             continue
         first = bisect_left(failed, left_at - SIMULTANEOUS_SECONDS, key=left_at_of)
-        if first and left_at - left_at_of(failed[first - 1]) <= numbers.episode_seconds:
+        if first and left_at - left_at_of(failed[first - 1]) <= thresholds.episode_seconds:
             continue
-        end = bisect_right(failed, left_at + numbers.teardown_seconds, key=left_at_of)
+        end = bisect_right(failed, left_at + thresholds.teardown_seconds, key=left_at_of)
         is_alone = _count_near(killed_at, left_at) == 1
         if any(peer.found_at < left_at and (is_alone or ended_by(peer, SIGTERM)) for peer in failed[first:end]):
             first_killed.add(process.key)
     return first_killed
 
 
-def preceded(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
+def preceded(exits: Sequence[RankProcess], thresholds: Thresholds = DEFAULTS) -> set[ProcessKey]:
     """Return the processes that exited after another process of the same episode: they can be victims of a teardown.
 
     ``exits``: in order of time. Each process is compared with at most three exits: the last clearly earlier exit, the
     first simultaneous exit, and the first simultaneous struck exit.
     """
-    struck_keys = struck_exits(exits, numbers)
+    struck_keys = struck_exits(exits, thresholds)
     struck = [p for p in exits if p.key in struck_keys]
     left_at, struck_at = ([left_at_of(p) for p in group] for group in (exits, struck))
     victims = set()
@@ -56,7 +56,7 @@ def preceded(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[Pr
         near = bisect_left(left_at, at - SIMULTANEOUS_SECONDS)
         near_struck = bisect_left(struck_at, at - SIMULTANEOUS_SECONDS)
         others = (*exits[max(near - 1, 0) : near + 1], *struck[near_struck : near_struck + 1])
-        if any(_precedes(other, process, struck_keys, numbers) for other in others):
+        if any(_precedes(other, process, struck_keys, thresholds) for other in others):
             victims.add(process.key)
     return victims
 
@@ -66,21 +66,21 @@ def left_at_of(process: RankProcess) -> float:
     return process.exited_at if process.exited_at is not None else float("inf")
 
 
-def _precedes(other: RankProcess, process: RankProcess, struck: Set[ProcessKey], numbers: Numbers) -> bool:
+def _precedes(other: RankProcess, process: RankProcess, struck: Set[ProcessKey], thresholds: Thresholds) -> bool:
     """Return True when ``other`` exited before ``process`` in the same episode, and can have caused its exit."""
     if other.key == process.key or other.exited_at is None or process.exited_at is None:
         return False
     apart = process.exited_at - other.exited_at
     if abs(apart) <= SIMULTANEOUS_SECONDS:
         return _order(other, struck) < _order(process, struck)
-    return 0 < apart <= numbers.episode_seconds
+    return 0 < apart <= thresholds.episode_seconds
 
 
 def _order(process: RankProcess, struck: Set[ProcessKey]) -> tuple[bool, float, ProcessKey]:
     return (process.key not in struck, left_at_of(process), process.key)
 
 
-def struck_exits(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> set[ProcessKey]:
+def struck_exits(exits: Sequence[RankProcess], thresholds: Thresholds = DEFAULTS) -> set[ProcessKey]:
     """Return the struck exits: by the OOM killer or a fatal signal, but not by SIGABRT after a single peer's SIGKILL.
 
     ``exits``: in order of time. Several SIGKILLs at once do not explain a SIGABRT: see ``killed_before_teardown``.
@@ -92,7 +92,7 @@ def struck_exits(exits: Sequence[RankProcess], numbers: Numbers = NUMBERS) -> se
         if not before or not ended_by(process, SIGABRT):
             return False
         last = killed_at[before - 1]
-        is_near = left_at_of(process) - last <= numbers.teardown_seconds
+        is_near = left_at_of(process) - last <= thresholds.teardown_seconds
         return is_near and _count_near(killed_at, last) == 1
 
     return {p.key for p in exits if fatal_reason(p.exit) in ("oom_killed", "fatal_signal") and not follows(p)}

@@ -1,4 +1,4 @@
-"""Exit status of a process, and the scheduler's report that its job ended, which explains some exits. Pure."""
+"""Exit status of a process, its words ("killed by the OOM killer"), and the scheduler's end of a job. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTERM, SI
 
 import msgspec
 
-from agent.ranks.rank.numbers import NUMBERS, Numbers
+from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 
 FATAL_SIGNALS = frozenset({SIGSEGV, SIGABRT, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS})
 """Signals that a fault of the process itself causes. Exit class crash (liveness/job_liveness.py) excludes SIGABRT."""
@@ -71,10 +71,10 @@ class JobEnd(msgspec.Struct, frozen=True):
     ended_seconds: float
     state: str
 
-    def explains(self, exited_seconds: float, status: ExitStatus | None, numbers: Numbers = NUMBERS) -> bool:
+    def explains(self, exited_seconds: float, status: ExitStatus | None, thresholds: Thresholds = DEFAULTS) -> bool:
         """Return True if the end of the job fully explains an exit at this time (epoch seconds) with this status."""
         late = exited_seconds - self.ended_seconds
-        is_near = -numbers.end_seconds <= late <= numbers.after_end_seconds
+        is_near = -thresholds.end_seconds <= late <= thresholds.after_end_seconds
         if not is_near or exited_seconds < self.started_seconds:
             return False
         if status is None or not status.known:

@@ -12,7 +12,7 @@ from agent.ranks.rank.environment import Claim
 from agent.ranks.rank.evidence import RankVerdict, RasSilence, State, VerdictReason
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import UNSEEN, Owner, ProcessFacts
-from agent.ranks.rank.numbers import NUMBERS, Numbers
+from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 
 MAX_MEMBERSHIPS = 256
 FUTURE_SLACK_SECONDS = 2.0
@@ -174,12 +174,12 @@ class RankProcess(msgspec.Struct):
         if self.oom_logged and is_open:
             self.exit = ExitStatus(known=True, signal=SIGKILL, oom=True)
 
-    def note_job_end(self, end: JobEnd, numbers: Numbers = NUMBERS) -> bool:
+    def note_job_end(self, end: JobEnd, thresholds: Thresholds = DEFAULTS) -> bool:
         """Note how the scheduler ended its job; return True if this changes ``ended_by_scheduler``."""
         if self.exited_at is None:
             return False
         before = self.ended_by_scheduler
-        self.ended_by_scheduler = end.explains(self.exited_seconds, self.exit, numbers)
+        self.ended_by_scheduler = end.explains(self.exited_seconds, self.exit, thresholds)
         return self.ended_by_scheduler != before
 
     def note_progress(self, seconds: float, now_seconds: float) -> None:

@@ -14,8 +14,8 @@ from agent.core.identity import ProcessKey
 from agent.ranks.rank.episodes import ended_by, fatal_reason, killed_before_teardown, left_at_of, preceded
 from agent.ranks.rank.evidence import RankVerdict
 from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.numbers import NUMBERS, Numbers
 from agent.ranks.rank.process import RankProcess
+from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 
 UNANSWERED_REPORTS = 2
 UNANSWERED_SECONDS = 15.0
@@ -38,21 +38,21 @@ class _Job(msgspec.Struct, frozen=True):
     torn_down: Collection[ProcessKey]
     all_left_well: bool
     now: float
-    numbers: Numbers
+    thresholds: Thresholds
 
 
-def judge_job(processes: Sequence[RankProcess], now: float, numbers: Numbers = NUMBERS) -> list[RankVerdict]:
+def judge_job(processes: Sequence[RankProcess], now: float, thresholds: Thresholds = DEFAULTS) -> list[RankVerdict]:
     """Return a verdict for each rank process, running or ended, of one job on this node at monotonic time ``now``."""
     by_age = sorted(processes, key=lambda p: p.found_at)
     exits = sorted((p for p in processes if p.exited_at is not None), key=lambda p: (left_at_of(p), p.key))
     job = _Job(
         found_at=[p.found_at for p in by_age],
         alive_until=list(accumulate((_alive_until(p, now) for p in by_age), max)),
-        preceded=preceded(exits, numbers),
-        torn_down=killed_before_teardown(exits, numbers),
+        preceded=preceded(exits, thresholds),
+        torn_down=killed_before_teardown(exits, thresholds),
         all_left_well=all(p.exited_at is not None and _left_well(p.exit) for p in processes),
         now=now,
-        numbers=numbers,
+        thresholds=thresholds,
     )
     return [_judge(p, job) for p in processes]
 
@@ -74,7 +74,7 @@ def _judge(process: RankProcess, job: _Job) -> RankVerdict:
 def _judge_running(process: RankProcess, job: _Job) -> RankVerdict:
     if process.state == "T":  # "t" would mean that a debugger stopped the process
         return RankVerdict("unresponsive", "stopped")
-    if process.blocked_since is not None and job.now - process.blocked_since > job.numbers.blocked_seconds:
+    if process.blocked_since is not None and job.now - process.blocked_since > job.thresholds.blocked_seconds:
         return RankVerdict("unresponsive", "blocked")
     silence = process.ras_silence()
     if silence is None or silence.reports < UNANSWERED_REPORTS or job.now - silence.since < UNANSWERED_SECONDS:
@@ -92,9 +92,9 @@ def _judge_left(process: RankProcess, job: _Job) -> RankVerdict:
     if process.key in job.torn_down:
         return RankVerdict("dead", "killed_before_teardown")
     outlived = _outlived_seconds(process, job)
-    if ended_by(process, SIGKILL) and outlived >= job.numbers.killed_behind_seconds:
+    if ended_by(process, SIGKILL) and outlived >= job.thresholds.killed_behind_seconds:
         return RankVerdict("dead", "killed_before_peers")
-    if outlived >= job.numbers.left_behind_seconds:
+    if outlived >= job.thresholds.left_behind_seconds:
         return RankVerdict("dead", "left_before_peers")
     return RankVerdict("exited", "left" if cause is None else "followed")
 

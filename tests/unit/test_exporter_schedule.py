@@ -8,8 +8,8 @@ from fake_clock import FakeClock
 from rank_table import RankTable
 from scripted import Idle, state_file
 
+from agent.app.exporter_schedule import STALE_FLOOR_SECONDS, Running, rest_seconds
 from agent.app.lease import Lease, Lender
-from agent.app.running import STALE_FLOOR_SECONDS, Running, rest_seconds
 from agent.sdk.exporter import ExporterConfig, NoData, Roots, Spec
 
 

@@ -1,6 +1,6 @@
 """Thresholds for the verdicts on exits and ranks: section `verdict` of the configuration.
 
-Alert rules use the same numbers: `deploy/prometheus/build.py --agent` reads this section too.
+Alert rules use the same values: `deploy/prometheus/build.py --agent` reads this section too.
 """
 
 from typing import Annotated
@@ -10,7 +10,7 @@ import msgspec
 Seconds = Annotated[float, msgspec.Meta(ge=1.0, le=86_400.0)]
 
 
-class Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Thresholds in seconds.
 
     ``killed_behind_seconds``: a rank that SIGKILL ended is dead when a peer still lives this time after the exit.
@@ -36,4 +36,4 @@ class Numbers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     blocked_seconds: Seconds = 60.0
 
 
-NUMBERS = Numbers()
+DEFAULTS = Thresholds()

@@ -1,4 +1,4 @@
-"""A running exporter: its schedule, its late and failed updates, and whether its series are fresh enough to export."""
+"""The interval and the deadline of a running exporter: late and failed updates, and how long its series stay."""
 
 import asyncio
 
