@@ -164,8 +164,8 @@ class SysfsExporter(ShownExporter[T | None], Generic[C, T]):
         """Run ``read`` in the thread; raises NoData if the source is absent."""
         try:
             return await self._thread.call(lambda: self.read(self.ctx.roots))
-        except FileNotFoundError:
-            raise NoData from None
+        except FileNotFoundError as error:
+            raise NoData(f"{error.filename} does not exist") from None
 
     async def update(self) -> None:
         """Read once. Until the read ends, scrapes get the last result; without a source they get no series."""

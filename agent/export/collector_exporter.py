@@ -55,9 +55,12 @@ class CollectorExporter(SysfsExporter[CollectorConfig, tuple[Metric, ...]]):
 
     def read(self, _roots: Roots) -> tuple[Metric, ...]:
         """Collect once; an error affects only this collector's series."""
-        if self._collector is None:
-            self._collector = self._make(**self.config.arguments)
-        return converted(self._collector.collect())
+        try:
+            if self._collector is None:
+                self._collector = self._make(**self.config.arguments)
+            return converted(self._collector.collect())
+        except FileNotFoundError as error:  # of the collector: an error, and not an absent source
+            raise CollectorError(str(error)) from error
 
     def render(self, metrics: tuple[Metric, ...]) -> Iterable[Metric]:
         """Return the metrics of the last call unchanged."""

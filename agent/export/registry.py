@@ -111,19 +111,25 @@ class Registry:
     ) -> tuple[Rendered, list[_Outcome]]:
         self.heads.keep_sources(shown)
         body = Body(selection)
-        outcomes = [self._gather(source, snapshot, selection, body) for source, snapshot in taken]
+        owners: dict[str, str] = {}
+        outcomes = [self._gather(source, snapshot, selection, body, owners) for source, snapshot in taken]
         return body.rendered(), outcomes
 
-    def _gather(self, source: Source, snapshot: object, selection: Selection, body: Body) -> _Outcome:
-        """Add a source's families up to its limit, without duplicates.
+    def _gather(
+        self, source: Source, snapshot: object, selection: Selection, body: Body, owners: dict[str, str]
+    ) -> _Outcome:
+        """Add a source's families up to its limit, without duplicates. ``owners``: the source of each family so far.
 
-        After an error the source's remaining families are missing.
+        After an error the source's remaining families are missing. The first source of a family owns it.
         """
         outcome = _Outcome()
         try:
             for metric in source.families(snapshot):
                 kept = _limited(metric, source.series_cap, outcome)
-                if kept.labels:
+                if kept.labels and owners.setdefault(metric.family.name, source.name) != source.name:
+                    outcome.doubles += len(kept.labels)
+                    outcome.series -= len(kept.labels)
+                elif kept.labels:
                     for piece in self.heads.text(source.name, kept, openmetrics=selection.openmetrics):
                         body.add(piece)
         except Exception as error:  # noqa: BLE001  # an exporter's error must not affect other exporters' series

@@ -23,7 +23,7 @@ from agent.app.config import ConfigError, Loaded
 from agent.app.discovery import load_spec, prepare
 from agent.core.log import Logger
 from agent.export import collector_exporter as module
-from agent.export.collector_exporter import CollectorError, converted
+from agent.export.collector_exporter import CollectorConfig, CollectorError, CollectorExporter, converted
 from agent.sdk.exporter import ExporterConfig, NoData, Roots, SysfsExporter
 from agent.sdk.metrics import Metric
 
@@ -170,6 +170,26 @@ async def test_a_collector_of_a_package_is_an_exporter(package: str, tmp_path: P
     with pytest.raises(TypeError, match="path"):
         await exporter.update()
     assert list(exporter.families(exporter.snapshot())) == []
+
+
+async def test_a_missing_file_is_an_error_of_a_collector(tmp_path: Path) -> None:
+    """A missing file is an error of a collector, and an absent source of other exporters; both name the file."""
+    missing = tmp_path / "missing"
+
+    class Reader(SysfsExporter[ExporterConfig, str]):
+        def read(self, roots: Roots) -> str:
+            return missing.read_text()
+
+        def render(self, snapshot: str) -> Iterable[Metric]:
+            return ()
+
+    for exporter, error in (
+        (CollectorExporter(missing.read_text, CollectorConfig()), CollectorError),
+        (Reader(ExporterConfig()), NoData),
+    ):
+        await exporter.start(lent("a", FakeClock(), tmp_path))
+        with pytest.raises(error, match=str(missing)):
+            await exporter.update()
 
 
 def test_the_program_loads_a_collector_that_needs_openssl(package: str, tmp_path: Path) -> None:

@@ -83,6 +83,13 @@ async def test_doubles(thread: OwnThread) -> None:
     assert (sorted(await lines(made)), made.counts["double"].dropped) == (['a{n="0"} 0.0', 'a{n="1"} 1.0'], 1)
 
 
+async def test_a_family_has_one_source(thread: OwnThread) -> None:
+    """If two sources give the same family, the family of the second source is left out and counted."""
+    made = registry(thread, source("first", gauge("a")), source("second", gauge("a", 2), gauge("b")))
+    assert await lines(made) == ['a{n="0"} 0.0', 'b{n="0"} 0.0']
+    assert (made.counts["second"].series, made.counts["second"].dropped) == (1, 2)
+
+
 async def test_what_is_kept_is_bounded_by_the_cap(thread: OwnThread) -> None:
     """If a source has new series in every render, the agent keeps the encoded labels of at most the limit."""
     given: list[Metric] = []
