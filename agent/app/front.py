@@ -78,12 +78,13 @@ def exporter_views(
     views = [
         ExporterView(
             name=exporter.name,
-            state=_state(exporter),
-            why=exporter.why,
+            state="down" if source.is_failing else _state(exporter),
+            why="its series could not be rendered: see the log" if source.is_failing else exporter.why,
             last_success_seconds=exporter.last_success_seconds,
-            series=counts.get(exporter.name, SourceCounts()).series,
+            series=source.series,
         )
         for exporter in running
+        for source in [counts.get(exporter.name, SourceCounts())]
     ]
     views += [ExporterView(name=name, state="down", why="it could not be started: see the log") for name in broken]
     return sorted(views, key=lambda exporter: exporter.name)

@@ -16,7 +16,8 @@ from agent.helper.client import CALL_RESULTS, CallResult
 BUILD_INFO = Family("rankwatch_build_info", "gauge", "The agent's version; always 1.", ("version", "python_version"))
 # fmt: off
 EXPORTER_UP = Family("rankwatch_exporter_up", "gauge",
-    "1 if the exporter's last update succeeded (or, in mode auto, found no source), 0 if it failed or is late.",
+    "1 if the exporter's last update succeeded (or, in mode auto, found no source), 0 if it failed or is late, or if "
+    "the exporter's series could not be rendered.",
     ("exporter",), "1 per exporter")
 EXPORTER_PRESENT = Family("rankwatch_exporter_source_present", "gauge",
     "0 while the exporter's source does not exist on this node; absent while it exists.",
@@ -139,6 +140,10 @@ def families(snapshot: SelfSnapshot, process: psutil.Process) -> Iterable[Metric
 
 def _exporters(exporters: Sequence[ExporterStatus], counts: Mapping[str, SourceCounts]) -> Iterable[Metric]:
     """Render the state of the exporters; ``counts``: series of each source, including the agent's own tables."""
+    exporters = [
+        msgspec.structs.replace(exporter, up=exporter.up and not counts.get(exporter.name, SourceCounts()).is_failing)
+        for exporter in exporters
+    ]
     for family, value_of in _UPDATES:
         yield family.by_label(
             {exporter.name: value for exporter in exporters if (value := value_of(exporter)) is not None}

@@ -29,11 +29,15 @@ class Source:
 
 @dataclass(slots=True)
 class SourceCounts:
-    """Counts of a source's series: in the last render, and dropped or failed since the start."""
+    """Counts of a source's series: in the last render, and dropped or failed since the start.
+
+    ``is_failing``: the last render failed.
+    """
 
     series: int = 0
     dropped: int = 0
     failures: int = 0
+    is_failing: bool = False
 
 
 @dataclass(slots=True)
@@ -79,7 +83,7 @@ class Registry:
             try:
                 taken.append((source, source.snapshot()))
             except Exception as error:  # noqa: BLE001  # an exporter's error must not affect other exporters' series
-                self._fail(source.name, error)
+                self._account(source.name, _Outcome(error=error))
         names = frozenset(source.name for source in shown)
         rendered, outcomes = await self._thread.call(lambda: self._render(taken, names, selection))
         for (source, _), outcome in zip(taken, outcomes, strict=True):
@@ -89,6 +93,7 @@ class Registry:
     def _account(self, name: str, outcome: _Outcome) -> None:
         counts = self.counts.setdefault(name, SourceCounts())
         counts.series = outcome.series
+        counts.is_failing = outcome.error is not None
         counts.dropped += outcome.dropped + outcome.doubles
         if outcome.dropped or outcome.doubles:
             self._log.warning(
@@ -98,11 +103,9 @@ class Registry:
                 doubles=outcome.doubles,
             )
         if outcome.error is not None:
-            self._fail(name, outcome.error)
-
-    def _fail(self, name: str, error: Exception) -> None:
-        self.counts.setdefault(name, SourceCounts()).failures += 1
-        self._log.error("the metrics of exporter {exporter} could not be rendered", exporter=name, error=error)
+            counts.failures += 1
+            what = "the metrics of exporter {exporter} could not be rendered"
+            self._log.error(what, exporter=name, error=outcome.error)
 
     # -- on the render thread --------------------------------------------------------------------------------------
 

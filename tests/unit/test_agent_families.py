@@ -80,11 +80,12 @@ def test_an_exporter_without_a_source_says_little() -> None:
 
 
 def test_series_left_out_are_one_count() -> None:
-    """Series over the limit and duplicates are one sum; failed updates and failed renders are another sum."""
-    counts = {"flood": SourceCounts(5, 8), "broken": SourceCounts(0, 0, 3)}
-    statuses = (ExporterStatus("broken", up=False, present=True, failures=2),)
+    """Series over the limit and duplicates are one sum; failed updates and failed renders are another, and not up."""
+    counts = {"flood": SourceCounts(5, 8), "broken": SourceCounts(0, 0, 3, is_failing=True)}
+    statuses = (ExporterStatus("broken", up=True, present=True, failures=2),)
     values = shown(msgspec.structs.replace(SNAPSHOT, counts=counts, exporters=statuses))
     assert values["rankwatch_exporter_series_dropped_total", "flood"] == 8
+    assert values["rankwatch_exporter_up", "broken"] == 0
     failed = {key: value for key, value in values.items() if key[0] == "rankwatch_exporter_updates_failed_total"}
     assert failed == {("rankwatch_exporter_updates_failed_total", "broken"): 5}
 

@@ -9,7 +9,7 @@ from agent.core.log import Logger
 from agent.core.metrics import Family, Metric
 from agent.core.threads import OwnThread
 from agent.export.exposition import Selection
-from agent.export.registry import Registry, Source
+from agent.export.registry import Registry, Source, SourceCounts
 
 
 def gauge(name: str, count: int = 1) -> Metric:
@@ -65,10 +65,14 @@ async def test_selection(thread: OwnThread) -> None:
 
 @pytest.mark.parametrize(("fails", "shown"), [("snapshot", []), ("families", ['bad{n="0"} 0.0'])])
 async def test_failure_costs_only_its_own(thread: OwnThread, fails: str, shown: list[str]) -> None:
-    """A source that raises loses at most its own series, and is counted."""
-    made = registry(thread, source("bad", gauge("bad"), fails=fails), source("good", gauge("good")))
-    assert (await lines(made), made.counts["bad"].failures) == ([*shown, 'good{n="0"} 0.0'], 1)
-    assert made.counts["good"].failures == 0
+    """A source that raises loses at most its own series, and is counted; it fails until it renders again."""
+    sources = [source("bad", gauge("bad"), fails=fails), source("good", gauge("good"))]
+    made = Registry(lambda: sources, Logger("test"), thread)
+    assert await lines(made) == [*shown, 'good{n="0"} 0.0']
+    assert made.counts == {"bad": SourceCounts(len(shown), failures=1, is_failing=True), "good": SourceCounts(1)}
+    sources[0] = source("bad", gauge("bad"))
+    await lines(made)
+    assert made.counts["bad"] == SourceCounts(1, failures=1)
 
 
 async def test_cap(thread: OwnThread) -> None:
