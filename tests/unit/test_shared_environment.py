@@ -93,6 +93,23 @@ def test_siblings_are_bounded(count: int, shown: int, table: Table) -> None:
     assert (len(ranks(table)), table.ranks.snapshot().duplicates) == (shown, count - shown)
 
 
+def test_siblings_beyond_the_limit_of_claimants(table: Table) -> None:
+    """Of 67 processes with one rank number, the four of a second parent are siblings with numbers of their own."""
+    for pid in range(1, MAX_SIBLINGS + 4):
+        table.add_facts(owned(pid, environment(0), ALICE, parent=50 if pid < MAX_SIBLINGS else 60))
+    table.tick(BINDING_SECONDS)
+    assert {"0", "0.1", "0.2", "0.3"} <= set(ranks(table))
+
+
+def test_a_sibling_that_ends_before_the_next_tick(table: Table) -> None:
+    """A sibling that is found and killed between two ticks is a rank with its exit status."""
+    for pid in (1, 2):
+        table.add_facts(owned(pid, task(0), ALICE, parent=50))
+    table.tick(BINDING_SECONDS)
+    table.ranks.observe_exit(table.add_facts(owned(3, task(0), ALICE, parent=50)), KILLED)
+    assert (ranks(table), table.states()["2"]) == ({"0": 1, "1": 2, "2": 3}, "exited")
+
+
 def test_copies_of_a_rank_elsewhere_are_no_siblings(table: Table) -> None:
     """Two processes with the same rank number and different parents are a rank and a duplicate."""
     table.add_facts(owned(1, environment(0), ALICE, parent=50))

@@ -137,12 +137,9 @@ class RankBinder:
         )
 
     def _rivals(self, process: RankProcess) -> list[RankProcess]:
-        """Return the processes that claim the same rank and live at the same time, including ``process``."""
-        return [
-            rival
-            for rival in self._claimants.get(_claimed(process), [])
-            if rival.exited_at is None or rival.exited_at > process.found_at
-        ]
+        """Return ``process``, and the other processes that claim the same rank and live at the same time."""
+        others = [p for p in self._claimants.get(_claimed(process), []) if p is not process]
+        return [process, *(p for p in others if p.exited_at is None or p.exited_at > process.found_at)]
 
     def _bind_sibling(
         self,
