@@ -5,6 +5,7 @@ from rank_table import KILLED, Table, environment, owned
 
 from agent.core.identity import RankLabel
 from agent.ranks.expiry import ENDED_RANK_SECONDS
+from agent.ranks.liveness.registry import CAUSE_SECONDS
 from agent.ranks.naming.job_owners import proof_of
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner
@@ -52,6 +53,21 @@ def test_a_proven_job_takes_its_id_later(owner: Owner, expected: str, table: Tab
         [] if disproved else ["4711"],
         "cgroup",
     )
+
+
+def test_a_proven_job_has_facts_of_its_own_ranks_only(table: Table) -> None:
+    """The pause, the number of ranks and the valid exits of the id's earlier owner do not count for the proven job."""
+    for pid in (1, 2):
+        squatter = table.add_facts(owned(pid, environment(pid), MALLORY, uid=1001, user="mallory"), then=1.0)
+    for seconds in (100.0, 5000.0, 1.0):
+        table.ranks.processes[squatter].note_progress(table.clock.time(), table.clock.time())
+        table.tick(seconds)
+    table.ranks.observe_exit(squatter, KILLED)
+    table.tick(CAUSE_SECONDS)
+    table.add_facts(owned(3, environment(0), SLURM), then=1.0)
+    job = table.ranks.snapshot().jobs["4711"]
+    assert (job.share, job.ranks, job.longest_pause, len(job.leads)) == ("alice", 1, 0.0, 1)
+    assert job.leads[0].retracted_at is not None
 
 
 def test_ids_of_a_scheduler_seen_here_need_a_proof(table: Table) -> None:

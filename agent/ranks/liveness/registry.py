@@ -50,10 +50,13 @@ class LivenessRegistry:
 
     def update(self, job_id: str, processes: Sequence[RankProcess], now: float, now_seconds: float) -> None:
         """Update the JobLiveness of a job from the job's running and ended rank processes."""
-        job = self.jobs.get(job_id)
-        if job is None:
-            share = next((process.share for process in processes), "")
-            job = self.jobs[job_id] = JobLiveness(share)
+        proven = [process for process in processes if is_proven(process)]
+        share = next((process.share for process in proven or processes), "")
+        job = self.jobs.setdefault(job_id, JobLiveness(share))
+        if proven and not job.proven and job.share != share:  # until now another owner had the id
+            for lead in job.leads:
+                job.retract(lead, now)
+            job = self.jobs[job_id] = JobLiveness(share, leads=job.leads)
         running = [
             (label.rank, started_at(process))
             for process in processes
@@ -61,7 +64,6 @@ class LivenessRegistry:
             for label in process.labels
         ]
         job.note_ranks(processes, min((start for _, start in running), default=None), now)
-        proven = [process for process in processes if is_proven(process)]
         job.proven |= bool(proven)
         job.proves_first |= any(label.rank == "0" for p in proven for label in p.labels)
         progress = (p.progress_seconds for p in processes if p.exited_at is None and p.progress_seconds is not None)
