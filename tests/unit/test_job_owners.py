@@ -1,14 +1,17 @@
 """The job id of a rank: one owner has the plain id, and an owner with proof takes it from other owners."""
 
+from itertools import islice
+
 import pytest
 from rank_table import KILLED, Table, environment, owned
 
 from agent.core.identity import RankLabel
 from agent.ranks.expiry import ENDED_RANK_SECONDS
 from agent.ranks.liveness.registry import CAUSE_SECONDS
-from agent.ranks.naming.job_owners import proof_of
+from agent.ranks.naming.job_owners import proof_of, suffixed
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner
+from agent.ranks.rank.process import RankProcess
 
 POD = "c7a3f8b2-1f2e-4d5c-9a8b-7c6d5e4f3a2b"
 CONTAINER = "0123456789abcdef" * 4
@@ -53,6 +56,20 @@ def test_a_proven_job_takes_its_id_later(owner: Owner, expected: str, table: Tab
         [] if disproved else ["4711"],
         "cgroup",
     )
+
+
+def test_an_owner_without_a_free_id_gets_no_id_of_others(table: Table) -> None:
+    """If root in a container claims both suffixed ids of a user, the user's rank gets a third id, and not the plain id."""
+    table.add_facts(owned(1, environment(0), SLURM), then=1.0)
+    mallory = owned(2, environment(1), MALLORY, uid=1001)
+    for pid, claimed in enumerate(islice(suffixed("4711", RankProcess(0.0, mallory)), 2), start=3):
+        env = {"RANK": "0", "WORLD_SIZE": "2", "TORCHELASTIC_RUN_ID": claimed}
+        table.add_facts(owned(pid, env, Owner("container", CONTAINER), uid=0))
+    table.tick(1.0)
+    table.add_facts(mallory, then=1.0)
+    [job_id] = [label.job_id for label, pid in table.labels().items() if pid == 2]
+    assert job_id.startswith("4711-")
+    assert [pid for label, pid in table.labels().items() if label.job_id == job_id] == [2]
 
 
 def test_a_proven_job_has_facts_of_its_own_ranks_only(table: Table) -> None:

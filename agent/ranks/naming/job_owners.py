@@ -5,7 +5,8 @@ and take it before the job starts. So a proven claim takes the id without a suff
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from itertools import count
 
 import msgspec
 
@@ -59,7 +60,7 @@ class JobOwners:
             if holder is not None and proven and not holder.proven:
                 self._holders[plain] = _holder(process)
                 return plain, True
-        shown = next((suffix for suffix in suffixed(plain, process) if self._is_free(suffix, process)), plain)
+        shown = next(suffix for suffix in suffixed(plain, process) if self._is_free(suffix, process))
         self._hold(shown, process)
         return shown, False
 
@@ -142,11 +143,16 @@ def is_disproved(process: RankProcess) -> bool:
     return bool(owner.scheduler) and claim.scheduler == owner.scheduler and claim.job_id != owner.job_id
 
 
-def suffixed(plain: str, process: RankProcess) -> list[str]:
-    """Return two possible ids of a process whose owner does not hold ``plain``: with the owner's number, or a hash."""
+def suffixed(plain: str, process: RankProcess) -> Iterator[str]:
+    """Yield possible ids of a process whose owner does not hold ``plain``: with the owner's number, then with hashes.
+
+    Another owner can claim some of these ids, but not all.
+    """
     short = plain[: environment.MAX_LABEL_CHARACTERS]
-    digest = hashlib.blake2s(process.owner.key.encode(), digest_size=_HASH_BYTES).hexdigest()
-    return [f"{short}-{process.owner.suffix(process.seen.uid)}", f"{short}-{digest}"]
+    yield f"{short}-{process.owner.suffix(process.seen.uid)}"
+    for number in count():
+        name = f"{process.owner.key}{number or ''}"
+        yield f"{short}-{hashlib.blake2s(name.encode(), digest_size=_HASH_BYTES).hexdigest()}"
 
 
 def _holder(process: RankProcess) -> Holder:
