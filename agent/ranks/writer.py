@@ -183,8 +183,8 @@ class RankWriter(Leased[RankTable]):
                 continue
             if process.note_job_end(end, table.liveness.thresholds) and (label := table.binder.labels.held(process)):
                 table.changed.add(label.job_id)
-            if process.shown_job_id:
-                table.liveness.note_end(end, process.shown_job_id, table.clock.monotonic(), table.clock.time())
+            for job_id in {label.job_id for label in process.labels}:  # with the hash of its group, if it has one
+                table.liveness.note_end(end, job_id, table.clock.monotonic(), table.clock.time())
 
     def judge_changed(self) -> None:
         """Judge the jobs with an exit, or a new exit status, since the last verdict."""
