@@ -93,11 +93,12 @@ class RankWriter(Leased[RankTable]):
         state: str = "S",
         blocked_since: float | None = None,
         kill_pending: bool = False,
-        finalized: bool = False,
+        finalized: bool | None = None,
     ) -> None:
         """Note that a rank process was just seen running.
 
         ``state``: the kernel's letter. ``blocked_since``: the time since which a thread that NCCL needs has not run.
+        ``finalized`` None: unknown, the last value stays.
         """
         process = self._lent.processes.get(key)
         if process is None or process.exited_at is not None:
@@ -105,7 +106,7 @@ class RankWriter(Leased[RankTable]):
         self._at_end["sight"] = self.lose_sight
         process.confirmed, process.unproven_since = True, None
         process.state, process.blocked_since, process.kill_pending = state, blocked_since, kill_pending
-        process.finalized = finalized
+        process.finalized = process.finalized if finalized is None else finalized
 
     def lose_sight(self) -> None:
         """Note that no exporter observes processes: after UNSEEN_SECONDS they are hidden until an exporter does."""

@@ -26,7 +26,7 @@ class ProcessObservation(msgspec.Struct, frozen=True):
     state: str
     blocked_since: float | None
     kill_pending: bool
-    finalized: bool
+    finalized: bool | None
     oom: OomCount
 
 
@@ -36,6 +36,7 @@ class KnownRank(msgspec.Struct):
     ``oom_kills``: the OOM kills that its groups (``oom_files``) had counted at the last scan. ``oom_kills_before``: at
     the scan before that. Both stay the same once the process is dying. ``oomd``: see ``OomCount``. ``blocked``: for
     each vital thread in state D, its number of context switches, and since when this number is unchanged.
+    ``finalized`` None: the scanner has seen no record file of the process.
     """
 
     namespace_pid: int
@@ -45,7 +46,7 @@ class KnownRank(msgspec.Struct):
     logs: dict[int, OpenFile] = {}
     logs_at: float = float("-inf")
     first_look_at: float = float("inf")
-    finalized: bool = False
+    finalized: bool | None = None
     kill_pending: bool = False
     blocked_since: float | None = None
     oom_files: tuple[str, ...] = ()

@@ -13,7 +13,7 @@ from client_metrics import samples
 from fake_clock import FakeClock
 from lent import lent
 from proc_tree import ProcTree
-from rank_table import RankTable
+from rank_table import RankTable, facts
 
 from agent.app.lease import end_writers
 from agent.ranks.table import UNSEEN_SECONDS
@@ -169,6 +169,16 @@ async def test_what_a_rank_uses_is_shown(node: Node, rank: ProcessKey, all_value
     assert any(line.startswith("rank_affinity_info{7,0,") for line in shown) is all_values
     node.ranks.observe_exit(rank, None)
     assert not [line for line in lines(exporter) if line.startswith("rank_")]
+    await exporter.drain()
+
+
+async def test_a_new_exporter_keeps_an_orderly_end(node: Node, rank: ProcessKey) -> None:
+    """A rank that destroyed its communicators under an earlier exporter stays so, as its closed files are not seen."""
+    node.ranks.observe_process(facts(rank.pid))
+    node.ranks.observe_state(rank, finalized=True)
+    exporter = await node.start()
+    await exporter.update()
+    assert node.ranks.processes[rank].finalized
     await exporter.drain()
 
 
