@@ -273,8 +273,8 @@ class ExitWatch:
 
     def _log_exit(self, key: ProcessKey, status: ExitStatus) -> None:
         process = self._ranks.process(key)
-        if process is not None and not process.labels and not process.is_surely_a_rank():
-            return  # no rank: a launcher that maps the library, as torchrun does
+        if process is None or not (process.labels or process.is_surely_a_rank()):
+            return  # evicted, or no rank: a launcher that maps the library, as torchrun does
         reason, signal, code = ending(status)
         how = in_words(reason, signal, code)  # in the message: repeats are limited for each kind of end
         fields = {name: value for name, value in (("signal", signal), ("code", code)) if value}

@@ -152,8 +152,6 @@ class ProcessExporter:
         self._processes, self._without_nccl = scanned.processes, scanned.without_nccl
         ranks.observe_without_nccl(scanned.without_nccl)
         ranks.observe_held_files(scanned.held)
-        for facts in scanned.restored:
-            ranks.observe_process(facts)
         for facts in scanned.new:
             user = facts.user if facts.uid is None else self._users.name(facts.uid)
             if ranks.observe_process(msgspec.structs.replace(facts, user=user)):

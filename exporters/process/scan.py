@@ -40,12 +40,10 @@ class ScanRequest(msgspec.Struct, frozen=True):
 class ScanResult(msgspec.Struct, frozen=True):
     """The result of one scan. ``gone``: known processes that have ended, even if they are still zombies.
 
-    ``held``: the record files that ranks hold open, see ``held_files``. ``restored``: known processes that this scanner
-    sees for the first time. ``usages``: set once in THREADS_SECONDS.
+    ``held``: the record files that ranks hold open, see ``held_files``. ``usages``: set once in THREADS_SECONDS.
     """
 
     new: tuple[ProcessFacts, ...]
-    restored: tuple[ProcessFacts, ...]
     observed: dict[ProcessKey, ProcessObservation]
     gone: tuple[ProcessKey, ...]
     links: tuple[tuple[WriterKey, ProcessKey], ...]
@@ -75,12 +73,10 @@ class Scanner:
         self._searched: Counter[int | None] = Counter()
         self._threads: dict[ProcessKey, SeenRank] = {}
         self._ranks: dict[ProcessKey, KnownRank] = {}
-        self._restored: list[ProcessFacts] = []
 
     def look(self, request: ScanRequest) -> ScanResult:
         """Scan once."""
         now, writer_keys, known = request.now, request.writer_keys, set(request.known)
-        self._restored = []
         self._boot_seconds = None  # the boot time changes when the clock is set
         pids = self._proc.pids()
         stats, unread = self._search.stats(pids, {key.pid for key in known}, now, everyone=bool(writer_keys))
@@ -96,7 +92,6 @@ class Scanner:
         observed = self._observe_all([stats[key.pid] for key in running], now, threads_are_due=is_due)
         return ScanResult(
             new=tuple(new),
-            restored=tuple(self._restored),
             observed=observed,
             gone=tuple(gone),
             links=self._links(writer_keys, list(observed)),
@@ -140,22 +135,19 @@ class Scanner:
             if rank is not None and rank.namespace_pid in pids:
                 rank.logs_at = float("-inf")
 
-    def _read_facts(self, key: ProcessKey, evidence: str, variables: frozenset[str] = frozenset()) -> ProcessFacts:
+    def _read_facts(self, key: ProcessKey, evidence: str, variables: frozenset[str]) -> ProcessFacts:
         pid = key.pid
-        status = self._proc.status(pid)
+        rank, groups = self._remember(key)
+        uid = rank.uid
         environment = self._proc.environment(pid)
-        groups = self._proc.cgroup(pid)
-        inner = status.namespace_pids[-1] if status is not None else pid
-        uid = status.uid if status is not None else None
         stat = self._proc.stat(pid)
         owner, container = (Owner(), "") if stat is None else self._owners.look(stat, uid, groups)
-        self._ranks[key] = self._known_rank(inner, uid, groups)
         if self._boot_seconds is None:
             self._boot_seconds = self._proc.boot_seconds()
         return ProcessFacts(
             key=key,
             start_seconds=self._boot_seconds + key.start_ticks / self._ticks_per_second,
-            namespace_pid=inner,
+            namespace_pid=rank.namespace_pid,
             user="" if uid is None else str(uid),
             evidence=evidence,
             environment=None if environment is None else {n: environment[n] for n in variables & environment.keys()},
@@ -171,12 +163,21 @@ class Scanner:
             title=self._proc.title(pid),
         )
 
-    def _known_rank(self, namespace_pid: int, uid: int | None, groups: Mapping[str, str]) -> KnownRank:
+    def _remember(self, key: ProcessKey) -> tuple[KnownRank, Mapping[str, str]]:
+        """Begin the data about a rank process; return them, and the paths of its control groups by controllers."""
+        status, groups = self._proc.status(key.pid), self._proc.cgroup(key.pid)
         files = memory_files(groups, self._sys)
         kills = tuple(map(oom_kills, files))
         kills_by_group = [(directory, oomd_kills(directory)) for directory in unified_groups(groups, self._sys)]
-        oomd = tuple((directory, count) for directory, count in kills_by_group if count is not None)
-        return KnownRank(namespace_pid, uid, oom_files=files, oom_kills=kills, oom_kills_before=kills, oomd=oomd)
+        rank = self._ranks[key] = KnownRank(
+            namespace_pid=key.pid if status is None else status.namespace_pids[-1],
+            uid=None if status is None else status.uid,
+            oom_files=files,
+            oom_kills=kills,
+            oom_kills_before=kills,
+            oomd=tuple((directory, count) for directory, count in kills_by_group if count is not None),
+        )
+        return rank, groups
 
     def _observe_all(
         self, stats: list[Stat], now: float, *, threads_are_due: bool
@@ -195,7 +196,7 @@ class Scanner:
     ) -> ProcessObservation:
         """Return the state of one rank process; ``kills``: counts of OOM kills read in this scan, by file."""
         if stat.key not in self._ranks:  # known from before a restart of the agent
-            self._restored.append(self._read_facts(stat.key, ""))
+            self._remember(stat.key)
         rank = self._ranks[stat.key]
         for file in rank.oom_files:
             if file not in kills:  # ranks of a job usually share groups

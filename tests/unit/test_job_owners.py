@@ -59,7 +59,7 @@ def test_a_proven_job_takes_its_id_later(owner: Owner, expected: str, table: Tab
 
 
 def test_an_owner_without_a_free_id_gets_no_id_of_others(table: Table) -> None:
-    """If root in a container claims both suffixed ids of a user, the user's rank gets a third id, and not the plain id."""
+    """If root in a container claims both suffixed ids of a user, the user's rank gets a third id, not the plain id."""
     table.add_facts(owned(1, environment(0), SLURM), then=1.0)
     mallory = owned(2, environment(1), MALLORY, uid=1001)
     for pid, claimed in enumerate(islice(suffixed("4711", RankProcess(0.0, mallory)), 2), start=3):
