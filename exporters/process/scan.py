@@ -10,7 +10,7 @@ import msgspec
 
 from agent.sdk.exporter import FailureCounter, Roots
 from agent.sdk.files import in_turns
-from agent.sdk.ranks import Owner, ProcessFacts, ProcessKey, WriterKey, is_record_file
+from agent.sdk.ranks import ProcessFacts, ProcessKey, WriterKey, is_record_file
 from agent.sdk.system import OpenFile, ProcFS, Stat
 from exporters.process.cgroups import OomKills, memory_files, oom_kills, oomd_kills, unified_groups
 from exporters.process.observation import THREADS_SECONDS, KnownRank, ProcessObservation, observe
@@ -135,13 +135,16 @@ class Scanner:
             if rank is not None and rank.namespace_pid in pids:
                 rank.logs_at = float("-inf")
 
-    def _read_facts(self, key: ProcessKey, evidence: str, variables: frozenset[str]) -> ProcessFacts:
+    def _read_facts(self, key: ProcessKey, evidence: str, variables: frozenset[str]) -> ProcessFacts | None:
+        """Return the facts of a new rank; None if it has ended since its proof."""
         pid = key.pid
         rank, groups = self._remember(key)
         uid = rank.uid
         environment = self._proc.environment(pid)
         stat = self._proc.stat(pid)
-        owner, container = (Owner(), "") if stat is None else self._owners.look(stat, uid, groups)
+        if stat is None or not _runs(stat, key):
+            return None
+        owner, container = self._owners.look(stat, uid, groups)
         if self._boot_seconds is None:
             self._boot_seconds = self._proc.boot_seconds()
         return ProcessFacts(
@@ -158,8 +161,8 @@ class Scanner:
             directory=self._proc.directory(pid),
             uid=uid,
             owner=owner,
-            parent_pid=0 if stat is None else stat.parent_pid,
-            session=0 if stat is None else stat.session,
+            parent_pid=stat.parent_pid,
+            session=stat.session,
             title=self._proc.title(pid),
         )
 

@@ -3,11 +3,13 @@
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from proc_tree import ProcTree
 from scanned_node import Node
 
 from agent.sdk.ranks import ProcessKey
@@ -109,6 +111,15 @@ def test_descriptors_unreadable(node: Node) -> None:
     assert [facts.key.pid for facts in scan.new] == [100]
     assert scan.links == ((outside, ProcessKey(100, 5000)),)
     assert scan.unreadable == 1
+
+
+@pytest.mark.parametrize("end", [ProcTree.remove, lambda proc, pid: proc.add(pid, start=6000)])
+def test_a_rank_that_ends_while_it_is_read(node: Node, end: Callable[[ProcTree, int], object]) -> None:
+    """A process that ends during its discovery is no rank, even if another process gets its pid, and not unreadable."""
+    node.add_rank(10)
+    node.scanner._proc.cgroup = lambda pid: {"": str(end(node.proc, pid))}  # type: ignore[method-assign]
+    scan = node.look()
+    assert (scan.new, scan.observed, scan.unreadable) == ((), {}, 0)
 
 
 def test_zombie_has_left(node: Node) -> None:
