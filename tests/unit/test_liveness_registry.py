@@ -294,6 +294,24 @@ def test_retracted_leads_are_bounded() -> None:
     assert sorted(int(labels[3]) for labels in job.shown("exit_age_seconds")) == list(range(3, MAX_RETRACTED + 3))
 
 
+def test_ended_jobs_of_a_user_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retracted lead exits do not keep a user's ended jobs beyond the limit; valid lead exits do."""
+    monkeypatch.setattr(registry, "MAX_ENDED_JOBS", 2)
+    job = Job(ranks=1)
+    job.exit(0, CRASH, then=SETTLED)
+    for number in range(5):
+        job.job = f"9{number}"
+        job.start(0)
+        job.start(1)
+        job.tick(1.0)
+        job.exit(0, CRASH, then=SETTLED)
+        job.start(0)
+        job.tick(1.0)
+        for rank in (1, 0):
+            job.exit(rank, FAILED, after=0.5, then=SETTLED)
+    assert set(job.table.ranks.snapshot().jobs) == {"4711", "93", "94"}
+
+
 def test_leads_of_a_node_have_fair_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the node's limit the user with the most lead exits loses the oldest; a user with fewer keeps all."""
     monkeypatch.setattr(registry, "MAX_LEADS_PER_NODE", 4)

@@ -31,7 +31,7 @@ CAUSE_SECONDS = 5.0
 MAX_LEADS_PER_NODE = 64
 """Limit of lead exits on the node that are not retracted."""
 MAX_ENDED_JOBS = 64
-"""Limit of one user's jobs that are exported without a running rank on this node. Jobs with lead exits stay."""
+"""Limit of one user's jobs that are exported without a running rank on this node. Jobs with valid lead exits stay."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -121,7 +121,7 @@ class LivenessRegistry:
         for _, job_id in by_age:
             job = self.jobs[job_id]
             ended[job.share] += 1
-            if ended[job.share] > MAX_ENDED_JOBS and not job.leads:
+            if ended[job.share] > MAX_ENDED_JOBS and all(lead.retracted_at is not None for lead in job.leads):
                 del self.jobs[job_id]
 
     def _update_exits(self, job: JobLiveness, processes: Sequence[RankProcess], now: float) -> None:
