@@ -86,6 +86,14 @@ class Threads:
         return self.waits.get(tid)
 
 
+def test_an_unreadable_look_adds_no_past() -> None:
+    """After a look in which no thread was readable, the threads do not count as new."""
+    node = Threads()
+    node.waits = {1: 50}
+    for threads in ([thread(1, io=7)], [], [thread(1, io=7)]):
+        assert node.look(*threads) == (0, 0)
+
+
 def test_quiet_threads_are_not_read() -> None:
     """Only the main thread and threads that ran, are ready or are new are read; no wait is lost."""
     node = Threads()

@@ -72,6 +72,8 @@ class ThreadTotals:
         The function is called for the main thread, for new threads, and for threads that are ready or ran since the
         last scan. Any other thread did not wait for a CPU; a missed wait counts at the next scan after the thread runs.
         """
+        if not threads:
+            return  # unreadable: as new threads they would count with all their past
         is_first, before = self._seen is None, self._seen or {}
         seen = {}
         for stat in threads:
