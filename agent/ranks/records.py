@@ -14,7 +14,8 @@ WRITER_IDLE_SECONDS = 900.0
 
 def is_record_file(path: str) -> bool:
     """Return True if a file with this name can hold records: `host-pid123.log`, or rotated `host-pid123.log.1`."""
-    return "-pid" in path and (".log" in path or ".jsonl" in path)
+    name = path.rpartition("/")[2]
+    return "-pid" in name and (".log" in name or ".jsonl" in name)
 
 
 class WriterRecord(msgspec.Struct):

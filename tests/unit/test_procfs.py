@@ -66,8 +66,9 @@ def test_environment_is_bounded(tree: ProcTree) -> None:
 
 def test_open_files_and_holding(tree: ProcTree, tmp_path: Path) -> None:
     """Only files that can be record files are examined; a descriptor is followed to its file."""
-    log, other = tmp_path / "h-pid9.log", tmp_path / "data.bin"
+    log, other = tmp_path / "h-pid9.log", tmp_path / "lr-pid9.log.d/rank0.log"
     log.touch()
+    other.parent.mkdir()
     other.touch()
     tree.add(9, files={3: log, 4: other, 5: Path("socket:[1]")})
     proc = ProcFS(tree.root)
