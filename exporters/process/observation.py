@@ -14,6 +14,7 @@ THREADS_SECONDS = 5.0
 """Interval for reading the threads and the usage of ranks, and for searching record files of ranks that hold none."""
 NEW_RANK_SECONDS = 60.0  # For this long after a rank's discovery, each scan searches for its first record file
 MAX_NEW_PER_USER = 64  # New ranks of one user in each scan's search; further ranks wait THREADS_SECONDS
+MAX_LOGS = 64  # Record files of a rank that each scan checks; NCCL's Inspector writes one file per process
 LOGS_SECONDS = 30.0  # Interval between searches for further record files of a rank that holds one
 
 # Threads that a collective needs to make progress: NCCL's, CUDA's ("cuda-EvtHandlr", "cuda00001400006").
@@ -114,6 +115,6 @@ def _look_at_logs(proc: ProcFS, key: ProcessKey, rank: KnownRank, now: float, se
     searched[rank.uid] += is_new
     rank.logs_at = now
     files = proc.open_files(key.pid, is_record_file) or []
-    rank.logs = {file.fd: file for file in files if file.inode}
+    rank.logs = {file.fd: file for file in [file for file in files if file.inode][:MAX_LOGS]}
     if rank.logs:
         rank.finalized = False
