@@ -141,17 +141,14 @@ def _first_claimed(live: Sequence[RankProcess], name: str) -> str:
 
 def _communicators(ranks: Sequence[RankView]) -> Iterable[Metric]:
     info, members = COMMUNICATOR_INFO.rows(), COMMUNICATOR_MEMBER.rows()
-    seen: dict[tuple[str, str], Membership] = {}
-    placed: dict[tuple[str, str, str], str] = {}
+    communicators: dict[tuple[str, str], Membership] = {}
+    rank_of: dict[tuple[str, str, str], str] = {}
     for view in ranks:
-        if view.process.exited_at is not None:
-            continue
-        for (comm, comm_rank), membership in view.process.members.items():
-            if view.process.slot_of(comm, comm_rank) == view.slot:
-                seen.setdefault((view.label.job_id, comm), membership)
-                placed.setdefault((view.label.job_id, comm, str(comm_rank)), view.label.rank)
-    for (job_id, comm), m in seen.items():
+        for m in view.memberships() if view.process.exited_at is None else ():
+            communicators.setdefault((view.label.job_id, m.comm), m)
+            rank_of.setdefault((view.label.job_id, m.comm, str(m.comm_rank)), view.label.rank)
+    for (job_id, comm), m in communicators.items():
         info.add((job_id, comm, m.name, str(m.size), str(m.nodes)), 1.0)
-    for place, rank in placed.items():
-        members.add((*place, rank), 1.0)
+    for member, rank in rank_of.items():
+        members.add((*member, rank), 1.0)
     return [info.metric, members.metric]

@@ -2,10 +2,12 @@
 
 from collections.abc import Iterable, Mapping, Set as AbstractSet
 from functools import cached_property
+from itertools import groupby
+from operator import itemgetter
 
 import msgspec
 
-from agent.core.identity import UNKNOWN_RANK, ProcessKey, RankLabel
+from agent.core.identity import UNKNOWN_RANK, Membership, ProcessKey, RankLabel
 from agent.ranks.liveness.job_liveness import JobLiveness
 from agent.ranks.naming.labels import LabelHolders
 from agent.ranks.rank.facts import UNSEEN, ProcessFacts
@@ -42,6 +44,14 @@ class RankView(msgspec.Struct, frozen=True):
         """Return the rank's GPUs. If a process has several ranks and one GPU for each, every rank has its own GPU."""
         gpus, slots = self.process.gpus, self.process.slots or ()
         return (gpus[self.slot],) if len(gpus) == len(slots) > 1 else gpus
+
+    def memberships(self) -> list[Membership]:
+        """Return the rank's memberships of communicators; without those whose rank in the process is unknown."""
+        members, count = self.process.members, len(self.process.slots or ())
+        if count == 1:
+            return list(members.values())
+        groups = (list(group) for _, group in groupby(sorted(members), key=itemgetter(0)))
+        return [members[group[self.slot]] for group in groups if len(group) == count]
 
 
 class RankSnapshot(msgspec.Struct, frozen=True, dict=True):

@@ -7,6 +7,7 @@ from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, writer_
 from agent.core.identity import Membership, RankLabel
 from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.rank.environment import group_job_id, job_hash
+from agent.ranks.rank.process import MAX_RANKS
 
 
 def test_world_communicator_settles_at_once(table: Table) -> None:
@@ -99,6 +100,14 @@ def test_several_ranks_in_one_process(table: Table) -> None:
     table.tick(BINDING_SECONDS)
     assert sorted(label.rank for label in table.labels()) == ["4", "5", "6", "7"]
     assert table.ranks.label(writer_key(1), TENSOR, 2) == RankLabel("4711", "6")
+
+
+def test_ranks_of_a_process_are_bounded(table: Table) -> None:
+    """A process whose records name more ranks than any node has GPUs has MAX_RANKS ranks."""
+    key = table.add(1, environment(1, world=256))
+    table.record(1, [Membership(WORLD, n, 256) for n in range(256)], key)
+    table.tick(BINDING_SECONDS)
+    assert sorted(int(label.rank) for label in table.labels()) == list(range(MAX_RANKS))
 
 
 def test_a_rank_that_cannot_be_identified(table: Table) -> None:

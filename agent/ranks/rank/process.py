@@ -15,6 +15,8 @@ from agent.ranks.rank.facts import UNSEEN, Owner, ProcessFacts
 from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 
 MAX_MEMBERSHIPS = 256
+MAX_RANKS = 32
+"""Limit of a process' ranks: no process uses more GPUs."""
 FUTURE_SLACK_SECONDS = 2.0
 """A record's time can lie at most this far in the future; a later time is reduced to this limit."""
 SIGN_OF_LIFE_SECONDS = 5.0
@@ -220,7 +222,7 @@ class RankProcess(msgspec.Struct):
         processes claim the same rank (``unique`` False).
         """
         world = self.world()
-        local = self.local_ranks(world.comm) if world is not None else []
+        local = self.local_ranks(world.comm)[:MAX_RANKS] if world is not None else []
         if self.claim.rank is not None and len(local) <= 1 and (unique or not local):
             return [str(self.claim.rank)], "environment"
         return [str(rank) for rank in local], "communicator"
