@@ -15,8 +15,8 @@ from agent.ranks.rank.facts import UNSEEN, Owner, ProcessFacts
 from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 
 MAX_MEMBERSHIPS = 256
-MAX_RANKS = 32
-"""Limit of a process' ranks: no process uses more GPUs."""
+MAX_RANKS = 64
+"""Limit of a process' ranks: eight MI300X in CPX mode have 64 partitions."""
 FUTURE_SLACK_SECONDS = 2.0
 """A record's time can lie at most this far in the future; a later time is reduced to this limit."""
 SIGN_OF_LIFE_SECONDS = 5.0
