@@ -112,3 +112,27 @@ def test_a_root_that_is_a_link_is_known_by_both_names(tmp_path: Path) -> None:
     follower.follow_held(str(log), identity(log))
     assert [file.path for file in follower.files()] == [f"{tmp_path}/root/x.log"]
     follower.close()
+
+
+def test_a_file_that_returns_to_a_full_table_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the limit of files, a file that is evicted and followed again in one turn is read as it grows."""
+    monkeypatch.setattr(Listing.__init__, "__defaults__", (FollowLimits(files=2),))
+    clock = FakeClock()
+    reader = DirectoryReader(tmp_path, clock, lambda *_: True, from_beginning=True)
+    logs = [tmp_path / f"here-pid{pid}.log" for pid in (7, 8, 9)]
+    for age, log in zip((90, 80), logs[:2], strict=True):
+        log.write_bytes(line(0))
+        os.utime(log, (clock.time() - age,) * 2)
+    assert operations(reader, holding()) == 2
+    for _ in range(2):
+        clock.advance(61.0)
+        operations(reader, holding())  # closes the idle files
+    clock.now -= 0.5  # no search is due
+    logs[2].write_bytes(line(0))
+    append(logs[0], line(1))
+    assert operations(reader, holding(logs[2], logs[0])) == 4
+    for sn in range(2, 4):
+        append(logs[0], line(sn))
+        clock.advance(31.0)
+        assert operations(reader, holding(logs[2], logs[0])) == 3 + sn
+    reader.close()

@@ -134,6 +134,34 @@ def test_foreign_file_is_claimed_when_held(tmp_path: Path) -> None:
     assert operations_of(published(all_of(reader, HERE)).writers[0]) == 2
 
 
+@pytest.mark.parametrize(("lines", "counted"), [(1, 2), (9, 11)])
+def test_another_hosts_file_with_a_reused_inode(tmp_path: Path, lines: int, counted: int) -> None:
+    """If a file of another host gets the inode of a deleted file, this node soon stops reading it."""
+    clock, log, foreign = FakeClock(), tmp_path / "here-pid7.log", tmp_path / "there-pid7.log"
+    log.write_bytes(line(0) + line(1))
+    reader = make(tmp_path, clock)
+    all_of(reader, HERE)
+    log.rename(foreign)  # stands for a deletion and a new file
+    foreign.write_bytes(b"".join(line(sn, hostname="there") for sn in range(lines)))
+    for _ in range(3):
+        clock.advance(1.0)
+        view = published(all_of(reader, HERE))
+        append(foreign, line(lines, hostname="there"))
+    assert (reader.owned(), view.files[FileState.FOREIGN]) == ({}, 1)
+    assert sum(map(operations_of, view.writers)) == counted
+
+
+def test_a_renamed_file_stays_this_nodes(tmp_path: Path) -> None:
+    """A file of an ended container is read on after a rename to the name of no host."""
+    clock, log = FakeClock(), tmp_path / "pod-pid7.log"
+    log.write_bytes(line(0, hostname="pod"))
+    reader, status = make(tmp_path, clock), log.stat()
+    all_of(reader, Ownership({(status.st_dev, status.st_ino): str(log)}))
+    append(log.rename(tmp_path / "old.pod-pid7.log"), line(1, hostname="pod"))
+    clock.advance(1.0)
+    assert sum(map(operations_of, published(all_of(reader, HERE)).writers)) == 2
+
+
 def test_turn_is_bounded_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn stops at its time limit and reports waiting files; files take turns."""
     for pid in (7, 8):

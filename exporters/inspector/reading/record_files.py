@@ -94,14 +94,15 @@ FileKey = tuple[int, int, int]  # Device, inode and generation: one generation o
 class RecordFile:
     """One file and its writers.
 
-    ``failures``: errors in a row; ``retry_at``: when (monotonic seconds) the file is read again.
+    ``decided_for``: path and generation for which ``state`` was decided. ``failures``: errors in a row; ``retry_at``:
+    when (monotonic seconds) the file is read again.
     """
 
     file: FollowedFile
     read_at: float
     generation: int
+    decided_for: tuple[str, int]
     hostname: str | None = None
-    path: str = ""
     looked_size: int = 0
     failed: bool = False
     failures: int = 0
@@ -169,14 +170,13 @@ class RecordFiles:
 
     def sync(self, files: list[FollowedFile], ownership: Ownership, now: float) -> None:
         """Take the existing files at monotonic time ``now``, and decide which are this node's."""
-        self.files = {
-            file.identity: self.files.get(file.identity) or RecordFile(file, now, file.generation) for file in files
-        }
+        self.files = {file.identity: self._record_file(file, now) for file in files}
         unread = [record_file for record_file in self.files.values() if record_file.state is not FileState.FOLLOWED]
         for record_file in unread:
             if now >= record_file.retry_at:
                 with self._failures.of(record_file, now):
                     record_file.state = self._state(record_file, ownership)
+                    record_file.decided_for = record_file.file.path, record_file.file.generation
 
     def follow_held_files(self, ownership: Ownership, now: float) -> bool:
         """Follow new files that ranks hold open, by their paths; return False if there are none.
@@ -210,6 +210,15 @@ class RecordFiles:
             return self._follower.looked or (writer_key.device, writer_key.inode) not in self._restored
         return record_file.file.caught_up or record_file.file.generation != writer_key.generation
 
+    def _record_file(self, file: FollowedFile, now: float) -> RecordFile:
+        """Return a file's record: a new one if the follower follows the file anew, or if another file got its inode."""
+        known = self.files.get(file.identity)
+        if known is not None and known.file is file:
+            path, generation = known.decided_for
+            if path == file.path or generation == file.generation:  # a truncation, or a rename
+                return known
+        return RecordFile(file, now, file.generation, (file.path, file.generation))
+
     def _state(self, record_file: RecordFile, ownership: Ownership) -> FileState:
         """Decide whether this node reads a file; open it at most once for that, unless it changed."""
         file = record_file.file
@@ -227,10 +236,10 @@ class RecordFiles:
         named = named_hostname(file.path)
         if named is not None and not is_local(named, ownership.hostnames):
             return named
-        same = record_file.path == file.path and record_file.generation == file.generation
+        same = record_file.decided_for == (file.path, file.generation)
         if same and (record_file.hostname is not None or file.size_bytes == record_file.looked_size):
             return record_file.hostname
-        record_file.looked_size, record_file.path, record_file.generation = file.size_bytes, file.path, file.generation
+        record_file.looked_size = file.size_bytes
         head = self._follower.head(file)
         front_is_a_hole = head != b"" and not head.strip(b"\0")
         record_file.hostname = named if front_is_a_hole else written_hostname(head)
