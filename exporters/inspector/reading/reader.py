@@ -174,22 +174,25 @@ class DirectoryReader:
         if chunk.hole_bytes or chunk.overlong:
             context.end()
             pieces = chunk.data.split(HOLE)
-        for number, piece in enumerate(pieces):
-            if number:
-                context.end()
-            self._take(piece, record_file, context)
+        self._take(pieces, record_file, context)
         record_file.note_piece(is_dear=self._clock.monotonic() - began > PIECE_SECONDS, most_bytes=READ_BYTES)
         return True
 
-    def _take(self, data: bytes, record_file: RecordFile, context: FileContext) -> None:
-        """Add lines to totals. Lines are read once: after an error, lines that were not added count as failed."""
+    def _take(self, pieces: list[bytes], record_file: RecordFile, context: FileContext) -> None:
+        """Add a chunk's lines to totals; ``pieces``: the chunk, cut at holes.
+
+        Lines are read once: after an error, lines that were not added count as failed.
+        """
         counted = sum(self._results.values())
         try:
-            ring_lines = self._writers.smallest_ring(record_file)
-            take(data, partial(self._writers.of, record_file), self._results, context, ring_lines)
+            for number, piece in enumerate(pieces):
+                if number:
+                    context.end()
+                ring_lines = self._writers.smallest_ring(record_file)
+                take(piece, partial(self._writers.of, record_file), self._results, context, ring_lines)
         except Exception:
             context.end()
-            lines = sum(1 for line in data.split(b"\n") if line.strip())
+            lines = sum(1 for piece in pieces for line in piece.split(b"\n") if line.strip())
             self._results[Result.FAILED] += lines - (sum(self._results.values()) - counted)
             raise
 
