@@ -183,11 +183,11 @@ class FileContext(msgspec.Struct):
     def begin(self, header: Header, metadata: Metadata, stats: DumpStats) -> bool:
         """Begin a batch; return False when its first line is implausible."""
         announced = (stats.coll_records, stats.p2p_records, stats.proxy_records)
-        if not all(0 <= lines <= MAX_BATCH_LINES for lines in announced):
-            self.end()
-            return False
-        self.header, self.metadata, self.lines = header, metadata, sum(announced)
-        return True
+        is_plausible = all(0 <= lines <= MAX_BATCH_LINES for lines in announced)
+        self.end()
+        if is_plausible and any(announced):
+            self.header, self.metadata, self.lines = header, metadata, sum(announced)
+        return is_plausible
 
     def next(self) -> tuple[Header, Metadata] | None:
         """Return header and metadata for a line that has none; None when no batch announced the line."""
