@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os.path
 from collections import Counter
 from collections.abc import Iterable
 from functools import partial
@@ -60,6 +61,12 @@ class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
     operation_histogram: bool = False
     by_algorithm: bool = False
     reclaim: Reclaim = Reclaim()
+
+    def __post_init__(self) -> None:
+        """Refuse paths that lead to the same files twice: their records would count twice."""
+        paths = [os.path.normpath(path) for path in dict.fromkeys(self.paths)]
+        if len(set(paths)) < len(paths) or any(os.path.dirname(path) in {*paths} - {path} for path in paths):
+            raise ValueError("paths: a path is in the list twice, or directly below another: remove it")
 
 
 NOTHING_INHERITED = msgspec.Raw(msgspec.msgpack.encode(Inheritance()))

@@ -357,10 +357,14 @@ def test_derived_series_are_shown_where_they_are_asked_for() -> None:
     ({"paths": []}, False),
     ({"paths": ["relative"]}, False),
     ({"paths": ["/a"] * 65}, False),
+    ({"paths": ["/a", "/a"]}, True),
+    ({"paths": ["/a", "/a/"]}, False),
+    ({"paths": ["/a/b", "/a"]}, False),
+    ({"paths": ["/", "/a/b"]}, True),
     ({"path": "/a"}, False),
 ])  # fmt: skip
 def test_config(section: dict[str, Any], valid: bool) -> None:
-    """Paths are absolute and limited in number, the interval has a range, and unknown keys are refused."""
+    """Paths are absolute, limited in number, and apart; the interval has a range; unknown keys are refused."""
     if valid:
         assert msgspec.convert(section, SPEC.config)
     else:
