@@ -166,10 +166,10 @@ class InspectorExporter:
 
     async def _last_operations(self, wanted: Wanted) -> Offered:
         """Return for each rank: the end of its file, its last operation, and how long the other ranks waited for it."""
-        ranks = files_of(self._labels, wanted.job_id)
-        ends, unread = await last_lines(self._directories, ranks)
-        late = ((rank, self._ctx.ranks.late_share(RankLabel(wanted.job_id, rank))) for rank in ranks.values())
-        return offered(ends, {rank: share for rank, share in late if share is not None}, unread)
+        files = files_of(self._labels, wanted.job_id)
+        ends, unread = await last_lines(self._directories, files)
+        late = ((rank, self._ctx.ranks.late_share(RankLabel(wanted.job_id, rank))) for rank in files)
+        return offered(ends, {rank: share for rank, share in late if share is not None}, unread, files)
 
     def _poll_seconds(self) -> float:
         """Return the seconds between two reads or, if there is no file, between two searches for files."""

@@ -32,6 +32,7 @@ from exporters.inspector.reading.last_lines import (
     MAX_TRIED_LINES,
     SHOWN_SHARE,
     TAIL_BYTES,
+    RankFile,
     ends,
     files_of,
     last_operation,
@@ -51,6 +52,9 @@ P2P_LINE = (
 )
 
 
+RANK_FILE = RankFile((1, 2))
+
+
 def followed(path: Path) -> FollowedFile:
     """Return the file as the follower stores it."""
     status = path.stat()
@@ -60,11 +64,11 @@ def followed(path: Path) -> FollowedFile:
 def ends_of(*paths: Path) -> dict[str, bytes]:
     """Return the ends of files, keyed by rank."""
     files = {file.identity: file for file in map(followed, paths)}
-    return ends(files, {identity: str(number) for number, identity in enumerate(files)})
+    return ends(files, {str(number): RankFile(identity) for number, identity in enumerate(files)})
 
 
 def test_the_end_begins_with_a_whole_line(tmp_path: Path) -> None:
-    """Of a long file the last whole lines are taken; a short file is taken whole."""
+    """Of a long file the last lines are taken; a short file is taken whole."""
     long, short = tmp_path / "long", tmp_path / "short"
     long.write_bytes(b"x" * 1000 + b"\n" + LINE * (2 * TAIL_BYTES // len(LINE)))
     short.write_bytes(LINE)
@@ -96,7 +100,7 @@ def test_another_file_under_the_name_is_not_read(tmp_path: Path) -> None:
     paths[1].symlink_to(paths[0])
     paths[2].unlink()
     os.mkfifo(paths[2])
-    assert ends(files, dict.fromkeys(files, "0")) == {}
+    assert ends(files, {str(number): RankFile(identity) for number, identity in enumerate(files)}) == {}
 
 
 def test_only_so_many_files_are_read(tmp_path: Path) -> None:
@@ -125,7 +129,8 @@ def test_the_last_operation_in_words(lines: bytes, said: str) -> None:
 def test_a_hostile_end_costs_little() -> None:
     """64 files of short lines without records take less than 0.2 s of CPU time."""
     began = time.thread_time()
-    part = offered({str(rank): b"x\n" * (TAIL_BYTES // 2) for rank in range(MAX_FILES)}, {}, ())
+    ranks = [str(rank) for rank in range(MAX_FILES)]
+    part = offered(dict.fromkeys(ranks, b"x\n" * (TAIL_BYTES // 2)), {}, (), dict.fromkeys(ranks, RANK_FILE))
     assert time.thread_time() - began < 0.2
     assert len(part.files) == MAX_FILES
     line = b"x\n" * (MAX_TRIED_LINES - 2)
@@ -142,11 +147,11 @@ class Reader:
         self.gate = threading.Event()
         self._said = said
 
-    async def last_lines(self, ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
+    async def last_lines(self, files: Mapping[str, RankFile]) -> dict[str, bytes]:
         if self._said is None:
             await self.thread.call(lambda: self.gate.wait(60))
             raise OSError("late")
-        return dict.fromkeys(ranks.values(), self._said)
+        return dict.fromkeys(files, self._said)
 
 
 async def test_a_directory_that_hangs_costs_its_own_files(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,10 +159,10 @@ async def test_a_directory_that_hangs_costs_its_own_files(monkeypatch: pytest.Mo
     monkeypatch.setattr(watched_directory, "ENDS_SECONDS", 0.1)
     readers = [Reader("/lustre", None), Reader("/local", LINE)]
     try:
-        result, unread = await watched_directory.last_lines(readers, {(1, 2): "0"})  # type: ignore[arg-type]  # stand for slots
+        result, unread = await watched_directory.last_lines(readers, {"0": RANK_FILE})  # type: ignore[arg-type]  # stand for slots
     finally:
         readers[0].gate.set()
-    part = offered(result, {}, unread)
+    part = offered(result, {}, unread, {"0": RANK_FILE})
     assert part.files == {"rank-0.jsonl": LINE, "unread.txt": b"/lustre does not answer\n"}
     assert [word.says for word in part.words] == ["last completed AllReduce no. 812, 8388608 bytes, in world"]
     assert await watched_directory.last_lines([], {}) == ({}, [])
@@ -169,9 +174,23 @@ def test_the_part_names_ranks_of_the_job_alone() -> None:
         (WriterKey(1, 2, 0, "here", 3), "c", 0): RankLabel("7", "0"),
         (WriterKey(1, 9, 0, "here", 4), "c", 1): RankLabel("8", "0"),
     }
-    assert files_of(labels, "7") == {(1, 2): "0"}
-    part = offered({"0": LINE}, {}, ())
+    files = files_of(labels, "7")
+    assert files == {"0": RANK_FILE}
+    part = offered({"0": LINE}, {}, (), files)
     assert (part.files, [(word.rank, word.blames) for word in part.words]) == ({"rank-0.jsonl": LINE}, [("0", False)])
+
+
+def test_each_rank_of_a_process_has_its_own_last_operation() -> None:
+    """If a process has several ranks, each rank has the file, and the last operation that names the rank."""
+    labels = {(WriterKey(1, 2, 0, "here", 3), "abc", rank): RankLabel("7", str(rank)) for rank in (2, 3)}
+    bare = b'{"coll_perf": ' + LINE.partition(b'"coll_perf": ')[2]
+    second = LINE.replace(b'"rank": 3', b'"rank": 2').replace(b"812", b"811")
+    part = offered(dict.fromkeys(("2", "3"), LINE + second + bare), {}, (), files_of(labels, "7"))
+    assert [(word.rank, word.says[15:32]) for word in part.words] == [
+        ("2", "AllReduce no. 811"),
+        ("3", "AllReduce no. 812"),
+    ]
+    assert list(part.files) == ["rank-2.jsonl", "rank-3.jsonl"]
 
 
 async def test_failed_hardware_blames_the_ranks_on_it() -> None:
@@ -206,7 +225,7 @@ async def test_failed_hardware_blames_the_ranks_on_it() -> None:
 def test_lateness_in_words() -> None:
     """A rank is mentioned if it was late for 3 % of the last minute, and blamed from 10 % on."""
     shares = {"0": 0.0299, "1": SHOWN_SHARE, "2": 0.0999, "3": BLAMED_SHARE, "4": 0.5}
-    words = [(word.rank, word.says.split()[5], word.blames) for word in offered({}, shares, ()).words]
+    words = [(word.rank, word.says.split()[5], word.blames) for word in offered({}, shares, (), {}).words]
     assert words == [("1", "3%", False), ("2", "10%", False), ("3", "10%", True), ("4", "50%", True)]
 
 

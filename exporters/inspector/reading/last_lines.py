@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 from agent.sdk.evidence import Offered, summary
 from agent.sdk.files import FollowedFile
 from agent.sdk.ranks import RankLabel
-from exporters.inspector.format.records import P2PPerf, decode_lines
+from exporters.inspector.format.records import P2PPerf, communicator, decode_lines
 from exporters.inspector.totals.accumulators import Member
 
 TAIL_BYTES = 64 * 1024  # Read from a file's end: about 200 operations
@@ -27,23 +29,33 @@ SHOWN_SHARE, BLAMED_SHARE = 0.03, 0.1
 UNNAMED = "unknown"  # The plugin's name of a communicator that the program did not name
 
 
-def ends(files: Mapping[tuple[int, int], FollowedFile], ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
-    """Return the last whole lines of each rank's file. ``ranks``: the rank by its file's device and inode."""
+class RankFile(NamedTuple):
+    """A rank's file. ``members``: each (communicator, rank in it) of the rank, if its process has other ranks too."""
+
+    identity: tuple[int, int]
+    members: Collection[tuple[str, int]] = ()
+
+
+def ends(files: Mapping[tuple[int, int], FollowedFile], ranks: Mapping[str, RankFile]) -> dict[str, bytes]:
+    """Return the last lines of each rank's file; the very last line can be cut."""
     last_lines: dict[str, bytes] = {}
-    for identity, rank in list(ranks.items())[:MAX_FILES]:
-        file = files.get(identity)
+    for rank, rank_file in list(ranks.items())[:MAX_FILES]:
+        file = files.get(rank_file.identity)
         if file is not None and (end := _end(file)):
             last_lines[rank] = end
     return last_lines
 
 
-def last_operation(lines: bytes) -> str:
-    """Return the last operation in a file's end, in words; "" if the last lines have none."""
+def last_operation(lines: bytes, members: Collection[tuple[str, int]] = ()) -> str:
+    """Return the last operation in a file's end, in words; "" if the last lines have none.
+
+    ``members``: if not empty, only lines whose header names one of these (communicator, rank in it) count.
+    """
     for line in reversed(lines.rsplit(b"\n", MAX_TRIED_LINES)[-MAX_TRIED_LINES:]):
         for record in decode_lines(line):
-            perf = record.coll_perf or record.p2p_perf
-            if perf is not None:
-                header = record.header
+            perf, header = record.coll_perf or record.p2p_perf, record.header
+            member = header and (communicator(header.id, header.rank, header.n_ranks), header.rank)
+            if perf is not None and (not members or member in members):
                 is_named = header is not None and header.comm_name not in (None, "", UNNAMED)
                 comm = "" if header is None else f", in {header.comm_name if is_named else header.id}"
                 about = f" with {perf.peer}" if isinstance(perf, P2PPerf) else f", {perf.coll_msg_size_bytes} bytes"
@@ -51,12 +63,26 @@ def last_operation(lines: bytes) -> str:
     return ""
 
 
-def files_of(labels: Mapping[Member, RankLabel], job_id: str) -> dict[tuple[int, int], str]:
-    """Return the ranks of a job by their files' device and inode."""
-    return {(key.device, key.inode): label.rank for (key, *_), label in labels.items() if label.job_id == job_id}
+def files_of(labels: Mapping[Member, RankLabel], job_id: str) -> dict[str, RankFile]:
+    """Return by rank the newest file of each rank of a job."""
+    members: defaultdict[tuple[int, int], defaultdict[str, list[tuple[str, int]]]]
+    members = defaultdict(lambda: defaultdict(list))
+    for (key, comm, comm_rank), label in labels.items():
+        if label.job_id == job_id:
+            members[key.device, key.inode][label.rank].append((comm, comm_rank))
+    return {
+        rank: RankFile(identity, of_rank if len(ranks) > 1 else ())
+        for identity, ranks in members.items()
+        for rank, of_rank in ranks.items()
+    }
 
 
-def offered(last_lines: Mapping[str, bytes], late_shares: Mapping[str, float], unread: Iterable[str]) -> Offered:
+def offered(
+    last_lines: Mapping[str, bytes],
+    late_shares: Mapping[str, float],
+    unread: Iterable[str],
+    files: Mapping[str, RankFile],
+) -> Offered:
     """Return the ends of files by rank, as a part of a bundle, and each rank's last operation in words.
 
     ``late_shares``: by rank, the share of the last minute in which the other ranks waited for it alone, 0 to 1.
@@ -65,21 +91,21 @@ def offered(last_lines: Mapping[str, bytes], late_shares: Mapping[str, float], u
     words = [
         summary.Word(rank, "records", f"last completed {what}", blames=False)
         for rank, data in last_lines.items()
-        if (what := last_operation(data))
+        if (what := last_operation(data, files[rank].members))
     ]
     words += [
         summary.Word(rank, "records", f"the others waited for it {share:.0%} of the last minute", share >= BLAMED_SHARE)
         for rank, share in late_shares.items()
         if share >= SHOWN_SHARE
     ]
-    files = {f"rank-{rank}.jsonl": data for rank, data in last_lines.items()}
+    contents = {f"rank-{rank}.jsonl": data for rank, data in last_lines.items()}
     if lines := "".join(f"{path} does not answer\n" for path in unread):
-        files["unread.txt"] = lines.encode(errors="replace")
-    return Offered(files, words)
+        contents["unread.txt"] = lines.encode(errors="replace")
+    return Offered(contents, words)
 
 
 def _end(file: FollowedFile) -> bytes:
-    """Return the whole lines at a file's end; b"" if the path has another file now, or cannot be read."""
+    """Return a file's end, from the start of a line on; b"" if the path has another file now, or cannot be read."""
     try:
         descriptor = os.open(file.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

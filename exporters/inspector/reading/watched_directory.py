@@ -11,7 +11,7 @@ from agent.sdk.exporter import Context
 from agent.sdk.ranks import WriterKey
 from agent.sdk.system import ProcFS
 from exporters.inspector.format.passes import RingSizes, ring_sizes
-from exporters.inspector.reading.last_lines import ends
+from exporters.inspector.reading.last_lines import RankFile, ends
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.reclaim import Reclaim, Reclaimer
 from exporters.inspector.reading.record_files import FileState, Ownership
@@ -93,9 +93,9 @@ class WatchedDirectory:
         self.running = asyncio.ensure_future(self.thread.call(turn))
         return self.running
 
-    async def last_lines(self, ranks: Mapping[tuple[int, int], str]) -> dict[str, bytes]:
-        """Return the end of each rank's file, by rank."""
-        return await self.thread.call(lambda: ends(self.reader.owned(), ranks))
+    async def last_lines(self, files: Mapping[str, RankFile]) -> dict[str, bytes]:
+        """Return the ends of files by rank."""
+        return await self.thread.call(lambda: ends(self.reader.owned(), files))
 
     def note(self, turn: TurnResult) -> None:
         """Store the reader's state after a turn."""
@@ -117,13 +117,10 @@ class WatchedDirectory:
 
 
 async def last_lines(
-    directories: Sequence[WatchedDirectory], ranks: Mapping[tuple[int, int], str]
+    directories: Sequence[WatchedDirectory], files: Mapping[str, RankFile]
 ) -> tuple[dict[str, bytes], list[str]]:
-    """Return by rank the ends of these ranks' files, and the directories that do not answer.
-
-    ``ranks``: by device and inode of the rank's file.
-    """
-    calls = (asyncio.wait_for(directory.last_lines(ranks), ENDS_SECONDS) for directory in directories)
+    """Return by rank the ends of ``files``, and the directories that do not answer."""
+    calls = (asyncio.wait_for(directory.last_lines(files), ENDS_SECONDS) for directory in directories)
     answers = await asyncio.gather(*calls, return_exceptions=True)
     ends_of_all = {rank: end for answer in answers if isinstance(answer, dict) for rank, end in answer.items()}
     return ends_of_all, [
