@@ -134,7 +134,8 @@ class InspectorExporter:
             self._silent = self._silence.look(self._ctx.ranks.snapshot(), now)
         if now - self._speeds_at >= SPEEDS_SECONDS:
             self._speeds_at = now
-            self._ctx.ranks.observe_speeds(speeds(self._writers(), self._labels))
+            writers = (writer for reader in self._look_at_births() for writer in reader.writers)
+            self._ctx.ranks.observe_speeds(speeds(writers, self._labels))
         if not self._silent and not any(directory.available for directory in self._directories):
             raise NoData
 
@@ -214,8 +215,6 @@ class InspectorExporter:
 
     def _take_in(self, directory: WatchedDirectory, turn: TurnResult) -> None:
         directory.note(turn)
-        for evidence in turn.evidence:
-            self._ctx.ranks.observe_records(*evidence)
         for writer in turn.retired:
             self._ctx.admit.release(writer.writer_key)
             self._inherited.take(writer, self._labels)
@@ -227,6 +226,8 @@ class InspectorExporter:
         if turn.section is not None and not self._ctx.once:
             directory.section = turn.section
             self._checkpoint()
+        for evidence in turn.evidence:
+            self._ctx.ranks.observe_records(*evidence)
 
     def _writers(self) -> list[WriterTotals]:
         return [writer for directory in self._directories for writer in directory.writers()]

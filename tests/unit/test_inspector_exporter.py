@@ -252,6 +252,7 @@ def test_hung_directory_harms_only_itself(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(values[OPERATIONS]) == 2
     values = bench.look(9.0)
     assert list(values[OPERATIONS]) == [SERIES]
+    assert set(bench.ranks.speeds) == {RankLabel("job", "1")}
     assert "rankwatch_inspector_records_total" not in values  # a sum over both must not fall
     release.set()
     bench.settle()
