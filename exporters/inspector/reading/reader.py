@@ -90,9 +90,10 @@ class DirectoryReader:
             wall_clock=clock.time,
         )
         now, skipped = clock.monotonic(), self._follower.skipped
-        self._writers = Writers(admit, self._shared, section.writers, now, section.shares(), skipped)
+        shares = {(position.device, position.inode): position.share for position in (*section.positions, *section.left)}
+        self._writers = Writers(admit, self._shared, section.writers, now, shares, skipped)
         self._shared.matching.restore(section.waiting, self._writers.credit_of)
-        self._failures = FileFailures(self._follower.skipped, log)
+        self._failures = FileFailures(skipped, log)
         self._files = RecordFiles(self._follower, self._failures, frozenset(generations))
         self._queue = ReadQueue(self._files, self._read_some, self._failures, clock)
         self._contexts = dict(section.contexts)

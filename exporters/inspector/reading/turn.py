@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.sdk.files import Position, Share
+from agent.sdk.files import Position
 from agent.sdk.ranks import Membership, WriterKey
 from exporters.inspector.format.passes import FileContext
 from exporters.inspector.format.records import Result, Total
@@ -72,7 +72,3 @@ class Section(msgspec.Struct):
     contexts: list[tuple[FileKey, FileContext]] = []
     implausible: Total = 0
     waiting: list[SavedPending] = []
-
-    def shares(self) -> dict[tuple[int, int], Share]:
-        """Return the user and directory of each file, by device and inode."""
-        return {(position.device, position.inode): position.share for position in (*self.positions, *self.left)}

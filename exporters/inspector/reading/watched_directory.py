@@ -45,18 +45,18 @@ class WatchedDirectory:
         """Make the reader and return the totals of the writers that it knows from ``restored``, the checkpoint."""
         ctx, self.section = self._ctx, restored
 
-        def make(section: bytes | None) -> DirectoryReader:
-            reader = partial(DirectoryReader, Path(self.path), ctx.clock, ctx.admit.admit, shared=shared(), log=ctx.log)
-            return reader(restored=section, from_beginning=ctx.once)
+        make = partial(
+            DirectoryReader, Path(self.path), ctx.clock, ctx.admit.admit, from_beginning=ctx.once, log=ctx.log
+        )
 
         def begin() -> tuple[DirectoryReader, tuple[WriterTotals, ...]]:
             try:
-                reader = make(restored)
+                reader = make(restored=restored, shared=shared())
             except Exception as error:  # noqa: BLE001  # whatever a damaged section leads to
                 ctx.log.warning(
                     "inspector checkpoint not readable, starting at the files' ends", path=self.path, error=error
                 )
-                reader = make(None)
+                reader = make(shared=shared())
             return reader, reader.totals()
 
         self.reader, writers = await self.thread.call(begin)

@@ -32,9 +32,7 @@ from exporters.inspector.totals.pairs import Pairs
 from exporters.inspector.totals.shared import Shared
 from exporters.inspector.totals.since_start import Counted, WriterCount, add, add_proxy, durations
 
-KeyOfCommunicator = TypeVar(
-    "KeyOfCommunicator", records.SeriesKey, WriterCount, tuple[str, int, str], tuple[str, int]
-)  # A type of key that begins with the communicator
+K = TypeVar("K", bound=tuple[object, ...])  # A key that begins with the communicator
 T = TypeVar("T")
 
 
@@ -219,11 +217,6 @@ class Aggregate:
         self._reported += len(new)
         return new
 
-    def places(self) -> frozenset[tuple[str, int]]:
-        """Return each (communicator, rank in it) that has totals or tallies."""
-        totals = {(key.comm, key.comm_rank) for key in self.accumulators}
-        return frozenset(totals | {(comm, comm_rank) for comm, comm_rank, _ in self.losses.tallies()})
-
     def roll_windows(self) -> None:
         """End the window of every gauge."""
         for window in self.series.windows.values():
@@ -260,6 +253,6 @@ class Aggregate:
         return made
 
 
-def _move(kept: dict[KeyOfCommunicator, T], gone: dict[KeyOfCommunicator, T], comms: frozenset[str]) -> None:
-    for key in [key for key in kept if key[0] in comms]:
-        gone[key] = kept.pop(key)
+def _move(living: dict[K, T], ended: dict[K, T], comms: frozenset[str]) -> None:
+    for key in [key for key in living if key[0] in comms]:
+        ended[key] = living.pop(key)

@@ -50,18 +50,19 @@ class WriterTotals(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, aggregate: Aggregate, *, caught_up: bool) -> WriterTotals:
         """Copy the totals of ``aggregate``."""
+        tallies = aggregate.losses.tallies()
         return cls(
             aggregate.writer_key,
             caught_up,
             aggregate.last_progress_us,
-            aggregate.places(),
+            frozenset({key[:2] for key in aggregate.accumulators} | {key[:2] for key in tallies}),
             {key: copy.copy(accumulator) for key, accumulator in aggregate.accumulators.items()},
             {
                 place: latest
                 for place, window in aggregate.series.windows.items()
                 if (latest := window.latest()) is not None
             },
-            aggregate.losses.tallies(),
+            tallies,
             aggregate.losses.lost(),
             {
                 key: transfer.last_us
