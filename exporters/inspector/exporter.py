@@ -206,14 +206,14 @@ class InspectorExporter:
             return None
         directory.running = None
         try:
-            self._take_in(directory, task.result())
+            self._apply(directory, task.result())
         except Exception as error:  # noqa: BLE001  # raised after the turns of the other directories
             directory.failed = True
             return error
         directory.failed = False
         return None
 
-    def _take_in(self, directory: WatchedDirectory, turn: TurnResult) -> None:
+    def _apply(self, directory: WatchedDirectory, turn: TurnResult) -> None:
         directory.note(turn)
         for writer in turn.retired:
             self._ctx.admit.release(writer.writer_key)
@@ -222,7 +222,7 @@ class InspectorExporter:
             self._ctx.admit.give_back(ended_writer.writer_key, ended_writer.series())
             self._inherited.take(ended_writer, self._labels)
         if turn.retired or turn.ended:
-            self._forget()
+            self._drop_ended()
         if turn.section is not None and not self._ctx.once:
             directory.section = turn.section
             self._checkpoint()
@@ -232,11 +232,11 @@ class InspectorExporter:
     def _writers(self) -> list[WriterTotals]:
         return [writer for directory in self._directories for writer in directory.writers()]
 
-    def _forget(self) -> None:
+    def _drop_ended(self) -> None:
         """Drop labels that no living writer uses, and ended writers' totals that no living writer continues."""
         writers = self._writers()
-        living = {(writer.writer_key, *place) for writer in writers for place in writer.places}
-        self._labels = {place: label for place, label in self._labels.items() if place in living}
+        living = {(writer.writer_key, *member) for writer in writers for member in writer.places}
+        self._labels = {member: label for member, label in self._labels.items() if member in living}
         self._inherited.prune(writers, self._labels)
 
     def _fetch_labels(self) -> None:
@@ -247,13 +247,13 @@ class InspectorExporter:
         ranks = self._ctx.ranks
         if renamed := ranks.snapshot().renamed[self._renamed :]:
             self._renamed += len(renamed)
-            self._labels = {place: ranks.label(*place) or label for place, label in self._labels.items()}
+            self._labels = {member: ranks.label(*member) or label for member, label in self._labels.items()}
             self._inherited.forget(renamed)
         for writer in self._writers():
             for comm, comm_rank in writer.places:
-                place = (writer.writer_key, comm, comm_rank)
-                if place not in self._labels and (label := ranks.label(*place)) is not None:
-                    self._labels[place] = label
+                member = (writer.writer_key, comm, comm_rank)
+                if member not in self._labels and (label := ranks.label(*member)) is not None:
+                    self._labels[member] = label
 
     def _look_at_births(self) -> tuple[Published, ...]:
         """Record which series exist now, even if nothing scrapes; return the readers' published states."""

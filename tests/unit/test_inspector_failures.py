@@ -149,9 +149,9 @@ def break_state(patch: pytest.MonkeyPatch, error: Exception) -> None:
     RuntimeError("secret of a job"), RecursionError("deep"), MemoryError(), OSError(5, "I/O"), OverflowError("big"),
 ], ids=lambda error: type(error).__name__)  # fmt: skip
 @pytest.mark.parametrize("breaks", [
-    break_read, break_second_look, break_decode, break_add, partial(break_losses, "hold"),
-    partial(break_losses, "release"), break_state,
-], ids=["read", "second_look", "decode", "add", "hold", "release", "state"])  # fmt: skip
+    break_read, break_second_look, break_decode, break_add, partial(break_losses, "begin_pass"),
+    partial(break_losses, "end_pass"), break_state,
+], ids=["read", "second_look", "decode", "add", "begin_pass", "end_pass", "state"])  # fmt: skip
 def test_an_error_in_one_file_costs_that_file_alone(
     tmp_path: Path, breaks: Break, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -51,8 +51,8 @@ def test_a_held_file_is_read_before_the_next_look(tmp_path: Path, folder: str, h
 
 
 def test_held_files_wait_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn adds at most MAX_HELD_TAKEN held files; the next turn adds the rest."""
-    monkeypatch.setattr(record_files, "MAX_HELD_TAKEN", 2)
+    """A turn adds at most MAX_HELD_PER_TURN held files; the next turn adds the rest."""
+    monkeypatch.setattr(record_files, "MAX_HELD_PER_TURN", 2)
     reader = DirectoryReader(tmp_path, FakeClock(), lambda *_: True)
     assert operations(reader, holding()) == 0
     logs = [tmp_path / f"here-pid{pid}.log" for pid in (7, 8, 9)]

@@ -10,8 +10,8 @@ from exporters.inspector.format.records import SeriesKey
 from exporters.inspector.totals import matching, matching as module
 from exporters.inspector.totals.matching import (
     MAX_MEMBERS,
-    MAX_OPEN,
-    MAX_OPEN_ALONE,
+    MAX_WAITING,
+    MAX_WAITING_ALONE,
     SLACK,
     Arrivals,
     Credit,
@@ -126,17 +126,17 @@ def test_a_communicator_with_members_elsewhere_is_given_up() -> None:
     """Above MAX_OPEN_ALONE no operation waits for a rank without records; matching starts when that rank appears."""
     matching, totals = Matching(), Totals()
     one = join(matching, totals, 0, 2)
-    note(one, dict.fromkeys(range(MAX_OPEN_ALONE), 9))
+    note(one, dict.fromkeys(range(MAX_WAITING_ALONE), 9))
     matching.settle()
-    assert len(one.times) == MAX_OPEN_ALONE
-    note(one, {MAX_OPEN_ALONE: 9})
+    assert len(one.times) == MAX_WAITING_ALONE
+    note(one, {MAX_WAITING_ALONE: 9})
     matching.settle()
     assert len(one.times) == 0
-    note(one, {MAX_OPEN_ALONE + 1: 9})
+    note(one, {MAX_WAITING_ALONE + 1: 9})
     assert len(one.times) == 0
     two = join(matching, totals, 1, 2)
-    note(one, {MAX_OPEN_ALONE + 2: 9})
-    note(two, {MAX_OPEN_ALONE + 1: 9, MAX_OPEN_ALONE + 2: 9})
+    note(one, {MAX_WAITING_ALONE + 2: 9})
+    note(two, {MAX_WAITING_ALONE + 1: 9, MAX_WAITING_ALONE + 2: 9})
     matching.settle()
     assert totals.of[WRITER_KEYS[0]] == Arrivals(matched=1, floor_us=9)
 
@@ -145,13 +145,13 @@ def test_one_rank_far_ahead_does_not_fill_the_memory() -> None:
     """If a rank is too far ahead, the older half of its waiting operations counts as unmatched; the newer stays."""
     matching, totals, (one, two) = pair()
     note(two, {0: 9})
-    note(one, dict.fromkeys(range(MAX_OPEN), 9))
-    assert len(one.times) == MAX_OPEN
-    note(one, {MAX_OPEN: 9})  # 0 is matched
-    assert len(one.times) == MAX_OPEN
-    note(one, {MAX_OPEN + 1: 9})
-    assert len(one.times) == MAX_OPEN // 2
-    assert totals.of[WRITER_KEYS[0]] == Arrivals(matched=1, floor_us=9, unmatched=MAX_OPEN + 1 - MAX_OPEN // 2)
+    note(one, dict.fromkeys(range(MAX_WAITING), 9))
+    assert len(one.times) == MAX_WAITING
+    note(one, {MAX_WAITING: 9})  # 0 is matched
+    assert len(one.times) == MAX_WAITING
+    note(one, {MAX_WAITING + 1: 9})
+    assert len(one.times) == MAX_WAITING // 2
+    assert totals.of[WRITER_KEYS[0]] == Arrivals(matched=1, floor_us=9, unmatched=MAX_WAITING + 1 - MAX_WAITING // 2)
     matching.settle()
 
 
@@ -159,15 +159,15 @@ def test_an_operation_is_counted_once() -> None:
     """An operation dropped for one rank far ahead is not counted again when the other rank records it."""
     matching, totals, members = pair()
     for member in members:
-        note(member, dict.fromkeys(range(MAX_OPEN + 1000), 9))
+        note(member, dict.fromkeys(range(MAX_WAITING + 1000), 9))
         matching.settle()
     counts = totals.of[WRITER_KEYS[0]]
-    assert (counts.matched, counts.unmatched) == (MAX_OPEN // 2, 1000 + MAX_OPEN // 2)
+    assert (counts.matched, counts.unmatched) == (MAX_WAITING // 2, 1000 + MAX_WAITING // 2)
 
 
 def test_all_that_waits_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the limit of waiting operations the longest list is cut, and the dropped operations are counted."""
-    monkeypatch.setattr(module, "MAX_OPEN_IN_ALL", 9)
+    monkeypatch.setattr(module, "MAX_WAITING_IN_ALL", 9)
     matching, totals, (one, _) = pair()
     alone = join(matching, totals, 0, 2, comm="def")
     note(one, dict.fromkeys(range(6), 9))
@@ -208,7 +208,7 @@ def test_members_made_up_by_one_user_leave_others_theirs(monkeypatch: pytest.Mon
 
 def test_the_user_with_the_most_waiting_operations_loses_some(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the limit the user with the most waiting operations loses some of them, even in many small communicators."""
-    monkeypatch.setattr(module, "MAX_OPEN_IN_ALL", 12)
+    monkeypatch.setattr(module, "MAX_WAITING_IN_ALL", 12)
     matching = Matching()
 
     def join(writer: int, comm: int, user: str) -> PendingMember:
@@ -267,7 +267,7 @@ def writer(pid: int) -> WriterKey:
 
 def test_after_a_restart_the_user_with_the_most_waiting_operations_loses_some(monkeypatch: pytest.MonkeyPatch) -> None:
     """Restored operations still belong to their users, so another user's few operations are not dropped first."""
-    monkeypatch.setattr(matching, "MAX_OPEN_IN_ALL", 100)
+    monkeypatch.setattr(matching, "MAX_WAITING_IN_ALL", 100)
     before = Matching()
     greedy = before.join(writer(1), kind_of(0, "m"), 2, lambda _: None, (1001, "/m"), 1001)
     assert greedy is not None

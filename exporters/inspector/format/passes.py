@@ -91,19 +91,19 @@ def pieces(
     records between these runs are pieces with None. ``run``: the open run of earlier records. A run's ``lines`` and
     ``last_us`` are its values at the piece's end.
     """
-    done = 0
+    start = 0
     if run is not None and records and _continues(run, records[0]):
-        done = _edge(records, 0, len(records)) + 1
-        run.lines += done
-        run.last_us = _written_us(records[done - 1])
-        yield records[:done], run
-    for first, end in _runs(records, done, ring_lines):
-        if done < first:
-            yield records[done:first], None
-        done = end
+        start = _edge(records, 0, len(records)) + 1
+        run.lines += start
+        run.last_us = _written_us(records[start - 1])
+        yield records[:start], run
+    for first, end in _runs(records, start, ring_lines):
+        if start < first:
+            yield records[start:first], None
+        start = end
         yield records[first:end], _run_of(records[first:end])
-    if done < len(records):
-        yield records[done:], None
+    if start < len(records):
+        yield records[start:], None
 
 
 def _runs(records: list[InspectorRecord], start: int, ring_lines: int) -> list[tuple[int, int]]:
@@ -123,26 +123,26 @@ def _runs(records: list[InspectorRecord], start: int, ring_lines: int) -> list[t
     return runs[::-1]
 
 
-def _edge(records: list[InspectorRecord], position: int, beyond: int) -> int:
-    """Return the furthest position before ``beyond`` whose line was written together with the line at ``position``."""
+def _edge(records: list[InspectorRecord], position: int, limit: int) -> int:
+    """Return the furthest position before ``limit`` whose line was written together with the line at ``position``."""
     header, metadata = records[position].header, records[position].metadata
     if header is None or metadata is None:
         return position
     header_id, rank, pid, last_us = header.id, header.rank, metadata.pid, metadata.dump_timestamp_us
     p2p = records[position].coll_perf is None
-    step = 1 if beyond > position else -1
+    step = 1 if limit > position else -1
     # The hot loop of batched files: local names, no calls.
-    for there in range(position + step, beyond, step):
-        record = records[there]
+    for index in range(position + step, limit, step):
+        record = records[index]
         header, metadata = record.header, record.metadata
         if header is None or metadata is None or (record.coll_perf is None) is not p2p:
-            return there - step
+            return index - step
         now_us = metadata.dump_timestamp_us
         same = header.rank == rank and header.id == header_id and metadata.pid == pid
         if not same or not 0 <= (now_us - last_us) * step <= MAX_STEP_US:
-            return there - step
+            return index - step
         last_us = now_us
-    return beyond - step
+    return limit - step
 
 
 def _continues(run: Run, record: InspectorRecord) -> bool:
@@ -193,11 +193,11 @@ class FileContext(msgspec.Struct):
         """Return header and metadata for a line that has none; None when no batch announced the line."""
         if self.header is None or self.metadata is None:
             return None
-        known = (self.header, self.metadata)
+        parts = self.header, self.metadata
         self.lines -= 1
         if self.lines <= 0:
             self.end()
-        return known
+        return parts
 
     def end(self) -> None:
         """End the batch, as after lost lines: later lines get no header from it, as they may be of another batch."""

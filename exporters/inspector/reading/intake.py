@@ -54,7 +54,7 @@ def take(
             intake.begin_run(run)
         intake.take(records)
         if intake.context.run is not None:  # a run longer than the ring is no single pass
-            _release(intake.context.run, aggregate_of, longer=True)
+            _end_pass(intake.context.run, aggregate_of, longer=True)
     if intake.error is not None:
         raise intake.error
 
@@ -63,16 +63,16 @@ def finish_run(context: FileContext, aggregate_of: AggregateOf) -> None:
     """End the open run, if any: its pass is over."""
     run, context.run = context.run, None
     if run is not None:
-        _release(run, aggregate_of)
+        _end_pass(run, aggregate_of)
 
 
-def _release(run: Run, aggregate_of: AggregateOf, *, longer: bool = False) -> None:
+def _end_pass(run: Run, aggregate_of: AggregateOf, *, longer: bool = False) -> None:
     """End a pass. A run with as many lines as the ring holds found the ring full. ``longer``: end only a longer run."""
     aggregate = aggregate_of(WriterName(run.hostname, run.pid))
     if aggregate is None or (longer and run.lines <= aggregate.rings.of(p2p=run.p2p)):
         return
     if (ring := aggregate.ring(run, p2p=run.p2p)) is not None:
-        aggregate.losses.release(ring, full=run.lines == aggregate.rings.of(p2p=run.p2p))
+        aggregate.losses.end_pass(ring, full=run.lines == aggregate.rings.of(p2p=run.p2p))
 
 
 class _Intake:
@@ -91,7 +91,7 @@ class _Intake:
         self.context.run = run
         aggregate = None if run is None else self._aggregate_of(WriterName(run.hostname, run.pid))
         if run is not None and aggregate is not None and (ring := aggregate.ring(run, p2p=run.p2p)) is not None:
-            aggregate.losses.hold(ring)
+            aggregate.losses.begin_pass(ring)
 
     def take(self, records: list[InspectorRecord]) -> None:
         """Add records to their aggregates."""

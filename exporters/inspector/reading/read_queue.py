@@ -15,7 +15,7 @@ from exporters.inspector.reading.record_files import FileFailures, RecordFile, R
 M = TypeVar("M", bound=Hashable)
 
 
-class _Ring(Generic[M]):
+class _FairQueue(Generic[M]):
     """A fair queue: next is the member with the least time in this turn; of equal members, the longest waiting."""
 
     def __init__(self, members: Iterable[M], served: dict[Hashable, int]) -> None:
@@ -78,12 +78,12 @@ class ReadQueue:
         directories: dict[int, list[Share]] = {}
         for share in self._queues:
             directories.setdefault(share.uid, []).append(share)
-        rings = {uid: _Ring(shares, self._served) for uid, shares in directories.items()}
-        users = _Ring(rings, self._served)
+        fair_queues = {uid: _FairQueue(shares, self._served) for uid, shares in directories.items()}
+        users = _FairQueue(fair_queues, self._served)
         began = self._clock.monotonic()
         while users:
-            ring = rings[users.next()]
-            share = ring.next()
+            directories_of_user = fair_queues[users.next()]
+            share = directories_of_user.next()
             queue = self._queues[share]
             record_file = queue.popleft()
             more = False
@@ -93,8 +93,8 @@ class ReadQueue:
             (queue if more else idle).append(record_file)
             ended = self._clock.monotonic()
             self._pieces += 1
-            ring.served(ended - began, self._pieces, stays=bool(queue))
-            users.served(ended - began, self._pieces, stays=bool(ring))
+            directories_of_user.served(ended - began, self._pieces, stays=bool(queue))
+            users.served(ended - began, self._pieces, stays=bool(directories_of_user))
             began = ended
             if ended >= deadline:
                 break
@@ -103,12 +103,12 @@ class ReadQueue:
         return bool(users)
 
     def _forget(self) -> None:
-        kept = {
+        queues = {
             share: deque(
                 record_file for record_file in queue if self._files.files.get(record_file.file.identity) is record_file
             )
             for share, queue in self._queues.items()
         }
-        self._queues = {share: queue for share, queue in kept.items() if queue}
-        known = {*self._queues, *(share.uid for share in self._queues)}
-        self._served = {member: number for member, number in self._served.items() if member in known}
+        self._queues = {share: queue for share, queue in queues.items() if queue}
+        members = {*self._queues, *(share.uid for share in self._queues)}
+        self._served = {member: number for member, number in self._served.items() if member in members}

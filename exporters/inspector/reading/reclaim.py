@@ -75,7 +75,7 @@ class Reclaimer:
         self._proc = proc
         self._durable: bytes | None = None
         self._positions: list[Position] = []
-        self._waiting: list[Position] = []
+        self._unchecked: list[Position] = []
         self._punched: dict[FileKey, int] = {}
         self.errors: Counter[str] = Counter()
         self._run_at = float("-inf")
@@ -100,9 +100,9 @@ class Reclaimer:
             self._durable = durable
             section = msgspec.msgpack.decode(durable, type=_Sections).sections.get(self._path)
             self._positions = [] if section is None else msgspec.msgpack.decode(section, type=_Offsets).positions
-        self._waiting = self._waiting or list(self._positions)  # older offsets are lower, so their holes are safe
-        while self._waiting and self._clock.monotonic() - now < RUN_BUDGET_SECONDS:
-            position = self._waiting.pop()
+        self._unchecked = self._unchecked or list(self._positions)  # older offsets are lower, so their holes are safe
+        while self._unchecked and self._clock.monotonic() - now < RUN_BUDGET_SECONDS:
+            position = self._unchecked.pop()
             file = owned.get((position.device, position.inode))
             if file is None or file.generation != position.generation or file.unlinked:
                 continue
@@ -110,12 +110,12 @@ class Reclaimer:
             due = self._config.punch_holes and position.offset - punched >= PUNCH_STEP_BYTES
             if due or self._is_old(file.modified_ns):  # else no system call is made
                 try:
-                    self._look(file.path, position)
+                    self._reclaim(file.path, position)
                 except OSError as error:
                     self.errors[errno.errorcode.get(error.errno or 0, "EUNKNOWN")] += 1
         self._punched = {file_key: end for file_key, end in self._punched.items() if file_key[:2] in owned}
 
-    def _look(self, path: str, position: Position) -> None:
+    def _reclaim(self, path: str, position: Position) -> None:
         """Delete the file if that is allowed, else punch a hole. Leave a file that replaced the file that was read."""
         directory, name = os.path.split(path)
         with contextlib.ExitStack() as opened:
@@ -175,10 +175,10 @@ def _key(position: Position) -> FileKey:
 
 def _is_same(descriptor: int, status: os.stat_result, position: Position) -> bool:
     """Return True when the open file is the file that was read up to the position: its first bytes are the same."""
-    front = position.fingerprint
-    is_it = stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) == (position.device, position.inode)
-    is_it = is_it and status.st_size >= position.offset
-    return is_it and front != b"" and os.pread(descriptor, len(front), 0) == front
+    fingerprint = position.fingerprint
+    is_same = stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) == (position.device, position.inode)
+    is_same = is_same and status.st_size >= position.offset
+    return is_same and fingerprint != b"" and os.pread(descriptor, len(fingerprint), 0) == fingerprint
 
 
 def _is_read(descriptor: int, status: os.stat_result, position: Position) -> bool:

@@ -84,7 +84,7 @@ RETRY_SECONDS = 1.0  # After the first error; doubles with each further consecut
 MAX_RETRY_SECONDS = 60.0
 _MAX_DOUBLINGS = 6
 FIRST_PIECE_BYTES, LEAST_PIECE_BYTES = 16 * 1024, 4096  # Bytes of a file's first read, and of the smallest read
-MAX_HELD_TAKEN = 1024
+MAX_HELD_PER_TURN = 1024
 """Limit of files that one turn begins to follow because a rank holds them open; other files wait for the next turn."""
 
 FileKey = tuple[int, int, int]  # Device, inode and generation: one generation of a file
@@ -166,7 +166,7 @@ class RecordFiles:
         self._follower = follower
         self._failures = failures
         self.files: dict[tuple[int, int], RecordFile] = {}
-        self._held: set[tuple[int, int]] = set()  # Held files already searched for by their path
+        self._followed_by_path: set[tuple[int, int]] = set()  # Held files already searched for by their path
 
     def sync(self, files: list[FollowedFile], ownership: Ownership, now: float) -> None:
         """Take the existing files at monotonic time ``now``, and decide which are this node's."""
@@ -183,15 +183,15 @@ class RecordFiles:
 
         In a crowded directory the next search may start up to 30 s later, or stop before these files.
         """
-        self._held &= ownership.held.keys()
-        held = [identity for identity in ownership.held if identity not in self._held][:MAX_HELD_TAKEN]
-        for identity in held:
+        self._followed_by_path &= ownership.held.keys()
+        new = [identity for identity in ownership.held if identity not in self._followed_by_path][:MAX_HELD_PER_TURN]
+        for identity in new:
             if is_log(ownership.held[identity].rpartition("/")[2]):
                 self._follower.follow_held(ownership.held[identity], identity)
-        self._held.update(held)
-        if held:
+        self._followed_by_path.update(new)
+        if new:
             self.sync(self._follower.files(), ownership, now)
-        return bool(held)
+        return bool(new)
 
     def followed(self) -> list[RecordFile]:
         """Return the files that this node reads."""
@@ -200,8 +200,8 @@ class RecordFiles:
     def states(self) -> Counter[FileState]:
         """Return how many files are in each state."""
         writable = sum(record_file.file.shared for record_file in self.followed())
-        more = Counter({FileState.FOREIGN: self._follower.passed_over, FileState.WRITABLE_BY_OTHERS: writable})
-        return Counter(record_file.state for record_file in self.files.values()) + more
+        others = Counter({FileState.FOREIGN: self._follower.passed_over, FileState.WRITABLE_BY_OTHERS: writable})
+        return Counter(record_file.state for record_file in self.files.values()) + others
 
     def is_caught_up(self, writer_key: WriterKey) -> bool:
         """Return True when a writer's totals have reached the values that they had before the agent's restart."""
@@ -233,14 +233,14 @@ class RecordFiles:
     def _hostname(self, record_file: RecordFile, ownership: Ownership) -> str | None:
         """Return the writer's host name: from the file's name if it names another node, else from the first record."""
         file = record_file.file
-        named = named_hostname(file.path)
-        if named is not None and not is_local(named, ownership.hostnames):
-            return named
-        same = record_file.decided_for == (file.path, file.generation)
-        if same and (record_file.hostname is not None or file.size_bytes == record_file.looked_size):
+        hostname_in_name = named_hostname(file.path)
+        if hostname_in_name is not None and not is_local(hostname_in_name, ownership.hostnames):
+            return hostname_in_name
+        is_unchanged = record_file.decided_for == (file.path, file.generation)
+        if is_unchanged and (record_file.hostname is not None or file.size_bytes == record_file.looked_size):
             return record_file.hostname
         record_file.looked_size = file.size_bytes
         head = self._follower.head(file)
         front_is_a_hole = head != b"" and not head.strip(b"\0")
-        record_file.hostname = named if front_is_a_hole else written_hostname(head)
+        record_file.hostname = hostname_in_name if front_is_a_hole else written_hostname(head)
         return record_file.hostname

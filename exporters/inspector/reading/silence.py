@@ -109,13 +109,13 @@ def _dump_directory(facts: ProcessFacts, settings: Mapping[str, str]) -> str:
         return ""
     job = re.match(r"\s*[+-]?[0-9]{1,20}", settings.get("SLURM_JOBID", ""), re.ASCII)
     default = f"nccl-inspector-{int(job[0])}" if job is not None else "nccl-inspector-unknown-jobid"
-    named = settings.get("NCCL_INSPECTOR_DUMP_DIR") or default
-    if not named.startswith("/") and not facts.directory.startswith("/"):
+    configured = settings.get("NCCL_INSPECTOR_DUMP_DIR") or default
+    if not configured.startswith("/") and not facts.directory.startswith("/"):
         return ""
-    return os.path.normpath(os.path.join(facts.directory, named))
+    return os.path.normpath(os.path.join(facts.directory, configured))
 
 
 def _is_read(directory: str, paths: Sequence[str]) -> bool:
     """Return True when ``paths``, searched one level deep, reach files in ``directory``."""
-    ours = {os.path.normpath(path) for path in paths}
-    return directory in ours or os.path.dirname(directory) in ours
+    roots = {os.path.normpath(path) for path in paths}
+    return directory in roots or os.path.dirname(directory) in roots

@@ -47,7 +47,7 @@ class Writers:
         self._shared = shared
         self._skipped = skipped
         self._aggregates: FairTable[WriterKey, Aggregate] = FairTable()
-        self._homes: dict[WriterKey, RecordFile] = {}
+        self._record_files: dict[WriterKey, RecordFile] = {}
         for saved_writer in saved:
             share = shares.get((saved_writer.writer_key.device, saved_writer.writer_key.inode), UNKNOWN)
             self._aggregates.put(saved_writer.writer_key, Aggregate.restore(saved_writer, admit, shared, share), share)
@@ -85,7 +85,7 @@ class Writers:
             self._aggregates.put(writer_key, aggregate, share)
         record_file.known.add(writer)
         record_file.writers[writer] = aggregate
-        self._homes[writer_key] = record_file
+        self._record_files[writer_key] = record_file
         return aggregate
 
     def _reserve_writer(self, share: Share) -> bool:
@@ -96,11 +96,11 @@ class Writers:
         if len(self._aggregates) < MAX_WRITERS:
             return True
         self._skipped["writer_limit"] += 1
-        loser = self._aggregates.losing_share(share)
-        if loser == share:
+        losing_share = self._aggregates.losing_share(share)
+        if losing_share == share:
             return False
-        theirs = [self._aggregates[writer_key] for writer_key in self._aggregates.of(loser)]
-        self.retire([min(theirs, key=lambda aggregate: aggregate.last_progress_us).writer_key])
+        aggregates = [self._aggregates[writer_key] for writer_key in self._aggregates.of(losing_share)]
+        self.retire([min(aggregates, key=lambda aggregate: aggregate.last_progress_us).writer_key])
         return True
 
     def smallest_ring(self, record_file: RecordFile) -> int:
@@ -128,9 +128,9 @@ class Writers:
                 continue
             aggregate.leave()
             self.retired.append(WriterTotals.of(aggregate, caught_up=True))
-            home = self._homes.pop(writer_key, None)
-            if home is not None and home.generation == writer_key.generation:
-                home.writers.pop(WriterName(writer_key.hostname, writer_key.pid), None)
+            record_file = self._record_files.pop(writer_key, None)
+            if record_file is not None and record_file.generation == writer_key.generation:
+                record_file.writers.pop(WriterName(writer_key.hostname, writer_key.pid), None)
 
     def end_idle(self, now: float) -> None:
         """End the communicators that living writers have stopped using."""
@@ -158,14 +158,14 @@ class Writers:
 
     def _bound_bindings(self) -> None:
         """Clear the bindings of whole writers, the writer with the most bindings first, until the limit is kept."""
-        remembered = sum(len(aggregate.bindings) for aggregate in self)
+        bindings = sum(len(aggregate.bindings) for aggregate in self)
         for aggregate in (
-            sorted(self, key=lambda aggregate: -len(aggregate.bindings)) if remembered > MAX_BINDINGS_IN_ALL else ()
+            sorted(self, key=lambda aggregate: -len(aggregate.bindings)) if bindings > MAX_BINDINGS_IN_ALL else ()
         ):
             self._skipped["binding_limit"] += 1
-            remembered -= len(aggregate.bindings)
+            bindings -= len(aggregate.bindings)
             aggregate.bindings.clear()
-            if remembered <= MAX_BINDINGS_IN_ALL:
+            if bindings <= MAX_BINDINGS_IN_ALL:
                 break
 
     def evidence(self) -> tuple[WriterEvidence, ...]:

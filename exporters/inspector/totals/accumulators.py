@@ -38,11 +38,11 @@ class Accumulator(msgspec.Struct, gc=False, array_like=True):
 
     def plus(self, other: Accumulator) -> Accumulator:
         """Return the sum of both."""
-        both = copy.copy(self)
-        both.add(other.operations, other.message_bytes, other.microseconds, other.bus_bytes)
+        total = copy.copy(self)
+        total.add(other.operations, other.message_bytes, other.microseconds, other.bus_bytes)
         if other.arrivals is not None:
-            both.arrivals = other.arrivals if self.arrivals is None else self.arrivals.plus(other.arrivals)
-        return both
+            total.arrivals = other.arrivals if self.arrivals is None else self.arrivals.plus(other.arrivals)
+        return total
 
 
 @dataclass(slots=True, eq=False)

@@ -99,18 +99,18 @@ def speeds(writers: Iterable[WriterTotals], labels: Mapping[Member, RankLabel]) 
     Sends and receives have no windows: their times include long waits for the peer.
     """
     windows: defaultdict[RankLabel, list[int]] = defaultdict(lambda: [0, 0])
-    late: defaultdict[RankLabel, int] = defaultdict(int)
+    lateness_us: defaultdict[RankLabel, int] = defaultdict(int)
     for writer in writers:
         for label, _, (bus_bytes, microseconds) in writer.labelled(writer.windows, labels):
             windows[label][0] += bus_bytes
             windows[label][1] += microseconds
         for label, _, sums in writer.labelled(writer.totals, labels):
             if sums.arrivals is not None:
-                late[label] += sums.arrivals.lateness_us
+                lateness_us[label] += sums.arrivals.lateness_us
     return {
         label: RankSpeed(
             windows[label][0] * 1_000_000 / windows[label][1] if label in windows else None,
-            late[label] / 1_000_000 if label in late else None,
+            lateness_us[label] / 1_000_000 if label in lateness_us else None,
         )
-        for label in windows.keys() | late.keys()
+        for label in windows.keys() | lateness_us.keys()
     }

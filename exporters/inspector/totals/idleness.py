@@ -30,51 +30,50 @@ class IdleWatch:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[int, float]] = {}
-        self._made: dict[str, float] = {}
+        self._records: dict[str, tuple[int, float]] = {}
+        self._created_at: dict[str, float] = {}
         self._refused: Counter[str] = Counter()
         self._evictions = 1
         self.first: str | None = None
 
     def look(self, aggregate: Aggregate, now: float) -> frozenset[str]:
         """Return the communicators that end at monotonic time ``now``, and forget them."""
-        activity, refused = _counts(aggregate)
-        seen = {}
-        for comm, count in activity.items():
-            before = self._seen.get(comm)
-            seen[comm] = before if before is not None and before[0] == count else (count, now)
-            self._made.setdefault(comm, now)
-        still = {comm: since for comm, (_, since) in seen.items() if comm != OTHER}
-        over = {comm for comm, since in still.items() if now - since >= IDLE_SECONDS}
-        over |= self._succeeded(aggregate, still, now)
-        waiting = [comm for comm, since in still.items() if now - since >= SUCCEEDED_SECONDS and comm not in over]
-        without_room = [comm for comm in refused if refused[comm] > self._refused[comm]]
-        if without_room and waiting:
-            over.update(sorted(waiting, key=lambda comm: still[comm])[: self._evictions])
+        counts, refused = _counts(aggregate)
+        records = {}
+        for comm, count in counts.items():
+            former = self._records.get(comm)
+            records[comm] = former if former is not None and former[0] == count else (count, now)
+            self._created_at.setdefault(comm, now)
+        idle_since = {comm: since for comm, (_, since) in records.items() if comm != OTHER}
+        ended = {comm for comm, since in idle_since.items() if now - since >= IDLE_SECONDS}
+        ended |= self._succeeded(aggregate, idle_since, now)
+        idle = [comm for comm, since in idle_since.items() if now - since >= SUCCEEDED_SECONDS and comm not in ended]
+        refused_comms = [comm for comm in refused if refused[comm] > self._refused[comm]]
+        if refused_comms and idle:
+            ended.update(sorted(idle, key=lambda comm: idle_since[comm])[: self._evictions])
             self._evictions = min(MAX_COMMUNICATORS, 2 * self._evictions)
         else:
             self._evictions = 1
-        known = (comm for comm in without_room if comm != OTHER and comm not in over)
-        self.first = min(known, key=lambda comm: self._made[comm], default=None)
+        candidates = (comm for comm in refused_comms if comm != OTHER and comm not in ended)
+        self.first = min(candidates, key=lambda comm: self._created_at[comm], default=None)
         self._refused = refused
-        self._seen = {comm: entry for comm, entry in seen.items() if comm not in over}
-        self._made = {comm: made for comm, made in self._made.items() if comm in self._seen}
-        return frozenset(over)
+        self._records = {comm: last_record for comm, last_record in records.items() if comm not in ended}
+        self._created_at = {comm: created_at for comm, created_at in self._created_at.items() if comm in self._records}
+        return frozenset(ended)
 
-    def _succeeded(self, aggregate: Aggregate, still: dict[str, float], now: float) -> set[str]:
+    def _succeeded(self, aggregate: Aggregate, idle_since: dict[str, float], now: float) -> set[str]:
         """Return the communicators without a record for SUCCEEDED_SECONDS that a newer, used communicator replaced."""
         newest: dict[tuple[int, int, str], float] = {}
-        members = [membership for membership in aggregate.memberships.values() if membership.comm in still]
+        members = [membership for membership in aggregate.memberships.values() if membership.comm in idle_since]
         for membership in members:
-            if now - still[membership.comm] < SUCCEEDED_SECONDS:
+            if now - idle_since[membership.comm] < SUCCEEDED_SECONDS:
                 shape = (membership.comm_rank, membership.size, membership.name)
-                newest[shape] = max(newest.get(shape, self._made[membership.comm]), self._made[membership.comm])
+                newest[shape] = max(newest.get(shape, 0.0), self._created_at[membership.comm])
         return {
             membership.comm
             for membership in members
-            if now - still[membership.comm] >= SUCCEEDED_SECONDS
-            and newest.get((membership.comm_rank, membership.size, membership.name), still[membership.comm])
-            > still[membership.comm]
+            if now - idle_since[membership.comm] >= SUCCEEDED_SECONDS
+            and newest.get((membership.comm_rank, membership.size, membership.name), 0.0) > idle_since[membership.comm]
         }
 
 

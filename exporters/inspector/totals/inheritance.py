@@ -109,14 +109,14 @@ class Inheritance(msgspec.Struct):
 
     def forget(self, job_ids: Iterable[str]) -> None:
         """Drop the totals of job ids that now belong to another owner, and of their groups' ids (`<job id>-...`)."""
-        gone = frozenset(job_ids)
-        begun = tuple(f"{job_id}-" for job_id in gone)
+        moved = frozenset(job_ids)
+        prefixes = tuple(f"{job_id}-" for job_id in moved)
 
-        def kept(by_series: dict[K, V]) -> dict[K, V]:
-            return {k: v for k, v in by_series.items() if k[0] not in gone and not k[0].startswith(begun)}
+        def remaining(counts: dict[K, V]) -> dict[K, V]:
+            return {k: v for k, v in counts.items() if k[0] not in moved and not k[0].startswith(prefixes)}
 
-        self.sums, self.tallies, self.lost = kept(self.sums), kept(self.tallies), kept(self.lost)
-        self.since_start = kept(self.since_start)
+        self.sums, self.tallies, self.lost = remaining(self.sums), remaining(self.tallies), remaining(self.lost)
+        self.since_start = remaining(self.since_start)
 
     def copy(self) -> Inheritance:
         """Return a copy that later changes do not reach (the values never change)."""

@@ -38,7 +38,7 @@ class Sequence(msgspec.Struct, gc=False, array_like=True):
     first: Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE_NUMBER)] | None
     highest: Annotated[int, msgspec.Meta(ge=-1, le=MAX_SEQUENCE_NUMBER)] = -1
     seen: Total = 0
-    before: Total = 0
+    missing_before: Total = 0
     missing: Total = 0
     seen_before: Total = 0
 
@@ -46,7 +46,7 @@ class Sequence(msgspec.Struct, gc=False, array_like=True):
         """Add the numbers of ``count`` records, in any order."""
         if highest + REORDER < self.highest:  # the numbers began again
             self.seen_before = self.seen_in_all()
-            self.before, self.first, self.highest, self.seen = self.missing, lowest, highest, 0
+            self.missing_before, self.first, self.highest, self.seen = self.missing, lowest, highest, 0
         self.first = lowest if self.first is None else min(self.first, lowest)
         self.highest = max(self.highest, highest)
         self.seen = min(MAX_TOTAL, self.seen + count)
@@ -59,7 +59,7 @@ class Sequence(msgspec.Struct, gc=False, array_like=True):
         """Return how many records are missing at present; a later record may fill a gap."""
         if self.first is None or self.highest < 0:
             return self.missing
-        return min(MAX_TOTAL, max(self.missing, self.before + self.highest - self.first + 1 - self.seen))
+        return min(MAX_TOTAL, max(self.missing, self.missing_before + self.highest - self.first + 1 - self.seen))
 
 
 class Tally(StrEnum):
@@ -82,18 +82,18 @@ UNTIMED = {"kernel_cpu": Tally.UNTIMED_KERNEL_CPU, "collective_cpu": Tally.UNTIM
 class Loss(msgspec.Struct, gc=False, array_like=True):
     """Gaps of one ring by cause. ``is_reported``: the plugin reports lost records (`dump_stats`).
 
-    ``held_at``: gaps above this number have no cause yet.
+    ``gaps_before_pass``: gaps above this number have no cause yet.
     """
 
     credit: Total = 0
     overflow: Total = 0
     otherwise: Total = 0
     is_reported: bool = False
-    held_at: Total | None = None
+    gaps_before_pass: Total | None = None
 
     def attribute(self, gaps: int) -> None:
         """Attribute the gaps since the last call to causes. ``gaps``: the total so far."""
-        known = gaps if self.held_at is None else min(gaps, self.held_at)
+        known = gaps if self.gaps_before_pass is None else min(gaps, self.gaps_before_pass)
         new = known - self.overflow - self.otherwise
         if new > 0:
             overflow = min(new, self.credit)
@@ -137,22 +137,22 @@ class WriterLosses:
             loss.attribute(gaps)
             loss.credit = min(MAX_TOTAL, loss.credit + dropped)
 
-    def hold(self, ring: RingKey) -> None:
-        """Hold back the cause of further gaps until ``release``: a pass has begun that may have found the ring full."""
+    def begin_pass(self, ring: RingKey) -> None:
+        """Attribute no further gap before ``end_pass``: a pass has begun that may have found the ring full."""
         gaps = self._gaps(ring)
         if gaps is not None and not self._one_slot:
-            self._losses.setdefault(ring, Loss()).held_at = gaps
+            self._losses.setdefault(ring, Loss()).gaps_before_pass = gaps
 
-    def release(self, ring: RingKey, *, full: bool) -> None:
-        """End the pass. ``full``: the ring was full, so it lost the records that are missing since ``hold``."""
+    def end_pass(self, ring: RingKey, *, full: bool) -> None:
+        """End the pass. ``full``: the ring was full, so it lost the records that are missing since ``begin_pass``."""
         loss = self._losses.get(ring)
-        if loss is None or loss.held_at is None:
+        if loss is None or loss.gaps_before_pass is None:
             return
-        opened = (self._gaps(ring) or 0) - loss.held_at  # below 0 after late records
-        if full and opened > 0 and not loss.is_reported and not self._one_slot:
-            loss.attribute(loss.held_at)
-            loss.credit = min(MAX_TOTAL, loss.credit + opened)
-        loss.held_at = None
+        new_gaps = (self._gaps(ring) or 0) - loss.gaps_before_pass  # below 0 after late records
+        if full and new_gaps > 0 and not loss.is_reported and not self._one_slot:
+            loss.attribute(loss.gaps_before_pass)
+            loss.credit = min(MAX_TOTAL, loss.credit + new_gaps)
+        loss.gaps_before_pass = None
 
     def note_untimed(self, comm: str, comm_rank: int, tally: Tally, count: int) -> None:
         """Count operations recorded without the GPU's own time."""

@@ -65,10 +65,10 @@ def judge(times: Sequence[Sequence[int]]) -> list[Arrivals]:
 
 MAX_MEMBERS = 64  # Ranks of a matched communicator; no node has more GPUs
 MAX_MEMBERS_IN_ALL = 8192
-MAX_OPEN = 4096
+MAX_WAITING = 4096
 """Limit of waiting operations of one kind per member: one file can be read this far ahead of another."""
-MAX_OPEN_ALONE = 1024  # The limit while a member was never seen: that member may be on another node
-MAX_OPEN_IN_ALL = 65_536  # Limit of the times that wait after a turn, over all members: about 8 MB
+MAX_WAITING_ALONE = 1024  # The limit while a member was never seen: that member may be on another node
+MAX_WAITING_IN_ALL = 65_536  # Limit of the times that wait after a turn, over all members: about 8 MB
 SLACK = 64  # How far operations of one kind can be written out of order
 
 SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=MAX_SEQUENCE_NUMBER)]
@@ -124,7 +124,7 @@ class PendingMember:
         self.times.update(zip(numbers, times, strict=True))
         self.highest = max(self.highest, highest)
         pending.changed = True
-        if len(self.times) > MAX_OPEN:
+        if len(self.times) > MAX_WAITING:
             pending.settle()
 
     def drop(self, numbers: Iterable[int]) -> None:
@@ -134,15 +134,15 @@ class PendingMember:
 
 
 class PendingOperations:
-    """Waiting operations of one kind. ``given_up``: collect none. ``counted``: highest number counted as unmatched."""
+    """Waiting operations of one kind. ``given_up``: collect none. ``highest_unmatched``: highest unmatched number."""
 
     def __init__(self, kind: OperationKind) -> None:
         self.kind = kind
         self.members: dict[int, PendingMember] = {}
         self.changed = self.given_up = False
-        self.counted = -1
+        self.highest_unmatched = -1
 
-    def _everyone(self) -> list[PendingMember]:
+    def _all_members(self) -> list[PendingMember]:
         """Return all members in the order of their ranks; an empty list while a member was never seen."""
         n_ranks = self.kind.n_ranks
         return [self.members[rank] for rank in range(n_ranks)] if len(self.members) == n_ranks else []
@@ -150,52 +150,51 @@ class PendingOperations:
     def settle(self) -> None:
         """Match the complete operations, and drop those that can no longer be completed."""
         self.changed = False
-        if not (members := self._everyone()):
-            if any(len(member.times) > MAX_OPEN_ALONE for member in self.members.values()):
+        if not (members := self._all_members()):
+            if any(len(member.times) > MAX_WAITING_ALONE for member in self.members.values()):
                 self.relieve()
             return
         self._match(members)
-        passed = min(member.highest for member in members) - SLACK
-        late = {number for member in members for number in member.times if number < passed}
+        oldest_awaited = min(member.highest for member in members) - SLACK
+        unmatched = {number for member in members for number in member.times if number < oldest_awaited}
         for member in members:
-            if len(member.times) > MAX_OPEN:
-                late.update(sorted(member.times)[: -MAX_OPEN // 2])
-        self._leave(members, late)
+            if len(member.times) > MAX_WAITING:
+                unmatched.update(sorted(member.times)[: -MAX_WAITING // 2])
+        self._count_unmatched(members, unmatched)
 
-    def open(self) -> int:
+    def waiting_times(self) -> int:
         """Return the number of waiting times."""
         return sum(len(member.times) for member in self.members.values())
 
     def relieve(self) -> None:
         """Drop the waiting times, at a limit; if a member was never seen, stop collecting."""
-        self.given_up = not self._everyone()
+        self.given_up = not self._all_members()
         self.abandon()
 
     def abandon(self) -> None:
         """Drop all waiting times; if all members are known, count their operations as unmatched."""
-        if members := self._everyone():
+        if members := self._all_members():
             self._match(members)
-            self._leave(members, {number for member in members for number in member.times})
+            self._count_unmatched(members, {number for member in members for number in member.times})
         for member in self.members.values():
             member.drop(list(member.times))
 
     def _match(self, members: list[PendingMember]) -> None:
-        fewest = min(members, key=lambda member: len(member.times))
-        shared = set(fewest.times)
+        numbers = set(min(members, key=lambda member: len(member.times)).times)
         for member in members:
-            shared &= member.times.keys()
-        if not shared:
+            numbers &= member.times.keys()
+        if not numbers:
             return
-        times = list(zip(*(list(map(member.times.pop, shared)) for member in members), strict=True))
+        times = list(zip(*(list(map(member.times.pop, numbers)) for member in members), strict=True))
         for member, arrivals in zip(members, judge(times), strict=True):
             member.credit(arrivals)
 
-    def _leave(self, members: list[PendingMember], numbers: set[int]) -> None:
+    def _count_unmatched(self, members: list[PendingMember], numbers: set[int]) -> None:
         if numbers:  # a slower member may still record operations up to the highest counted one
             for member in members:
                 member.drop(numbers)
-            self.members[0].credit(Arrivals(unmatched=sum(number > self.counted for number in numbers)))
-            self.counted = max(self.counted, *numbers)
+            self.members[0].credit(Arrivals(unmatched=sum(number > self.highest_unmatched for number in numbers)))
+            self.highest_unmatched = max(self.highest_unmatched, *numbers)
 
 
 class Matching:
@@ -217,22 +216,22 @@ class Matching:
             return None
         kind = OperationKind(key.comm, n_ranks, key.collective, key.size, uid)
         pending = self._pending.get(kind) or PendingOperations(kind)
-        before = pending.members.get(key.comm_rank)
-        if before is not None and before.writer_key == writer_key:
-            before.credit = credit
-            if before.group != group:  # a restored member: the checkpoint lacks the group
-                self.room.give_back(before.group, 1)
+        former = pending.members.get(key.comm_rank)
+        if former is not None and former.writer_key == writer_key:
+            former.credit = credit
+            if former.group != group:  # a restored member: the checkpoint lacks the group
+                self.room.give_back(former.group, 1)
                 self.room.keep(group, 1)
-                before.group = group
-            return before
+                former.group = group
+            return former
         if not self.room.take(group):
             return None
         self._pending[kind] = pending
-        if before is not None:
-            self.room.give_back(before.group, 1)
+        if former is not None:
+            self.room.give_back(former.group, 1)
             pending.abandon()
-            before.pending = None
-        pending.given_up, pending.counted = False, -1
+            former.pending = None
+        pending.given_up, pending.highest_unmatched = False, -1
         member = pending.members[key.comm_rank] = PendingMember(pending, writer_key, credit, group)
         return member
 
@@ -241,24 +240,24 @@ class Matching:
         for pending in self._pending.values():
             if pending.changed:
                 pending.settle()
-        open_in_all = sum(pending.open() for pending in self._pending.values())
-        for pending in self._largest_first() if open_in_all > MAX_OPEN_IN_ALL else ():
-            open_in_all -= pending.open()
+        waiting_in_all = sum(pending.waiting_times() for pending in self._pending.values())
+        for pending in self._largest_first() if waiting_in_all > MAX_WAITING_IN_ALL else ():
+            waiting_in_all -= pending.waiting_times()
             pending.relieve()
-            if open_in_all <= MAX_OPEN_IN_ALL:
+            if waiting_in_all <= MAX_WAITING_IN_ALL:
                 break
 
     def _largest_first(self) -> list[PendingOperations]:
         """Return all entries, sorted by the number of waiting times: of the user, of the directory, of the entry."""
-        held: Counter[Group] = Counter()
+        waiting: Counter[Group] = Counter()
         for pending in self._pending.values():
             for member in pending.members.values():
                 for depth in range(1, len(member.group) + 1):
-                    held[member.group[:depth]] += len(member.times)
+                    waiting[member.group[:depth]] += len(member.times)
 
         def order(pending: PendingOperations) -> tuple[list[int], int]:
             group = max(pending.members.values(), key=lambda member: len(member.times)).group
-            return [held[group[:depth]] for depth in range(1, len(group) + 1)], pending.open()
+            return [waiting[group[:depth]] for depth in range(1, len(group) + 1)], pending.waiting_times()
 
         return sorted(self._pending.values(), key=order, reverse=True)
 
@@ -280,21 +279,28 @@ class Matching:
         return [
             SavedPending(
                 pending.kind,
-                [SavedMember(rank, end.writer_key, end.highest, end.times) for rank, end in pending.members.items()],
+                [
+                    SavedMember(rank, member.writer_key, member.highest, member.times)
+                    for rank, member in pending.members.items()
+                ],
             )
             for pending in self._pending.values()
-            if pending.open()
+            if pending.waiting_times()
         ]
 
     def restore(self, saved: list[SavedPending], credit_of: Callable[[WriterKey, SeriesKey], Credit | None]) -> None:
         """Restore the result of ``save``; ``credit_of`` returns None for a writer that no longer exists."""
-        for saved_board in saved:
-            kind = saved_board.kind
-            for end in saved_board.members:
-                key = SeriesKey(kind.comm, end.comm_rank, kind.collective, kind.size)
-                credit = credit_of(end.writer_key, key)
-                member = None if credit is None else self.join(end.writer_key, key, kind.n_ranks, credit, uid=kind.uid)
+        for saved_pending in saved:
+            kind = saved_pending.kind
+            for saved_member in saved_pending.members:
+                key = SeriesKey(kind.comm, saved_member.comm_rank, kind.collective, kind.size)
+                credit = credit_of(saved_member.writer_key, key)
+                member = (
+                    None
+                    if credit is None
+                    else self.join(saved_member.writer_key, key, kind.n_ranks, credit, uid=kind.uid)
+                )
                 if member is not None and member.pending is not None:
-                    member.highest = end.highest
-                    member.times.update(end.times)
+                    member.highest = saved_member.highest
+                    member.times.update(saved_member.times)
                     member.pending.changed = True

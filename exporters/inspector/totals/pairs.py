@@ -100,7 +100,7 @@ class Pairs:
         self._group = group
         self._admit = admit
         self._pairs: dict[tuple[End, str], dict[int, Pair]] = {}
-        self._places = 0
+        self._reserved = 0
         self._refused = False
         self._rolls = 0
 
@@ -143,21 +143,21 @@ class Pairs:
         self._drop([key for key, pair in self.measured().items() if not pair.roll()])
         self._choose(MAX_PAIRS * ranks)
         if self._rolls % TURN_ROLLS == 0:
-            rest = [key for key, pair in self.measured().items() if not pair.shown]
-            self._drop([key for key in rest if not self._is_its_turn(key.end, key.peer)])
+            hidden = [key for key, pair in self.measured().items() if not pair.shown]
+            self._drop([key for key in hidden if not self._is_its_turn(key.end, key.peer)])
 
-    def _choose(self, most: int) -> None:
-        known = [pair for pair in self.measured().values() if pair.bandwidth is not None]
-        wanted = min(most, len(known))
-        while self._places < wanted and not self._refused:
+    def _choose(self, limit: int) -> None:
+        measured = [pair for pair in self.measured().values() if pair.bandwidth is not None]
+        places_needed = min(limit, len(measured))
+        while self._reserved < places_needed and not self._refused:
             self._refused = not self._admit(1)
-            self._places += not self._refused
-        places = min(wanted, self._places)
-        slowest = nsmallest(places // 2, known, key=_speed)
+            self._reserved += not self._refused
+        shown_pairs = min(places_needed, self._reserved)
+        slowest = nsmallest(shown_pairs // 2, measured, key=_speed)
         chosen = {id(pair) for pair in slowest}
-        others = [pair for pair in known if id(pair) not in chosen]
-        chosen.update(id(pair) for pair in nlargest(places - len(slowest), others, key=_fall))
-        for pair in known:
+        others = [pair for pair in measured if id(pair) not in chosen]
+        chosen.update(id(pair) for pair in nlargest(shown_pairs - len(slowest), others, key=_fall))
+        for pair in measured:
             pair.shown = id(pair) in chosen
 
     def _drop(self, keys: list[PairKey]) -> None:

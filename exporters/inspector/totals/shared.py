@@ -55,8 +55,10 @@ class Places:
         """Return True if the writer has this place or gets it now; False when no place is left."""
         if (comm, comm_rank) in self._places:
             return True
-        known = comm in self._of_communicator
-        if len(self._places) >= MAX_PLACES or (not known and len(self._of_communicator) >= MAX_COMMUNICATORS):
+        has_communicator = comm in self._of_communicator
+        if len(self._places) >= MAX_PLACES or (
+            not has_communicator and len(self._of_communicator) >= MAX_COMMUNICATORS
+        ):
             return False
         if not self._room.take(self._group):
             return False
@@ -76,10 +78,10 @@ class Places:
 
     def leave(self, comms: frozenset[str] | None = None) -> None:
         """Release the places of the communicators ``comms``, or of all."""
-        gone = {place for place in self._places if comms is None or place[0] in comms}
-        self._places -= gone
-        self._room.give_back(self._group, len(gone))
-        for comm in {comm for comm, _ in gone}:
+        released = {place for place in self._places if comms is None or place[0] in comms}
+        self._places -= released
+        self._room.give_back(self._group, len(released))
+        for comm in {comm for comm, _ in released}:
             del self._of_communicator[comm]
 
 
