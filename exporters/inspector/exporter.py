@@ -69,9 +69,6 @@ class InspectorConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
             raise ValueError("paths: a path is in the list twice, or directly below another: remove it")
 
 
-NOTHING_INHERITED = msgspec.Raw(msgspec.msgpack.encode(Inheritance()))
-
-
 class Checkpoint(msgspec.Struct):
     """The exporter's section of the checkpoint. If one part is damaged, the other parts stay readable.
 
@@ -79,7 +76,7 @@ class Checkpoint(msgspec.Struct):
     """
 
     sections: dict[str, bytes] = {}
-    inherited: msgspec.Raw = NOTHING_INHERITED
+    inherited: msgspec.Raw = msgspec.Raw(msgspec.msgpack.encode(Inheritance()))
 
 
 class InspectorExporter:

@@ -54,15 +54,11 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
     derived_series: bool = False
     young: frozenset[SeriesId] = frozenset()
 
-    def writers(self) -> list[WriterTotals]:
-        """Return all writers, those with the newest records last."""
-        writers = [writer for reader in self.readers for writer in reader.writers]
-        return sorted(writers, key=lambda writer: writer.last_progress_us)
-
 
 def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     """Return the families of a snapshot."""
-    writers = snapshot.writers()
+    writers = [writer for reader in snapshot.readers for writer in reader.writers]
+    writers.sort(key=lambda writer: writer.last_progress_us)  # a newer writer's gauges replace an older writer's
     series, withheld = _series(writers, snapshot)
     yield from _operations(series, withheld, snapshot)
     yield from _arrivals(series, withheld, snapshot)
@@ -212,10 +208,10 @@ def _in_turns(
 
 
 def _withheld_jobs(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> set[str]:
-    behind = [writer for writer in writers if not writer.caught_up]
     return {
         label.job_id
-        for writer in behind
+        for writer in writers
+        if not writer.caught_up
         for label, *_ in writer.labelled(dict.fromkeys(writer.places), snapshot.labels)
     }
 

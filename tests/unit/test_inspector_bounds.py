@@ -18,7 +18,6 @@ from test_inspector_formats import PROXY_STEP, bare, dumped, marker, p2p
 
 from exporters.inspector.format.passes import FileContext, Run
 from exporters.inspector.format.records import MAX_TOTAL, InspectorRecord, Result
-from exporters.inspector.reading import reader as module
 from exporters.inspector.reading.turn import Section
 from exporters.inspector.totals.inheritance import Inheritance
 from exporters.inspector.totals.losses import COLLECTIVE_RING, SavedLosses, Sequence, Tally, WriterLosses
@@ -121,7 +120,7 @@ def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactor
         section, view = turn.section, published(turn)
         assert {key: own for key, own in sums_of(view).items() if key[0] == "good"} == wanted
         assert Result.FAILED not in view.results
-        assert not {name for name in view.skipped if name.endswith("Error") or name == module.NOT_SAVED}
+        assert not {name for name in view.skipped if name.endswith("Error") or name == "not_saved"}
         assert all(
             0 <= own.operations <= MAX_TOTAL and 0 <= own.microseconds <= MAX_TOTAL
             for writer in view.writers
@@ -201,7 +200,7 @@ def test_no_damage_of_the_checkpoint_lasts(saved: tuple[Path, Any], data: st.Dat
         return
     turn = all_of(reader)
     assert turn.section is not None
-    assert module.NOT_SAVED not in published(turn).skipped
+    assert "not_saved" not in published(turn).skipped
     assert all_of(make(root, restored=turn.section)).section is not None
 
 

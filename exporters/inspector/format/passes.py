@@ -44,10 +44,6 @@ class RingSizes(NamedTuple):
         """Return the smaller size among the watched rings."""
         return min((lines for lines in self if lines >= MIN_WATCHED_LINES), default=MAX_RING_LINES)
 
-    def of(self, *, p2p: bool) -> int:
-        """Return the size of the ring for P2P operations (``p2p``) or for collectives."""
-        return self.p2p if p2p else self.collective
-
 
 def ring_sizes(settings: Mapping[str, str]) -> RingSizes:
     """Return the ring sizes of a process with these environment variables."""
@@ -203,7 +199,3 @@ class FileContext(msgspec.Struct):
         """End the batch, as after lost lines: later lines get no header from it, as they may be of another batch."""
         self.header = self.metadata = None
         self.lines = 0
-
-    def is_empty(self) -> bool:
-        """Return True when there is nothing to keep."""
-        return self.header is None and self.run is None

@@ -52,7 +52,6 @@ COLLECTIVES = frozenset(
 )
 """The names in NCCL 2.30; any other collective counts as `other`."""
 
-
 ALGORITHMS = frozenset({"TREE", "RING", "COLLNET_DIRECT", "COLLNET_CHAIN", "NVLS", "NVLS_TREE", "PAT"})
 PROTOCOLS = frozenset({"LL", "LL128", "SIMPLE"})
 """The names in NCCL 2.32.3; any other name is `other`, since a job's user can write any name."""

@@ -69,10 +69,12 @@ def finish_run(context: FileContext, aggregate_of: AggregateOf) -> None:
 def _end_pass(run: Run, aggregate_of: AggregateOf, *, longer: bool = False) -> None:
     """End a pass. A run with as many lines as the ring holds found the ring full. ``longer``: end only a longer run."""
     aggregate = aggregate_of(WriterName(run.hostname, run.pid))
-    if aggregate is None or (longer and run.lines <= aggregate.rings.of(p2p=run.p2p)):
+    if aggregate is None:
         return
-    if (ring := aggregate.ring(run, p2p=run.p2p)) is not None:
-        aggregate.losses.end_pass(ring, full=run.lines == aggregate.rings.of(p2p=run.p2p))
+    ring, sizes = aggregate.ring(run, p2p=run.p2p), aggregate.rings
+    ring_lines = sizes.p2p if run.p2p else sizes.collective
+    if ring is not None and (run.lines > ring_lines or not longer):
+        aggregate.losses.end_pass(ring, full=run.lines == ring_lines)
 
 
 class _Intake:
@@ -167,9 +169,10 @@ class _Intake:
             return Result.ORIGIN_LIMIT
         if not aggregate.note_member(header):
             return Result.GARBAGE
-        if stats.coll_dropped_since_last_dump or stats.p2p_dropped_since_last_dump:
+        dropped = stats.coll_dropped_since_last_dump, stats.p2p_dropped_since_last_dump
+        if any(dropped):
             self._flush()  # gaps before this line are not part of this loss
-        for p2p, dropped in enumerate((stats.coll_dropped_since_last_dump, stats.p2p_dropped_since_last_dump)):
+        for p2p, count in enumerate(dropped):
             if (ring := aggregate.ring(header, p2p=bool(p2p))) is not None:
-                aggregate.losses.note_dropped(ring, max(0, dropped))
+                aggregate.losses.note_dropped(ring, max(0, count))
         return Result.DUMP_STATS

@@ -21,11 +21,9 @@ TAIL_BYTES = 64 * 1024  # Read from a file's end: about 200 operations
 MAX_FILES = 64
 MAX_TRIED_LINES = 256
 """Limit of a file's last lines that are searched for an operation: users can write other short lines."""
-MAX_WORD_CHARACTERS = 200
+MAX_STATEMENT_CHARACTERS = 200
 SHOWN_SHARE, BLAMED_SHARE = 0.03, 0.1
 """Lower limits to show and to blame a rank: the share of the last minute in which the others waited for it alone."""
-
-
 UNNAMED = "unknown"  # The plugin's name of a communicator that the program did not name
 
 
@@ -59,7 +57,7 @@ def last_operation(lines: bytes, members: Collection[tuple[str, int]] = ()) -> s
                 is_named = header is not None and header.comm_name not in (None, "", UNNAMED)
                 comm = "" if header is None else f", in {header.comm_name if is_named else header.id}"
                 about = f" with {perf.peer}" if isinstance(perf, P2PPerf) else f", {perf.coll_msg_size_bytes} bytes"
-                return f"{perf.coll} no. {perf.coll_sn}{about}{comm}"[:MAX_WORD_CHARACTERS]
+                return f"{perf.coll} no. {perf.coll_sn}{about}{comm}"[:MAX_STATEMENT_CHARACTERS]
     return ""
 
 

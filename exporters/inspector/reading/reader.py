@@ -47,8 +47,6 @@ PUBLISH_SECONDS = 1.0
 SAVE_SECONDS = 2.5  # Half the interval at which the agent writes its checkpoint, so that the two delays do not add up
 BATCH_IDLE_SECONDS = 2.0
 """After this long without a line the last pass counts as over; its writer may have stopped during the pass."""
-NOT_SAVED = "not_saved"
-"""The skip reason that counts failed encodings of the section."""
 
 
 class DirectoryReader:
@@ -200,11 +198,8 @@ class DirectoryReader:
     def _finish_runs(self, now: float, *, at_once: bool) -> None:
         """End the open runs of files that are idle or gone: no line will end them."""
         open_runs = [key for key, context in self._contexts.items() if context.run is not None]
-        live = (
-            {(position.device, position.inode, position.generation) for position in self._follower.positions()}
-            if open_runs
-            else set()
-        )
+        positions = self._follower.positions() if open_runs else ()
+        live = {(position.device, position.inode, position.generation) for position in positions}
         for key in open_runs:
             record_file = self._files.files.get(key[:2])
             rests = record_file and record_file.file.drained and now - record_file.read_at >= BATCH_IDLE_SECONDS
@@ -241,7 +236,7 @@ class DirectoryReader:
         try:
             encoded = msgspec.msgpack.encode(self._current_section())
         except Exception as error:  # noqa: BLE001  # whatever it is: the turn has further results
-            self._follower.skipped[NOT_SAVED] += 1
+            self._follower.skipped["not_saved"] += 1
             self._log.error("inspector state not saved", error=type(error).__name__)
             return None
         if encoded == self._section and not due:
@@ -253,7 +248,7 @@ class DirectoryReader:
         positions = (*self._follower.positions(), *self._follower.lost_positions()) if self._contexts else ()
         live = {(position.device, position.inode, position.generation) for position in positions}
         self._contexts = {
-            key: context for key, context in self._contexts.items() if key in live and not context.is_empty()
+            key: context for key, context in self._contexts.items() if key in live and (context.header or context.run)
         }
         return Section(
             self._follower.positions(),

@@ -177,8 +177,8 @@ def _is_same(descriptor: int, status: os.stat_result, position: Position) -> boo
     """Return True when the open file is the file that was read up to the position: its first bytes are the same."""
     fingerprint = position.fingerprint
     is_same = stat.S_ISREG(status.st_mode) and (status.st_dev, status.st_ino) == (position.device, position.inode)
-    is_same = is_same and status.st_size >= position.offset
-    return is_same and fingerprint != b"" and os.pread(descriptor, len(fingerprint), 0) == fingerprint
+    is_read = status.st_size >= position.offset and fingerprint != b""
+    return is_same and is_read and os.pread(descriptor, len(fingerprint), 0) == fingerprint
 
 
 def _is_read(descriptor: int, status: os.stat_result, position: Position) -> bool:

@@ -82,7 +82,6 @@ def is_foreign(ownership: Ownership, name: str, identity: tuple[int, int]) -> bo
 
 RETRY_SECONDS = 1.0  # After the first error; doubles with each further consecutive error
 MAX_RETRY_SECONDS = 60.0
-_MAX_DOUBLINGS = 6
 FIRST_PIECE_BYTES, LEAST_PIECE_BYTES = 16 * 1024, 4096  # Bytes of a file's first read, and of the smallest read
 MAX_HELD_PER_TURN = 1024
 """Limit of files that one turn begins to follow because a rank holds them open; other files wait for the next turn."""
@@ -94,8 +93,8 @@ FileKey = tuple[int, int, int]  # Device, inode and generation: one generation o
 class RecordFile:
     """One file and its writers.
 
-    ``decided_for``: path and generation for which ``state`` was decided. ``failures``: errors in a row; ``retry_at``:
-    when (monotonic seconds) the file is read again.
+    ``decided_for``: path and generation for which ``state`` was decided. ``retry_at``: when (monotonic seconds) the
+    file is read again; ``retry_seconds``: how long after the next error.
     """
 
     file: FollowedFile
@@ -105,9 +104,9 @@ class RecordFile:
     hostname: str | None = None
     looked_size: int = 0
     failed: bool = False
-    failures: int = 0
     piece_bytes: int = FIRST_PIECE_BYTES
     retry_at: float = float("-inf")
+    retry_seconds: float = RETRY_SECONDS
     state: FileState = FileState.UNIDENTIFIED
     writers: dict[WriterName, Aggregate] = field(default_factory=dict)
     known: set[WriterName] = field(default_factory=set)
@@ -141,13 +140,11 @@ class FileFailures:
                 self._log_error(error, record_file)
             if record_file is not None:
                 record_file.failed = True
-                record_file.retry_at = now + min(
-                    MAX_RETRY_SECONDS, RETRY_SECONDS * 2 ** min(record_file.failures, _MAX_DOUBLINGS)
-                )
-                record_file.failures += 1
+                record_file.retry_at = now + record_file.retry_seconds
+                record_file.retry_seconds = min(MAX_RETRY_SECONDS, 2 * record_file.retry_seconds)
         else:
             if record_file is not None:
-                record_file.failures = 0
+                record_file.retry_seconds = RETRY_SECONDS
 
     def _log_error(self, error: Exception, record_file: RecordFile | None) -> None:
         """Log the error's name and place, not its text, which may quote the file."""

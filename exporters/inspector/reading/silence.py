@@ -85,10 +85,9 @@ class SilenceWatch:
         for key, process in ranks.running.items():
             if key in ranks.read_otherwise or not process.has_no_records(now - GRACE_SECONDS):
                 continue
-            reason = silence_of(process.facts, self._paths)
-            if reason is None:
+            if (cause := silence_of(process.facts, self._paths)) is None:
                 continue
-            counts[reason] += 1
+            counts[cause] += 1
             if key not in self._logged:
                 self._logged = {key, *(self._logged if len(self._logged) < MAX_LOGGED else ())}
                 self._log.warning(
@@ -97,8 +96,8 @@ class SilenceWatch:
                     **label_fields(process.labels),
                     pid=key.pid,
                     user=process.user,
-                    reason=reason.value,
-                    remedy=REMEDIES[reason],
+                    reason=cause.value,
+                    remedy=REMEDIES[cause],
                 )
         return counts
 

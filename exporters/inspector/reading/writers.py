@@ -137,11 +137,9 @@ class Writers:
         if now < self._idle_at:
             return
         self._idle_at = now + LOOK_SECONDS
-        self._idle = {
-            writer_key: self._idle.get(writer_key) or IdleWatch() for writer_key, _ in self._aggregates.items()
-        }
+        former, self._idle = self._idle, {}
         for writer_key, aggregate in self._aggregates.items():
-            watch = self._idle[writer_key]
+            watch = self._idle[writer_key] = former.get(writer_key) or IdleWatch()
             if comms := watch.look(aggregate, now):
                 self.ended.append(WriterTotals.of(aggregate.end(comms), caught_up=True))
             aggregate.series.serve_first(watch.first)
@@ -159,14 +157,11 @@ class Writers:
     def _bound_bindings(self) -> None:
         """Clear the bindings of whole writers, the writer with the most bindings first, until the limit is kept."""
         bindings = sum(len(aggregate.bindings) for aggregate in self)
-        for aggregate in (
-            sorted(self, key=lambda aggregate: -len(aggregate.bindings)) if bindings > MAX_BINDINGS_IN_ALL else ()
-        ):
+        while bindings > MAX_BINDINGS_IN_ALL:
+            aggregate = max(self, key=lambda aggregate: len(aggregate.bindings))
             self._skipped["binding_limit"] += 1
             bindings -= len(aggregate.bindings)
             aggregate.bindings.clear()
-            if bindings <= MAX_BINDINGS_IN_ALL:
-                break
 
     def evidence(self) -> tuple[WriterEvidence, ...]:
         """Return the writers' evidence that no turn has returned yet."""

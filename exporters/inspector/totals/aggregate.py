@@ -62,7 +62,6 @@ class Aggregate:
         *,
         from_start: bool,
         shared: Shared | None = None,
-        saved: Saved | None = None,
         group: Group = (),
     ) -> None:
         self.writer_key = writer_key
@@ -72,13 +71,7 @@ class Aggregate:
         self.series = series = WriterSeries(writer_key, admit, self._shared, group, from_start=from_start)
         self.accumulators, self.sequences, self.bindings = series.accumulators, series.sequences, series.bindings
         self.memberships: dict[tuple[str, int], Membership] = {}
-        if saved is not None:
-            self.sequences.update(
-                ((comm, comm_rank, name), sequence) for comm, comm_rank, name, sequence in saved.sequences
-            )
-        self.losses = WriterLosses(
-            self.sequences, from_start=from_start, saved=saved.losses if saved else SavedLosses()
-        )
+        self.losses = WriterLosses(self.sequences, from_start=from_start, saved=SavedLosses())
         self.algorithms: dict[records.SeriesKey, tuple[str, str]] = {}  # The latest algorithm and protocol
         self.since_start: dict[WriterCount, tuple[int, ...]] = {}
         self.pairs = Pairs(self._shared.pairs, group, series.reserve)
@@ -241,8 +234,10 @@ class Aggregate:
     @classmethod
     def restore(cls, saved: Saved, admit: Admit, shared: Shared | None = None, group: Group = ()) -> Aggregate:
         """Restore the result of ``save``. Its series are kept even if the budget is smaller now."""
-        made = cls(saved.writer_key, admit, from_start=saved.from_start, shared=shared, saved=saved, group=group)
+        made = cls(saved.writer_key, admit, from_start=saved.from_start, shared=shared, group=group)
         made.last_progress_us = saved.last_progress_us
+        made.sequences.update(((comm, comm_rank, name), numbers) for comm, comm_rank, name, numbers in saved.sequences)
+        made.losses = WriterLosses(made.sequences, from_start=saved.from_start, saved=saved.losses)
         made.memberships.update(
             ((membership.comm, membership.comm_rank), membership) for membership in saved.memberships
         )

@@ -10,7 +10,7 @@ docs/decisions/0012-late-ranks.md.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, NamedTuple
 
@@ -127,11 +127,6 @@ class PendingMember:
         if len(self.times) > MAX_WAITING:
             pending.settle()
 
-    def drop(self, numbers: Iterable[int]) -> None:
-        """Forget operations."""
-        for number in numbers:
-            self.times.pop(number, None)
-
 
 class PendingOperations:
     """Waiting operations of one kind. ``given_up``: collect none. ``highest_unmatched``: highest unmatched number."""
@@ -177,7 +172,7 @@ class PendingOperations:
             self._match(members)
             self._count_unmatched(members, {number for member in members for number in member.times})
         for member in self.members.values():
-            member.drop(list(member.times))
+            member.times.clear()
 
     def _match(self, members: list[PendingMember]) -> None:
         numbers = set(min(members, key=lambda member: len(member.times)).times)
@@ -192,7 +187,8 @@ class PendingOperations:
     def _count_unmatched(self, members: list[PendingMember], numbers: set[int]) -> None:
         if numbers:  # a slower member may still record operations up to the highest counted one
             for member in members:
-                member.drop(numbers)
+                for number in numbers:
+                    member.times.pop(number, None)
             self.members[0].credit(Arrivals(unmatched=sum(number > self.highest_unmatched for number in numbers)))
             self.highest_unmatched = max(self.highest_unmatched, *numbers)
 
@@ -300,7 +296,6 @@ class Matching:
                     if credit is None
                     else self.join(saved_member.writer_key, key, kind.n_ranks, credit, uid=kind.uid)
                 )
-                if member is not None and member.pending is not None:
-                    member.highest = saved_member.highest
-                    member.times.update(saved_member.times)
-                    member.pending.changed = True
+                if member is not None:
+                    times = saved_member.times
+                    member.note(list(times), saved_member.highest, list(times.values()))
