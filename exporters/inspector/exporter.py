@@ -185,29 +185,28 @@ class InspectorExporter:
         """Start a turn of every reader without a turn under way; wait at most WAIT_SECONDS for these turns."""
         ranks = self._ctx.ranks.snapshot()
         ownership = Ownership(ranks.held_files, ranks.hostnames, self._ctx.once)
-        started = [
-            directory.begin(ownership, last=last) for directory in self._directories if directory.running is None
-        ]
+        idle = [directory for directory in self._directories if directory.running is None]
+        started = [directory.begin(ownership, last=last) for directory in idle]
         if started:
             await asyncio.wait(started, timeout=WAIT_SECONDS)
-        errors = [error for directory in self._directories if (error := self._collect(directory)) is not None]
+        errors = [(directory.path, error) for directory in self._directories if (error := self._collect(directory))]
         self._fetch_labels()
         self._look_at_births()
-        if errors:
-            raise errors[0]
+        for path, error in errors:
+            if all(directory.failed for directory in self._directories):
+                raise error
+            self._ctx.failures.attempt("a directory of Inspector", partial(_raise, error), path=path)
 
     def _collect(self, directory: WatchedDirectory) -> Exception | None:
         """Apply the result of a finished turn. Return the error if the turn or this application failed."""
         task = directory.running
-        if task is None or not task.done():
-            return None
-        directory.running = None
-        try:
-            self._apply(directory, task.result())
-        except Exception as error:  # noqa: BLE001  # raised after the turns of the other directories
-            directory.failed = True
-            return error
-        directory.failed = False
+        if task is not None and task.done():
+            directory.running, directory.failed = None, True
+            try:
+                self._apply(directory, task.result())
+            except Exception as error:  # noqa: BLE001  # raised or counted after the turns of all directories
+                return error
+            directory.failed = False
         return None
 
     def _apply(self, directory: WatchedDirectory, turn: TurnResult) -> None:
@@ -267,6 +266,10 @@ class InspectorExporter:
         }
         inherited = msgspec.Raw(msgspec.msgpack.encode(msgspec.structs.replace(self._inherited, since_start={})))
         self._ctx.state.publish(msgspec.msgpack.encode(Checkpoint(sections, inherited)))
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 SPEC = Spec(

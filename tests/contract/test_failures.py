@@ -30,7 +30,7 @@ TURN_SECONDS = 20.0
 """An update ends within this time on a busy machine."""
 
 WHOLE_TURN = {
-    "DirectoryReader.owned", "DirectoryReader.owned.<locals>.<dictcomp>", "Reclaimer.run", "InspectorExporter._take_in",
+    "DirectoryReader.owned", "DirectoryReader.owned.<locals>.<dictcomp>", "Reclaimer.run", "InspectorExporter._apply",
     "WatchedDirectory.note", "WatchedDirectory.note.<locals>.<genexpr>",
 }  # fmt: skip
 """Functions that do not work on a single file; if one fails, the update may export records later, or not at all."""

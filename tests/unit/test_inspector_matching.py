@@ -123,7 +123,7 @@ def test_communicators_that_cannot_be_matched(n_ranks: int) -> None:
 
 
 def test_a_communicator_with_members_elsewhere_is_given_up() -> None:
-    """Above MAX_OPEN_ALONE no operation waits for a rank without records; matching starts when that rank appears."""
+    """Above MAX_WAITING_ALONE no operation waits for a rank without records; matching starts when that rank appears."""
     matching, totals = Matching(), Totals()
     one = join(matching, totals, 0, 2)
     note(one, dict.fromkeys(range(MAX_WAITING_ALONE), 9))

@@ -35,7 +35,7 @@ class RankFile(NamedTuple):
 
 
 def ends(files: Mapping[tuple[int, int], FollowedFile], ranks: Mapping[str, RankFile]) -> dict[str, bytes]:
-    """Return the last lines of each rank's file; the very last line can be cut."""
+    """Return the last lines of each rank's file; the last of all can be cut."""
     last_lines: dict[str, bytes] = {}
     for rank, rank_file in list(ranks.items())[:MAX_FILES]:
         file = files.get(rank_file.identity)

@@ -208,7 +208,7 @@ class RecordFiles:
         return record_file.file.caught_up or record_file.file.generation != writer_key.generation
 
     def _record_file(self, file: FollowedFile, now: float) -> RecordFile:
-        """Return a file's record: a new one if the follower follows the file anew, or if another file got its inode."""
+        """Return a file's record: a new one if the follower has a new one, or if another file got the inode."""
         known = self.files.get(file.identity)
         if known is not None and known.file is file:
             path, generation = known.decided_for

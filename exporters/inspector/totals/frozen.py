@@ -57,11 +57,7 @@ class WriterTotals(msgspec.Struct, frozen=True):
             aggregate.last_progress_us,
             frozenset({key[:2] for key in aggregate.accumulators} | {key[:2] for key in tallies}),
             {key: copy.copy(accumulator) for key, accumulator in aggregate.accumulators.items()},
-            {
-                place: latest
-                for place, window in aggregate.series.windows.items()
-                if (latest := window.latest()) is not None
-            },
+            {key: last for key, window in aggregate.series.windows.items() if (last := window.latest()) is not None},
             tallies,
             aggregate.losses.lost(),
             {

@@ -167,13 +167,12 @@ class WriterLosses:
             sequence.missing = sequence.gaps()  # all records that were read are counted now
             gaps[ring] = min(MAX_TOTAL, gaps[ring] + sequence.missing)
             _add(totals, ring[:2], Tally.SEEN, sequence.seen_in_all())
+        cause = Tally.MISSING_ONE_SLOT if self._one_slot else Tally.MISSING_OTHERWISE
         for ring, total in gaps.items():
             loss = self._losses.setdefault(ring, Loss())
             loss.attribute(total)
             _add(totals, ring[:2], Tally.MISSING_OVERFLOW, loss.overflow)
-            _add(
-                totals, ring[:2], Tally.MISSING_ONE_SLOT if self._one_slot else Tally.MISSING_OTHERWISE, loss.otherwise
-            )
+            _add(totals, ring[:2], cause, loss.otherwise)
         return totals
 
     def lost(self) -> dict[tuple[str, int], int]:

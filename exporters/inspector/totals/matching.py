@@ -297,5 +297,4 @@ class Matching:
                     else self.join(saved_member.writer_key, key, kind.n_ranks, credit, uid=kind.uid)
                 )
                 if member is not None:
-                    times = saved_member.times
-                    member.note(list(times), saved_member.highest, list(times.values()))
+                    member.note([*saved_member.times], saved_member.highest, [*saved_member.times.values()])
