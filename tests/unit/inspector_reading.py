@@ -42,8 +42,8 @@ def sums_of(view: Published) -> dict[tuple[Any, ...], list[int]]:
     """Return published totals in the form of ``Expected.sums``; the totals of a file's generations are added up."""
     sums: dict[tuple[Any, ...], list[int]] = {}
     for writer in view.writers:
-        for key, own in writer.totals.items():
+        for key, total in writer.totals.items():
             known = sums.setdefault((writer.writer_key.hostname, writer.writer_key.pid, *key), [0, 0, 0, 0])
-            new = (own.operations, own.message_bytes, own.microseconds, own.bus_bytes)
+            new = (total.operations, total.message_bytes, total.microseconds, total.bus_bytes)
             known[:] = map(sum, zip(known, new, strict=True))
     return sums

@@ -174,9 +174,8 @@ def test_the_part_names_ranks_of_the_job_alone() -> None:
         (WriterKey(1, 2, 0, "here", 3), "c", 0): RankLabel("7", "0"),
         (WriterKey(1, 9, 0, "here", 4), "c", 1): RankLabel("8", "0"),
     }
-    files = files_of(labels, "7")
-    assert files == {"0": RANK_FILE}
-    part = offered({"0": LINE}, {}, (), files)
+    assert files_of(labels, "7") == {"0": RANK_FILE}
+    part = offered({"0": LINE}, {}, (), {"0": RANK_FILE})
     assert (part.files, [(word.rank, word.blames) for word in part.words]) == ({"rank-0.jsonl": LINE}, [("0", False)])
 
 

@@ -172,14 +172,9 @@ def test_missing_records(first: int | None, batches: list[list[int]], missing: i
     sequence, counts = Sequence(first), []
     for batch in batches:
         sequence.add(min(batch), max(batch), len(batch))
-        counts.append(settled(sequence))
+        sequence.missing = sequence.gaps()
+        counts.append(sequence.missing)
     assert (counts[-1], counts) == (missing, sorted(counts))
-
-
-def settled(sequence: Sequence) -> int:
-    """Count all gaps as missing records, as if no late record could arrive; return the count."""
-    sequence.missing = sequence.gaps()
-    return sequence.missing
 
 
 def test_window_keeps_the_last_value() -> None:
@@ -204,9 +199,9 @@ def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:
     feed([line(id="0x1"), line(id="0x2")], first)
     feed([line(id="0x3"), line(id="0x4")], second)
     assert {key.comm for key in second.accumulators} == {"3", "other"}
-    assert sum(own.operations for own in second.accumulators.values()) == 2
+    assert sum(total.operations for total in second.accumulators.values()) == 2
     restored = Aggregate.restore(second.save(), lambda *_: True, shared)
-    assert sum(own.operations for own in restored.accumulators.values()) == 2
+    assert sum(total.operations for total in restored.accumulators.values()) == 2
     first.leave()
     feed([line(id="0x5")], third)
     assert {key.comm for key in third.accumulators} == {"5"}

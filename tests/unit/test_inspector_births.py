@@ -137,7 +137,7 @@ def test_the_squatters_inheritance_is_not_the_victims() -> None:
     exporter = bench.exporter
     exporter._inherited = Inheritance({}, {RankTally("job", "1", Tally.MISSING_OTHERWISE): 5})
     bench.ranks.labels = {7: RankLabel("job-u1001", "1"), 8: RankLabel("job", "1")}
-    bench.ranks.said["renamed"] = ("job",)
+    bench.ranks.snapshot_fields["renamed"] = ("job",)
     exporter._fetch_labels()
     bench.drain()
     assert not [key for key in exporter._inherited.tallies if key.job_id == "job"]

@@ -26,8 +26,6 @@ GOOD_PID, BAD_PID = 7, 13
 GOOD_LINES = 5
 
 
-# Lines.
-
 EDGES = [0, -1, 2**20, 2**20 + 1, 2**31 - 1, 2**31, 2**53, 2**53 + 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1, 2**64]
 NUMBERS = st.one_of(st.sampled_from([*EDGES, -(2**63), -(2**63) - 1]), st.integers(-(2**70), 2**70))
 TEXTS = st.one_of(st.text(max_size=20), st.sampled_from([18, 19, 64, 65, 255, 256, 5000]).map(lambda size: "é" * size))
@@ -77,8 +75,8 @@ def every_struct(kind: Any, seen: set[type]) -> Iterator[type]:
             pending.extend(field.type for field in one.fields)
         for name in ("types", "item_types"):
             pending.extend(getattr(one, name, ()))
-        held = (getattr(one, name, None) for name in ("item_type", "key_type", "value_type"))
-        pending.extend(part for part in held if part is not None)
+        inner = (getattr(one, name, None) for name in ("item_type", "key_type", "value_type"))
+        pending.extend(part for part in inner if part is not None)
 
 
 def test_every_number_and_text_of_a_line_is_bounded() -> None:
@@ -112,19 +110,19 @@ def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactor
     root = tmp_path_factory.mktemp("odd")
     good, bad = root / f"here-pid{GOOD_PID}.log", root / f"here-pid{BAD_PID}.log"
     good.write_bytes(b"".join(line(sn, hostname="good", pid=GOOD_PID) for sn in range(GOOD_LINES)))
-    wanted, section = expected(root).sums, None
+    expected_sums, section = expected(root).sums, None
     for content in (first, then):
         append(bad, content)
         turn = all_of(make(root, restored=section))
         assert turn.section is not None
         section, view = turn.section, published(turn)
-        assert {key: own for key, own in sums_of(view).items() if key[0] == "good"} == wanted
+        assert {key: total for key, total in sums_of(view).items() if key[0] == "good"} == expected_sums
         assert Result.FAILED not in view.results
         assert not {name for name in view.skipped if name.endswith("Error") or name == "not_saved"}
         assert all(
-            0 <= own.operations <= MAX_TOTAL and 0 <= own.microseconds <= MAX_TOTAL
+            0 <= total.operations <= MAX_TOTAL and 0 <= total.microseconds <= MAX_TOTAL
             for writer in view.writers
-            for key, own in writer.totals.items()
+            for key, total in writer.totals.items()
         )
 
 
@@ -138,9 +136,6 @@ def test_longest_names_of_every_writer_fit_into_the_checkpoint(tmp_path: Path) -
     assert writer.writer_key.hostname == "\U0001f600" * 255
 
 
-# The checkpoint.
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     """Provide a directory and its reader's checkpoint section, with values in every field, decoded to plain values."""
@@ -152,11 +147,11 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     (root / "here-pid7.log").write_bytes(
         marker(9, dropped=3) + bare(line(2)) + p2p(4) + line(5, coll_timing_source="kernel_cpu")
     )
-    gone = root / "here-pid9.log"
-    gone.write_bytes(line(0, pid=9))
+    deleted = root / "here-pid9.log"
+    deleted.write_bytes(line(0, pid=9))
     reader = make(root)
     reader.turn(EVERYONE)
-    gone.unlink()
+    deleted.unlink()
     turn = reader.turn(EVERYONE, last=True)
     reader._follower._retire(reader._follower.files()[0].position())
     section = reader._save(0.0, due=True)
@@ -173,8 +168,8 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if items is None:
         yield path
         return
-    for key, own in items:
-        yield from leaves(own, (*path, key))
+    for key, item in items:
+        yield from leaves(item, (*path, key))
 
 
 PACKED_NUMBERS = st.one_of(

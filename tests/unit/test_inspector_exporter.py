@@ -27,14 +27,13 @@ from exporters.inspector.totals.losses import Tally
 
 
 class Ranks:
-    """A rank table that labels each writer of records by its pid; ``said``: fields of its snapshot."""
+    """A rank table that labels each writer of records by its pid; ``snapshot_fields``: fields of its snapshot."""
 
     def __init__(self) -> None:
         self.speeds: dict[RankLabel, RankSpeed] = {}
-        self.said: dict[str, Any] = {"hostnames": frozenset({"here"})}
+        self.snapshot_fields: dict[str, Any] = {"hostnames": frozenset({"here"})}
         self.observed: list[tuple[WriterKey, tuple[Membership, ...], float | None]] = []
         self.expired: set[WriterKey] = set()
-        self.left: set[WriterKey] = set()
         self.settings: dict[int, dict[str, str]] = {}
         self.labels: dict[int, RankLabel] = {7: RankLabel("job", "1"), 8: RankLabel("job", "2")}
 
@@ -50,7 +49,7 @@ class Ranks:
 
     def snapshot(self) -> RankSnapshot:
         """Return a snapshot with the test's fields."""
-        return RankSnapshot(**self.said)
+        return RankSnapshot(**self.snapshot_fields)
 
     def observe_speeds(self, speeds: dict[RankLabel, RankSpeed]) -> None:
         """Keep the speeds."""
@@ -392,9 +391,9 @@ def test_silent_ranks_are_shown_even_without_a_directory(tmp_path: Path) -> None
     """Ranks that never write records are counted by reason, even if no directory exists."""
     bench, settings = Bench(tmp_path / "missing").start(), {"NCCL_INSPECTOR_ENABLE": "1"}
     silent = PublishedProcess(0.0, facts=ProcessFacts(ProcessKey(9, 1), 0.0, 9, "u", "thread", settings))
-    bench.ranks.said["running"] = {silent.key: silent}
+    bench.ranks.snapshot_fields["running"] = {silent.key: silent}
     assert bench.look()["rankwatch_inspector_silent_ranks"] == {("no_plugin",): 1}
-    bench.ranks.said["running"] = {}
+    bench.ranks.snapshot_fields["running"] = {}
     with pytest.raises(NoData):
         bench.look(seconds=5.0)
     bench.drain()

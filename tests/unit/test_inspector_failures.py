@@ -44,7 +44,7 @@ def grow(paths: list[Path], first: int, last: int) -> None:
 
 def operations(view: Published) -> dict[int, int]:
     """Return the operations, keyed by the pid of their writer."""
-    return {one.writer_key.pid: sum(own.operations for key, own in one.totals.items()) for one in view.writers}
+    return {one.writer_key.pid: sum(total.operations for key, total in one.totals.items()) for one in view.writers}
 
 
 def nested(depth: int, sn: int) -> bytes:
@@ -220,7 +220,7 @@ def test_a_turn_that_fails_keeps_what_it_has_to_tell(
     three_files(tmp_path)
     clock = FakeClock()
     reader = make(tmp_path, clock)
-    gone = next(one.writer_key for one in published(all_of(reader)).writers if one.writer_key.pid == 7)
+    expired = next(one.writer_key for one in published(all_of(reader)).writers if one.writer_key.pid == 7)
     grow([tmp_path / "here-pid21.log"], 10, 11)
     clock.advance(5.0)
 
@@ -232,12 +232,12 @@ def test_a_turn_that_fails_keeps_what_it_has_to_tell(
         targets = {"matching": (reader._shared.matching, "settle"), "publish": (reader, "_publish")}
         patch.setattr(*targets.get(where, (module.msgspec.msgpack, "encode")), fail)
         try:
-            turns.append(reader.turn(EVERYONE, [gone]))
+            turns.append(reader.turn(EVERYONE, [expired]))
         except RuntimeError:
             assert where != "save"
     clock.advance(5.0)
     turns.append(reader.turn(EVERYONE, last=True))
-    assert [one.writer_key for turn in turns for one in turn.retired] == [gone]
+    assert [one.writer_key for turn in turns for one in turn.retired] == [expired]
     assert [one.writer_key.pid for turn in turns for one in turn.evidence] == [21]
     assert turns[-1].section is not None
     assert operations(published(turns[-1])) == {BAD_PID: 10, 21: 11}

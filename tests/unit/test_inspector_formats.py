@@ -109,22 +109,16 @@ class Sink:
         return self.count(overflow), self.count(one_slot), self.count(otherwise)
 
 
-# Real records.
-
-
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_recorded_folders(folder: str, tmp_path: Path) -> None:
     """Results, sums and gaps of every kind of recorded file equal those that a plain loop computes."""
     root = unpacked(DATA / folder, tmp_path)
-    view, wanted = read(make(root)), expected(root)
-    assert {result.value: count for result, count in view.results.items() if count} == wanted.results
-    assert sums_of(view) == wanted.sums
+    view, reference = read(make(root)), expected(root)
+    assert {result.value: count for result, count in view.results.items() if count} == reference.results
+    assert sums_of(view) == reference.sums
     tallies = tallies_of(view)
-    assert tallies["seen"] == wanted.seen
-    assert {cause: count for cause, count in tallies.items() if cause in CAUSES} == wanted.missing
-
-
-# Batches that share a header.
+    assert tallies["seen"] == reference.seen
+    assert {cause: count for cause, count in tallies.items() if cause in CAUSES} == reference.missing
 
 
 def batch_file() -> bytes:
@@ -197,19 +191,16 @@ def test_no_line_goes_to_another_communicator(damages: list[tuple[int, str]], re
     """Cut, merged and damaged lines never count for another communicator or twice."""
     lines = batch_file().splitlines(keepends=True)
     for position, what in damages:
-        own = lines[position % len(lines)]
-        damaged = {"cut": own[: len(own) // 2] + b"\n", "merge": own[:-1], "spoil": b"\xff" + own}
+        record = lines[position % len(lines)]
+        damaged = {"cut": record[: len(record) // 2] + b"\n", "merge": record[:-1], "spoil": b"\xff" + record}
         lines[position % len(lines)] = damaged[what]
     sink, text = Sink(), b"".join(lines)
     ends = sorted({text.rfind(b"\n", 0, cut) + 1 for cut in reads} | {0, len(text)})
     for start, end in pairwise(ends):
         sink.take(text[start:end])
     assert all((key.comm, key.size) in {("aaa", "8192"), ("bbb", "32768")} for key in sink.aggregate.accumulators)
-    assert all(own.operations <= 4 for own in sink.aggregate.accumulators.values())
+    assert all(record.operations <= 4 for record in sink.aggregate.accumulators.values())
     assert sum(sink.results.values()) <= len(lines)
-
-
-# Records that were read are not missing.
 
 
 @pytest.mark.parametrize(("changes", "result"), [
@@ -239,9 +230,6 @@ def test_untimed_operations() -> None:
     assert untimed == {
         Tally.UNTIMED_KERNEL_CPU: 2, Tally.UNTIMED_COLLECTIVE_CPU: 2, Tally.UNTIMED_OTHER: 1, Tally.UNTIMED_ZERO: 1,
     }  # fmt: skip
-
-
-# Causes.
 
 
 def test_what_the_plugin_says_it_dropped() -> None:

@@ -31,7 +31,7 @@ def holding(*paths: Path) -> Ownership:
 def operations(reader: DirectoryReader, ownership: Ownership) -> int:
     """Return the number of all writers' operations after one turn."""
     writers = published(reader.turn(ownership, last=True)).writers
-    return sum(own.operations for writer in writers for key, own in writer.totals.items())
+    return sum(total.operations for writer in writers for key, total in writer.totals.items())
 
 
 @pytest.mark.parametrize("folder", ["", "job"])

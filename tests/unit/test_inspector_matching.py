@@ -75,10 +75,10 @@ def test_neither_order_nor_restart_changes_what_is_found(data: st.DataObject) ->
     cuts = [data.draw(st.integers(1, len(operations))) for _ in range(3)]
     parts = [(rank, part) for rank in range(3) for part in (0, 1)]
     for rank, part in data.draw(st.permutations(parts)):
-        own = dict(enumerate(row[rank] for row in operations))
-        mine = {number: time for number, time in own.items() if (number < cuts[rank]) == (part == 0)}
-        if mine:
-            note(join(matching, totals, rank, 3), mine)
+        times = dict(enumerate(row[rank] for row in operations))
+        part_of_times = {number: time for number, time in times.items() if (number < cuts[rank]) == (part == 0)}
+        if part_of_times:
+            note(join(matching, totals, rank, 3), part_of_times)
         if data.draw(st.booleans()):
             matching.settle()
         if data.draw(st.booleans()):
@@ -199,10 +199,10 @@ def test_members_made_up_by_one_user_leave_others_theirs(monkeypatch: pytest.Mon
     keys = [SeriesKey(f"{number}", 0, "AllReduce", "8192") for number in range(20)]
     joined = [matching.join(WRITER_KEYS[0], key, 2, lambda _: None, ("crowd",)) for key in keys]
     assert sum(one is not None for one in joined) == 13  # twice the members left free
-    mine = matching.join(WRITER_KEYS[1], keys[19], 2, lambda _: None, ("victim",))
-    assert mine is not None
+    member_of_victim = matching.join(WRITER_KEYS[1], keys[19], 2, lambda _: None, ("victim",))
+    assert member_of_victim is not None
     assert matching.join(WRITER_KEYS[0], keys[19], 2, lambda _: None, ("crowd",)) is None
-    assert mine.pending is not None
+    assert member_of_victim.pending is not None
     assert matching.room.refused == 8
 
 
@@ -217,12 +217,12 @@ def test_the_user_with_the_most_waiting_operations_loses_some(monkeypatch: pytes
         assert member is not None
         return member
 
-    mine = join(1, 0, "victim")
+    victim = join(1, 0, "victim")
     crowd = [join(0, comm, "crowd") for comm in range(1, 6)]
-    for member, count in ((mine, 4), *((one, 2) for one in crowd)):
+    for member, count in ((victim, 4), *((one, 2) for one in crowd)):
         note(member, dict.fromkeys(range(count), 9))
     matching.settle()
-    assert (len(mine.times), sum(len(one.times) for one in crowd)) == (4, 8)
+    assert (len(victim.times), sum(len(one.times) for one in crowd)) == (4, 8)
 
 
 def test_another_users_file_in_a_communicators_name_changes_nothing() -> None:
@@ -275,12 +275,12 @@ def test_after_a_restart_the_user_with_the_most_waiting_operations_loses_some(mo
     after = Matching()
     after.restore(before.save(), lambda _writer, _key: lambda _: None)
     again = after.join(writer(1), kind_of(0, "m"), 2, lambda _: None, (1001, "/m"), 1001)
-    mine = after.join(writer(2), kind_of(0, "v"), 2, lambda _: None, (1000, "/v"), 1000)
+    victim = after.join(writer(2), kind_of(0, "v"), 2, lambda _: None, (1000, "/v"), 1000)
     assert again is not None
-    assert mine is not None
-    mine.note(list(range(20)), 19, [1] * 20)
+    assert victim is not None
+    victim.note(list(range(20)), 19, [1] * 20)
     after.settle()
-    assert (len(again.times), len(mine.times)) == (0, 20)
+    assert (len(again.times), len(victim.times)) == (0, 20)
 
 
 def test_after_a_restart_a_user_holds_what_he_held() -> None:
@@ -301,7 +301,9 @@ def test_after_a_restart_a_user_holds_what_he_held() -> None:
 
 def latest(times: Sequence[int]) -> tuple[int, int] | None:
     """Return the only last member, and how long the other members waited for it; None if several came last."""
-    return next(((member, own.lateness_us) for member, own in enumerate(judge([times])) if own.last), None)
+    return next(
+        ((member, arrivals.lateness_us) for member, arrivals in enumerate(judge([times])) if arrivals.last), None
+    )
 
 
 @pytest.mark.parametrize(("times", "last"), [

@@ -29,7 +29,7 @@ HERE = Ownership(hostnames=frozenset({"here"}))
 
 def operations_of(writer: WriterTotals) -> int:
     """Return the number of operations in a writer's totals."""
-    return sum(own.operations for own in writer.totals.values())
+    return sum(total.operations for total in writer.totals.values())
 
 
 def missing_of(writer: WriterTotals) -> int:
@@ -201,14 +201,14 @@ def test_schedule(tmp_path: Path) -> None:
     """Totals are published at most once a second; the checkpoint is made at once, then every 2.5 s, and on request."""
     (tmp_path / "here-pid7.log").write_bytes(line(0))
     clock = FakeClock()
-    reader, seen = make(tmp_path, clock), []
+    reader, results = make(tmp_path, clock), []
     for number in range(25):
         append(tmp_path / "here-pid7.log", line(number + 1))
         turn = reader.turn(HERE)
-        seen.append((turn.published is not None, turn.section is not None))
+        results.append((turn.published is not None, turn.section is not None))
         clock.advance(0.25)
-    assert sum(published for published, _ in seen) == 7
-    assert [number for number, (_, saved) in enumerate(seen) if saved] == [0, 10, 20]
+    assert sum(published for published, _ in results) == 7
+    assert [number for number, (_, saved) in enumerate(results) if saved] == [0, 10, 20]
     turn = reader.turn(HERE, last=True)
     assert turn.published is not None
     assert turn.section is not None
@@ -325,6 +325,6 @@ def test_faster_than_the_wire(tmp_path: Path, times: list[int], implausible: int
     (tmp_path / "here-pid7.log").write_bytes(b"".join(lines))
     view = published(all_of(make(tmp_path)))
     assert (view.implausible, view.results) == (implausible, {Result.ACCEPTED: len(times)})
-    [own] = view.writers[0].totals.values()
-    assert (own.operations, own.microseconds) == (len(times), sum(times))
-    assert own.bus_bytes == len(times) * BUS_BYTES
+    [total] = view.writers[0].totals.values()
+    assert (total.operations, total.microseconds) == (len(times), sum(times))
+    assert total.bus_bytes == len(times) * BUS_BYTES

@@ -42,17 +42,17 @@ class Agent:
         self.table.tick()
         return shown(msgspec.structs.replace(self.exporter.snapshot(), young=frozenset()))
 
-    def scan(self, job: Job, gone: Job | None = None) -> None:
+    def scan(self, job: Job, ended: Job | None = None) -> None:
         """Report the processes of one job, which hold their files, as the process exporter would."""
         for key in job.keys:
             known = facts(key.pid, environment(key.pid, job=job.job_id))
             self.table.observe_process(msgspec.structs.replace(known, key=key))
             self.table.observe_state(key)
-        held = {key.pid: key for key in job.keys}
+        key_of_pid = {key.pid: key for key in job.keys}
         for writer_key in self.table.unlinked_writers():
             if job.holds(writer_key.device, writer_key.inode):
-                self.table.link(writer_key, held[writer_key.pid])
-        for key in () if gone is None else gone.keys:
+                self.table.link(writer_key, key_of_pid[writer_key.pid])
+        for key in () if ended is None else ended.keys:
             self.table.observe_exit(key, None)
 
     def end(self) -> None:
@@ -119,9 +119,9 @@ def test_the_records_of_a_second_job_are_its_own(
     clock.advance(5.0)
     again = Agent(logs, clock, agent)
     if scan_first:
-        again.scan(second, gone=first)
+        again.scan(second, ended=first)
     again.look()
-    again.scan(second, gone=first)
+    again.scan(second, ended=first)
     second.write(clock, 4)
     for _ in range(3):
         again.look()

@@ -50,18 +50,19 @@ class Node:
 
     def __init__(self, root: Path, *, apart: bool, admission: Admission | None = None) -> None:
         self.root = root / "records"
-        self.theirs, self.ours = (self.root / "a", self.root / "z") if apart else (self.root, self.root)
+        self.crowd_directory, self.victim_directory = (
+            (self.root / "a", self.root / "z") if apart else (self.root, self.root)
+        )
         self.spare = root / "spare"
-        for path in (self.root, self.theirs, self.ours, self.spare):
+        for path in (self.root, self.crowd_directory, self.victim_directory, self.spare):
             path.mkdir(exist_ok=True)
         self.clock = FakeClock()
         self.admission = admission or Admission()
         self.reader = DirectoryReader(self.root, self.clock, self.admission.admit, from_beginning=True)
-        self.ends: list[TurnResult] = []
 
     def crowd(self, number: int, content: bytes = b"", modified: int | None = None) -> Path:
         """Write one of the crowd's files."""
-        path = self.theirs / f"crowd-pid{number}.log"
+        path = self.crowd_directory / f"crowd-pid{number}.log"
         path.write_bytes(content)
         os.link(path, self.spare / path.name)
         if modified is not None:
@@ -71,7 +72,7 @@ class Node:
     def victim(self, pid: int = 7, lines: int = LINES, first: int = 0) -> None:
         """Write lines to one of the victim's files."""
         records = b"".join(line(sn, hostname="victim", pid=pid) for sn in range(first, first + lines))
-        append(self.ours / f"victim-pid{pid}.log", records)
+        append(self.victim_directory / f"victim-pid{pid}.log", records)
 
     def turn(self, *, last: bool = False, seconds: float = 0.0) -> TurnResult:
         """Let time pass and run one turn."""
@@ -88,8 +89,8 @@ class Node:
         operations: Counter[tuple[int, str]] = Counter()
         for writer in published(self.turn(last=True)).writers:
             if writer.writer_key.hostname == "victim":
-                for key, own in writer.totals.items():
-                    operations[writer.writer_key.pid, key.size] += own.operations
+                for key, total in writer.totals.items():
+                    operations[writer.writer_key.pid, key.size] += total.operations
         return dict(operations)
 
     def skipped(self) -> dict[str, int]:
@@ -129,7 +130,7 @@ def test_empty_files_of_the_future(node: Node) -> None:
 def test_a_full_table_of_files(node: Node, monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
     """If other users fill the table of files, a new user's file is still added at once."""
     limited(monkeypatch, files=8, open_files=8)
-    node = Node(node.root.parent, apart=node.theirs != node.ours)
+    node = Node(node.root.parent, apart=node.crowd_directory != node.victim_directory)
     for number in range(9):
         node.crowd(number, content, modified=IN_2096)
     node.turn()
@@ -155,7 +156,7 @@ def test_a_file_of_the_future_is_as_old_as_its_sight(tmp_path: Path, monkeypatch
 def test_open_descriptors(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other users' endless files leave enough descriptors for a new user's file."""
     limited(monkeypatch, open_files=4)
-    node = Node(node.root.parent, apart=node.theirs != node.ours)
+    node = Node(node.root.parent, apart=node.crowd_directory != node.victim_directory)
     monkeypatch.setattr(reader_module, "READ_BYTES", 1000)
     monkeypatch.setattr(reader_module, "TURN_SECONDS", 0.0)
     long = b"".join(line(sn, hostname="crowd") for sn in range(2000))
@@ -188,8 +189,8 @@ def test_a_writer_let_go_of_takes_no_more_records(tmp_path: Path, monkeypatch: p
     logs = [node.crowd(number, line(number, hostname="crowd", pid=number)) for number in (1, 2)]
     node.settle()
     node.victim()
-    [gone] = node.turn(seconds=LOOK_SECONDS).retired
-    assert gone.writer_key.pid == 1
+    [evicted] = node.turn(seconds=LOOK_SECONDS).retired
+    assert evicted.writer_key.pid == 1
     append(logs[0], line(5, hostname="crowd", pid=1))
     view = published(node.turn(seconds=LOOK_SECONDS, last=True))
     assert sorted(one.writer_key.hostname for one in view.writers) == ["crowd", "victim"]
@@ -214,7 +215,7 @@ def test_places(node: Node) -> None:
 
 def test_series(node: Node) -> None:
     """Writers with the maximum of series leave enough of the budget for another user's writers."""
-    node = Node(node.root.parent, apart=node.theirs != node.ours, admission=Admission(in_all=1000))
+    node = Node(node.root.parent, apart=node.crowd_directory != node.victim_directory, admission=Admission(in_all=1000))
     for number in range(40):
         node.crowd(number, b"".join(
             line(sn, hostname="crowd", pid=number + 1, coll_msg_size_bytes=8192 * 4**sn, coll_exec_time_us=10**9)
@@ -293,7 +294,7 @@ def test_a_dear_piece_is_paid_by_who_brought_it(node: Node, monkeypatch: pytest.
 
     def read(file: object, size: int) -> object:
         chunk = real(file, size)  # type: ignore[arg-type]
-        uid = file.share.uid if node.theirs == node.ours else "/a/" in file.path  # type: ignore[attr-defined]
+        uid = file.share.uid if node.crowd_directory == node.victim_directory else "/a/" in file.path  # type: ignore[attr-defined]
         seconds = 0.010 if uid in (CROWD, True) else 0.001
         node.clock.advance(seconds)
         spent[uid] += round(seconds * 1000)
