@@ -28,7 +28,8 @@ class Follower:
     """Follows the files that ``listing`` finds. No OSError leaves this class.
 
     ``start_at_end``: files that the first search finds and that are not in ``resume`` are read from their last newline
-    on; later files are read from their first byte. ``generations``: the first unused generation for each identity, so
+    on; later files are read from their first byte. A directory below the roots that fails is searched later for the
+    first time. ``generations``: the first unused generation for each identity, so
     that a file with a reused inode is not taken for the former file. ``skipped``: number of refusals by reason; each
     search counts a refused file again.
 
@@ -68,6 +69,8 @@ class Follower:
         self._start_at_end = start_at_end
         self._seen: set[tuple[int, int]] = set()
         self._unread: set[tuple[int, int]] = set()  # found but not followed by the first search: read from the end
+        self._failed: set[str] = set()  # directories that failed in this search
+        self._unsearched: set[str] = set()  # directories that failed in every search
         self._wall_clock = wall_clock
         self._now_ns = 0
         self._files = FollowedFiles(listing.limits.files)
@@ -106,6 +109,7 @@ class Follower:
         """
         self._seen = set()
         self._is_complete = True
+        self._failed = set()
         self._foreign = foreign
         self._now_ns = int(self._wall_clock() * 1e9)
         self._files.begin_look()
@@ -113,12 +117,13 @@ class Follower:
         self.available = self._listing.look(self._now_ns, self._handle_entry, self._skip, self.skipped)
         self._release()
         if self._is_complete:
+            self._unsearched = self._failed if self._start_at_end else self._unsearched & self._failed
             self.looked = True
             self._start_at_end = False  # any later file is new
         if self._is_complete and self.available:
-            for position in self._resume.values():  # deleted while the agent was down
-                self._retire(position)
-            self._resume.clear()
+            for identity, position in list(self._resume.items()):
+                if position.share.directory not in self._failed:  # deleted while the agent was down
+                    self._retire(self._resume.pop(identity))
             self._unread &= self._seen
         return self.files()
 
@@ -178,7 +183,7 @@ class Follower:
         try:
             status = entry.stat()
         except OSError as error:
-            self._skip(error)
+            self._skip(error, "")
             return
         if not stat.S_ISREG(status.st_mode):
             self.skipped["not_a_regular_file"] += 1
@@ -218,7 +223,7 @@ class Follower:
             file.tail = position.tail
             file.from_start = False
             file.caught_up = resumed is None
-        elif self._start_at_end or identity in self._unread:
+        elif self._start_at_end or identity in self._unread or directory.prefix in self._unsearched:
             file.start_at_end = True
             file.from_start = False
         if self._backlog_bytes is not None and status.st_size - file.offset > self._backlog_bytes:
@@ -277,10 +282,15 @@ class Follower:
         except FileNotFoundError:
             return False
         except OSError as error:
-            self._skip(error)
+            self._skip(error, "")
             return True
         return (status.st_dev, status.st_ino) == file.identity
 
-    def _skip(self, error: OSError) -> None:
+    def _skip(self, error: OSError, directory: str) -> None:
         self.skipped[error_name(error)] += 1
-        self._is_complete = self._is_complete and error.errno in _NO_ENTRY
+        if error.errno in _NO_ENTRY:
+            return
+        if directory and len(self._failed) < MAX_FORGOTTEN:
+            self._failed.add(directory)
+        else:
+            self._is_complete = False

@@ -57,7 +57,8 @@ class FoundEntry:
 
 
 Take = Callable[[Directory, FoundEntry], None]
-Skip = Callable[[OSError], None]
+Skip = Callable[[OSError, str], None]
+"""Takes an error and the directory in which files are missed; an empty path for a root, or for a single file."""
 Fits = Callable[[str], bool]
 """Selects entries by name."""
 _Enter = Callable[[str, int], Callable[[os.DirEntry[str]], None]]
@@ -88,7 +89,7 @@ class Walk:
             return os.open(path, DIRECTORY_FLAGS)
         except OSError as error:
             if error.errno != errno.ENOENT:
-                self.skip(error)
+                self.skip(error, "")
             return None
 
     def visit(
@@ -108,7 +109,7 @@ class Walk:
                 is_taken, is_entered = files(entry.name), directories(entry.name)
                 if (is_taken or is_entered) and entry.is_dir(follow_symlinks=False):
                     if is_entered:
-                        self._gather(inner, below, entry.name, descriptor)
+                        self._gather(inner, prefix, f"{below}/{entry.name}" if below else entry.name, descriptor)
                 elif is_taken:
                     self._take(
                         directory, FoundEntry(entry.name, entry.inode(), partial(entry.stat, follow_symlinks=False))
@@ -124,7 +125,7 @@ class Walk:
             of_user = Counter(subdirectory.uid for subdirectory in taken)
             shares = {subdirectory: max(1, room // len(of_user) // of_user[subdirectory.uid]) for subdirectory in taken}
             for subdirectory, share in shares.items():
-                seen, whole = self._scan(base, subdirectory, taken[subdirectory], min(room, share), enter)
+                seen, whole = self._scan(base, prefix, subdirectory, taken[subdirectory], min(room, share), enter)
                 room -= seen
                 taken[subdirectory] += seen
                 if whole:
@@ -134,7 +135,9 @@ class Walk:
         self._skipped["directory_limit"] += len(inner) - len(below)
         return below
 
-    def _scan(self, base: int, subdirectory: Subdirectory, start: int, count: int, enter: _Enter) -> tuple[int, bool]:
+    def _scan(
+        self, base: int, prefix: str, subdirectory: Subdirectory, start: int, count: int, enter: _Enter
+    ) -> tuple[int, bool]:
         """Handle up to ``count`` entries from number ``start`` on.
 
         Returns the number of handled entries, and True if no entry follows (or an error ended the search).
@@ -151,16 +154,15 @@ class Walk:
                         seen += 1
                         handle(entry)
         except OSError as error:
-            self.skip(error)
+            self.skip(error, f"{prefix}/{subdirectory.name}" if subdirectory.name else "")
         return seen, True
 
-    def _gather(self, subdirectories: list[Subdirectory], below: str, name: str, descriptor: int) -> None:
+    def _gather(self, subdirectories: list[Subdirectory], prefix: str, path: str, descriptor: int) -> None:
         try:
-            status = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+            status = os.stat(path.rpartition("/")[2], dir_fd=descriptor, follow_symlinks=False)
         except OSError as error:
-            self.skip(error)
+            self.skip(error, f"{prefix}/{path}")
             return
-        path = f"{below}/{name}" if below else name
         subdirectories.append(Subdirectory(path, status.st_uid, min(self._now_ns, status.st_mtime_ns)))
 
 

@@ -83,7 +83,7 @@ class PatternListing(Walk):
             status = os.stat(path, follow_symlinks=False)
         except OSError as error:
             if error.errno != errno.ENOENT:
-                self.skip(error)
+                self.skip(error, "")
             return
         self._take(Directory(directory, status.st_dev, shared=False), FoundEntry(name, status.st_ino, lambda: status))
 

@@ -1,4 +1,5 @@
 import contextlib
+import errno
 import itertools
 import os
 import re
@@ -11,6 +12,7 @@ import pytest
 from fake_clock import FakeClock
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from agent.tail import listing
 from agent.tail.file import FINGERPRINT_BYTES, FollowedFile, Position
 from agent.tail.follower import IDLE_SECONDS, Follower
 from agent.tail.listing import FollowLimits, Listing
@@ -20,8 +22,8 @@ LIMITS = FollowLimits()
 
 def follow(root: Path, clock: FakeClock | None = None, limits: FollowLimits = LIMITS, **options: Any) -> Follower:
     """Return a follower of logs; its clock stands still unless the test passes a clock."""
-    listing = Listing(root, lambda name: name.endswith(".log"), limits)
-    return Follower(listing, (clock or FakeClock()).monotonic, **options)
+    logs = Listing(root, lambda name: name.endswith(".log"), limits)
+    return Follower(logs, (clock or FakeClock()).monotonic, **options)
 
 
 def drain(follower: Follower, file: FollowedFile) -> bytes:
@@ -155,6 +157,35 @@ def test_start_at_end_where_nothing_was(tmp_path: Path) -> None:
     root.mkdir()
     (root / "a.log").write_bytes(b"first\n")
     assert poll(follower) == b"first\n"
+
+
+def test_a_directory_that_fails_harms_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a directory fails, new files elsewhere are read from their first byte; its own files and positions wait."""
+    for name in ("good", "broken"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.log").write_bytes(b"before\n")
+    _, first = begun(tmp_path / "broken", b"before\n")
+    [position] = first.positions()
+    append(tmp_path / "broken/a.log", b"meanwhile\n")
+    works = listing.opened_below
+
+    def fails(base: int, path: str) -> int:
+        if path == "broken":
+            raise OSError(errno.EIO, "the file server is gone")
+        return works(base, path)
+
+    for resume, waiting in (((), b""), ((position,), b"meanwhile\n")):
+        monkeypatch.setattr(listing, "opened_below", fails)
+        follower = follow(tmp_path, start_at_end=True, resume=resume)
+        follower.discover()
+        (tmp_path / "good/b.log").write_bytes(b"new\n")
+        assert (poll(follower), follower.looked) == (b"new\n", True)
+        monkeypatch.setattr(listing, "opened_below", works)
+        assert poll(follower) == waiting
+        (tmp_path / "broken/b.log").write_bytes(b"later\n")
+        assert poll(follower) == b"later\n"
+        for name in ("good", "broken"):
+            (tmp_path / name / "b.log").unlink()
 
 
 def test_resume(tmp_path: Path) -> None:
