@@ -22,7 +22,7 @@ from exporters.inspector.reading.reclaim import Reclaim
 from exporters.inspector.reading.record_files import Ownership
 from exporters.inspector.reading.silence import RECORDING_VARIABLES, SilenceCause, SilenceWatch
 from exporters.inspector.reading.turn import Published, TurnResult
-from exporters.inspector.reading.watched_directory import WAIT_SECONDS, WatchedDirectory, last_lines
+from exporters.inspector.reading.watched_directory import ONCE_WAIT_SECONDS, WAIT_SECONDS, WatchedDirectory, last_lines
 from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.accumulators import Member
 from exporters.inspector.totals.frozen import WriterTotals, speeds
@@ -182,13 +182,13 @@ class InspectorExporter:
         await self._turns(last=True)
 
     async def _turns(self, *, last: bool) -> None:
-        """Start a turn of every reader without a turn under way; wait at most WAIT_SECONDS for these turns."""
+        """Start a turn of every reader without a turn under way; wait for these turns, within a limit."""
         ranks = self._ctx.ranks.snapshot()
         ownership = Ownership(ranks.held_files, ranks.hostnames, self._ctx.once)
         idle = [directory for directory in self._directories if directory.running is None]
         started = [directory.begin(ownership, last=last) for directory in idle]
         if started:
-            await asyncio.wait(started, timeout=WAIT_SECONDS)
+            await asyncio.wait(started, timeout=ONCE_WAIT_SECONDS if self._ctx.once else WAIT_SECONDS)
         errors = [(directory.path, error) for directory in self._directories if (error := self._collect(directory))]
         self._fetch_labels()
         self._look_at_births()

@@ -3,6 +3,7 @@ import json
 import threading
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -266,18 +267,20 @@ def test_poll_interval(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.exporter = InspectorExporter(InspectorConfig(paths=[str(tmp_path)], poll_interval_seconds=1.0))
     bench.start()
-    turns, reader = 0, bench.exporter._directories[0].reader
-    turn = reader.turn
-
-    def counted(*arguments: Any, **options: Any) -> Any:
-        nonlocal turns
-        turns += 1
-        return turn(*arguments, **options)
-
-    reader.turn = counted  # type: ignore[method-assign]
+    reader = bench.exporter._directories[0].reader
+    reader.turn = turn = Mock(wraps=reader.turn)  # type: ignore[method-assign]
     for _ in range(12):
         bench.look(0.25)
-    assert turns == 3
+    assert turn.call_count == 3
+    bench.drain()
+
+
+def test_a_single_pass_awaits_slow_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single pass waits longer for a turn than an update does."""
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.0)
+    (tmp_path / "here-pid7.log").write_bytes(line(0))
+    bench = Bench(tmp_path, once=True).start()
+    assert bench.look()[OPERATIONS] == {SERIES: 1}
     bench.drain()
 
 

@@ -239,20 +239,6 @@ def test_bindings(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (remembered, node.skipped()["binding_limit"]) == ({"crowd": 0, "victim": 1}, 1)
 
 
-class Work:
-    """A clock on which each piece of lines takes time by its length."""
-
-    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch, seconds_per_byte: float) -> None:
-        real = node.reader._follower.read
-
-        def read(*given: object) -> object:
-            chunk = real(*given)  # type: ignore[arg-type]
-            node.clock.advance(1e-6 if chunk is None else len(chunk.data) * seconds_per_byte)
-            return chunk
-
-        monkeypatch.setattr(node.reader._follower, "read", read)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("files", "lines"), [(400, 320), (70, 1120)])
 def test_a_backlog_delays_others_by_a_turn(node: Node, monkeypatch: pytest.MonkeyPatch, files: int, lines: int) -> None:
@@ -261,7 +247,14 @@ def test_a_backlog_delays_others_by_a_turn(node: Node, monkeypatch: pytest.Monke
     content = b"".join(line(sn, hostname="crowd") for sn in range(lines))
     for number in range(files):
         node.crowd(number, content.replace(b'"pid":7', b'"pid":%d' % (number % 16)))
-    Work(node, monkeypatch, seconds_per_byte)
+    real = node.reader._follower.read
+
+    def read(*arguments: object) -> object:
+        chunk = real(*arguments)  # type: ignore[arg-type]
+        node.clock.advance(1e-6 if chunk is None else len(chunk.data) * seconds_per_byte)
+        return chunk
+
+    monkeypatch.setattr(node.reader._follower, "read", read)
     node.turn()
     for pid in range(1, 9):
         node.victim(pid)

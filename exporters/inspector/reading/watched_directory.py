@@ -20,6 +20,7 @@ from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.shared import Shared
 
 WAIT_SECONDS = 1.0  # An update waits this long for a turn; a slower turn continues in its thread
+ONCE_WAIT_SECONDS = 60.0  # A single pass waits this long: it has no later update
 ENDS_SECONDS = 5.0  # How long a bundle of evidence waits for the ends of files; its other parts have 20 s by default
 STALE_SECONDS = 10.0  # If a turn takes longer, its reader's series are withheld: they would be out of date
 
