@@ -87,7 +87,7 @@ class InspectorExporter:
         self._directories: list[WatchedDirectory] = []
         self._polled_at = float("-inf")
         self._labels: dict[Member, RankLabel] = {}
-        self._renamed = 0
+        self._renamed_jobs = 0
         self._inherited = Inheritance()
         self._births = Births()
         self._silent: Counter[SilenceCause] = Counter()
@@ -241,8 +241,8 @@ class InspectorExporter:
         A label never changes, unless the scheduler proves that the job id belongs to another owner.
         """
         ranks = self._ctx.ranks
-        if renamed := ranks.snapshot().renamed[self._renamed :]:
-            self._renamed += len(renamed)
+        if renamed := ranks.snapshot().renamed[self._renamed_jobs :]:
+            self._renamed_jobs += len(renamed)
             self._labels = {member: ranks.label(*member) or label for member, label in self._labels.items()}
             self._inherited.forget(renamed)
         for writer in self._writers():

@@ -86,10 +86,10 @@ def _series(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> tuple[S
 def _operations(series: Series, withheld: set[tuple[str, ...]], snapshot: InspectorSnapshot) -> Iterable[Metric]:
     collectives: Series = {}
     p2p: Series = {}
-    for labels, whole in series.items():
+    for labels, total in series.items():
         if labels in withheld:
             continue
-        sums = Accumulator() if (Kind.TOTALS, labels) in snapshot.young else whole
+        sums = Accumulator() if (Kind.TOTALS, labels) in snapshot.young else total
         job_id, rank, comm, collective, size = labels
         if (direction := shown.DIRECTIONS.get(collective)) is None:
             collectives[labels] = sums
@@ -116,10 +116,10 @@ def _arrivals(series: Series, withheld: set[tuple[str, ...]], snapshot: Inspecto
         if (arrivals := sums.arrivals) is not None:
             job_id, rank, comm, collective, size = labels
             of_rank, of_communicator = (job_id, rank, comm, collective), (job_id, comm, collective, size)
-            begun = Arrivals() if (Kind.ARRIVALS, labels) in snapshot.young else arrivals
-            by_rank[of_rank] = begun.plus(by_rank.get(of_rank, Arrivals()))
+            shown_arrivals = Arrivals() if (Kind.ARRIVALS, labels) in snapshot.young else arrivals
+            by_rank[of_rank] = shown_arrivals.plus(by_rank.get(of_rank, Arrivals()))
             if arrivals.matched or arrivals.unmatched:
-                by_communicator[of_communicator] = begun.plus(by_communicator.get(of_communicator, Arrivals()))
+                by_communicator[of_communicator] = shown_arrivals.plus(by_communicator.get(of_communicator, Arrivals()))
     for job_id, rank, comm, collective, size in withheld:
         by_rank.pop((job_id, rank, comm, collective), None)
         by_communicator.pop((job_id, comm, collective, size), None)
@@ -138,16 +138,16 @@ def _lost(
 ) -> Metric:
     """Return the lost operations of each communicator with a collective series, if all its writers are caught up."""
     sums: Counter[CommunicatorLabel] = Counter(snapshot.inherited.lost)
-    hidden = {CommunicatorLabel(job_id, comm) for job_id, _, comm, _, _ in withheld}
+    withheld_communicators = {CommunicatorLabel(job_id, comm) for job_id, _, comm, _, _ in withheld}
     for writer in writers:
         for label, (comm, _), count in writer.labelled(writer.lost, snapshot.labels):
             communicator = CommunicatorLabel(label.job_id, comm)
             sums[communicator] += count
             if not writer.caught_up:
-                hidden.add(communicator)
+                withheld_communicators.add(communicator)
     rows = shown.LOST.rows()
     if not snapshot.unpublished:  # the files of a communicator's ranks may be in any directory
-        for communicator in communicators(series) - hidden:
+        for communicator in communicators(series) - withheld_communicators:
             rows.add(communicator, 0 if (Kind.LOST, communicator) in snapshot.young else sums[communicator])
     return rows.metric
 
@@ -226,10 +226,10 @@ def _tallies(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterab
             if not writer.caught_up:
                 withheld.add(label)
     missing, seen, untimed = shown.MISSING_RECORDS.rows(), shown.SEEN_RECORDS.rows(), shown.UNTIMED_OPERATIONS.rows()
-    for key, whole in sums.items():
+    for key, total in sums.items():
         if key[:2] in withheld:
             continue
-        count = 0 if (Kind.TALLY, key) in snapshot.young else whole
+        count = 0 if (Kind.TALLY, key) in snapshot.young else total
         if key.tally is Tally.SEEN:
             seen.add(key[:2], count)
         elif (cause := shown.CAUSES.get(key.tally)) is not None:

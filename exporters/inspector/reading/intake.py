@@ -86,7 +86,7 @@ class _Intake:
         self._aggregate_of = aggregate_of
         self._results = results
         self._groups: dict[GroupKey, list[CollectivePerf]] = {}
-        self._firsts: list[tuple[Header, Metadata]] = []
+        self._first_lines: list[tuple[Header, Metadata]] = []
 
     def begin_run(self, run: Run | None) -> None:
         """Begin a run of lines that may turn out to be a full ring."""
@@ -97,7 +97,7 @@ class _Intake:
 
     def take(self, records: list[InspectorRecord]) -> None:
         """Add records to their aggregates."""
-        groups, firsts = self._groups, self._firsts
+        groups, first_lines = self._groups, self._first_lines
         latest: Metadata | None = None
         # The hot loop: most lines of a chunk share a few keys, so each line takes one look-up and one append.
         for record in records:
@@ -116,14 +116,14 @@ class _Intake:
                 groups[key].append(perf)
             except KeyError:
                 groups[key] = [perf]
-                firsts.append((header, metadata))
+                first_lines.append((header, metadata))
         self._flush()
         aggregate = None if latest is None else self._aggregate_of(WriterName(latest.hostname, latest.pid))
         if latest is not None and aggregate is not None:
             aggregate.last_progress_us = max(aggregate.last_progress_us, latest.dump_timestamp_us)
 
     def _flush(self) -> None:
-        for (key, perfs), (header, metadata) in zip(self._groups.items(), self._firsts, strict=True):
+        for (key, perfs), (header, metadata) in zip(self._groups.items(), self._first_lines, strict=True):
             try:
                 aggregate = self._aggregate_of(WriterName(metadata.hostname, metadata.pid))
                 if aggregate is None:
@@ -134,7 +134,7 @@ class _Intake:
                 self._results[Result.FAILED] += len(perfs)
                 self.error = self.error or error
         self._groups.clear()
-        self._firsts.clear()
+        self._first_lines.clear()
 
     def _other(self, record: InspectorRecord) -> tuple[CollectivePerf, Header, Metadata] | None:
         """Handle any line but a collective with header and metadata of its own; return the line's operation, if any."""

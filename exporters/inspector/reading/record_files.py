@@ -163,7 +163,7 @@ class RecordFiles:
         self._follower = follower
         self._failures = failures
         self.files: dict[tuple[int, int], RecordFile] = {}
-        self._followed_by_path: set[tuple[int, int]] = set()  # Held files already searched for by their path
+        self._searched_by_path: set[tuple[int, int]] = set()  # Held files already searched for by their path
 
     def sync(self, files: list[FollowedFile], ownership: Ownership, now: float) -> None:
         """Take the existing files at monotonic time ``now``, and decide which are this node's."""
@@ -180,12 +180,12 @@ class RecordFiles:
 
         In a crowded directory the next search may start up to 30 s later, or stop before these files.
         """
-        self._followed_by_path &= ownership.held.keys()
-        new = [identity for identity in ownership.held if identity not in self._followed_by_path][:MAX_HELD_PER_TURN]
+        self._searched_by_path &= ownership.held.keys()
+        new = [identity for identity in ownership.held if identity not in self._searched_by_path][:MAX_HELD_PER_TURN]
         for identity in new:
             if is_log(ownership.held[identity].rpartition("/")[2]):
                 self._follower.follow_held(ownership.held[identity], identity)
-        self._followed_by_path.update(new)
+        self._searched_by_path.update(new)
         if new:
             self.sync(self._follower.files(), ownership, now)
         return bool(new)
@@ -197,8 +197,8 @@ class RecordFiles:
     def states(self) -> Counter[FileState]:
         """Return how many files are in each state."""
         writable = sum(record_file.file.shared for record_file in self.followed())
-        others = Counter({FileState.FOREIGN: self._follower.passed_over, FileState.WRITABLE_BY_OTHERS: writable})
-        return Counter(record_file.state for record_file in self.files.values()) + others
+        additional = Counter({FileState.FOREIGN: self._follower.passed_over, FileState.WRITABLE_BY_OTHERS: writable})
+        return Counter(record_file.state for record_file in self.files.values()) + additional
 
     def is_caught_up(self, writer_key: WriterKey) -> bool:
         """Return True when a writer's totals have reached the values that they had before the agent's restart."""
@@ -209,11 +209,11 @@ class RecordFiles:
 
     def _record_file(self, file: FollowedFile, now: float) -> RecordFile:
         """Return a file's record: a new one if the follower has a new one, or if another file got the inode."""
-        known = self.files.get(file.identity)
-        if known is not None and known.file is file:
-            path, generation = known.decided_for
+        record_file = self.files.get(file.identity)
+        if record_file is not None and record_file.file is file:
+            path, generation = record_file.decided_for
             if path == file.path or generation == file.generation:  # a truncation, or a rename
-                return known
+                return record_file
         return RecordFile(file, now, file.generation, (file.path, file.generation))
 
     def _state(self, record_file: RecordFile, ownership: Ownership) -> FileState:

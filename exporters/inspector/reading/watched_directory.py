@@ -87,9 +87,9 @@ class WatchedDirectory:
         rings = dict(self._rings)
 
         def turn() -> TurnResult:
-            made = self.reader.turn(ownership, expired, rings, last=last)
+            result = self.reader.turn(ownership, expired, rings, last=last)
             self.reclaimer.run(durable, self.reader.owned())
-            return made
+            return result
 
         self.running = asyncio.ensure_future(self.thread.call(turn))
         return self.running

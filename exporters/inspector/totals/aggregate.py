@@ -234,18 +234,17 @@ class Aggregate:
     @classmethod
     def restore(cls, saved: Saved, admit: Admit, shared: Shared | None = None, group: Group = ()) -> Aggregate:
         """Restore the result of ``save``. Its series are kept even if the budget is smaller now."""
-        made = cls(saved.writer_key, admit, from_start=saved.from_start, shared=shared, group=group)
-        made.last_progress_us = saved.last_progress_us
-        made.sequences.update(((comm, comm_rank, name), numbers) for comm, comm_rank, name, numbers in saved.sequences)
-        made.losses = WriterLosses(made.sequences, from_start=saved.from_start, saved=saved.losses)
-        made.memberships.update(
-            ((membership.comm, membership.comm_rank), membership) for membership in saved.memberships
-        )
-        for place in made.memberships:
-            made.series.places.keep(*place)
+        aggregate = cls(saved.writer_key, admit, from_start=saved.from_start, shared=shared, group=group)
+        aggregate.last_progress_us = saved.last_progress_us
+        for comm, comm_rank, name, sequence in saved.sequences:
+            aggregate.sequences[comm, comm_rank, name] = sequence
+        aggregate.losses = WriterLosses(aggregate.sequences, from_start=saved.from_start, saved=saved.losses)
+        for membership in saved.memberships:
+            aggregate.memberships[membership.comm, membership.comm_rank] = membership
+            aggregate.series.places.keep(membership.comm, membership.comm_rank)
         for key, accumulator in saved.accumulators:
-            made.series.keep(key, accumulator)
-        return made
+            aggregate.series.keep(key, accumulator)
+        return aggregate
 
 
 def _move(living: dict[K, T], ended: dict[K, T], comms: frozenset[str]) -> None:

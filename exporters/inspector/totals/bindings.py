@@ -90,7 +90,7 @@ class WriterSeries:
         self._group = group
         self._uid = user if isinstance(user := next(iter(group), None), int) else -1
         self._arrivals_at: dict[SeriesKey, Accumulator] = {}
-        self._first: str | None = None
+        self._served_first: str | None = None
 
     def bind(self, key: RecordKey, header: records.Header) -> Binding:
         """Decide which totals get the records of ``key``. ``header``: the header of one record."""
@@ -117,7 +117,7 @@ class WriterSeries:
         """Admit no other communicator's series until ``comm`` has one: short-lived ones would use up the budget."""
         if comm is not None:
             self.bindings.clear()  # refused series may be requested again
-        self._first = comm
+        self._served_first = comm
 
     def forget(self, comms: frozenset[str]) -> None:
         """Forget communicators. A communicator that returns may begin at any sequence number."""
@@ -198,9 +198,9 @@ class WriterSeries:
 
     def _reserve_accumulator(self, comm: str) -> bool:
         """Reserve an accumulator's series. Fail while another communicator must be served first."""
-        if self._first not in (None, comm) or not self.reserve(SERIES_PER_ACCUMULATOR):
+        if self._served_first not in (None, comm) or not self.reserve(SERIES_PER_ACCUMULATOR):
             return False
-        if self._first is not None:
-            self._first = None
+        if self._served_first is not None:
+            self._served_first = None
             self.bindings.clear()
         return True

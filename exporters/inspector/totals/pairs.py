@@ -148,11 +148,11 @@ class Pairs:
 
     def _choose(self, limit: int) -> None:
         measured = [pair for pair in self.measured().values() if pair.bandwidth is not None]
-        places_needed = min(limit, len(measured))
-        while self._reserved < places_needed and not self._refused:
+        needed = min(limit, len(measured))
+        while self._reserved < needed and not self._refused:
             self._refused = not self._admit(1)
             self._reserved += not self._refused
-        shown_pairs = min(places_needed, self._reserved)
+        shown_pairs = min(needed, self._reserved)
         slowest = nsmallest(shown_pairs // 2, measured, key=_speed)
         chosen = {id(pair) for pair in slowest}
         others = [pair for pair in measured if id(pair) not in chosen]
