@@ -190,6 +190,8 @@ class InspectorExporter:
         if started:
             await asyncio.wait(started, timeout=ONCE_WAIT_SECONDS if self._ctx.once else WAIT_SECONDS)
         errors = [(directory.path, error) for directory in self._directories if (error := self._collect(directory))]
+        failed = [directory.path for directory in self._directories if directory.failed]
+        self._ctx.note.say(f"cannot read {', '.join(failed)}: see the log" if failed else "")
         self._fetch_labels()
         self._look_at_births()
         for path, error in errors:

@@ -102,8 +102,10 @@ def test_a_turn_that_cannot_be_taken_in_costs_its_directory_alone(
             assert list(bench.look()[OPERATIONS]) == [OTHER_SERIES]
             write(directories, sn)
     assert bench.context.failures.skipped == 2
+    assert bench.context.note.text == f"cannot read {directories[0]}: see the log"
     assert [writer.pid for writer, *_ in bench.ranks.observed] == [8, 8]
     assert bench.look()[OPERATIONS] == {SERIES: 3, OTHER_SERIES: 3}
+    assert not bench.context.note.text
     bench.drain()
 
 
