@@ -123,7 +123,7 @@ class RankTable:
         return jobs
 
     def _judge(self, jobs: Mapping[str, list[RankProcess]]) -> None:
-        """Set the verdicts of these jobs' processes, and update the jobs' JobLines; O(n log n)."""
+        """Set the verdicts of these jobs' processes, and update the jobs' JobLiveness; O(n log n)."""
         self.changed.clear()
         now, now_seconds = self.clock.monotonic(), self.clock.time()
         for job_id, members in jobs.items():

@@ -93,7 +93,7 @@ def memory_files(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
     """
     for controllers, path in paths.items():
         if "memory" in controllers.split(","):
-            return (str(_base(sys_root) / "memory" / path.lstrip("/") / "memory.oom_control"),)
+            return (f"{sys_root}/fs/cgroup/memory/{path.lstrip('/')}/memory.oom_control",)
     return tuple(f"{directory}/memory.events" for directory in unified_groups(paths, sys_root))
 
 
@@ -102,7 +102,7 @@ def unified_groups(paths: Mapping[str, str], sys_root: Path) -> tuple[str, ...]:
 
     "/" is the group of a container that has its own control group namespace; the true root has no counters.
     """
-    path, base = paths.get(""), _base(sys_root)
+    path, base = paths.get(""), sys_root / "fs" / "cgroup"
     if path is None:
         return ()
     return levels(path, base) or ((str(base),) if path == "/" else ())
@@ -141,7 +141,3 @@ def _attribute(directory: str, name: str) -> int:
     except OSError:  # usually the attribute was never set
         return 0
     return int(value) if _COUNT.fullmatch(value) else 0
-
-
-def _base(sys_root: Path) -> Path:
-    return sys_root / "fs" / "cgroup"

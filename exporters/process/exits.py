@@ -166,12 +166,11 @@ class ExitWatch:
         if pidfd is not None:
             loop.remove_reader(pidfd)
         process = self._ranks.process(key)
-        may_ptrace = process is not None and process.environment_readable
+        may_ptrace = process is not None and process.facts.environment is not None
         early = from_zombie(self._proc, key, may_ptrace)
         self._ranks.observe_exit(key, None)
         self._judge_soon(loop)
-        due_at = loop.time() + EXIT_TRIES_SECONDS[0]
-        self._exits[key] = _Exit(key, pidfd, early, may_ptrace, self._counts.get(key), due_at)
+        self._exits[key] = _Exit(key, pidfd, early, may_ptrace, self._counts.get(key), due_at=loop.time())
         self._news.set()
         if self._learning is None or self._learning.done():
             self._learning = loop.create_task(self._learn(loop), name="exit-statuses")

@@ -114,10 +114,8 @@ class ProcessExporter:
         views = [view for view in self._ctx.ranks.snapshot().ranks if view.process.exited_at is None]
         states = tuple((view.label, view.process.state) for view in views)
         usages = tuple((v.label, self._usages[v.process.key]) for v in views if v.process.key in self._usages)
-        foreign = self._gpu_users.shown
-        return ProcessSnapshot(
-            states, usages, dict(self._jobs.waited), self._without_nccl, self._exits.unknown_exits, foreign
-        )
+        counts = (self._without_nccl, self._exits.unknown_exits)
+        return ProcessSnapshot(states, usages, dict(self._jobs.waited), *counts, self._gpu_users.shown)
 
     def families(self, snapshot: ProcessSnapshot) -> Iterable[Metric]:
         """Render."""

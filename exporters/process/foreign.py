@@ -15,11 +15,10 @@ from agent.sdk.hardware import gpu_families
 from agent.sdk.metrics import Family, Metric, Rows
 from agent.sdk.ranks import Owner, ProcessKey
 from agent.sdk.system import ProcFS, Stat
-from exporters.process.ownership import OwnerSearch, ancestors
+from exporters.process.ownership import ROOT_UID, OwnerSearch, ancestors
 
 MPS_SERVER = "nvidia-cuda-mps"
 """The kernel's name for nvidia-cuda-mps-server. The driver also lists the clients for which this server computes."""
-ROOT_UID = 0
 MAX_USERS = 8  # Named per GPU; the processes of further users are one series
 
 # fmt: off

@@ -56,8 +56,7 @@ class LeadExit(msgspec.Struct, frozen=True):
 
     def labels(self) -> tuple[str, ...]:
         """Return the labels after the job's id, in the order of ``rankwatch_exit_age_seconds``."""
-        how = (self.reason, self.signal, self.code, self.exit_class)
-        return (self.rank, *how, self.lived, self.cause, self.user)
+        return self.rank, self.reason, self.signal, self.code, self.exit_class, self.lived, self.cause, self.user
 
 
 class JobLiveness(msgspec.Struct):

@@ -158,9 +158,8 @@ class LivenessRegistry:
             return
         is_short = exited_at - started_at(process) < self.thresholds.short_seconds
         lived: Lifetime = "short" if is_short else "long"
-        reason, signal, code = ending(process.exit)
-        how = (reason, signal, code, exit_class)
-        lead = LeadExit(label.rank, exited_at, *how, lived, cause, process.user, process=process.key)
+        how = (*ending(process.exit), exit_class, lived, cause)
+        lead = LeadExit(label.rank, exited_at, *how, process.user, process=process.key)
         if not self._make_room(job, now) or not job.admit(lead, now):
             process.is_victim = True
 

@@ -150,10 +150,10 @@ class RankBinder:
     ) -> None:
         """Bind ``process``, which shares its task's environment, to the first free candidate rank."""
         job_id = self._job_id(process, processes)
-        others = {id(sibling) for sibling in siblings if sibling is not process}
         for rank, source in candidates(process, siblings):
             label = RankLabel(job_id, rank)
-            if id(self.labels.holder(label)) not in others and self.labels.take(label, process, may_regroup=False):
+            is_taken = any(self.labels.holds(sibling, label) for sibling in siblings)
+            if not is_taken and self.labels.take(label, process, may_regroup=False):
                 process.slots, process.source = [label], source
                 self.duplicates.discard(name)
                 return

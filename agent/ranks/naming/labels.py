@@ -35,10 +35,6 @@ class LabelHolders:
         """Restore the labels of a process from the checkpoint; of several processes with a label, the last holds it."""
         self._holders.update(dict.fromkeys(process.labels, process))
 
-    def holder(self, label: RankLabel) -> RankProcess | None:
-        """Return the process that holds ``label``; None while the label is free."""
-        return self._holders.get(label)
-
     def holds(self, process: RankProcess, label: RankLabel) -> bool:
         """Return True while ``process`` holds ``label``."""
         return self._holders.get(label) is process

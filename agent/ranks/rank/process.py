@@ -109,11 +109,6 @@ class RankProcess(msgspec.Struct):
         return self.owner.key if self.owner.kind == "container" else self.user
 
     @property
-    def environment_readable(self) -> bool:
-        """Return True when the process' environment could be read; reading its exit status needs the same right."""
-        return self.seen.environment is not None
-
-    @property
     def scheduled_job_id(self) -> str:
         """Return the id of its scheduler's job: the proven id, else the claimed id; empty without a scheduler."""
         if self.owner.scheduler:
