@@ -10,7 +10,7 @@ from agent.ranks.rank.environment import MAX_SETTING_CHARACTERS, read_claim
 from agent.ranks.rank.evidence import RasSilence
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import ProcessFacts
-from agent.ranks.rank.process import RankProcess
+from agent.ranks.rank.process import LEAST_MEMBERSHIPS, MAX_MEMBERSHIPS, RankProcess
 from agent.ranks.records import WriterRecord
 from agent.ranks.snapshot import PublishedProcess, published
 from agent.ranks.speeds import RankSpeed
@@ -18,6 +18,8 @@ from agent.ranks.table import RankTable
 
 MAX_PROCESSES = 1024
 MAX_WRITERS = 4096
+MAX_IN_ALL = 16_384
+"""Memberships of all processes and writers in communicators: more would not fit into the checkpoint."""
 MAX_FORMER = 8
 """Limit of generations that the search for a file's previous writer goes back: some generations hold no record."""
 OOM_LOG_SECONDS = 10.0
@@ -132,10 +134,8 @@ class RankWriter(Leased[RankTable]):
 
     def observe_memberships(self, key: ProcessKey, memberships: Iterable[Membership]) -> None:
         """Note the memberships of a process in communicators, from a source other than the process' records."""
-        table = self._lent
-        if (process := table.processes.get(key)) is not None:
-            for membership in memberships:
-                table.refused += not process.join(membership, table.clock.monotonic())
+        if (process := self._lent.processes.get(key)) is not None:
+            self._join(process, memberships)
 
     def observe_silences(self, silences: Mapping[ProcessKey, RasSilence]) -> None:
         """Note which processes on this node are missing in RAS reports; for all other processes the silence ends."""
@@ -215,8 +215,7 @@ class RankWriter(Leased[RankTable]):
         process = table.process_of(writer_key)
         if process is None:
             return
-        for membership in memberships:
-            table.refused += not process.join(membership, now)
+        self._join(process, memberships)
         if last_progress_seconds is not None:
             process.note_progress(last_progress_seconds, table.clock.time())
 
@@ -230,14 +229,21 @@ class RankWriter(Leased[RankTable]):
         table.hostnames |= {writer_key.hostname}
         if stand_in is None:
             return
-        for membership in stand_in.members.values():
-            table.refused += not process.join(membership, stand_in.seen_at[membership.comm])
+        process.seen_at = stand_in.seen_at | process.seen_at
+        self._join(process, stand_in.members.values())
         if stand_in.progress_seconds is not None:
             process.note_progress(stand_in.progress_seconds, table.clock.time())
         for label in stand_in.labels:
             if process.slots is not None and label not in process.slots:
                 process.log_contradiction(label.rank)
         table.binder.labels.release(stand_in)
+
+    def _join(self, process: RankProcess, memberships: Iterable[Membership]) -> None:
+        table, now = self._table, self._table.clock.monotonic()
+        share = MAX_IN_ALL // (len(table.processes) + len(table.writers) or 1)
+        limit = max(LEAST_MEMBERSHIPS, min(MAX_MEMBERSHIPS, share))
+        for membership in memberships:
+            table.refused += not process.join(membership, now, limit)
 
     def observe_read_otherwise(self, keys: frozenset[ProcessKey]) -> None:
         """Note which processes need no records because another source describes them."""

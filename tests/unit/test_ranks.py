@@ -10,7 +10,7 @@ from agent.ranks.expiry import ENDED_RANK_SECONDS
 from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.rank.evidence import RasSilence
 from agent.ranks.rank.exit_status import ExitStatus
-from agent.ranks.rank.process import MAX_MEMBERSHIPS, SIGN_OF_LIFE_SECONDS
+from agent.ranks.rank.process import LEAST_MEMBERSHIPS, MAX_MEMBERSHIPS, SIGN_OF_LIFE_SECONDS
 from agent.ranks.records import WRITER_IDLE_SECONDS
 from agent.ranks.table import UNSEEN_SECONDS
 from agent.ranks.writer import MAX_FORMER, MAX_PROCESSES, MAX_WRITERS
@@ -84,15 +84,18 @@ def test_progress_is_never_in_the_future(table: Table) -> None:
 
 
 def test_bounds(table: Table) -> None:
-    """Processes, writers and memberships above their limits are refused and counted."""
+    """Processes, writers and memberships above their limits are refused and counted; a full table limits them more."""
+    places = [Membership(f"{n:x}", 0, 2) for n in range(MAX_MEMBERSHIPS + 1)]
+    table.ranks.observe_records(writer_key(0), places, None)
+    assert table.ranks.snapshot().refused == 1
     for pid in range(MAX_PROCESSES):
         table.add(pid)
     assert not table.ranks.observe_process(facts(MAX_PROCESSES))
     for pid in range(MAX_WRITERS + 1):
         table.ranks.observe_records(writer_key(pid), [], None)
-    table.ranks.observe_records(writer_key(0), [Membership(f"{n:x}", 0, 2) for n in range(MAX_MEMBERSHIPS + 1)], None)
+    table.ranks.observe_records(writer_key(1), places[: LEAST_MEMBERSHIPS + 1], None)
     assert table.ranks.label(writer_key(MAX_WRITERS), WORLD, 0) is None
-    assert table.ranks.snapshot().refused == 3
+    assert table.ranks.snapshot().refused == 4
 
 
 def test_a_rank_that_ras_misses(table: Table) -> None:

@@ -14,7 +14,8 @@ from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import UNSEEN, Owner, ProcessFacts
 from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 
-MAX_MEMBERSHIPS = 256
+MAX_MEMBERSHIPS, LEAST_MEMBERSHIPS = 256, 16
+"""Limit of a process' memberships in communicators, and this limit on a node with many processes."""
 MAX_RANKS = 64
 """Limit of a process' ranks: eight MI300X in CPX mode have 64 partitions."""
 FUTURE_SLACK_SECONDS = 2.0
@@ -132,8 +133,8 @@ class RankProcess(msgspec.Struct):
         """Return the local rank from the process' own environment; empty if unknown."""
         return "" if self.has_anothers_environment() else self.claim.local_rank
 
-    def join(self, membership: Membership, now: float) -> bool:
-        """Note the process' membership in a communicator at monotonic time ``now``; return False at MAX_MEMBERSHIPS.
+    def join(self, membership: Membership, now: float, limit: int = MAX_MEMBERSHIPS) -> bool:
+        """Note the process' membership in a communicator at monotonic time ``now``; return False at the ``limit``.
 
         A rank in the world communicator that differs from all published labels is logged.
         """
@@ -143,7 +144,7 @@ class RankProcess(msgspec.Struct):
             if membership.name and not known.name:  # records have the name of a communicator, RAS does not
                 self.members[place] = membership
             return True
-        if len(self.members) >= MAX_MEMBERSHIPS:
+        if len(self.members) >= limit:
             return False
         self.members[place] = membership
         self.seen_at.setdefault(membership.comm, now)
