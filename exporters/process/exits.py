@@ -159,7 +159,8 @@ class ExitWatch:
         """Report to the rank table that a process has ended; its status follows.
 
         If the parent reaps at once, the zombie exists for microseconds. So the first try to read its status is
-        immediate: for a zombie the kernel answers without waiting.
+        immediate: for a zombie the kernel answers without waiting. Without a pidfd the pid can be of another process,
+        for which the kernel can wait: then only the thread reads.
         """
         loop = asyncio.get_running_loop()
         pidfd = self._pidfds.get(key)
@@ -167,7 +168,7 @@ class ExitWatch:
             loop.remove_reader(pidfd)
         process = self._ranks.process(key)
         may_ptrace = process is not None and process.facts.environment is not None
-        early = from_zombie(self._proc, key, may_ptrace)
+        early = None if pidfd is None else from_zombie(self._proc, key, may_ptrace)
         self._ranks.observe_exit(key, None)
         self._judge_soon(loop)
         self._exits[key] = _Exit(key, pidfd, early, may_ptrace, self._counts.get(key), due_at=loop.time())

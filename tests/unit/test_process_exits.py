@@ -175,6 +175,15 @@ async def test_the_exit_of_a_launcher_is_not_logged(node: Node, caplog: pytest.L
     await node.exits.stop()
 
 
+async def test_an_exit_without_a_pidfd_is_read_on_the_thread(node: Node) -> None:
+    """The loop reads no status of a process without a pidfd: another process can have its pid, and be in an execve."""
+    [key] = node.add(range(10, 11), "4711", status=KILLED)
+    node.exits.note_exit(key)
+    assert node.exits._exits[key].early is None
+    await until(lambda: node.learnt() == 1)
+    await node.exits.stop()
+
+
 async def test_a_parent_that_reaps_late(node: Node) -> None:
     """A missing status is read again while the pidfd is open; without a pidfd the first result is final."""
     [key] = node.add(range(10, 11), "4711")
