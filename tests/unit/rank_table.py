@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from signal import SIGKILL
+from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
 from typing import Any
 
 import msgspec
@@ -18,7 +18,10 @@ from agent.ranks.writer import RankWriter
 
 WORLD = "aaaaaaaaaaaaaa"
 TENSOR = "bbbbbbbbbbbbbb"
-KILLED = ExitStatus(known=True, signal=SIGKILL)
+WELL, FAILED, UNKNOWN = ExitStatus(known=True), ExitStatus(known=True, code=1), ExitStatus(known=False)
+CRASHED, ABORTED = ExitStatus(known=True, signal=SIGSEGV), ExitStatus(known=True, signal=SIGABRT)
+TERMINATED, KILLED = ExitStatus(known=True, signal=SIGTERM), ExitStatus(known=True, signal=SIGKILL)
+OOM = ExitStatus(known=True, signal=SIGKILL, oom=True)
 
 
 def environment(rank: int, world: int = 8, job: str = "4711", port: str = "29500") -> dict[str, str]:

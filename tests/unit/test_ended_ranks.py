@@ -1,9 +1,7 @@
 """Ended ranks: how long they are shown, their successors, and the record that a full table evicts."""
 
-from signal import SIGSEGV
-
 import msgspec
-from rank_table import KILLED, WORLD, Table, environment, facts, owned, writer_key
+from rank_table import CRASHED, KILLED, WORLD, Table, environment, facts, owned, writer_key
 
 from agent.core.identity import Membership, ProcessKey, RankLabel
 from agent.ranks import expiry
@@ -20,7 +18,7 @@ def test_victim_never_becomes_a_culprit(table: Table) -> None:
     keys = [table.add(pid, environment(pid)) for pid in range(3)]
     table.tick(1.0)
     for key in keys:
-        table.ranks.observe_exit(key, ExitStatus(known=True, signal=SIGSEGV))
+        table.ranks.observe_exit(key, CRASHED)
         table.clock.advance(10.0)
     assert table.states() == {"0": "dead", "1": "exited", "2": "exited"}
     table.tick(ENDED_RANK_SECONDS - 29.0)
@@ -46,7 +44,7 @@ def test_ended_ranks(table: Table) -> None:
     dead, well = table.add(1, environment(1, job="1")), table.add(2, environment(2, job="2"))
     table.record(1, [Membership(WORLD, 1, 8)], dead)
     table.tick(1.0)
-    table.ranks.observe_exit(dead, ExitStatus(known=True, signal=SIGSEGV))
+    table.ranks.observe_exit(dead, CRASHED)
     table.ranks.observe_exit(well, ExitStatus(known=True))
     assert table.states() == {"1": "dead", "2": "finished"}
     table.tick(FINISHED_SECONDS + 0.1)
@@ -96,7 +94,6 @@ def test_the_last_job_of_a_user_keeps_more_records() -> None:
     assert list(expiry.surplus(last)) == [ProcessKey(MAX_ENDED_OF_JOB - 1, 1)]
 
 
-CRASHED = ExitStatus(known=True, signal=11)
 ALICE, MALLORY = Owner("user", "1000"), Owner("user", "1001")
 
 

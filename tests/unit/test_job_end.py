@@ -1,24 +1,26 @@
 """The effect of the scheduler's record of a job's end on the exits of its ranks."""
 
-from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
-
 import pytest
-from rank_table import Table, environment, facts, owned
+from rank_table import (
+    ABORTED,
+    CRASHED,
+    FAILED,
+    KILLED,
+    OOM,
+    TERMINATED,
+    UNKNOWN,
+    WELL,
+    Table,
+    environment,
+    facts,
+    owned,
+)
 
-from agent.ranks.rank.environment import group_job_id
 from agent.ranks.rank.exit_status import ENDED_BY_SCHEDULER, ExitStatus, JobEnd
 from agent.ranks.rank.facts import Owner
 from agent.ranks.rank.verdict_thresholds import DEFAULTS
 
 ENDED = 1.7e9
-TERMINATED = ExitStatus(known=True, signal=SIGTERM)
-KILLED = ExitStatus(known=True, signal=SIGKILL)
-WELL = ExitStatus(known=True)
-FAILED = ExitStatus(known=True, code=1)
-CRASHED = ExitStatus(known=True, signal=SIGSEGV)
-ABORTED = ExitStatus(known=True, signal=SIGABRT)
-OOM = ExitStatus(known=True, signal=SIGKILL, oom=True)
-UNKNOWN = ExitStatus(known=False)
 
 
 @pytest.mark.parametrize("state", sorted(ENDED_BY_SCHEDULER))
@@ -102,14 +104,3 @@ def test_ids_of_no_scheduler_have_no_word() -> None:
     table.tick(20.0)
     table.ranks.observe_job_ends(cancelled(table))
     assert table.states()["0"] == "dead"
-
-
-def test_the_end_of_a_job_is_the_end_of_its_steps() -> None:
-    """The scheduler's record of a job applies to each of its steps, also to a step whose id has a hash."""
-    table = Table(once=True)
-    for step, pid in (("0", 10), ("1", 11)):
-        env = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": step}
-        table.add_facts(facts(pid, env), then=1.0)
-    table.ranks.observe_job_ends(cancelled(table))
-    ends = {job_id: job.end_state for job_id, job in table.ranks.snapshot().jobs.items()}
-    assert ends == {"4711": "CANCELLED", group_job_id("4711", "step/1"): "CANCELLED"}

@@ -1,10 +1,10 @@
 """Job families for the rules: live ranks, ages, lead exits and their retraction."""
 
-from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV, SIGTERM
+from signal import SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGINT, SIGKILL, SIGSEGV
 
 import msgspec
 import pytest
-from rank_table import KILLED, Table, environment, facts
+from rank_table import ABORTED, CRASHED, FAILED, KILLED, TERMINATED, WELL, Table, environment, facts
 
 from agent.core.identity import ProcessKey, RankLabel
 from agent.ranks.liveness import causes, registry
@@ -20,11 +20,6 @@ from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import Owner
 from exporters.job_log.catalogue import failures
 
-CRASH = ExitStatus(known=True, signal=SIGSEGV)
-TERMINATED = ExitStatus(known=True, signal=SIGTERM)
-WELL = ExitStatus(known=True)
-FAILED = ExitStatus(known=True, code=1)
-ABORTED = ExitStatus(known=True, signal=SIGABRT)
 CRASHES = (SIGSEGV, SIGBUS, SIGILL, SIGFPE)
 SETTLED = registry.CAUSE_SECONDS
 
@@ -99,7 +94,7 @@ def test_ranks_that_live() -> None:
 def test_where_a_job_is_proven(scheduler: str, first: int, expected: dict[tuple[str, ...], float]) -> None:
     """`job_proven` is 0 without a proof, 1 if rank 0 is proven, even after its exit, and absent if only others are."""
     job = Job(ranks=0, scheduler=scheduler)
-    for step in (job.start, lambda rank: job.exit(rank, CRASH)):
+    for step in (job.start, lambda rank: job.exit(rank, CRASHED)):
         for rank in (first, first + 1):
             step(rank)
         job.tick(SETTLED)
@@ -117,7 +112,7 @@ def test_ranks_that_are_not_seen_are_not_counted_as_gone() -> None:
 def test_the_age_of_a_run_is_that_of_its_oldest_rank() -> None:
     """A rank that restarts does not make the run younger; when all ranks are new, the run is new."""
     job = Job(ranks=2)
-    job.exit(1, CRASH, after=100.0)
+    job.exit(1, CRASHED, after=100.0)
     job.tick(1.0)
     job.start(1)
     job.tick(9.0)
@@ -188,13 +183,13 @@ def test_the_class_of_an_exit(status: ExitStatus | None, exit_class: str, labels
 
 
 @pytest.mark.parametrize(("exits", "leads"), [
-    pytest.param([(1.0, CRASH), (30.0, FAILED), (59.0, FAILED)], {("0", "crash")}, id="the first of an episode"),
-    pytest.param([(1.0, CRASH), (30.0, FAILED), (59.0, FAILED), (61.0, FAILED)], {("0", "crash"), ("3", "fail")},
+    pytest.param([(1.0, CRASHED), (30.0, FAILED), (59.0, FAILED)], {("0", "crash")}, id="the first of an episode"),
+    pytest.param([(1.0, CRASHED), (30.0, FAILED), (59.0, FAILED), (61.0, FAILED)], {("0", "crash"), ("3", "fail")},
      id="after 60 s another episode begins"),
     pytest.param([(1.0, KILLED), (0.05, ABORTED)], {("0", "torn")}, id="who is killed, and not the peer that aborts"),
     pytest.param([(1.0, KILLED), (0.0, KILLED), (0.5, ABORTED)], {("0", "killed"), ("2", "fail")},
      id="of several killed at once the first, and the peer that aborts"),
-    pytest.param([(1.0, FAILED), (1.0, TERMINATED), (1.0, TERMINATED), (1.0, CRASH), (1.0, CRASH)],
+    pytest.param([(1.0, FAILED), (1.0, TERMINATED), (1.0, TERMINATED), (1.0, CRASHED), (1.0, CRASHED)],
      {("0", "fail"), ("1", "left"), ("3", "crash")}, id="the first by SIGTERM and the first that struck, too"),
 ])  # fmt: skip
 def test_which_exits_lead(exits: list[tuple[float, ExitStatus]], leads: set[tuple[str, str]]) -> None:
@@ -222,7 +217,7 @@ def test_a_kill_before_a_teardown_changes_its_class_once() -> None:
 def test_a_rank_that_runs_again_is_retracted() -> None:
     """When a rank runs again, the age of its lead exit is -1 for five minutes; other lead exits stay."""
     job = Job(ranks=4)
-    job.exit(0, CRASH, after=1.0)
+    job.exit(0, CRASHED, after=1.0)
     job.exit(1, TERMINATED, after=1.0, then=SETTLED)
     job.start(0)
     job.tick(1.0)
@@ -262,7 +257,7 @@ def test_an_orderly_end_is_ok() -> None:
 def test_how_long_a_death_is_exported(world: int, seconds: float) -> None:
     """A death is exported for a day if its job can run on other nodes, for 15 minutes if all of it ran on this one."""
     job = Job(ranks=4, world=world)
-    job.exit(0, CRASH, after=1.0)
+    job.exit(0, CRASHED, after=1.0)
     for rank in (1, 2, 3):
         job.exit(rank, TERMINATED, after=0.1)
     job.tick(seconds - 0.3)
@@ -279,7 +274,7 @@ def test_three_leads_per_job() -> None:
     job.tick(SETTLED)
     job.exit(3, TERMINATED, after=61.0, then=SETTLED)
     assert [age for age in job.leads().values() if age >= 0] == [193.0, 132.0, 71.0]
-    job.exit(4, CRASH, after=61.0, then=SETTLED)
+    job.exit(4, CRASHED, after=61.0, then=SETTLED)
     assert job.leads()["0", "left"] == -1.0
     assert {key for key, age in job.leads().items() if age >= 0} == {("1", "left"), ("2", "left"), ("4", "crash")}
 
@@ -298,13 +293,13 @@ def test_ended_jobs_of_a_user_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
     """Retracted lead exits do not keep a user's ended jobs beyond the limit; valid lead exits do."""
     monkeypatch.setattr(registry, "MAX_ENDED_JOBS", 2)
     job = Job(ranks=1)
-    job.exit(0, CRASH, then=SETTLED)
+    job.exit(0, CRASHED, then=SETTLED)
     for number in range(5):
         job.job = f"9{number}"
         job.start(0)
         job.start(1)
         job.tick(1.0)
-        job.exit(0, CRASH, then=SETTLED)
+        job.exit(0, CRASHED, then=SETTLED)
         job.start(0)
         job.tick(1.0)
         for rank in (1, 0):
@@ -316,12 +311,12 @@ def test_leads_of_a_node_have_fair_shares(monkeypatch: pytest.MonkeyPatch) -> No
     """At the node's limit the user with the most lead exits loses the oldest; a user with fewer keeps all."""
     monkeypatch.setattr(registry, "MAX_LEADS_PER_NODE", 4)
     job = Job(ranks=1, user="victim")
-    job.exit(0, CRASH, after=1.0, then=SETTLED)
+    job.exit(0, CRASHED, after=1.0, then=SETTLED)
     for number in range(6):
         job.job, job.user = f"9{number}", "mallory"
         job.start(0)
         job.start(1)
-        job.exit(0, CRASH, after=1.0, then=SETTLED)
+        job.exit(0, CRASHED, after=1.0, then=SETTLED)
     lines = job.table.ranks.snapshot().jobs
     held = {job_id: [lead for lead in line.leads if lead.retracted_at is None] for job_id, line in lines.items()}
     assert (len(held["4711"]), sum(map(len, held.values()))) == (1, 4)
@@ -348,7 +343,7 @@ def test_an_exit_waits_for_its_status_and_its_cause() -> None:
     other.exit(0, None, after=1.0)
     other.tick(SETTLED - 0.5)
     assert other.leads() == {}
-    other.table.ranks.observe_exit(other.keys[0], CRASH)
+    other.table.ranks.observe_exit(other.keys[0], CRASHED)
     other.tick(0.5)
     assert other.leads() == {("0", "crash"): SETTLED}
 
@@ -371,7 +366,7 @@ def test_the_cause_of_an_exit_is_kept() -> None:
     """The cause that is known when an exit is first exported stays its label."""
     job = Job()
     log = job.table.ranks.liveness.facts.of("job_log")
-    job.exit(0, CRASH, after=1.0, then=1.0)
+    job.exit(0, CRASHED, after=1.0, then=1.0)
     assert job.leads() == {}
     for causes_of_log in ({RankLabel("4711", "0"): "ib_retry_exceeded"}, {RankLabel("4711", ""): "a text of the job"}):
         log.set_causes(causes_of_log)
@@ -385,8 +380,8 @@ def test_failed_hardware_is_a_cause_before_a_log() -> None:
     job = Job()
     job.table.ranks.liveness.facts.of("job_log").set_causes({RankLabel("4711", ""): "cuda_error"})
     job.table.ranks.liveness.facts.hardware = lambda: {RankLabel("4711", "0"): "gpu_xid"}
-    job.exit(0, CRASH, after=1.0)
-    job.exit(2, CRASH, after=61.0)
+    job.exit(0, CRASHED, after=1.0)
+    job.exit(2, CRASHED, after=61.0)
     job.tick()
     assert {labels[0]: labels[6] for labels in job.shown("exit_age_seconds")} == {"0": "gpu_xid", "2": "cuda_error"}
 

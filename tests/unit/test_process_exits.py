@@ -124,10 +124,11 @@ async def test_all_ranks_of_a_node_leave_at_once(node: Node, judged: list[int]) 
 
 
 async def test_an_exit_after_a_pause_is_judged_in_the_next_turn(node: Node, judged: list[int]) -> None:
-    """A single exit is judged at once, a crash as soon as its status is known."""
+    """A single exit is judged at once, a crash as soon as its status is known; without a pidfd the loop reads none."""
     [key] = node.add(range(10, 11), "4711", status=FAILED)
     judged.clear()
     node.exits.note_exit(key)
+    assert node.exits._exits[key].early is None
     await asyncio.sleep(0)
     assert judged == [1]
     await until(lambda: node.states("4711") == {"dead"})
@@ -172,15 +173,6 @@ async def test_the_exit_of_a_launcher_is_not_logged(node: Node, caplog: pytest.L
     caplog.set_level("INFO")
     await until(lambda: not node.exits.watched() and bool(caplog.records))
     assert [record.fields["pid"] for record in caplog.records] == [11]  # type: ignore[attr-defined]
-    await node.exits.stop()
-
-
-async def test_an_exit_without_a_pidfd_is_read_on_the_thread(node: Node) -> None:
-    """The loop reads no status of a process without a pidfd: another process can have its pid, and be in an execve."""
-    [key] = node.add(range(10, 11), "4711", status=KILLED)
-    node.exits.note_exit(key)
-    assert node.exits._exits[key].early is None
-    await until(lambda: node.learnt() == 1)
     await node.exits.stop()
 
 

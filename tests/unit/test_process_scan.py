@@ -25,7 +25,7 @@ from exporters.process.cgroups import (
     oomd_kills,
     unified_groups,
 )
-from exporters.process.observation import MAX_LOGS, MAX_NEW_PER_USER, NEW_RANK_SECONDS, THREADS_SECONDS
+from exporters.process.observation import MAX_NEW_PER_USER, NEW_RANK_SECONDS, THREADS_SECONDS
 from exporters.process.scan import MAX_NEW, ScanResult, held_files
 from exporters.process.usage.groups import MAX_LEVELS
 
@@ -350,14 +350,11 @@ def test_finalized(node: Node) -> None:
         assert node.look(after=after).observed[KEY].finalized is finalized
 
 
-def test_record_files_of_a_rank_are_bounded(node: Node) -> None:
+def test_record_files_of_a_rank_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A scan checks at most MAX_LOGS record files of one rank, and these are the files that it holds."""
-    log, _ = node.log(10)
-    files = {number: log.with_name(f"{number}{log.name}") for number in range(3, MAX_LOGS + 4)}
-    for path in files.values():
-        path.touch()
-    node.add_rank(10, files=files)
-    assert len(node.look().held) == MAX_LOGS == len(files) - 1
+    monkeypatch.setattr(observation, "MAX_LOGS", 2)
+    node.add_rank(10, files={number: node.log(10, str(number))[0] for number in (3, 4, 5)})
+    assert len(node.look().held) == 2
 
 
 @pytest.mark.parametrize("how", [{"exiting": True}, {"state": "Z"}, {"start": 6000}])

@@ -86,20 +86,13 @@ class Threads:
         return self.waits.get(tid)
 
 
-def test_an_unreadable_look_adds_no_past() -> None:
-    """After a look in which no thread was readable, the threads do not count as new."""
-    node = Threads()
-    node.waits = {1: 50}
-    for threads in ([thread(1, io=7)], [], [thread(1, io=7)]):
-        assert node.look(*threads) == (0, 0)
-
-
 def test_quiet_threads_are_not_read() -> None:
     """Only the main thread and threads that ran, are ready or are new are read; no wait is lost."""
     node = Threads()
     for wait, threads, waited, reads in (
         (10, [thread(1), thread(2), thread(3), thread(4)], 0, [1, 2, 3, 4]),
         (20, [thread(1), thread(2), thread(3, 1), thread(4, state="R"), thread(5)], 50, [1, 3, 4, 5]),
+        (20, [], 50, []),  # unreadable: later no thread is new
         (20, [thread(1), thread(2, 1), thread(3, 1), thread(4), thread(5)], 60, [1, 2]),
     ):
         node.waits = dict.fromkeys(range(1, 6), wait)

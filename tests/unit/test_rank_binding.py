@@ -7,6 +7,7 @@ from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, writer_
 from agent.core.identity import Membership, RankLabel
 from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.rank.environment import group_job_id, job_hash
+from agent.ranks.rank.exit_status import JobEnd
 from agent.ranks.rank.process import MAX_RANKS
 
 
@@ -72,13 +73,17 @@ def test_groups_under_one_job_id(table: Table) -> None:
 
 
 def test_job_steps_without_a_rendezvous_are_groups(table: Table) -> None:
-    """If two steps of a job each have a rank 0, both are shown, the later one with its step's hash appended."""
+    """If two steps of a job each have a rank 0, both are shown, the later one with its step's hash appended.
+
+    The scheduler's end of the job is the end of both."""
     step = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
     table.add(1, step | {"SLURM_STEP_ID": "0"})
     table.add(2, step | {"SLURM_STEP_ID": "1"})
     table.tick(10.0)
     assert table.labels() == {RankLabel("4711", "0"): 1, RankLabel(group_job_id("4711", "step/1"), "0"): 2}
-    assert table.ranks.snapshot().duplicates == 0
+    table.ranks.observe_job_ends([JobEnd("4711", 0.0, table.clock.time(), "CANCELLED")])
+    snapshot = table.ranks.snapshot()
+    assert (snapshot.duplicates, [job.end_state for job in snapshot.jobs.values()]) == (0, ["CANCELLED"] * 2)
 
 
 def test_loopback_rendezvous_of_two_pods(table: Table) -> None:

@@ -5,7 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
-from rank_table import KILLED, Table, environment, owned
+from rank_table import CRASHED, KILLED, Table, environment, owned
+from test_job_owners import ALICE, CONTAINER, MALLORY, POD, SLURM
 from test_process_ownership import Node
 
 from agent.core.identity import RankLabel
@@ -15,13 +16,8 @@ from agent.ranks.rank.facts import Owner, ProcessFacts
 from exporters.process import ownership
 from exporters.process.ownership import group_of
 
-POD = "c7a3f8b2-1f2e-4d5c-9a8b-7c6d5e4f3a2b"
-CONTAINER = "0123456789abcdef" * 4
-ALICE, MALLORY = Owner("user", "1000"), Owner("user", "1001")
-SLURM = Owner("job", "slurm/4711", scheduler="slurm", job_id="4711", proof="cgroup")
 OTHER_JOB = Owner("job", "slurm/4712", scheduler="slurm", job_id="4712", proof="cgroup")
 DOCKER = Owner("container", CONTAINER)
-SEGV = ExitStatus(known=True, signal=11)
 
 
 @pytest.mark.parametrize("owner", [DOCKER, ALICE])
@@ -31,7 +27,7 @@ def test_a_restarted_rank_keeps_its_job_when_another_job_was_proven_meanwhile(ow
     table.tick(1.0)
     table.add_facts(owned(50, environment(0, job="4712"), OTHER_JOB), then=1.0)
     for key in keys:
-        table.ranks.observe_exit(key, SEGV)
+        table.ranks.observe_exit(key, CRASHED)
     for pid in (11, 12):
         table.add_facts(owned(pid, environment(pid - 10), owner))
     table.tick(1.0)
@@ -66,18 +62,13 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
     return Node(tmp_path)
 
 
-def made(node: Node, path: str) -> str:
-    """Make a control group, and return its line of /proc."""
-    (node.groups / path.lstrip("/")).mkdir(parents=True, exist_ok=True)
-    return f"0::{path}\n"
-
-
 @pytest.mark.parametrize(
     "path", [f"/kubepods/burstable/pod{POD}/{CONTAINER}", f"/system.slice/docker-{CONTAINER}.scope"]
 )
 def test_root_in_a_container_cannot_be_slurms_daemon(path: str, node: Node) -> None:
     """A container's process 1 that runs as root and calls itself slurmstepd proves no job."""
-    group = made(node, path)
+    (node.groups / path.lstrip("/")).mkdir(parents=True)
+    group = f"0::{path}\n"
     node.proc.add(100, parent=1, uid=0, title="/usr/bin/containerd-shim-runc-v2 -namespace k8s.io")
     node.proc.add(101, parent=100, uid=0, title="slurmstepd: [4711.0]", cgroup=group, namespace_pids=(101, 1))
     node.proc.add(102, parent=101, uid=0, title="python", cgroup=group, namespace_pids=(102, 2))
@@ -99,16 +90,10 @@ def test_pbs_hook_escapes_the_job_id() -> None:
     assert [group.name for group in groups if group] == ["12.pbs-server", "12[3].server"]
 
 
-def vllm(pid: int, task: int, position: int, tasks: int = 2, parent: int | None = None) -> ProcessFacts:
+def vllm(pid: int, task: int, position: int) -> ProcessFacts:
     """Return a worker of a vLLM server in a task."""
-    env = {
-        "SLURM_JOB_ID": "4711",
-        "SLURM_PROCID": str(task),
-        "SLURM_NTASKS": str(tasks),
-        "SLURM_TASK_PID": str(50 + task),
-    }
-    title = f"VLLM::Worker_TP{position}"
-    return owned(pid, env, SLURM, parent=parent or 50 + task, title=title)
+    env = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": str(task), "SLURM_NTASKS": "2", "SLURM_TASK_PID": str(50 + task)}
+    return owned(pid, env, SLURM, parent=50 + task, title=f"VLLM::Worker_TP{position}")
 
 
 def test_two_servers_in_two_tasks_of_a_node_are_all_shown(table: Table) -> None:
@@ -152,7 +137,7 @@ def test_titles_made_to_be_slow_do_not_hold_the_loop(table: Table) -> None:
 def test_a_restarted_container_continues_its_job(owners: tuple[Owner, Owner], table: Table) -> None:
     """If another container or pod replaces the container or pod of a crashed job, its ranks continue the same job."""
     first = table.add_facts(owned(1, environment(0), owners[0], uid=1000), then=1.0)
-    table.ranks.observe_exit(first, SEGV)
+    table.ranks.observe_exit(first, CRASHED)
     table.tick(5.0)
     table.add_facts(owned(2, environment(0), owners[1], uid=1000), then=1.0)
     assert table.labels() == {RankLabel("4711", "0"): 2}

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 from call_counts import count_calls
+from rank_table import OOM, UNKNOWN, WELL
 
 from agent.core.identity import ProcessKey
 from agent.ranks.rank import verdict as module
@@ -17,10 +18,7 @@ from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 NOW = 1000.0
 SEGV = ExitStatus(known=True, signal=SIGSEGV)
 KILL = ExitStatus(known=True, signal=SIGKILL)
-OOM = ExitStatus(known=True, signal=SIGKILL, oom=True)
 TERM = ExitStatus(known=True, signal=SIGTERM)
-WELL = ExitStatus(known=True)
-UNKNOWN = ExitStatus(known=False)
 ABRT = ExitStatus(known=True, signal=SIGABRT)
 RAYS = ExitStatus(known=True, code=1, by_launcher=True)
 
