@@ -67,14 +67,14 @@ def eviction_candidate(processes: Mapping[ProcessKey, RankProcess], newcomer: st
     ended rank. If the newcomer is that owner, its records of dead ranks are evicted last. Another owner never loses a
     record of a dead rank: it loses its newest running process instead.
     """
-    held = Counter(process.owner.key for process in processes.values())
-    most = max(held, key=lambda owner: (held[owner], owner != newcomer))
-    loser = newcomer if held[newcomer] >= held[most] else most
-    crowded = [(key, process) for key, process in processes.items() if process.owner.key == loser]
-    exited = [(p.shown_state == "dead", p.exited_at, key) for key, p in crowded if p.exited_at is not None]
+    counts = Counter(process.owner.key for process in processes.values())
+    most = max(counts, key=lambda owner: (counts[owner], owner != newcomer))
+    loser = newcomer if counts[newcomer] >= counts[most] else most
+    records = [(key, process) for key, process in processes.items() if process.owner.key == loser]
+    exited = [(p.shown_state == "dead", p.exited_at, key) for key, p in records if p.exited_at is not None]
     if loser == newcomer:
         return min(exited)[2] if exited else None
     if harmless := [record for record in exited if not record[0]]:
         return min(harmless)[2]
-    running = [(process.found_at, key) for key, process in crowded if process.exited_at is None]
+    running = [(process.found_at, key) for key, process in records if process.exited_at is None]
     return max(running)[1] if running else None

@@ -51,7 +51,6 @@ EXIT_AGE = Family("rankwatch_exit_age_seconds", "gauge",
     "3 per job with exits, 64 per node, and retracted ones")
 # fmt: on
 FAMILIES = declared(globals())
-RETRACTED = -1.0
 
 
 def families(snapshot: RankSnapshot) -> Iterable[Metric]:
@@ -119,7 +118,7 @@ def _job_metrics(jobs: Mapping[str, JobLiveness], now: float) -> Iterable[Metric
             proven.add((job_id,), float(job.proves_first))
         ages = {}
         for lead in job.leads:  # among lead exits with equal labels the newest counts
-            ages[lead.labels()] = RETRACTED if lead.retracted_at is not None else now - lead.exited_at
+            ages[lead.labels()] = -1.0 if lead.retracted_at is not None else now - lead.exited_at
         for labels, age in ages.items():
             exits.add((job_id, *labels), age)
     return [rows.metric for rows in (live, start, progress, pause, ended, proven, exits)]

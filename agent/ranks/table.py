@@ -111,14 +111,14 @@ class RankTable:
 
     def _judge_all(self) -> None:
         jobs = self._jobs()
-        gone: dict[str, list[RankProcess]] = {job_id: [] for job_id in self.liveness.jobs if job_id not in jobs}
-        self._judge(jobs | gone)
+        ended: dict[str, list[RankProcess]] = {job_id: [] for job_id in self.liveness.jobs if job_id not in jobs}
+        self._judge(jobs | ended)
         self.liveness.expire(self.clock.monotonic())
 
     def _jobs(self) -> dict[str, list[RankProcess]]:
         jobs: dict[str, list[RankProcess]] = {}
         for process in self.processes.values():
-            if label := self.binder.labels.held(process):
+            if label := self.binder.labels.label_of(process):
                 jobs.setdefault(label.job_id, []).append(process)
         return jobs
 
@@ -133,13 +133,13 @@ class RankTable:
         self.published = None
 
     def _expire(self, now: float) -> None:
-        held = self.binder.labels.held
-        gone = [
+        label_of = self.binder.labels.label_of
+        expired = [
             key
             for key, process in self.processes.items()
-            if expiry.is_over(process, holds_label=held(process) is not None, now=now)
+            if expiry.is_over(process, holds_label=label_of(process) is not None, now=now)
         ]
-        for key in gone:
+        for key in expired:
             self._drop(key)
         for key in list(expiry.surplus(self.processes)):
             self._drop(key)

@@ -158,7 +158,7 @@ class RankWriter(Leased[RankTable]):
             if process.slots is None:
                 table.binder.bind(process, key, table.processes)
         process.note_status(status)
-        if label := table.binder.labels.held(process):
+        if label := table.binder.labels.label_of(process):
             table.changed.add(label.job_id)
 
     def observe_exception(self, key: ProcessKey, name: str) -> None:
@@ -179,10 +179,10 @@ class RankWriter(Leased[RankTable]):
         """Note how schedulers ended jobs on this node. Exporters report an end repeatedly: exits can follow later."""
         table, by_id = self._lent, {end.job_id: end for end in ends}
         for process in table.processes.values() if by_id else ():
-            end = by_id.get(process.scheduled_job_id)
-            if end is None:
+            if (end := by_id.get(process.scheduled_job_id)) is None:
                 continue
-            if process.note_job_end(end, table.liveness.thresholds) and (label := table.binder.labels.held(process)):
+            is_changed = process.note_job_end(end, table.liveness.thresholds)
+            if is_changed and (label := table.binder.labels.label_of(process)):
                 table.changed.add(label.job_id)
             for job_id in {label.job_id for label in process.labels}:  # with the hash of its group, if it has one
                 table.liveness.note_end(end, job_id, table.clock.monotonic(), table.clock.time())
@@ -265,18 +265,17 @@ class RankWriter(Leased[RankTable]):
 
         After an exit without a running agent, the exit time is unknown: newer records can be of a later process.
         """
-        key = self._former(writer_key)
-        process = None if key is None else self._table.processes.get(key)
-        if key is None or process is None or process.exited_at is None:
+        process = self._former(writer_key)
+        if process is None or process.exited_at is None:
             return
         unseen_seconds = 0.0 if process.unproven_since is None else process.exited_at - process.unproven_since
         if last_progress_seconds <= process.exited_seconds - unseen_seconds:
-            self.link(writer_key, key)
+            self.link(writer_key, process.key)
 
-    def _former(self, writer_key: WriterKey) -> ProcessKey | None:
+    def _former(self, writer_key: WriterKey) -> RankProcess | None:
         """Return the process that wrote an earlier generation of the same file, with the same host name and pid."""
         for generation in range(writer_key.generation - 1, max(-1, writer_key.generation - 1 - MAX_FORMER), -1):
             record = self._table.writers.get(writer_key._replace(generation=generation))
             if record is not None and record.process is not None:
-                return record.process
+                return self._table.processes.get(record.process)
         return None

@@ -63,10 +63,10 @@ class OomLedger:
         known = counted[0][1]
         if now.kills.groups > known.groups:
             return True
-        if now.kills.kills <= self._taken(now.file, known):
+        if now.kills.kills <= self._explained(now.file, known):
             return False
         for file, earlier in counted:  # the groups above count the kill too
-            self._assigned[file] = self._taken(file, earlier) + 1
+            self._assigned[file] = self._explained(file, earlier) + 1
         return True
 
     def keep(self, counts: Iterable[OomCount]) -> None:
@@ -74,7 +74,7 @@ class OomLedger:
         files = {file for count in counts for file, _ in count.counters}
         self._assigned = {file: kills for file, kills in self._assigned.items() if file in files}
 
-    def _taken(self, file: str, before: OomKills) -> int:
+    def _explained(self, file: str, before: OomKills) -> int:
         return max(before.kills, self._assigned.get(file, 0))
 
 

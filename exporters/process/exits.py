@@ -202,11 +202,9 @@ class ExitWatch:
 
     def _judge_soon(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._judging is None:
-            wait_seconds = self._next_verdict_at - loop.time()
-            judge = self._judge
-            self._judging = (
-                loop.call_later(wait_seconds, judge, loop) if wait_seconds > 0 else loop.call_soon(judge, loop)
-            )
+            now, judge = loop.time(), self._judge
+            is_soon = self._next_verdict_at <= now
+            self._judging = loop.call_soon(judge, loop) if is_soon else loop.call_at(self._next_verdict_at, judge, loop)
 
     def _judge(self, loop: asyncio.AbstractEventLoop) -> None:
         self._judging = None

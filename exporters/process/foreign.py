@@ -79,21 +79,21 @@ def _belongs(process: GpuUser, rank: GpuUser, processes: Mapping[int, GpuUser]) 
 
 
 def _is_of_one_job(process: GpuUser, rank: GpuUser) -> bool:
-    mine, its = process.owner, rank.owner
+    owner, of_rank = process.owner, rank.owner
     if process.job_ids & rank.job_ids:
         return True
     if not process.job_ids and process.session and process.session == rank.session:
         return True
-    if mine.job_id and (mine.scheduler, mine.job_id) == (its.scheduler, its.job_id):
+    if owner.job_id and (owner.scheduler, owner.job_id) == (of_rank.scheduler, of_rank.job_id):
         return True
-    return mine.kind != "user" and mine.name != "" and (mine.kind, mine.name) == (its.kind, its.name)
+    return owner.kind != "user" and owner.name != "" and (owner.kind, owner.name) == (of_rank.kind, of_rank.name)
 
 
 def _bounded(counts: Counter[int | None]) -> Iterable[tuple[int | None, int]]:
     """Return by uid the counts of the users with the most processes, and last the count of all other users together."""
     named = [(uid, count) for uid, count in counts.most_common() if uid is not None][:MAX_USERS]
-    rest = counts.total() - sum(count for _, count in named)
-    return [*named, (None, rest)] if rest else named
+    further = counts.total() - sum(count for _, count in named)
+    return [*named, (None, further)] if further else named
 
 
 INTERVAL_SECONDS = 10.0  # Shortest time between two queries for the processes of GPUs

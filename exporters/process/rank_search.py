@@ -67,7 +67,7 @@ def claim_of(environment: Mapping[str, str]) -> ClaimedRank | None:
     return None
 
 
-class _Seen(msgspec.Struct):
+class _Process(msgspec.Struct):
     """The last examination of a process: its threads' number, the proof that it is a rank, and when it is due again.
 
     ``inherited``: it may have inherited its GPU and library from an ancestor; this stays True when the ancestor ends.
@@ -78,11 +78,11 @@ class _Seen(msgspec.Struct):
     """
 
     key: ProcessKey
-    threads: int
-    again_at: float
     parent_pid: int
     kernel: bool
     first_at: float
+    threads: int = 0
+    again_at: float = float("-inf")
     due_at: float = float("-inf")
     evidence: str = ""
     uses_gpu: bool = False
@@ -102,7 +102,7 @@ class RankSearch:
     def __init__(self, proc: ProcFS, failures: FailureCounter) -> None:
         self._proc = proc
         self._failures = failures
-        self._seen: dict[int, _Seen] = {}
+        self._processes: dict[int, _Process] = {}
 
     def stats(
         self, pids: list[int], known: set[int], now: float, *, everyone: bool
@@ -113,8 +113,8 @@ class RankSearch:
         """
         stats, unread = {}, set()
         for pid in pids:
-            seen = self._seen.get(pid)
-            if seen is not None and pid not in known and not everyone and now < seen.due_at:
+            process = self._processes.get(pid)
+            if process is not None and pid not in known and not everyone and now < process.due_at:
                 continue
             if self._proc.is_in_exec(pid):
                 unread.add(pid)
@@ -124,10 +124,10 @@ class RankSearch:
                 unread.add(pid)
             if read is None or (stat := read[0]) is None:
                 continue
-            if seen is None or seen.key != stat.key:
-                seen = self._seen[pid] = _Seen(stat.key, 0, float("-inf"), stat.parent_pid, stat.kernel_thread, now)
-            seen.due_at = now if now - seen.first_at < YOUNG_SECONDS and not seen.kernel else now + OLD_SECONDS
-            if not seen.kernel:
+            if process is None or process.key != stat.key:
+                process = self._processes[pid] = _Process(stat.key, stat.parent_pid, stat.kernel_thread, now)
+            process.due_at = now if now - process.first_at < YOUNG_SECONDS and not process.kernel else now + OLD_SECONDS
+            if not process.kernel:
                 stats[pid] = stat
         return stats, unread
 
@@ -137,12 +137,12 @@ class RankSearch:
 
     def forget(self, present: set[int]) -> None:
         """Forget the processes that are not in ``present``."""
-        for pid in [pid for pid in self._seen if pid not in present]:
-            del self._seen[pid]
+        for pid in [pid for pid in self._processes if pid not in present]:
+            del self._processes[pid]
 
     def count(self) -> int:
         """Return how many processes are remembered, without kernel threads."""
-        return sum(not seen.kernel for seen in self._seen.values())
+        return sum(not process.kernel for process in self._processes.values())
 
     def descendants(self, ranks: Collection[ProcessKey]) -> dict[ProcessKey, list[ProcessKey]]:
         """Return the processes below each rank, except below another of ``ranks``; omit ranks without descendants.
@@ -151,16 +151,16 @@ class RankSearch:
         """
         above: dict[ProcessKey, ProcessKey | None] = {key: key for key in ranks}
         by_rank: dict[ProcessKey, list[ProcessKey]] = {}
-        for seen in self._seen.values():
+        for process in self._processes.values():
             path: list[ProcessKey] = []
-            here: _Seen | None = seen
-            while here is not None and here.key not in above:
-                above[here.key] = None  # until its rank is known, or finally if the parents form a ring
-                path.append(here.key)
-                parent = self._seen.get(here.parent_pid)
+            ancestor: _Process | None = process
+            while ancestor is not None and ancestor.key not in above:
+                above[ancestor.key] = None  # until its rank is known, or finally if the parents form a ring
+                path.append(ancestor.key)
+                parent = self._processes.get(ancestor.parent_pid)
                 # If the parent is younger, its pid was reused: the real parent is gone.
-                here = parent if parent is not None and parent.key.start_ticks <= here.key.start_ticks else None
-            rank = None if here is None else above[here.key]
+                ancestor = parent if parent is not None and parent.key.start_ticks <= ancestor.key.start_ticks else None
+            rank = None if ancestor is None else above[ancestor.key]
             above.update(dict.fromkeys(path, rank))
             if rank is not None:
                 by_rank.setdefault(rank, []).extend(path)
@@ -177,31 +177,31 @@ class RankSearch:
 
         ``writer_keys``: writers to find; ``ranks``: known rank processes, whose children are not ranks.
         """
-        candidates = [(stat, self._seen[stat.pid]) for stat in others]
+        candidates = [(stat, self._processes[stat.pid]) for stat in others]
         files: FilesByPid = {}
         for writer_key, uid in writer_keys.items():
             files.setdefault(writer_key.pid, {})[writer_key.device, writer_key.inode] = uid
-        for stat, seen in candidates:
-            self._failures.attempt("a process", partial(self._inspect, stat, seen, now, files), pid=stat.pid)
+        for stat, process in candidates:
+            self._failures.attempt("a process", partial(self._inspect, stat, process, now, files), pid=stat.pid)
         # Only when all were examined: a child can come before its parent.
-        reasons = [(stat.key, self._evidence(seen, ranks)) for stat, seen in candidates]
+        reasons = [(stat.key, self._evidence(process, ranks)) for stat, process in candidates]
         return [(key, reason) for key, reason in reasons if reason]
 
-    def _inspect(self, stat: Stat, seen: _Seen, now: float, files: FilesByPid) -> None:
-        seen.is_blocked = stat.state == "D"
+    def _inspect(self, stat: Stat, process: _Process, now: float, files: FilesByPid) -> None:
+        process.is_blocked = stat.state == "D"
         if files and self._wrote(stat.key, files):
-            seen.evidence = "records"
+            process.evidence = "records"
             return
-        if seen.threads == stat.threads and now < seen.again_at:
+        if process.threads == stat.threads and now < process.again_at:
             return
-        seen.again_at = now + (LOOK_AGAIN_SECONDS if seen.threads == stat.threads else NAMED_SECONDS)
-        seen.threads = stat.threads
+        process.again_at = now + (LOOK_AGAIN_SECONDS if process.threads == stat.threads else NAMED_SECONDS)
+        process.threads = stat.threads
         names = (self._proc.thread_name(stat.pid, tid) for tid in self._proc.thread_ids(stat.pid))
-        seen.evidence = "thread" if any(_RANK_THREAD.match(name) for name in names) else ""
-        seen.uses_gpu = not seen.evidence and self._uses_gpu(stat.pid)
-        if seen.program != stat.comm:
-            seen.program, seen.claim, seen.is_unread = stat.comm, None, stat.comm not in WRAPPERS
-            seen.claims_for_others = False
+        process.evidence = "thread" if any(_RANK_THREAD.match(name) for name in names) else ""
+        process.uses_gpu = not process.evidence and self._uses_gpu(stat.pid)
+        if process.program != stat.comm:
+            process.program, process.claim, process.is_unread = stat.comm, None, stat.comm not in WRAPPERS
+            process.claims_for_others = False
 
     def without_nccl(self, ranks: Collection[ProcessKey], now: float) -> tuple[list[ProcessKey], list[ProcessKey]]:
         """Return the processes without NCCL whose environment names a rank, and the ready processes among them.
@@ -210,59 +210,60 @@ class RankSearch:
         ready if no process of its job has NCCL, and if it is settled (SETTLED_SECONDS).
         """
         self._read_claims()
-        proven = {key.pid for key in ranks} | {s.key.pid for s in self._seen.values() if s.evidence or s.uses_gpu}
-        named = {seen.key.pid: seen for seen in self._seen.values() if seen.claim is not None}
-        first = {pid: seen for pid, seen in named.items() if not self._inherits(seen)}
+        proven = {key.pid for key in ranks} | {s.key.pid for s in self._processes.values() if s.evidence or s.uses_gpu}
+        named = {process.key.pid: process for process in self._processes.values() if process.claim is not None}
+        first = {pid: process for pid, process in named.items() if not self._inherits(process)}
         for pid in first.keys() & {above for rank_pid in (*first, *proven) for above in self._ancestors(rank_pid)}:
             first.pop(pid).claims_for_others = True
         without = [s for pid, s in first.items() if pid not in proven and not proven.intersection(self._ancestors(pid))]
         with_nccl = {s.claim.job for pid in proven if (s := named.get(pid)) and s.claim and not s.is_ready}
         ready = [s for s in without if s.claim and s.claim.job not in with_nccl and self._is_settled(s, now)]
-        for seen in ready:
-            seen.is_ready = True
-            if launcher := self._launcher(seen):
-                launcher.launched |= {seen.program}
-        return [seen.key for seen in without], [seen.key for seen in ready]
+        for process in ready:
+            process.is_ready = True
+            if launcher := self._launcher(process):
+                launcher.launched |= {process.program}
+        return [process.key for process in without], [process.key for process in ready]
 
-    def _is_settled(self, seen: _Seen, now: float) -> bool:
-        launcher = self._launcher(seen)
-        return now - seen.first_at >= SETTLED_SECONDS or (launcher is not None and seen.program in launcher.launched)
+    def _is_settled(self, process: _Process, now: float) -> bool:
+        launcher = self._launcher(process)
+        is_known = launcher is not None and process.program in launcher.launched
+        return is_known or now - process.first_at >= SETTLED_SECONDS
 
-    def _launcher(self, seen: _Seen) -> _Seen | None:
+    def _launcher(self, process: _Process) -> _Process | None:
         """Return the nearest ancestor that is no wrapper; None if that is init or unknown."""
-        above = (self._seen.get(pid) for pid in self._ancestors(seen.key.pid) if pid != INIT_PID)
+        above = (self._processes.get(pid) for pid in self._ancestors(process.key.pid) if pid != INIT_PID)
         return next((ancestor for ancestor in above if ancestor and ancestor.program not in WRAPPERS), None)
 
     def _read_claims(self) -> None:
         """Read environments for at most CLAIMS_SECONDS of CPU time. The next scans read the other environments."""
         deadline = time.thread_time() + CLAIMS_SECONDS
-        for pid, seen in self._seen.items():
-            if seen.is_unread and not seen.is_blocked and time.thread_time() < deadline:
-                seen.is_unread = False
+        for pid, process in self._processes.items():
+            if process.is_unread and not process.is_blocked and time.thread_time() < deadline:
+                process.is_unread = False
                 environment = self._failures.attempt("a process", partial(self._proc.environment, pid), pid=pid)
-                seen.claim = claim_of(environment or {})
+                process.claim = claim_of(environment or {})
 
-    def _inherits(self, seen: _Seen) -> bool:
-        launcher = self._launcher(seen)
-        seen.claims_for_others |= launcher is not None and launcher.claim == seen.claim
-        return seen.claims_for_others
+    def _inherits(self, process: _Process) -> bool:
+        launcher = self._launcher(process)
+        process.claims_for_others |= launcher is not None and launcher.claim == process.claim
+        return process.claims_for_others
 
     def _ancestors(self, pid: int) -> Iterator[int]:
         """Yield the pids above a process, up to a pid that a younger process has taken."""
-        seen = self._seen.get(pid)
+        process = self._processes.get(pid)
         for _ in range(MAX_ANCESTORS):
-            parent = None if seen is None else self._seen.get(seen.parent_pid)
-            if seen is None or (parent is not None and parent.key.start_ticks > seen.key.start_ticks):
+            parent = None if process is None else self._processes.get(process.parent_pid)
+            if process is None or (parent is not None and parent.key.start_ticks > process.key.start_ticks):
                 return
-            yield seen.parent_pid
-            seen = parent
+            yield process.parent_pid
+            process = parent
 
-    def _evidence(self, seen: _Seen, ranks: Container[ProcessKey]) -> str:
-        if seen.evidence or not seen.uses_gpu:
-            return seen.evidence
-        above = (self._seen.get(pid) for pid in self._ancestors(seen.key.pid))
-        seen.inherited |= any(s is not None and (s.uses_gpu or s.evidence or s.key in ranks) for s in above)
-        return "" if seen.inherited else "library"
+    def _evidence(self, process: _Process, ranks: Container[ProcessKey]) -> str:
+        if process.evidence or not process.uses_gpu:
+            return process.evidence
+        above = (self._processes.get(pid) for pid in self._ancestors(process.key.pid))
+        process.inherited |= any(s is not None and (s.uses_gpu or s.evidence or s.key in ranks) for s in above)
+        return "" if process.inherited else "library"
 
     def _wrote(self, key: ProcessKey, files: FilesByPid) -> bool:
         """Return True when the process is the writer of one of these files.
@@ -274,13 +275,13 @@ class RankSearch:
         if status is None:
             return False
         inner = status.namespace_pids[-1]
-        mine = files.get(inner)
-        if not mine:
+        files_of_pid = files.get(inner)
+        if not files_of_pid:
             return False
         held = self._proc.open_files(key.pid, is_record_file)
         if held is None:
-            return inner == key.pid and any(uid in (None, status.uid) for uid in mine.values())
-        return any((file.device, file.inode) in mine and self._proc.may_write(key.pid, file) for file in held)
+            return inner == key.pid and any(uid in (None, status.uid) for uid in files_of_pid.values())
+        return any((file.device, file.inode) in files_of_pid and self._proc.may_write(key.pid, file) for file in held)
 
     def _uses_gpu(self, pid: int) -> bool:
         files = self._proc.open_files(pid, is_record_file)

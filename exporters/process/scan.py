@@ -16,7 +16,7 @@ from exporters.process.cgroups import OomKills, memory_files, oom_kills, oomd_ki
 from exporters.process.observation import THREADS_SECONDS, KnownRank, ProcessObservation, observe
 from exporters.process.ownership import OwnerSearch
 from exporters.process.rank_search import RankSearch
-from exporters.process.usage.reader import SeenRank, UsageReader, Usages
+from exporters.process.usage.reader import RankStat, UsageReader, Usages
 
 MAX_NEW = 256  # New rank processes of one scan, users in turn; other processes follow in the next scan
 
@@ -71,7 +71,7 @@ class Scanner:
         self._usage = UsageReader(self._proc, roots.sys, failures)
         self._threads_at = float("-inf")
         self._searched: Counter[int | None] = Counter()
-        self._threads: dict[ProcessKey, SeenRank] = {}
+        self._threads: dict[ProcessKey, RankStat] = {}
         self._ranks: dict[ProcessKey, KnownRank] = {}
 
     def look(self, request: ScanRequest) -> ScanResult:
@@ -207,7 +207,7 @@ class Scanner:
         threads = self._proc.threads(stat.pid) if threads_are_due or not rank.threads_seen else None
         rank.threads_seen = True
         if threads is not None and threads_are_due:
-            self._threads[stat.key] = SeenRank(stat, threads)
+            self._threads[stat.key] = RankStat(stat, threads)
         counts = tuple(kills[file] for file in rank.oom_files)
         return observe(self._proc, rank, stat, now, counts, threads, self._searched)
 

@@ -11,31 +11,31 @@ SINGLE_PASS_SECONDS = 2.0  # How long a single pass waits for names
 
 
 class UserNames:
-    """Runs on the event loop, except the look-ups. Calls ``learnt`` with each new uid and name."""
+    """Runs on the event loop, except the look-ups. Calls ``on_name`` with each new uid and name."""
 
-    def __init__(self, thread: OwnThread, learnt: Callable[[int, str], None], log: Logger) -> None:
+    def __init__(self, thread: OwnThread, on_name: Callable[[int, str], None], log: Logger) -> None:
         self._thread = thread
-        self._learnt = learnt
+        self._on_name = on_name
         self._log = log
         self._names: dict[int, str] = {}
-        self._waiting: dict[int, asyncio.Task[None]] = {}
+        self._lookups: dict[int, asyncio.Task[None]] = {}
 
     def name(self, uid: int) -> str:
-        """Return the user's name if known, else the uid as text, and call ``learnt`` later if there is a name."""
+        """Return the user's name if known, else the uid as text, and call ``on_name`` later if there is a name."""
         if uid in self._names:
             return self._names[uid]
-        if uid not in self._waiting and len(self._waiting) < MAX_USERS:
-            self._waiting[uid] = asyncio.get_running_loop().create_task(self._look_up(uid), name=f"user-{uid}")
+        if uid not in self._lookups and len(self._lookups) < MAX_USERS:
+            self._lookups[uid] = asyncio.get_running_loop().create_task(self._look_up(uid), name=f"user-{uid}")
         return str(uid)
 
     async def settle(self) -> None:
         """Wait at most SINGLE_PASS_SECONDS for the pending names."""
-        if self._waiting:
-            await asyncio.wait(self._waiting.values(), timeout=SINGLE_PASS_SECONDS)
+        if self._lookups:
+            await asyncio.wait(self._lookups.values(), timeout=SINGLE_PASS_SECONDS)
 
     def stop(self) -> None:
         """Stop waiting for names. A look-up that hangs keeps its thread."""
-        for task in self._waiting.values():
+        for task in self._lookups.values():
             task.cancel()
         self._thread.stop()
 
@@ -46,13 +46,13 @@ class UserNames:
             self._log.warning("name of user {uid} could not be looked up, the uid is shown", uid=uid, error=error)
             name = None
         finally:
-            del self._waiting[uid]
+            del self._lookups[uid]
         if name is None:
             return
         while len(self._names) >= MAX_USERS:
             del self._names[next(iter(self._names))]
         self._names[uid] = name
-        self._learnt(uid, name)
+        self._on_name(uid, name)
 
 
 def _name_of(uid: int) -> str | None:

@@ -99,7 +99,7 @@ async def test_names_are_bounded(directory: Directory) -> None:
     for uid in range(1000, 1000 + MAX_USERS + 1):
         names.name(uid)
     directory.answers.set()
-    await until(lambda: len(directory.queries) == MAX_USERS and not names._waiting)
+    await until(lambda: len(directory.queries) == MAX_USERS and not names._lookups)
     assert len(names._names) == MAX_USERS
     names.name(9999)
     await names.settle()

@@ -116,8 +116,10 @@ class JobLiveness(msgspec.Struct):
     def retract(self, lead: LeadExit, now: float) -> None:
         """Export a lead exit as -1 from now on."""
         if lead.retracted_at is None:
-            old = [other for other in self.leads if other.retracted_at is not None]
-            surplus = min(old, key=lambda other: other.retracted_at or 0.0) if len(old) >= MAX_RETRACTED else None
+            invalid = [other for other in self.leads if other.retracted_at is not None]
+            surplus = (
+                min(invalid, key=lambda other: other.retracted_at or 0.0) if len(invalid) >= MAX_RETRACTED else None
+            )
             retracted = msgspec.structs.replace(lead, retracted_at=now)
             self.leads = tuple(retracted if other is lead else other for other in self.leads if other is not surplus)
 

@@ -143,7 +143,7 @@ class LivenessRegistry:
 
     def _consider(self, job: JobLiveness, process: RankProcess, *, is_lead: bool, is_torn: bool, now: float) -> None:
         """Add a lead exit once its status and cause are known. The processes of all other exits become victims."""
-        label, exited_at = self._labels.held(process), process.exited_at
+        label, exited_at = self._labels.label_of(process), process.exited_at
         if label is None or exited_at is None:
             return
         is_late = now - exited_at >= CAUSE_SECONDS
@@ -177,7 +177,7 @@ class LivenessRegistry:
 
     def _is_finished(self, process: RankProcess) -> bool:
         """Return True when it is proven that the process ended as planned, or finished."""
-        label = self._labels.held(process)
+        label = self._labels.label_of(process)
         is_planned = label is not None and self.facts.is_planned(label)
         return is_planned or process.shown_state == "finished"
 
@@ -195,19 +195,19 @@ class LivenessRegistry:
     def _make_room(self, job: JobLiveness, now: float) -> bool:
         """At the limit, retract the oldest lead exit of the share with the most; return False if this is the share of
         ``job``."""
-        held = [
+        valid = [
             (other.share, lead, other)
             for other in self.jobs.values()
             for lead in other.leads
             if lead.retracted_at is None
         ]
-        if len(held) < MAX_LEADS_PER_NODE:
+        if len(valid) < MAX_LEADS_PER_NODE:
             return True
-        counts = Counter(share for share, _, _ in held)
+        counts = Counter(share for share, _, _ in valid)
         most = max(counts, key=lambda share: (counts[share], share == job.share))
         if most == job.share:
             return False
-        _, lead, other = min((entry for entry in held if entry[0] == most), key=lambda entry: entry[1].exited_at)
+        _, lead, other = min((entry for entry in valid if entry[0] == most), key=lambda entry: entry[1].exited_at)
         other.retract(lead, now)
         return True
 

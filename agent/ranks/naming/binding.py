@@ -110,10 +110,10 @@ class RankBinder:
 
     def restore(self, processes: Mapping[ProcessKey, RankProcess], stand_ins: Mapping[WriterKey, RankProcess]) -> None:
         """Restore the labels of the processes from the checkpoint."""
-        kept = [*processes.values(), *stand_ins.values()]
-        for process in sorted(kept, key=lambda p: p.exited_at is None):  # live processes last: they hold the label
+        restored = [*processes.values(), *stand_ins.values()]
+        for process in sorted(restored, key=lambda p: p.exited_at is None):  # live processes last: they hold the label
             self.labels.restore(process)
-        self.owners.restore(kept)
+        self.owners.restore(restored)
         for process in processes.values():
             if any(label.job_id == process.shown_job_id for label in process.labels):
                 self._steps[process.shown_job_id] = process.claim.group
@@ -162,8 +162,8 @@ class RankBinder:
         """Return the job id shown for this process. If the process proves the id, processes of other owners lose it."""
         had_job_id = bool(process.shown_job_id)
         plain = process.plain_job_id = job_owners.plain_id(process, self._unnamed_job_id(process))
-        process.shown_job_id, taken = self.owners.assign(plain, process, processes.values())
-        if taken:
+        process.shown_job_id, was_taken = self.owners.assign(plain, process, processes.values())
+        if was_taken:
             self._rename_others(process, processes)
         if process.shown_job_id != plain and not had_job_id:
             self._log_owner(process)
@@ -207,9 +207,9 @@ class RankBinder:
                 continue
             self.labels.release(other)
             shown, _ = self.owners.assign(plain, other, ())
-            old = other.slots or ()  # the hash of a group stays at the end of the job's id
-            named = [label and RankLabel(shown + label.job_id.removeprefix(plain), label.rank) for label in old]
-            other.slots = [label and self.labels.take(label, other, may_regroup=False) for label in named]
+            slots = other.slots or ()  # the hash of a group stays at the end of the job's id
+            labels = [label and RankLabel(shown + label.job_id.removeprefix(plain), label.rank) for label in slots]
+            other.slots = [label and self.labels.take(label, other, may_regroup=False) for label in labels]
             other.shown_job_id = shown
             self._log_owner(other)
 

@@ -66,8 +66,8 @@ class JobOwners:
 
     def keep(self, processes: Iterable[RankProcess]) -> None:
         """Drop the ids under which no process in ``processes`` is shown."""
-        held = {process.shown_job_id for process in processes}
-        for shown in self._holders.keys() - held:
+        shown_ids = {process.shown_job_id for process in processes}
+        for shown in self._holders.keys() - shown_ids:
             del self._holders[shown]
 
     def restore(self, processes: Iterable[RankProcess]) -> None:

@@ -39,7 +39,7 @@ class LabelHolders:
         """Return True while ``process`` holds ``label``."""
         return self._holders.get(label) is process
 
-    def held(self, process: RankProcess) -> RankLabel | None:
+    def label_of(self, process: RankProcess) -> RankLabel | None:
         """Return the first label that the process still holds; None once restarted ranks took all its labels."""
         return next((label for label in process.labels if self.holds(process, label)), None)
 

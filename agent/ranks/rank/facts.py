@@ -11,8 +11,6 @@ OwnerKind = Literal["pod", "job", "container", "user"]
 Proof = Literal["cgroup", "parent", "none"]
 """Proof that a process belongs to a job: a control group made by root, the scheduler's daemon as ancestor, or none."""
 
-_SUFFIX_DIGITS = 8
-
 
 class Owner(msgspec.Struct, frozen=True):
     """The owner of a process: its proven pod, else the proven job of its scheduler, else its container, else its user.
@@ -37,7 +35,7 @@ class Owner(msgspec.Struct, frozen=True):
 
     def suffix(self, uid: int | None) -> str:
         """Return the suffix for a job id that another owner has: p and 8 digits of the pod's uid, or u and the uid."""
-        return f"p{self.name[:_SUFFIX_DIGITS]}" if self.kind == "pod" else f"u{'' if uid is None else uid}"
+        return f"p{self.name[:8]}" if self.kind == "pod" else f"u{'' if uid is None else uid}"
 
 
 class ProcessFacts(msgspec.Struct, frozen=True):

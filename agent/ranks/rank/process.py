@@ -138,18 +138,18 @@ class RankProcess(msgspec.Struct):
 
         A rank in the world communicator that differs from all published labels is logged.
         """
-        place = (membership.comm, membership.comm_rank)
-        known = self.members.get(place)
+        key = (membership.comm, membership.comm_rank)
+        known = self.members.get(key)
         if known is not None:
             if membership.name and not known.name:  # records have the name of a communicator, RAS does not
-                self.members[place] = membership
+                self.members[key] = membership
             return True
         if len(self.members) >= limit:
             return False
-        self.members[place] = membership
+        self.members[key] = membership
         self.seen_at.setdefault(membership.comm, now)
-        other = all(label.rank != str(membership.comm_rank) for label in self.labels)
-        if self.slots and membership.size == self.claim.world_size and other:
+        is_new = all(label.rank != str(membership.comm_rank) for label in self.labels)
+        if self.slots and membership.size == self.claim.world_size and is_new:
             self.log_contradiction(str(membership.comm_rank))
         return True
 
@@ -189,9 +189,9 @@ class RankProcess(msgspec.Struct):
 
     def note_gpus(self, hardware: Hardware, pid: int) -> None:
         """Note which GPUs the process uses. A GPU whose processes the driver cannot list now (a lost GPU) stays."""
-        if held := hardware.gpus_of(pid):
+        if used := hardware.gpus_of(pid):
             gpus = {gpu.uuid: gpu for gpu in self.gpus if hardware.is_unseen(gpu.uuid)}
-            for gpu in held:
+            for gpu in used:
                 gpus[gpu.uuid] = RankGpu(gpu.index, gpu.uuid, gpu.pci, hardware.nic_of(gpu))
             self.gpus = tuple(sorted(gpus.values(), key=lambda gpu: gpu.index))
 

@@ -50,7 +50,7 @@ def judge_job(processes: Sequence[RankProcess], now: float, thresholds: Threshol
         alive_until=list(accumulate((_alive_until(p, now) for p in by_age), max)),
         preceded=preceded(exits, thresholds),
         torn_down=killed_before_teardown(exits, thresholds),
-        all_left_well=all(p.exited_at is not None and _left_well(p.exit) for p in processes),
+        all_left_well=all(p.exited_at is not None and p.exit == ExitStatus(known=True) for p in processes),
         now=now,
         thresholds=thresholds,
     )
@@ -108,10 +108,6 @@ def _outlived_seconds(process: RankProcess, job: _Job) -> float:
     left_at = left_at_of(process)
     peers = bisect_left(job.found_at, left_at)
     return job.alive_until[peers - 1] - left_at if peers else 0.0
-
-
-def _left_well(status: ExitStatus | None) -> bool:
-    return status is not None and status.known and status.signal == 0 and status.code == 0
 
 
 def _alive_until(peer: RankProcess, now: float) -> float:

@@ -51,10 +51,10 @@ class GroupReader:
         self._known: dict[str, GroupTotals] = {}
         self._next = 0
 
-    def read(self, wanted: Iterable[GroupPaths]) -> dict[str, GroupTotals]:
+    def read(self, ranks: Iterable[GroupPaths]) -> dict[str, GroupTotals]:
         """Return the waits of these groups at their last read, by directory; forget other groups."""
         with_pressure: dict[str, bool] = {}
-        for paths in wanted:
+        for paths in ranks:
             for directory in paths.throttling:
                 with_pressure[directory] = with_pressure.get(directory, False) or directory == paths.own
         directories = list(with_pressure)

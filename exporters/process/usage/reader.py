@@ -90,7 +90,7 @@ def nodes_of(cpus: frozenset[int], nodes: Mapping[int, frozenset[int]]) -> str:
     return ",".join(str(node) for node, of_node in sorted(nodes.items()) if cpus & of_node)
 
 
-class SeenRank(msgspec.Struct, frozen=True):
+class RankStat(msgspec.Struct, frozen=True):
     """A rank process in this scan: its stat line and those of its threads."""
 
     stat: Stat
@@ -104,7 +104,7 @@ class Usages(msgspec.Struct, frozen=True):
     groups: dict[str, GroupTotals]
 
 
-class _Kept(msgspec.Struct):
+class _RankTotals(msgspec.Struct):
     """The data about a rank process between two measurements."""
 
     threads: ThreadTotals
@@ -135,26 +135,26 @@ class UsageReader:
         self._sys = sys_root
         self._failures = failures
         self._groups = GroupReader()
-        self._kept: dict[ProcessKey, _Kept] = {}
+        self._totals: dict[ProcessKey, _RankTotals] = {}
         self._ticks_per_second = os.sysconf("SC_CLK_TCK")
         self._page_bytes = os.sysconf("SC_PAGE_SIZE")
         self._numa_nodes = read_nodes(sys_root)
 
-    def look(self, ranks: Mapping[ProcessKey, SeenRank], children: Mapping[ProcessKey, Iterable[ProcessKey]]) -> Usages:
+    def look(self, ranks: Mapping[ProcessKey, RankStat], children: Mapping[ProcessKey, Iterable[ProcessKey]]) -> Usages:
         """Measure all running ranks; ``children``: their descendants."""
-        self._kept = {key: self._kept.get(key) or _Kept(ThreadTotals(), ChildrenCpu()) for key in ranks}
+        self._totals = {key: self._totals.get(key) or _RankTotals(ThreadTotals(), ChildrenCpu()) for key in ranks}
         chosen = shares(children)
         paths = {}
         for key in ranks:
             work = partial(self._paths, key)
-            if (paths_of_it := self._failures.attempt(WHAT, work, pid=key.pid)) is not None:
-                paths[key] = paths_of_it
+            if (rank_paths := self._failures.attempt(WHAT, work, pid=key.pid)) is not None:
+                paths[key] = rank_paths
         groups = self._groups.read(paths.values())
         counts_io_wait = self._proc.counts_io_wait()
         usages = {}
         for key, rank in ranks.items():
-            groups_of_it = paths.get(key, GroupPaths())
-            measure = partial(self._usage, rank, chosen.get(key, ()), groups_of_it, counts_io_wait=counts_io_wait)
+            rank_paths = paths.get(key, GroupPaths())
+            measure = partial(self._usage, rank, chosen.get(key, ()), rank_paths, counts_io_wait=counts_io_wait)
             if (usage := self._failures.attempt(WHAT, measure, pid=key.pid)) is not None:
                 usages[key] = usage
         return Usages(usages, groups)
@@ -163,22 +163,22 @@ class UsageReader:
         return group_paths(self._proc.cgroup(key.pid), self._sys)
 
     def _usage(
-        self, rank: SeenRank, chosen: Sequence[ProcessKey], paths: GroupPaths, *, counts_io_wait: bool
+        self, rank: RankStat, chosen: Sequence[ProcessKey], paths: GroupPaths, *, counts_io_wait: bool
     ) -> RankUsage:
-        stat, pid, kept = rank.stat, rank.stat.pid, self._kept[rank.stat.key]
-        kept.threads.note(rank.threads, pid, partial(self._proc.run_queue_wait, pid))
+        stat, pid, totals = rank.stat, rank.stat.pid, self._totals[rank.stat.key]
+        totals.threads.note(rank.threads, pid, partial(self._proc.run_queue_wait, pid))
         children = [child for key in chosen if (child := self._proc.stat(key.pid)) is not None and child.key == key]
         if len(children) == len(chosen):  # otherwise a child ended just now: its time is in no line, or in two
-            kept.children.note(stat, children)
+            totals.children.note(stat, children)
         status = self._proc.status(pid)
-        ticks, children_ticks = self._ticks_per_second, kept.children.ticks
+        ticks, children_ticks = self._ticks_per_second, totals.children.ticks
         return RankUsage(
             cpu_seconds=stat.cpu_ticks / ticks,
             resident_bytes=stat.resident_pages * self._page_bytes,
             swap_bytes=0 if status is None else status.swap_bytes,
             major_faults=stat.major_faults,
-            run_queue_wait_seconds=kept.threads.run_queue_ns / 1e9 if kept.threads.counts_run_queue else None,
-            io_wait_seconds=kept.threads.io_wait_ticks / ticks if counts_io_wait else None,
+            run_queue_wait_seconds=totals.threads.run_queue_ns / 1e9 if totals.threads.counts_run_queue else None,
+            io_wait_seconds=totals.threads.io_wait_ticks / ticks if counts_io_wait else None,
             children_cpu_seconds=None if children_ticks is None else children_ticks / ticks,
             children_stopped=sum(child.state == "T" for child in children),
             blocked=self._blocked(pid, rank.threads, children),

@@ -45,7 +45,7 @@ class GroupTotals(NamedTuple):
     throttled: int = 0
 
 
-class _Seen(NamedTuple):
+class _Waits(NamedTuple):
     """A thread at the last scan: CPU time and disk wait in ticks, wait for a CPU in nanoseconds if known."""
 
     cpu_ticks: int
@@ -61,7 +61,7 @@ class ThreadTotals:
     """
 
     def __init__(self) -> None:
-        self._seen: dict[ProcessKey, _Seen] | None = None
+        self._threads: dict[ProcessKey, _Waits] | None = None
         self.run_queue_ns = 0
         self.io_wait_ticks = 0
         self.counts_run_queue = False
@@ -74,22 +74,22 @@ class ThreadTotals:
         """
         if not threads:
             return  # unreadable: as new threads they would count with all their past
-        is_first, before = self._seen is None, self._seen or {}
-        seen = {}
+        is_first, before = self._threads is None, self._threads or {}
+        now = {}
         for stat in threads:
             known = before.get(stat.key)
             wait = None if known is None else known.run_queue_ns
             if known is None or stat.state == "R" or stat.cpu_ticks != known.cpu_ticks or stat.pid == main_tid:
                 wait = run_queue_wait(stat.pid)
             if known is None:
-                known = _Seen(0, stat.io_wait_ticks, wait) if is_first else _Seen(0, 0, 0)  # else a new thread
+                known = _Waits(0, stat.io_wait_ticks, wait) if is_first else _Waits(0, 0, 0)  # else a new thread
             if wait is not None and known.run_queue_ns is not None:
                 self.run_queue_ns += max(wait - known.run_queue_ns, 0)
             self.io_wait_ticks += max(stat.io_wait_ticks - known.io_wait_ticks, 0)
-            seen[stat.key] = _Seen(stat.cpu_ticks, stat.io_wait_ticks, wait if wait is not None else known.run_queue_ns)
+            now[stat.key] = _Waits(stat.cpu_ticks, stat.io_wait_ticks, wait if wait is not None else known.run_queue_ns)
             if stat.pid == main_tid:
                 self.counts_run_queue = wait is not None
-        self._seen = seen
+        self._threads = now
 
 
 def shares(children: Mapping[ProcessKey, Iterable[ProcessKey]]) -> dict[ProcessKey, list[ProcessKey]]:
