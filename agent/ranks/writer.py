@@ -19,7 +19,7 @@ from agent.ranks.table import RankTable
 MAX_PROCESSES = 1024
 MAX_WRITERS = 4096
 MAX_IN_ALL = 16_384
-"""Memberships of all processes and writers in communicators: more would not fit into the checkpoint."""
+"""Processes and writers share this number of memberships in communicators: many more do not fit into the checkpoint."""
 MAX_FORMER = 8
 """Limit of generations that the search for a file's previous writer goes back: some generations hold no record."""
 OOM_LOG_SECONDS = 10.0

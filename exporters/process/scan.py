@@ -113,13 +113,12 @@ class Scanner:
         proven = [candidate for candidate in proven if candidate[0] not in request.refused]
         if len(proven) > MAX_NEW:  # no user delays other users
             proven = in_turns(proven, lambda candidate: self._uid(candidate[0]), MAX_NEW)
-        facts = [
-            self._failures.attempt(
-                "a process", partial(self._read_facts, key, evidence, request.variables), pid=key.pid
-            )
-            for key, evidence in proven
-        ]
-        return [rank for rank in facts if rank is not None], 0 if request.without_nccl else len(without)
+        new = []
+        for key, evidence in proven:
+            read = partial(self._read_facts, key, evidence, request.variables)
+            if (facts := self._failures.attempt("a process", read, pid=key.pid)) is not None:
+                new.append(facts)
+        return new, 0 if request.without_nccl else len(without)
 
     def _look_at_usage(self, now: float, running: list[ProcessKey]) -> Usages:
         self._threads_at = now

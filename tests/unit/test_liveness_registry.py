@@ -7,7 +7,7 @@ import pytest
 from rank_table import ABORTED, CRASHED, FAILED, KILLED, TERMINATED, WELL, Table, environment, facts
 
 from agent.core.identity import ProcessKey, RankLabel
-from agent.ranks.liveness import causes, registry
+from agent.ranks.liveness import causes, job_liveness, registry
 from agent.ranks.liveness.job_liveness import (
     ENDED_JOB_SECONDS,
     LEAD_SECONDS,
@@ -308,15 +308,19 @@ def test_ended_jobs_of_a_user_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_leads_of_a_node_have_fair_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the node's limit the user with the most lead exits loses the oldest; a user with fewer keeps all."""
+    """At the node's limit the user with the most lead exits loses the oldest; a user with fewer keeps all.
+
+    An exit that its own job's limit excludes takes no other exit's place."""
     monkeypatch.setattr(registry, "MAX_LEADS_PER_NODE", 4)
-    job = Job(ranks=1, user="victim")
+    monkeypatch.setattr(job_liveness, "MAX_LEADS", 1)
+    job = Job(ranks=3, user="victim")
     job.exit(0, CRASHED, after=1.0, then=SETTLED)
     for number in range(6):
         job.job, job.user = f"9{number}", "mallory"
         job.start(0)
         job.start(1)
         job.exit(0, CRASHED, after=1.0, then=SETTLED)
+    job.exit(2, CRASHED, after=61.0, then=SETTLED)
     lines = job.table.ranks.snapshot().jobs
     held = {job_id: [lead for lead in line.leads if lead.retracted_at is None] for job_id, line in lines.items()}
     assert (len(held["4711"]), sum(map(len, held.values()))) == (1, 4)

@@ -160,7 +160,7 @@ class LivenessRegistry:
         lived: Lifetime = "short" if is_short else "long"
         how = (*ending(process.exit), exit_class, lived, cause)
         lead = LeadExit(label.rank, exited_at, *how, process.user, process=process.key)
-        if not self._make_room(job, now) or not job.admit(lead, now):
+        if not job.admit(lead, now) or not self._make_room(job, now):
             process.is_victim = True
 
     def _revise(self, job: JobLiveness, lead: LeadExit, process: RankProcess, *, is_torn: bool, now: float) -> None:
@@ -193,19 +193,21 @@ class LivenessRegistry:
         )
 
     def _make_room(self, job: JobLiveness, now: float) -> bool:
-        """At the limit, retract the oldest lead exit of the share with the most; return False if this is the share of
-        ``job``."""
+        """Above the limit, retract the oldest lead exit of the share with the most; if this is the share of ``job``,
+        remove the newest lead exit of ``job`` and return False."""
         valid = [
             (other.share, lead, other)
             for other in self.jobs.values()
             for lead in other.leads
             if lead.retracted_at is None
         ]
-        if len(valid) < MAX_LEADS_PER_NODE:
+        if len(valid) <= MAX_LEADS_PER_NODE:
             return True
         counts = Counter(share for share, _, _ in valid)
+        counts[job.share] -= 1
         most = max(counts, key=lambda share: (counts[share], share == job.share))
         if most == job.share:
+            job.leads = job.leads[:-1]
             return False
         _, lead, other = min((entry for entry in valid if entry[0] == most), key=lambda entry: entry[1].exited_at)
         other.retract(lead, now)
