@@ -60,7 +60,8 @@ class JobOwners:
             if holder is not None and proven and not holder.proven:
                 self._holders[plain] = _holder(process)
                 return plain, True
-        shown = next(suffix for suffix in suffixed(plain, process) if self._is_free(suffix, process))
+        claimant = _holder(process)
+        shown = next(s for s in suffixed(plain, process) if self._holders.get(s, claimant).key == claimant.key)
         self._hold(shown, process)
         return shown, False
 
@@ -88,10 +89,6 @@ class JobOwners:
         if suspect or holder.proven or holder.uid != process.seen.uid:
             return False
         return not any(other.exited_at is None and other.shown_job_id == plain for other in processes)
-
-    def _is_free(self, shown: str, process: RankProcess) -> bool:
-        holder = self._holders.get(shown)
-        return holder is None or holder.key == party(process)
 
     def _hold(self, shown: str, process: RankProcess) -> None:
         holder = self._holders.get(shown)

@@ -206,10 +206,8 @@ class RankProcess(msgspec.Struct):
 
     def pid_rank(self) -> list[str]:
         """Return the rank [``pid-N``] if the process initialised NCCL and has a readable environment, else []."""
-        facts = self.facts
-        if facts is None or facts.environment is None or not self.is_surely_a_rank():
-            return []
-        return [f"pid-{facts.key.pid}"]
+        is_named = self.seen.environment is not None and self.is_surely_a_rank()
+        return [f"pid-{self.key.pid}"] if is_named else []
 
     def ranks(self, unique: bool) -> tuple[list[str], str]:
         """Return the process' global ranks and their source (environment or communicator); an empty list if unknown.
