@@ -3,11 +3,12 @@
 from itertools import islice
 
 import pytest
-from rank_table import KILLED, Table, environment, owned
+from rank_table import KILLED, WORLD, Table, environment, owned
 
-from agent.core.identity import RankLabel
+from agent.core.identity import Membership, RankLabel
 from agent.ranks.expiry import ENDED_RANK_SECONDS
 from agent.ranks.liveness.registry import CAUSE_SECONDS
+from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.naming.job_owners import proof_of, suffixed
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner
@@ -83,6 +84,18 @@ def test_a_proven_job_has_facts_of_its_own_ranks_only(table: Table) -> None:
     job = table.ranks.snapshot().jobs["4711"]
     assert (job.share, job.ranks, job.longest_pause, len(job.leads)) == ("alice", 1, 0.0, 1)
     assert job.leads[0].retracted_at is not None
+
+
+def test_a_rank_that_waits_for_its_label_still_gets_it_under_another_id(table: Table) -> None:
+    """If a proven job takes the id, a process that waits for the label of its predecessor gets this label later."""
+    first = table.add_facts(owned(1, environment(0), MALLORY, uid=1001), then=1.0)
+    second = table.add_facts(owned(2, environment(0), MALLORY, uid=1001))
+    table.ranks.observe_memberships(second, [Membership(WORLD, 0, 8)])
+    table.tick(1.0)
+    table.add_facts(owned(3, environment(0), SLURM), then=1.0)
+    table.ranks.observe_exit(first, KILLED)
+    table.tick(BINDING_SECONDS)
+    assert table.labels() == {RankLabel("4711", "0"): 3, RankLabel("4711-u1001", "0"): 2}
 
 
 def test_ids_of_a_scheduler_seen_here_need_a_proof(table: Table) -> None:

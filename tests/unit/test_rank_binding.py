@@ -126,6 +126,18 @@ def test_a_rank_that_cannot_be_identified(table: Table) -> None:
     assert table.ranks.label(writer_key(1), TENSOR, 0) == RankLabel("4711", "unknown")
 
 
+def test_an_unseen_writer_gets_no_label_back(table: Table) -> None:
+    """After a restart of the agent a rank keeps the label that it took from a writer that was never seen."""
+    table.ranks.observe_records(writer_key(1), [Membership(WORLD, 5, 8)], None)
+    table.tick(BINDING_SECONDS)
+    key = table.add(1, None)
+    table.ranks.observe_memberships(key, [Membership(WORLD, 5, 8)])
+    table.tick(BINDING_SECONDS)
+    again = table.restarted()
+    again.ranks.observe_state(key)
+    assert again.labels() == table.labels() == {RankLabel(job_hash(WORLD), "5"): 1}
+
+
 def test_an_unseen_writer_is_evicted(table: Table, caplog: pytest.LogCaptureFixture) -> None:
     """Records keep their label if their process appears late with the same label."""
     table.ranks.observe_records(writer_key(1), [Membership(WORLD, 5, 8)], None)

@@ -111,7 +111,8 @@ class RankBinder:
     def restore(self, processes: Mapping[ProcessKey, RankProcess], stand_ins: Mapping[WriterKey, RankProcess]) -> None:
         """Restore the labels of the processes from the checkpoint."""
         restored = [*processes.values(), *stand_ins.values()]
-        for process in sorted(restored, key=lambda p: p.exited_at is None):  # live processes last: they hold the label
+        # Of several processes with a label the last holds it: a live one, else an ended one, else one never seen.
+        for process in sorted(restored, key=lambda p: (p.facts is not None, p.exited_at is None)):
             self.labels.restore(process)
         self.owners.restore(restored)
         for process in processes.values():
@@ -209,7 +210,9 @@ class RankBinder:
             shown, _ = self.owners.assign(plain, other, ())
             slots = other.slots or ()  # the hash of a group stays at the end of the job's id
             labels = [label and RankLabel(shown + label.job_id.removeprefix(plain), label.rank) for label in slots]
-            other.slots = [label and self.labels.take(label, other, may_regroup=False) for label in labels]
+            other.slots = [label and self.labels.take(label, other, may_regroup=False) for label in labels] or None
+            if None in (other.slots or ()):
+                self.duplicates.add(other.key)
             other.shown_job_id = shown
             self._log_owner(other)
 
