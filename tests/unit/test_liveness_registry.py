@@ -353,8 +353,9 @@ def test_an_exit_waits_for_its_status_and_its_cause() -> None:
 
 
 def test_a_restart_of_the_agent_changes_nothing() -> None:
-    """Job families, lead exits and retractions go on after a restart of the agent."""
-    job = Job(ranks=4)
+    """Job families, lead exits and retractions go on after a restart, even long after a death in a job of one node."""
+    job = Job(ranks=5, world=5)
+    job.exit(4, CRASHED, after=1.0, then=ENDED_JOB_SECONDS)
     job.exit(0, KILLED, after=1.0, then=SETTLED)
     job.exit(1, TERMINATED, then=SETTLED)
     before = {name: job.shown(name) for name in ("exit_age_seconds", "job_start_age_seconds", "job_ranks_live")}

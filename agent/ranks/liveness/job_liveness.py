@@ -150,7 +150,7 @@ class JobLiveness(msgspec.Struct):
 
     def expire(self, now: float) -> None:
         """Retract lead exits after ENDED_JOB_SECONDS or LEAD_SECONDS; drop them RETRACTED_SECONDS later."""
-        ran_whole_here = bool(self.expected) and self.ranks >= self.expected and not self.live
+        ran_whole_here = bool(self.expected) and self.ranks >= self.expected and self.live == 0
         for lead in self.leads:
             is_short = lead.exit_class == "ok" or ran_whole_here or self.end_state
             if now - lead.exited_at > (ENDED_JOB_SECONDS if is_short else LEAD_SECONDS):
