@@ -30,6 +30,7 @@ class RankWriter(Leased[RankTable]):
     """Writes the evidence of exporter ``source``. ``snapshot`` returns the same object until the next tick or write.
 
     ``kept_variables``, ``unlinked_writers``, ``label``, ``recording_settings`` and ``is_expired``: RankTable's methods.
+    ``late_share``: RankSpeeds' method.
     """
 
     def __init__(self, table: RankTable, source: str) -> None:
@@ -37,7 +38,7 @@ class RankWriter(Leased[RankTable]):
         self._at_end: dict[str, Callable[[], object]] = {}
         self.snapshot, self.kept_variables, self.label = table.snapshot, table.kept_variables, table.label
         self.recording_settings, self.is_expired = table.recording_settings, table.is_expired
-        self.unlinked_writers = table.unlinked_writers
+        self.unlinked_writers, self.late_share = table.unlinked_writers, table.speeds.late_share
 
     @property
     def _lent(self) -> RankTable:
@@ -254,10 +255,6 @@ class RankWriter(Leased[RankTable]):
         """Replace the speeds of all ranks."""
         self._lent.speeds.observe(speeds)
         self._at_end["speeds"] = lambda: self.observe_speeds({})
-
-    def late_share(self, label: RankLabel) -> float | None:
-        """Return the share of the last minute that the rank was late (0 to 1); None if unknown."""
-        return self._table.speeds.late_share(label)
 
     def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
         """Link the writer to the process that truncated the file just before the process exited; no process holds the
