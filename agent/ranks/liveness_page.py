@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from agent.core.metrics import Family, Metric, declared
-from agent.ranks.liveness.job_liveness import ENDED_JOB_SECONDS, JobLiveness
+from agent.ranks.liveness.job_liveness import ENDED_JOB_SECONDS, EXPLAINS_SECONDS, JobLiveness
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.snapshot import RankSnapshot, RankView
 
@@ -22,7 +22,7 @@ RANKS_LIVE = Family("rankwatch_job_ranks_live", "gauge",
     "Ranks of the job that run on this node and have no SIGKILL pending; 0 for 15 minutes after the last rank's exit.",
     ("job_id",), "1 per job", "sum")
 START_AGE = Family("rankwatch_job_start_age_seconds", "gauge",
-    "Time since the oldest rank of the job's latest run on this node started. state: live, or ended for 15 minutes "
+    "Time since the oldest rank of the job's latest run on this node started. state: live, or ended for 30 minutes "
     "after the last rank's exit.",
     ("job_id", "state"), "1 per job", "none")
 PROGRESS_AGE = Family("rankwatch_job_progress_age_seconds", "gauge",
@@ -33,7 +33,7 @@ LONGEST_PAUSE = Family("rankwatch_job_longest_pause_seconds", "gauge",
     "The longest time so far between two completed operations of the job on this node. A pause this long is normal.",
     ("job_id",), "1 per job with records", "max")
 ENDED_AGE = Family("rankwatch_job_ended_age_seconds", "gauge",
-    "Time since the scheduler ended the job, by state (CANCELLED, PREEMPTED, TIMEOUT, DEADLINE); for 15 minutes. "
+    "Time since the scheduler ended the job, by state (CANCELLED, PREEMPTED, TIMEOUT, DEADLINE); for 30 minutes. "
     "This end explains exits from 300 s before it to 60 s after it.",
     ("job_id", "state"), "1 per job that the scheduler ended", "none")
 PROVEN = Family("rankwatch_job_proven", "gauge",
@@ -106,13 +106,13 @@ def _job_metrics(jobs: Mapping[str, JobLiveness], now: float) -> Iterable[Metric
         is_shown = job.left_at is None or now - job.left_at <= ENDED_JOB_SECONDS
         if is_shown and job.live is not None:
             live.add((job_id,), job.live)
-        if is_shown:
+        if job.left_at is None or now - job.left_at <= EXPLAINS_SECONDS:
             start.add((job_id, "ended" if job.live == 0 else "live"), now - job.started_at)
         if job.progress_at is not None and is_shown:
             if job.left_at is None:
                 progress.add((job_id,), now - job.progress_at)
             pause.add((job_id,), job.longest_pause)
-        if job.end_state and now - job.end_at <= ENDED_JOB_SECONDS:
+        if job.end_state and now - job.end_at <= EXPLAINS_SECONDS:
             ended.add((job_id, job.end_state), now - job.end_at)
         if job.proves_first or not job.proven:
             proven.add((job_id,), float(job.proves_first))

@@ -38,6 +38,13 @@ ENDS = (
     ),
     # SIGKILL to all ranks at once.
     Situation("cancel_by_kill", [exits(ALL, SIGKILL)]),
+    # Rank 0 finishes and the others abort, as at a normal end; nothing is named while the ends are forgotten.
+    Situation("first_node_leaves_and_others_abort", [exits(N0), wait(3.0), exits(N1, SIGABRT), wait(1300.0)]),
+    # The same, and the node of the first exits is switched off a minute later.
+    Situation(
+        "first_node_leaves_and_is_switched_off",
+        [exits(N0), wait(8.0), exits(N1, SIGABRT), wait(60.0), loses_power(0), wait(1300.0)],
+    ),
     # The job ends, and its nodes are switched off a minute later.
     Situation("all_nodes_drained", [*FINISH, wait(60.0), loses_power(0, 1)]),
     # 256 ranks exit with status 0 over two minutes.
@@ -126,6 +133,16 @@ RESTARTS = (
             wait(1300.0),
         ],
         {"RankDead 1 n0 crash": Due(0, 22, 80)},
+        idle=1,
+    ),
+    # A rank crashes; the job is requeued without its node, another rank crashes, and its peers fail 8 s later.
+    Situation(
+        "crashes_again_elsewhere",
+        [
+            *(exits(1, SIGSEGV), tears_down(), wait(60.0), starts(N0, 2), starts(N1, 1), wait(750.0)),
+            *(exits(5, SIGSEGV), wait(8.0), exits(RUNNING, code=1), wait(1300.0)),
+        ],
+        {"RankDead 1 n0 crash": Due(0, 22, 60), "RankDead 5 n1 crash": Due(810, 845, 1720, 240)},
         idle=1,
     ),
     # The job fails and its launcher restarts it three times; then it goes on.

@@ -10,6 +10,7 @@ from agent.core.identity import ProcessKey, RankLabel
 from agent.ranks.liveness import causes, job_liveness, registry
 from agent.ranks.liveness.job_liveness import (
     ENDED_JOB_SECONDS,
+    EXPLAINS_SECONDS,
     LEAD_SECONDS,
     MAX_LEADS,
     MAX_RETRACTED,
@@ -227,7 +228,7 @@ def test_a_rank_that_runs_again_is_retracted() -> None:
 
 
 def test_the_schedulers_word() -> None:
-    """A cancelled job's end is exported for 15 minutes, and its exits become `ok`."""
+    """A cancelled job's end is exported for 30 minutes, and its exits become `ok`."""
     job = Job(ranks=2)
     for rank in range(2):
         job.exit(rank, TERMINATED, after=1.0)
@@ -238,24 +239,24 @@ def test_the_schedulers_word() -> None:
     job.tick(1.0)
     assert job.leads() == {("0", "left"): -1.0, ("0", "ok"): 7.0}
     assert job.shown("job_ended_age_seconds") == {("CANCELLED",): 3.0}
-    job.tick(ENDED_JOB_SECONDS)
+    job.tick(EXPLAINS_SECONDS)
     assert job.shown("job_ended_age_seconds") == {}
 
 
 def test_an_orderly_end_is_ok() -> None:
-    """If all local ranks exit with status 0, the lead exit becomes `ok` for 15 minutes."""
+    """If all local ranks exit with status 0, the lead exit becomes `ok` for 30 minutes."""
     job = Job(ranks=2, world=2)
     for rank in range(2):
         job.exit(rank, WELL, after=1.0)
     job.tick(SETTLED)
     assert job.leads() == {("0", "ok"): 6.0}
-    job.tick(ENDED_JOB_SECONDS)
+    job.tick(EXPLAINS_SECONDS)
     assert job.leads() == {("0", "ok"): -1.0}
 
 
-@pytest.mark.parametrize(("world", "seconds"), [(8, LEAD_SECONDS), (4, ENDED_JOB_SECONDS)])
+@pytest.mark.parametrize(("world", "seconds"), [(8, LEAD_SECONDS), (4, EXPLAINS_SECONDS)])
 def test_how_long_a_death_is_exported(world: int, seconds: float) -> None:
-    """A death is exported for a day if its job can run on other nodes, for 15 minutes if all of it ran on this one."""
+    """A death is exported for a day if its job can run on other nodes, for 30 minutes if all of it ran on this one."""
     job = Job(ranks=4, world=world)
     job.exit(0, CRASHED, after=1.0)
     for rank in (1, 2, 3):
@@ -352,10 +353,24 @@ def test_an_exit_waits_for_its_status_and_its_cause() -> None:
     assert other.leads() == {("0", "crash"): SETTLED}
 
 
+def test_a_retracted_exit_stays_retracted() -> None:
+    """An exit of an earlier run is not exported again when its retraction is no longer exported."""
+    job = Job(ranks=2)
+    job.exit(0, CRASHED, after=1.0, then=SETTLED)
+    job.exit(1, TERMINATED, then=1.0)
+    job.start(2)  # the restart moves other ranks to this node
+    job.tick(1.0)
+    assert job.leads()["0", "crash"] == -1.0
+    job.exit(2, WELL, then=RETRACTED_SECONDS)
+    for _ in range(3):
+        job.tick(1.0)
+    assert ("0", "crash") not in job.leads()
+
+
 def test_a_restart_of_the_agent_changes_nothing() -> None:
     """Job families, lead exits and retractions go on after a restart, even long after a death in a job of one node."""
     job = Job(ranks=5, world=5)
-    job.exit(4, CRASHED, after=1.0, then=ENDED_JOB_SECONDS)
+    job.exit(4, CRASHED, after=1.0, then=EXPLAINS_SECONDS)
     job.exit(0, KILLED, after=1.0, then=SETTLED)
     job.exit(1, TERMINATED, then=SETTLED)
     before = {name: job.shown(name) for name in ("exit_age_seconds", "job_start_age_seconds", "job_ranks_live")}

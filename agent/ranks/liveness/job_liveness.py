@@ -14,8 +14,11 @@ from agent.ranks.rank.process import RankProcess
 from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 
 ENDED_JOB_SECONDS = 900.0
-"""How long a job's series stay after its last rank ended. A lead exit of class ok or of an ended job stays this
-long."""
+"""How long a job's series stay after its last rank ended."""
+EXPLAINS_SECONDS = 1800.0
+"""How long facts that explain exits stay after the end: the job's start, the scheduler's end, and lead exits of class
+ok or of an ended job. Rules count an ended job's ranks for three minutes more than ENDED_JOB_SECONDS, on each node
+after the last exit there: until then no exit may lose its explanation."""
 LEAD_SECONDS = 86_400.0
 """How long a lead exit is exported while its job can still run on other nodes."""
 RETRACTED_SECONDS = 300.0
@@ -149,11 +152,11 @@ class JobLiveness(msgspec.Struct):
         return True
 
     def expire(self, now: float) -> None:
-        """Retract lead exits after ENDED_JOB_SECONDS or LEAD_SECONDS; drop them RETRACTED_SECONDS later."""
+        """Retract lead exits after EXPLAINS_SECONDS or LEAD_SECONDS; drop them RETRACTED_SECONDS later."""
         ran_whole_here = bool(self.expected) and self.ranks >= self.expected and self.live == 0
         for lead in self.leads:
             is_short = lead.exit_class == "ok" or ran_whole_here or self.end_state
-            if now - lead.exited_at > (ENDED_JOB_SECONDS if is_short else LEAD_SECONDS):
+            if now - lead.exited_at > (EXPLAINS_SECONDS if is_short else LEAD_SECONDS):
                 self.retract(lead, now)
         self.leads = tuple(
             lead for lead in self.leads if lead.retracted_at is None or now - lead.retracted_at <= RETRACTED_SECONDS
@@ -161,7 +164,7 @@ class JobLiveness(msgspec.Struct):
 
     def is_over(self, now: float) -> bool:
         """Return True when the job has no more series."""
-        return self.left_at is not None and now - self.left_at > ENDED_JOB_SECONDS and not self.leads
+        return self.left_at is not None and now - self.left_at > EXPLAINS_SECONDS and not self.leads
 
 
 class RanBefore(msgspec.Struct, frozen=True):

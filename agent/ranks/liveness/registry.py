@@ -138,7 +138,9 @@ class LivenessRegistry:
             if lead is None and not process.is_victim:
                 is_lead = process.key in leads and not self._follows_a_restarted(process, job, members)
                 self._consider(job, process, is_lead=is_lead, is_torn=process.key in torn, now=now)
-            elif lead is not None and lead.retracted_at is None and not lead.revised:
+            elif lead is not None and lead.retracted_at is not None:
+                process.is_victim = True  # even after its lead exit is dropped
+            elif lead is not None and not lead.revised:
                 self._revise(job, lead, process, is_torn=process.key in torn, now=now)
 
     def _consider(self, job: JobLiveness, process: RankProcess, *, is_lead: bool, is_torn: bool, now: float) -> None:
