@@ -1,26 +1,14 @@
 """The effect of the scheduler's record of a job's end on the exits of its ranks."""
 
 import pytest
-from rank_table import (
-    ABORTED,
-    CRASHED,
-    FAILED,
-    KILLED,
-    OOM,
-    TERMINATED,
-    UNKNOWN,
-    WELL,
-    Table,
-    environment,
-    facts,
-    owned,
-)
+from rank_table import ABORTED, CRASHED, FAILED, KILLED, OOM, TERMINATED, UNKNOWN, WELL, Table, environment, owned
 
 from agent.ranks.rank.exit_status import ENDED_BY_SCHEDULER, ExitStatus, JobEnd
 from agent.ranks.rank.facts import Owner
 from agent.ranks.rank.verdict_thresholds import DEFAULTS
 
 ENDED = 1.7e9
+USER = Owner("user", "1000")
 
 
 @pytest.mark.parametrize("state", sorted(ENDED_BY_SCHEDULER))
@@ -53,10 +41,7 @@ def test_only_exits_near_the_end(late: float, explained: bool) -> None:
 
 def killed_rank(table: Table, job: str = "4711", owner: Owner | None = None) -> None:
     """Kill rank 0 of a job of two by SIGKILL, long before its peer exits."""
-    first = facts(10, environment(0, 2, job)) if owner is None else owned(10, environment(0, 2, job), owner)
-    peer = facts(11, environment(1, 2, job)) if owner is None else owned(11, environment(1, 2, job), owner)
-    key = table.add_facts(first)
-    table.add_facts(peer)
+    key, _ = (table.add_facts(owned(10 + rank, environment(rank, 2, job), owner or USER)) for rank in (0, 1))
     table.tick()
     table.tick(1.0)
     table.ranks.observe_exit(key, KILLED)
