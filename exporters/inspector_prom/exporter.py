@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -98,7 +99,13 @@ class InspectorPromExporter(ShownExporter[Mapping[RankLabel, Means]]):
         read = set(chosen if once else in_turns(wanted, user, MAX_READ))
         requests = [
             MeansRequest(
-                proc_root, held.key.pid, user(held), held.fd, held.target, file.wants() if held in read else None, once
+                proc_root=proc_root,
+                pid=held.key.pid,
+                uid=user(held),
+                fd=held.fd,
+                target=os.fsencode(held.target),  # a name that is not UTF-8 cannot be sent as text
+                at_rest=file.wants() if held in read else None,
+                at_once=once,
             )
             for held, file in files.items()
         ]

@@ -30,7 +30,7 @@ class MeansRequest(msgspec.Struct, frozen=True):
     pid: int
     uid: int
     fd: int
-    target: str
+    target: bytes
     at_rest: FileVersion | None = None
     at_once: bool = False
 
@@ -52,7 +52,7 @@ def look_at(request: MeansRequest) -> FileMeans | None:
     """Check one file, and read it if requested; None when it is unreadable."""
     link = f"{request.proc_root}/{request.pid}/fd/{request.fd}"
     try:
-        if os.readlink(link) != request.target:
+        if os.readlink(os.fsencode(link)) != request.target:
             return None
         with open_named(link, is_link=True) as fd:
             return _read(fd, request)

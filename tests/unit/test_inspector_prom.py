@@ -125,6 +125,15 @@ def test_what_a_rank_writes_is_shown_as_its_own(node: Node) -> None:
     }  # fmt: skip
 
 
+def test_a_directory_whose_name_is_no_utf_8(node: Node) -> None:
+    """A file below a directory whose name is not UTF-8 is read, and so are all others."""
+    node.add_writer(0)
+    node.folder = Path(os.fsdecode(os.fsencode(node.folder) + b"/\xff"))
+    node.folder.mkdir()
+    node.add_writer(1)
+    assert node.looks()["means_ranks/read"] == 2.0
+
+
 def test_the_plugins_counters_are_shown(node: Node) -> None:
     """The plugin's own counters are shown in addition to the means."""
     path = node.add_writer()
@@ -266,12 +275,12 @@ def test_a_descriptor_of_a_real_process(tmp_path: Path) -> None:
         file.flush()
         key = ProcessKey(me, proc.stat(me).start_ticks)  # type: ignore[union-attr]  # we are there
         assert held_by(proc, key) == [HeldMeans(key, file.fileno(), str(path), UUIDS[0])]
-        request = MeansRequest("/proc", me, ME, file.fileno(), str(path))
+        request = MeansRequest("/proc", me, ME, file.fileno(), os.fsencode(path))
         status = os.stat(path)
         identity = (status.st_dev, status.st_ino, 2, status.st_mtime_ns)
         assert look_at(request) == FileMeans(identity, status.st_uid)
         assert look_at(msgspec.structs.replace(request, at_rest=identity)) == FileMeans(identity, status.st_uid, b"x\n")
-        assert look_at(msgspec.structs.replace(request, target="/another")) is None
+        assert look_at(msgspec.structs.replace(request, target=b"/another")) is None
     assert held_by(proc, key) == []
     assert held_by(proc, ProcessKey(me, 0)) is None
 
@@ -312,7 +321,7 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path: Path, monkeypatch: py
         return read(number, size)
 
     monkeypatch.setattr(os, "read", read_and_write)
-    means = look_at(MeansRequest("/proc", os.getpid(), ME, fd, str(path), at_once=True))
+    means = look_at(MeansRequest("/proc", os.getpid(), ME, fd, os.fsencode(path), at_once=True))
     os.close(fd)
     assert means is not None
     assert (means.identity[2], means.raw) == (4, None)
