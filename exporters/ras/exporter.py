@@ -215,10 +215,10 @@ class RasExporter:
             timeout_factor=max(site.servers[key].timeout_factor for key in wanted),
             collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS,
         )
-        pids = frozenset(
-            process.facts.namespace_pid for process in processes.values() if job_of(process).owner == query.job.owner
-        )
-        target = QueryTarget(query.endpoint, site, wanted, pids, query.job.job_id, self._kept.names(query.job))
+        owned = [process for process in processes.values() if job_of(process).owner == query.job.owner]
+        pids = frozenset(process.facts.namespace_pid for process in owned)
+        names, addresses = self._kept.names(query.job), await self._witness.addresses(owned)
+        target = QueryTarget(query.endpoint, site, wanted, pids, query.job.job_id, names, addresses)
         clock = self._ctx.clock
         queried_seconds = clock.time()
         answers = await self._runner.reports(target, limits)

@@ -17,7 +17,7 @@ from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess
 from exporters.ras.protocol.client import EVENTS, MAX_EVENT_BYTES, MAX_REPORT_BYTES, OTHER, split_events
 from exporters.ras.query.reports import Reports
 from exporters.ras.query.runner import READER
-from exporters.ras.query.witness import memberships, named_here, silences
+from exporters.ras.query.witness import named_here, silences
 from exporters.ras.report.json_report import ReadRequest, ReportReading, read
 from exporters.ras.show import render_reports
 
@@ -49,8 +49,6 @@ def keep(reports: Reports, body: bytes, at: float) -> ReportReading:
         reports.keep(ME, reading.report, at, at)
         hosts = dict(named_here(reading.report, {pid: [ProcessKey(pid, 1)] for pid in (1, 1234)}))
         silences({}, reading.report, [], hosts, (at, at))
-        for host in hosts.values():
-            memberships(reading.report, host)
     shown(render_reports({job.job_id: job_report for job, job_report in reports.by_job.items()}))
     return reading
 

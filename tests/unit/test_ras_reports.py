@@ -3,14 +3,23 @@
 import json
 import re
 import time
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.core.identity import comm_label
-from exporters.ras.report.json_report import read_json
-from exporters.ras.report.model import MAX_COMMUNICATOR_RANKS, MAX_COMMUNICATORS, MAX_NAMED, Report, ReportError
+from exporters.ras.report.json_report import ReadRequest, read, read_json
+from exporters.ras.report.model import (
+    MAX_COMMUNICATOR_RANKS,
+    MAX_COMMUNICATORS,
+    MAX_MEMBERS,
+    MAX_NAMED,
+    Addresses,
+    Report,
+    ReportError,
+)
 from exporters.ras.report.text_report import MAX_TROUBLES, read_text
 
 TWO = Path(__file__).parents[1] / "data/ras/two_of_one_hash_2.32.3.json"
@@ -84,6 +93,19 @@ def test_a_communicator_that_is_left_out_says_nothing_of_its_ranks() -> None:
     again = read_json(report(first, other, communicator(0, hash="0xee"), GOOD), pids={7, 8, 9})
     assert (again.members, again.communicators) == (parsed.members, parsed.communicators)
     assert ("10.0.0.1", 9) in again.processes
+
+
+def test_ranks_of_other_nodes_with_equal_pids_are_not_of_this_node() -> None:
+    """In a large job whose pods have equal pids, the reading has the memberships and processes of this node."""
+    hosts = [f"10.1.{number // 100}.{number % 100}" for number in range(MAX_MEMBERS + 1)]
+    world = communicator(len(hosts), ranks=[rank(number, host=host) for number, host in enumerate(hosts)])
+    body, last = report(world | {"missing_ranks": []}), ip_address(hosts[-1]).packed
+    parsed = read(ReadRequest(is_json=True, pids=frozenset({7}), addresses=Addresses(((last, last),))), body).report
+    assert parsed is not None
+    assert ([member.comm_rank for member in parsed.members], parsed.processes) == ([MAX_MEMBERS], {(hosts[-1], 7)})
+    anywhere = read(ReadRequest(is_json=True, pids=frozenset({7})), body).report
+    assert anywhere is not None
+    assert (len(anywhere.members), len(anywhere.processes)) == (MAX_MEMBERS, MAX_MEMBERS)
 
 
 def test_two_communicators_of_one_hash() -> None:

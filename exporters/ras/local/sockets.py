@@ -3,12 +3,12 @@
 import contextlib
 import re
 import sys
-from collections.abc import Iterable
 from ipaddress import IPv4Network, IPv6Network, ip_address
 from pathlib import Path
 from typing import NamedTuple
 
 from exporters.ras.protocol.client import Endpoint
+from exporters.ras.report.model import Addresses
 
 MAX_ADDRESSES = 1024  # Limit for each namespace; a cluster node has a few addresses
 
@@ -17,28 +17,18 @@ _LOCAL = re.compile(r"\|-- ([0-9.]{7,15})\n\s+/(\d{1,2}) host LOCAL$", re.MULTIL
 _IPV6 = re.compile(r"^([0-9a-f]{32}) ", re.MULTILINE)
 
 
-class Addresses:
-    """The addresses of one network namespace: single addresses, and networks that are local as a whole (127/8)."""
-
-    def __init__(self, networks: Iterable[IPv4Network | IPv6Network]) -> None:
-        self._networks = list(networks)
-
-    def __contains__(self, host: str) -> bool:
-        try:
-            address = ip_address(host)
-        except ValueError:
-            return False
-        return any(address in network for network in self._networks)
-
-
 def addresses_in(folder: Path) -> Addresses:
-    """Return the addresses in the tables of ``folder``, a /proc/PID/net; no address when unreadable."""
+    """Return the addresses in the tables of ``folder``, a /proc/PID/net; no address when unreadable.
+
+    Some networks are local as a whole (127.0.0.0/8).
+    """
     networks: list[IPv4Network | IPv6Network] = []
     for network in list(dict.fromkeys(_LOCAL.findall(_read(folder / "fib_trie"))))[:MAX_ADDRESSES]:
         with contextlib.suppress(ValueError):
             networks.append(IPv4Network(network, strict=False))
     digits = _IPV6.findall(_read(folder / "if_inet6"))[:MAX_ADDRESSES]
-    return Addresses([*networks, *(IPv6Network(int(address, 16)) for address in digits)])
+    networks.extend(IPv6Network(int(address, 16)) for address in digits)
+    return Addresses(tuple((network[0].packed, network[-1].packed) for network in networks))
 
 
 def may_be_named(host: str) -> bool:

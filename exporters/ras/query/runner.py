@@ -16,7 +16,7 @@ from exporters.ras.local.listeners import ListenerSearch, Site
 from exporters.ras.protocol.client import Endpoint, QueryError, QueryLimits, Stage, greet, query
 from exporters.ras.query.policy import looks_isolated
 from exporters.ras.report.json_report import ReadRequest, ReportReading, read
-from exporters.ras.report.model import Report
+from exporters.ras.report.model import ANY_ADDRESS, Addresses, Report
 
 FIRST_PAUSE_SECONDS = 0.002
 ACCEPT_SECONDS = 1.0  # A RAS thread accepts a connection at once, a stopped process never does
@@ -44,8 +44,8 @@ class QueryAnswer(NamedTuple):
 class QueryTarget(NamedTuple):
     """The address of a query, and the parts of the report to read.
 
-    ``wanted``: the processes of ``site`` that may answer. ``pids``: pids of the job owner's processes; statements about
-    other processes are not used. ``names``: see read_json.
+    ``wanted``: the processes of ``site`` that may answer. ``pids`` and ``addresses``: of the job owner's processes;
+    statements about other processes are not used. ``names``: see read_json.
     """
 
     endpoint: Endpoint
@@ -54,6 +54,7 @@ class QueryTarget(NamedTuple):
     pids: frozenset[int]
     job_id: str = ""
     names: Mapping[str, str] = {}
+    addresses: Addresses = ANY_ADDRESS
 
     def attempts(self) -> int:
         """Return the limit of connections: each connection reaches any of the site's processes."""
@@ -150,7 +151,8 @@ class QueryRunner:
             return server in target.wanted
 
         async def take(is_json: bool, pieces: AsyncIterator[bytes]) -> ReportReading:
-            request, head = ReadRequest(is_json, target.pids, target.names), bytearray()
+            request = ReadRequest(is_json, target.pids, target.names, target.addresses)
+            head = bytearray()
             try:
                 async for piece in pieces:
                     head += piece

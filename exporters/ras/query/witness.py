@@ -7,6 +7,7 @@ contradicted if another report has the process's answer, or if the process answe
 query), which costs the job nothing.
 """
 
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
@@ -15,9 +16,9 @@ import msgspec
 from agent.sdk.exporter import Clock, OwnThread
 from agent.sdk.metrics import comm_label
 from agent.sdk.ranks import Membership, ProcessKey, PublishedProcess, RankWriter, RasSilence
-from exporters.ras.local.sockets import Addresses, addresses_in
+from exporters.ras.local.sockets import addresses_in
 from exporters.ras.query.jobs import OwnedJob
-from exporters.ras.report.model import Report
+from exporters.ras.report.model import Addresses, Report
 
 Host = tuple[str, int]  # Address, and pid in the job's pid namespace
 Greet = Callable[[frozenset[ProcessKey]], Awaitable[frozenset[ProcessKey]]]
@@ -38,9 +39,13 @@ class Witness:
         self, job: OwnedJob, best: Report, others: Iterable[Report], here: list[PublishedProcess], greet: Greet
     ) -> None:
         """Apply the reports of one query of a job; ``here``: the job's processes on this node."""
-        names = await self._names(best, here)
+        names = await self._thread.call(lambda: self._names(best, here))
+        memberships: dict[Host, list[Membership]] = defaultdict(list)
+        for member in best.members:
+            membership = Membership(comm_label(member.hash), member.comm_rank, member.size)
+            memberships[member.location[:2]].append(membership)
         for key, host in names.items():
-            self._ranks.observe_memberships(key, memberships(best, host))
+            self._ranks.observe_memberships(key, memberships[host])
         if missed := unheard(best):
             before = self._silences.get(job, {})
             contradicted = {key for key, silence in before.items() if silence.contradicted}
@@ -62,28 +67,23 @@ class Witness:
     def _publish(self) -> None:
         self._ranks.observe_silences({key: of_job for job in self._silences.values() for key, of_job in job.items()})
 
-    async def _names(self, best: Report, here: list[PublishedProcess]) -> dict[ProcessKey, Host]:
+    async def addresses(self, processes: Collection[PublishedProcess]) -> Addresses:
+        """Return the addresses of the processes' network namespaces."""
+        by_namespace = await self._thread.call(lambda: self._by_namespace(processes))
+        return Addresses(tuple(span for addresses in by_namespace.values() for span in addresses.ranges))
+
+    def _by_namespace(self, processes: Collection[PublishedProcess]) -> dict[int, Addresses]:
+        pids = {process.facts.network_namespace: process.key.pid for process in processes}
+        return {namespace: addresses_in(self._root / f"{pid}/net") for namespace, pid in pids.items()}
+
+    def _names(self, best: Report, here: list[PublishedProcess]) -> dict[ProcessKey, Host]:
         pids: dict[int, list[ProcessKey]] = {}
         for process in here:
             pids.setdefault(process.facts.namespace_pid, []).append(process.key)
         namespaces = {process.key: process.facts.network_namespace for process in here}
-        one_of_each = {namespace: key.pid for key, namespace in namespaces.items()}
-
-        def read() -> dict[int, Addresses]:
-            return {namespace: addresses_in(self._root / f"{pid}/net") for namespace, pid in one_of_each.items()}
-
-        addresses = await self._thread.call(read)
+        addresses = self._by_namespace(here)
         named = named_here(best, pids)
         return unambiguous((key, host) for key, host in named if host[0] in addresses[namespaces[key]])
-
-
-def memberships(report: Report, host: Host) -> list[Membership]:
-    """Return the memberships of a process in communicators."""
-    return [
-        Membership(comm_label(member.hash), member.comm_rank, member.size)
-        for member in report.members
-        if member.location[:2] == host
-    ]
 
 
 def unheard(report: Report) -> set[Host]:

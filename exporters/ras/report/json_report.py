@@ -4,13 +4,14 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from itertools import islice
 from typing import Annotated
 
 import msgspec
 
 from exporters.ras.report import model
 from exporters.ras.report.launches import RankLaunches, Spread, World, compare, note_waits
-from exporters.ras.report.model import Report, ReportError
+from exporters.ras.report.model import ANY_ADDRESS, Addresses, Report, ReportError
 from exporters.ras.report.text_report import read_text
 
 _LACKS_COMMA = re.compile(rb'("nvml_dev": -?\d{1,10})(\s{1,64}"status": \{)')
@@ -109,22 +110,24 @@ class _Report(msgspec.Struct):
     ras: _Ras = msgspec.field(default_factory=_Ras)
 
 
-def read_json(body: bytes, pids: Collection[int] = (), names: Mapping[str, str] = {}) -> model.Report:
-    """Decode a report and the memberships of ``pids``; ReportError when ``body`` is not a report.
+def read_json(
+    body: bytes, pids: Collection[int] = (), names: Mapping[str, str] = {}, addresses: Addresses = ANY_ADDRESS
+) -> Report:
+    """Decode a report and the memberships of ``pids`` at ``addresses``; ReportError when ``body`` is not a report.
 
     ``names``: the secondary checksum of each communicator in earlier reports, by its name.
     """
     try:
         report = _decode(body)
     except msgspec.ValidationError as error:
-        raise model.ReportError(str(error)) from None
+        raise ReportError(str(error)) from None
     except (ValueError, RecursionError) as error:  # errors of msgspec and of bad UTF-8 are ValueErrors
-        raise model.ReportError(f"not JSON: {error}", cut="truncated" in str(error)) from None  # from msgspec's message
-    reading = _Reading(pids, names)
+        raise ReportError(f"not JSON: {error}", cut="truncated" in str(error)) from None  # from msgspec's message
+    reading = _Reading(pids, names, addresses)
     communicators = model.accept(reading.communicators(report.communicators), reading.skipped)
     note_waits(communicators, reading.spreads)
     reading.world.name(communicators)
-    return model.Report(
+    return Report(
         version=report.nccl_version,
         communicators=communicators,
         processes=frozenset(reading.processes),
@@ -146,8 +149,9 @@ def _decode(body: bytes) -> _Report:
 class _Reading:
     """The state of reading the communicators of one report."""
 
-    def __init__(self, pids: Collection[int], names: Mapping[str, str]) -> None:
+    def __init__(self, pids: Collection[int], names: Mapping[str, str], addresses: Addresses) -> None:
         self._pids = pids
+        self._addresses = addresses
         self.members: list[model.CommunicatorMember] = []
         self.skipped: Counter[model.Skipped] = Counter()
         self.processes: set[tuple[str, int]] = set()
@@ -198,7 +202,8 @@ class _Reading:
         if communicator.size and communicator.hash not in self._hashes:  # model.accept refuses others of this hash
             self._hashes.add(communicator.hash)
             for location, number in present:
-                if location.pid in self._pids and len(self.members) < model.MAX_MEMBERS:
+                near = location.pid in self._pids and location.host in self._addresses
+                if near and len(self.members) < model.MAX_MEMBERS:
                     self.members.append(
                         model.CommunicatorMember(location, communicator.hash, communicator.size, number)
                     )
@@ -257,23 +262,21 @@ def _stages(ranks: list[_Present]) -> dict[str, int]:
 
 
 def _troubled(ranks: list[_Present], locations: list[model.RankLocation]) -> tuple[model.TroubledRank, ...]:
-    troubled: list[model.TroubledRank] = []
-    for rank, location in zip(ranks, locations, strict=True):
-        wrong = rank.status.trouble() if rank.status is not None else None
-        if wrong is not None and len(troubled) < model.MAX_TROUBLED:
-            troubled.append(model.TroubledRank(rank.rank, location, trouble=wrong[0], error=wrong[1]))
-    return tuple(troubled)
+    troubled = (
+        model.TroubledRank(rank.rank, location, trouble=problem[0], error=problem[1])
+        for rank, location in zip(ranks, locations, strict=True)
+        if rank.status is not None and (problem := rank.status.trouble()) is not None
+    )
+    return tuple(islice(troubled, model.MAX_TROUBLED))
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
-    """What to read: JSON or text. Of the processes in the report only those with a pid in ``pids`` are returned.
-
-    ``names``: see read_json.
-    """
+    """What to read: JSON or text; see read_json. The result has no processes but those of ``pids`` at ``addresses``."""
 
     is_json: bool
     pids: frozenset[int]
     names: Mapping[str, str] = {}
+    addresses: Addresses = ANY_ADDRESS
 
 
 class ReportReading(msgspec.Struct, frozen=True):
@@ -287,8 +290,10 @@ class ReportReading(msgspec.Struct, frozen=True):
 def read(request: ReadRequest, body: bytes) -> ReportReading:
     """Read a reply; an error becomes part of the result."""
     try:
-        report = read_json(body, request.pids, request.names) if request.is_json else read_text(body)
+        if not request.is_json:
+            return ReportReading(read_text(body))
+        report = read_json(body, request.pids, request.names, request.addresses)
     except ReportError as error:
         return ReportReading(None, str(error), error.cut)
-    near = frozenset(process for process in report.processes if process[1] in request.pids)
-    return ReportReading(msgspec.structs.replace(report, processes=near))
+    near = (at for at in report.processes if at[1] in request.pids and at[0] in request.addresses)
+    return ReportReading(msgspec.structs.replace(report, processes=frozenset(islice(near, model.MAX_MEMBERS))))

@@ -54,7 +54,7 @@ MAX_BEHIND = 32
 """Limits of the ranks named in one communicator: those with an error, and those furthest behind."""
 
 MAX_BEHIND_NAMED = 4_096  # Ranks that have launched less, over all communicators of a report
-MAX_MEMBERS = 4_096  # Memberships of this node's processes in one report
+MAX_MEMBERS = 4_096  # Memberships, or processes, of this node in one report
 
 COLLECTIVES = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
 """The collectives whose launches RAS counts (section collective_counts of its JSON, 2.28.7 to 2.32.3)."""
@@ -87,6 +87,22 @@ class ReportError(ValueError):
     def __init__(self, message: str, *, cut: bool = False) -> None:
         super().__init__(message)
         self.cut = cut
+
+
+class Addresses(msgspec.Struct, frozen=True):
+    """Ranges of addresses: the first and the last address of each, in network byte order."""
+
+    ranges: tuple[tuple[bytes, bytes], ...]
+
+    def __contains__(self, host: str) -> bool:
+        try:
+            packed = ipaddress.ip_address(host).packed
+        except ValueError:
+            return False
+        return any(first <= packed <= last for first, last in self.ranges if len(first) == len(packed))
+
+
+ANY_ADDRESS = Addresses(((bytes(4), b"\xff" * 4), (bytes(16), b"\xff" * 16)))
 
 
 class RankLocation(NamedTuple):
