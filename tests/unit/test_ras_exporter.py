@@ -261,7 +261,7 @@ async def test_a_job_that_left_is_not_shown(node: Node) -> None:
 async def test_what_is_true_of_every_report_is_logged_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """For each job the log says once that its reports arrive, or that the series budget refuses them."""
     caplog.set_level("INFO")
-    node.admission = Admission(in_all=10)  # eleven series with launches
+    node.admission = Admission(in_all=19)  # a job can have 10 of 19; a report with launches needs 11
     node.replies = [report(), report(), report(launched=5)]
     async with node.exporter() as exporter:
         await node.first_query(exporter)

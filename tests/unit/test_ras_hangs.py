@@ -34,7 +34,7 @@ from exporters.ras.report.hangs import (
     watch,
 )
 from exporters.ras.report.json_report import read_json
-from exporters.ras.report.model import MARK_BYTES, MAX_BEHIND, MAX_TROUBLED, Report
+from exporters.ras.report.model import MARK_BYTES, MAX_BEHIND, MAX_NAMED, MAX_TROUBLED, Report
 from exporters.ras.show import render_reports
 
 FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
@@ -220,8 +220,9 @@ def test_a_rank_that_left_is_waited_for_once_nothing_is_launched_for_minutes() -
         (three, (3,), LEFT_SECONDS, [(3, "left")]),
         (three, (3, 4), LEFT_SECONDS, [(3, "left"), (4, "left")]),
         (three[:2], (3, 2), LEFT_SECONDS, []),
+        (three, tuple(range(3, 2 * MAX_NAMED + 6)), LEFT_SECONDS, []),  # of these, the report names less than half
     ):
-        departing = tuple(departed(number, number) for number in gone)
+        departing = tuple(departed(number, number % 1000) for number in gone)
         assert after(read(group(WORLD, ranks, departing)), seconds) == suspected
 
 
@@ -447,6 +448,19 @@ def test_a_clock_that_was_set_back_delays_no_hang() -> None:
     still = read(reduced(WORLD, everybody(5) | {5: 4})).communicators
     watches = watch(watch({}, still, 5000.0), still, 1400.0)
     assert (watches["0xa0"].since_seconds, watch(watches, still, 1700.0)["0xa0"].still_seconds) == (1400.0, 300.0)
+    stopped = read(reduced(WORLD, {process: 6 for process in range(8) if process != 6}, missing=(6,)))
+    watches = watch(watch({}, still, 5000.0), stopped.communicators, 1400.0)
+    assert not watches["0xa0"].goes_on_without(6)
+
+
+def test_each_user_has_a_share_of_the_series() -> None:
+    """The report of one user's job leaves series for other users, whatever numbers it has."""
+    admission = Admission(in_all=70)
+    reports = Reports(admission)
+    forged = read(*(reduced(name, everybody(1)) | {"size": 1_000_000} for name in range(1, 6)))
+    assert not reports.keep(PROCESS, forged, 1.0, 1.0)
+    assert reports.keep(PROCESS, read(*(reduced(name, everybody(1)) for name in range(1, 4))), 1.0, 1.0)
+    assert admission.admit("inspector", 20, group=(1001, "1"))
 
 
 HELD_UP = read(reduced(1, {0: 8, 1: 7}))

@@ -88,7 +88,8 @@ class Reports:
         self.release(job)
         aborts = aborted(before.aborted if before else {}, report, queried_seconds)
         series = len(aborts) + sum(series_of(communicator, watches) for communicator in report.communicators)
-        if not self._admit.admit(_budget(job), series, max(report.ranks(), 1)):
+        group = (owner.facts.uid, job.job_id)
+        if not self._admit.admit(_budget(job), series, max(report.ranks(), 1), group):
             return False
         blamed = suspects(report.communicators, watches)
         self.by_job[job] = JobReport(owner.key, report, until, size_of(owner), watches, queried_seconds, aborts, blamed)

@@ -108,7 +108,7 @@ def _watched(known: Watch | None, communicator: model.Communicator, marks: model
     if known is None:
         return Watch(marks, now_seconds, 1, now_seconds, unheard)
     if model.differ(known.marks, marks):
-        return Watch(marks, now_seconds, 1, now_seconds, unheard, known.seen_seconds)
+        return Watch(marks, now_seconds, 1, now_seconds, unheard, min(known.seen_seconds, now_seconds))
     together = model.taken_together(known.marks, marks)
     since_seconds = min(known.since_seconds, now_seconds)
     return Watch(together, since_seconds, known.reports + 1, now_seconds, unheard, known.launched_after_seconds)
@@ -130,11 +130,8 @@ def stalled(communicator: model.Communicator, watches: Mapping[str, Watch]) -> b
     silent, or ranks have left the communicator."""
     if communicator.launches is None or not watches[communicator.hash].frozen:
         return False
-    return (
-        communicator.launches.differ
-        or bool(_silent(communicator))
-        or bool(_left(communicator, watches[communicator.hash]))
-    )
+    silent = communicator.unresponsive or communicator.dead
+    return communicator.launches.differ or bool(silent or _left(communicator, watches[communicator.hash]))
 
 
 def suspects(
@@ -185,7 +182,8 @@ def _silent(communicator: model.Communicator) -> list[model.NamedRank]:
 def _left(communicator: model.Communicator, known: Watch) -> list[model.NamedRank]:
     """Return the ranks that left, after LEFT_SECONDS without a launch; none if half have left: the others will, too."""
     departed = _missing(communicator, "no_communicator")
-    return departed if known.still_seconds >= LEFT_SECONDS and 2 * len(departed) < communicator.size else []
+    count = communicator.missing - (communicator.unresponsive or 0)  # ``departed`` can lack some: names are limited
+    return departed if known.still_seconds >= LEFT_SECONDS and 2 * count < communicator.size else []
 
 
 def _missing(communicator: model.Communicator, *reasons: model.MissingReason) -> list[model.NamedRank]:
