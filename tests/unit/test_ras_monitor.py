@@ -207,6 +207,18 @@ async def test_a_flood_is_read_piece_by_piece() -> None:
         assert len(DEAD) * counts.events.total() <= (took / PAUSE_SECONDS + 1) * PIECE_BYTES
 
 
+async def test_streams_share_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several endless streams together are read at the pace of one."""
+    monkeypatch.setattr(monitor, "PAUSE_SECONDS", 0.02)
+    async with served(flood) as one, served(flood) as two, served(flood) as three, station(flood) as here:
+        began = asyncio.get_running_loop().time()
+        await here.monitors.follow(dict.fromkeys((one, two, three, here.endpoint), SERVERS))
+        counts = await here.until(lambda now: len(DEAD) * now.events.total() >= 12 * PIECE_BYTES)
+        took = asyncio.get_running_loop().time() - began
+        assert len(DEAD) * counts.events.total() <= (took / 0.02 + 4) * PIECE_BYTES
+        await here.monitors.drain()
+
+
 async def breaking(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Reply, then reset the connection."""
     for answer in ANSWERS:
