@@ -97,8 +97,9 @@ class RasExporter:
         await self._monitors.follow(self._audible())
         if self._ctx.once and self._config.configured_role() == "reporter" and self._sites:
             await self._wait_for_ranks()
-        self._schedules.keep(self._sites, {plan.job for plan in self._query_plans()})
-        self._schedules.reschedule_after_events(self._monitors.take_wakes(), self._ctx.clock.monotonic())
+        plans = self._query_plans()
+        self._schedules.keep(self._sites, {plan.job for plan in plans})
+        self._schedules.reschedule_after_events(plans, self._monitors.take_wakes(), self._ctx.clock.monotonic())
         if self._due() is not None and all(earlier.done() for earlier in _ROUNDS):
             self._round = asyncio.get_running_loop().create_task(self._query_all(), name="ras-queries")
             _ROUNDS.add(self._round)

@@ -126,6 +126,7 @@ def test_the_first_query_for_labels_waits(jitter: float) -> None:
 @pytest.mark.parametrize(("role", "schedule", "seconds"), [
     ("reporter", Schedule(), MIN_INTERVAL_SECONDS),
     ("labels", Schedule(), 600.0),
+    ("labels", Schedule(ranks=10_000), 3000.0),
     ("reporter", Schedule(ranks=480, cost_seconds=0.05), 7.0),
     ("reporter", Schedule(ranks=1000), 30.0),
     ("reporter", Schedule(ranks=2000), 120.0),
@@ -183,6 +184,28 @@ def test_a_wake_brings_the_next_query_soon(known: Schedule, due: float) -> None:
     queried_at = known.queried_at
     known.hasten(100.0, 0.5)
     assert (known.due_at, known.queried_at, known.alert_until) == (pytest.approx(due), queried_at, 400.0)
+
+
+@pytest.mark.parametrize(("role", "due"), [("reporter", True), ("standby", True), ("labels", False)])
+def test_an_alarm_hastens_no_query_for_labels(role: Role, due: bool) -> None:
+    """An alarm reaches all nodes: nodes that query only for labels do not query at once, together."""
+    plan, schedules = QueryPlan(HERE, A, role), Schedules(7.0, Random(7), once=False)  # noqa: S311  # no secret
+    schedules.due([plan], 0.0)
+    schedules.reschedule_after_events([plan], {HERE}, 0.0)
+    assert (schedules.due([plan], 10.0) is not None) == due
+
+
+def test_users_take_turns() -> None:
+    """While one user's jobs are always due, a job of another user waits for one query of theirs at most."""
+    plans = [QueryPlan(HERE, OwnedJob(str(number), "uid/1"), "reporter") for number in range(9)]
+    schedules, queried = Schedules(7.0, Random(7), once=True), []  # noqa: S311  # no secret
+    for now in range(0, 2000, 100):
+        result = schedules.due([*plans, QueryPlan(HERE, A, "reporter")][: 9 + (now > 300)], now)
+        assert result is not None
+        result[1].note("reporter", None, 0, now, 0.5)
+        queried.append(result[0].job.owner)
+    assert queried[:4] == ["uid/1"] * 4
+    assert queried[4:9] == [OWNER.key, "uid/1", OWNER.key, "uid/1", OWNER.key]
 
 
 @pytest.mark.parametrize(("role", "costs", "most"), [

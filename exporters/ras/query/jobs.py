@@ -1,5 +1,6 @@
 """The jobs of this node: which jobs it queries, at which address and when. No I/O."""
 
+import math
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from random import Random
@@ -132,21 +133,31 @@ class Schedules:
         """Keep only schedules of these addresses and jobs. A job that may not be queried now keeps its schedule."""
         self._known = {at: schedule for at, schedule in self._known.items() if at[0] in sites and at[1] in jobs}
 
-    def reschedule_after_events(self, wakes: Collection[Endpoint], now: float) -> None:
-        """Move the next query forward at the addresses in ``wakes``; ``now`` is monotonic."""
-        for (endpoint, _), schedule in self._known.items():
-            if endpoint in wakes:
+    def reschedule_after_events(self, plans: Iterable[QueryPlan], wakes: Collection[Endpoint], now: float) -> None:
+        """Move the next query forward at the addresses in ``wakes``; ``now`` is monotonic.
+
+        An event reaches all nodes. Queries only for labels stay: all nodes of the job would send one at once.
+        """
+        for query, schedule in self.of(plans):
+            if query.endpoint in wakes and query.role != "labels":
                 schedule.hasten(now, self._random.random())
 
     def due(self, plans: Iterable[QueryPlan], now: float) -> tuple[QueryPlan, policy.Schedule] | None:
-        """Return the query that has been due longest, with its schedule; None when no query is due."""
+        """Return a due query with its schedule, None when no query is due.
+
+        The owners take turns, since a query of a silent job takes minutes. Of an owner's queries the one that has been
+        due longest is first.
+        """
         wanted = [plan for plan in plans if plan.refusal is None]
         for query in wanted:
             if query[:2] not in self._known:
                 wait = 0.0 if self._once else policy.first_wait_seconds(query.role, self._random.random())
                 self._known[query[:2]] = policy.Schedule(now + wait, self._least_seconds)
         due = [(query, schedule) for query, schedule in self.of(wanted) if schedule.due_at <= now]
-        return min(due, key=lambda pair: pair[1].due_at, default=None)
+        served: dict[str, float] = {}
+        for (_, job), schedule in self._known.items():
+            served[job.owner] = max(schedule.queried_at, served.get(job.owner, -math.inf))
+        return min(due, key=lambda pair: (served[pair[0].job.owner], pair[1].due_at), default=None)
 
     def of(self, plans: Iterable[QueryPlan]) -> list[tuple[QueryPlan, policy.Schedule]]:
         """Return the queries that the plans allow, with their schedules."""

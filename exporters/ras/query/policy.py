@@ -31,7 +31,7 @@ YOUNG_SECONDS = 120.0  # An older library, if oldest_version allows it, is queri
 MIN_INTERVAL_SECONDS = 7.0
 """At this interval a killed rank shows in RAS within 10 s, jitter and scan delay included."""
 MAX_INTERVAL_SECONDS = 600.0
-"""The longest interval after failures, and the interval of an agent with the role ``labels``.
+"""The longest interval after failures, and the shortest interval of an agent with the role ``labels``.
 
 Jobs of 4,500 ranks or more can afford only longer intervals.
 """
@@ -120,7 +120,7 @@ class Schedule(msgspec.Struct):
         reporter does, because no standby learns that the reporter has failed. While ranks are missing, it queries every
         job as often as the reporter, because the reporter's node may be missing.
         """
-        base = MAX_INTERVAL_SECONDS if role == "labels" else self._affordable_seconds()
+        base = max(self._affordable_seconds(), MAX_INTERVAL_SECONDS if role == "labels" else 0.0)
         if role == "standby" and not (self.missing or alert):
             base = max(base, STANDBY_FACTOR * self._costly_seconds())
         base = min(base * 2.0 ** min(self.delays, MAX_DOUBLINGS), max(MAX_INTERVAL_SECONDS, base))
