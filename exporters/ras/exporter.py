@@ -223,8 +223,8 @@ class RasExporter:
         clock = self._ctx.clock
         queried_seconds = clock.time()
         answers = await self._runner.reports(target, limits)
-        best = min(answers, key=lambda answer: answer.report.missing(), default=None)
-        answer = best and (best.report, best.seconds)
+        answers.sort(key=lambda answer: (-answer.report.ranks(), answer.report.missing()))
+        answer = (answers[0].report, answers[0].seconds) if answers else None
         schedule.note(query.role, answer, world_size_of(members), clock.monotonic(), self._spread.random())
         until = schedule.due_at + STALE_INTERVALS * (schedule.interval_seconds or 0.0)
         if schedule.failures <= KEPT_FAILURES:
@@ -235,13 +235,13 @@ class RasExporter:
         )
 
     async def _keep(self, answers: list[QueryAnswer], until: float, queried_seconds: float, greet: Greet) -> None:
-        """Replace the last report of each job by the best of ``answers``; for the times see _keep_one.
+        """Replace the last report of each job by its first in ``answers``; for the times see _keep_one.
 
         A report belongs to the job of the process that answered, and applies only to that job's processes.
         """
         processes = self._processes()
         of_job: dict[OwnedJob, list[tuple[PublishedProcess, Report]]] = {}
-        for answer in sorted(answers, key=lambda answer: answer.report.missing()):
+        for answer in answers:
             if (server := processes.get(answer.server)) is not None:  # else the process has ended since
                 of_job.setdefault(job_of(server), []).append((server, answer.report))
         for job, [(server, best), *others] in of_job.items():

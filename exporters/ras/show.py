@@ -244,7 +244,7 @@ def _info(family: Family, labels: Iterable[tuple[str, ...]]) -> Metric:
 
 
 def stalls(reports: Mapping[str, JobReport]) -> dict[str, float]:
-    """Return for how many seconds each stalled job stood still at its last report, by job id."""
+    """Return how many seconds each job with suspects had stood still at its last report, by job id."""
     seconds = {job_id: report.stalled_seconds() for job_id, report in reports.items()}
     return {job_id: stalled for job_id, stalled in seconds.items() if stalled is not None}
 
@@ -255,14 +255,14 @@ def bundle_part(last: JobReport | None) -> Offered:
         return Offered({})
     words = [
         summary.Word(
-            str(suspect.rank.rank),
+            rank,
             "ras",
             f"{_SAYS[suspect.reason]} ({comm_label(comm)})"[: summary.MAX_TEXT],
             blames=True,
         )
-        for comm, suspects in sorted(last.suspects.items())
+        for comm, suspects in sorted(last.blamed().items())
         for suspect in suspects
-        if suspect.rank.rank is not None
+        if (rank := last.rank_label(suspect.rank.rank))
     ]
     report = {"asked": last.queried_seconds, "report": last.report}
     return Offered({"report.json": msgspec.json.encode(report) + b"\n"}, words[:MAX_WORDS])

@@ -145,6 +145,14 @@ async def test_a_job_that_is_truly_missing_is_asked_three_times_and_shown(node: 
     assert (node.queries, shown(published)) == (3, {"4711": [("0xab", 1, 3)]})
 
 
+async def test_a_process_that_knows_no_communicator_hides_no_missing_rank(node: Node) -> None:
+    """Of the replies to a query the one with the largest communicator counts, even if it misses more ranks."""
+    node.replies = [report(3), json.dumps(json.loads(report()) | {"communicators": []}).encode()]
+    async with node.exporter() as exporter:
+        published = await node.first_query(exporter)
+    assert (node.queries, shown(published)) == (2, {"4711": [("0xab", 1, 3)]})
+
+
 async def test_failures_are_counted_and_old_reports_go(node: Node) -> None:
     """Each failed query doubles the next interval; the last report is shown during KEPT_FAILURES failures."""
     node.replies = [report(), None]

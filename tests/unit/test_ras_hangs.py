@@ -481,11 +481,25 @@ def test_what_a_bundle_has_of_a_stalled_job() -> None:
     report = report_of_stall([1000.0, 1030.0])
     assert show.stalls({"7": report}) == {"7": 30.0}
     assert [(word.rank, word.blames) for word in show.bundle_part(report).words] == [("1", True)]
+    assert list(show.bundle_part(msgspec.structs.replace(report, world_size=4)).words) == []
     for suspect in (one for ranks in report.suspects.values() for one in ranks):
         suspect.rank.rank = None
     part = show.bundle_part(report)
     assert (part.files.keys(), list(part.words)) == ({"report.json"}, [])
     assert show.bundle_part(None).files == {}
+
+
+def test_a_job_that_runs_without_an_idle_communicator_is_not_stalled() -> None:
+    """Ranks missing from a communicator that stopped long before the job's last launch blame no rank of the job."""
+    watches: dict[str, Watch] = {}
+    idle = reduced(TP1, {4: 9, 5: 9, 7: 9}, missing=(6,))
+    for step in range(10):
+        report = read(reduced(WORLD, everybody(50 + min(step, 5))), idle)
+        watches = watch(watches, report.communicators, 1000.0 + 60.0 * step)
+    blamed = suspects(report.communicators, watches)
+    last = JobReport(ProcessKey(1, 1), report, 0.0, 8, watches, 1540.0, suspects=blamed)
+    assert (blamed.keys(), show.stalls({"7": last})) == ({"0xb1"}, {"7": 240.0})  # six reports had launches
+    assert list(show.bundle_part(last).words) == []
 
 
 def test_the_longer_of_two_stalls_counts() -> None:

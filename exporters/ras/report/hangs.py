@@ -10,6 +10,7 @@ and no rank is blamed.
 """
 
 import itertools
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Annotated, Literal, NamedTuple
 
@@ -26,6 +27,7 @@ ends, the ranks leave a communicator within seconds of each other."""
 UNHEARD_SECONDS = 30.0
 """Launches this long after the first report without a rank's answer show that no rank waits for it: no host is so far
 ahead of its GPU."""
+STOPPED_TOGETHER_SECONDS = 60.0  # The communicators of a job that hangs stop within this time, for the rules too
 MAX_SUSPECTS = 32  # Limit for each communicator
 WATCH_BYTES = 512
 UNHEARD_BYTES = 16  # Size of a watch: WATCH_BYTES, its marks, and this for each rank that does not answer
@@ -235,12 +237,23 @@ class JobReport(msgspec.Struct, frozen=True):
     aborted: dict[AbortedRank, Abort] = {}
     suspects: dict[str, tuple[Suspect, ...]] = {}
 
+    @property
+    def last_launch_seconds(self) -> float:
+        """Return the time of the job's last launch in any communicator; -inf without one."""
+        launching = (comm.hash for comm in self.report.communicators if comm.launches is not None)
+        return max((self.watches[name].since_seconds for name in launching), default=-math.inf)
+
+    def blamed(self) -> dict[str, tuple[Suspect, ...]]:
+        """Return the suspects in the communicators that stopped with the job: others may be unused since long ago."""
+        since = self.last_launch_seconds - STOPPED_TOGETHER_SECONDS
+        return {name: ranks for name, ranks in self.suspects.items() if self.watches[name].since_seconds >= since}
+
     def stalled_seconds(self) -> float | None:
-        """Return the longest wait (s) of a communicator for blamed ranks, up to the report; None without blamed ranks.
+        """Return the seconds from the job's last launch to the report; None without suspects.
 
         The wait is not counted up to the present: the job may have continued.
         """
-        return max((self.watches[comm].still_seconds for comm in self.suspects), default=None)
+        return self.queried_seconds - self.last_launch_seconds if self.suspects else None
 
     def rank_label(self, rank: int | None) -> str:
         """Return the global rank for a rank of the largest communicator; "" if that is only a part of the job."""
