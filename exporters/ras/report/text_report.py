@@ -145,14 +145,15 @@ class TroubleText:
         locations = {}
         for collective, statements in by_collective.items():
             counts = [int(statement.value) for statement in statements]
-            extremes[collective] = (min(counts), max(counts))
-            late = [statement for statement in statements if int(statement.value) < max(counts)]
+            most = max(counts)
+            extremes[collective] = (min(counts), most)
+            late = [statement for statement in statements if int(statement.value) < most]
             # as in launches.py: the majority is not behind
             if 2 * sum(late_one.counted for late_one in late) > ranks:
                 continue
             for statement, rank in ((late_one, rank) for late_one in late for rank in late_one.ranks):
                 number, locations[int(rank["rank"])] = _at(rank)
-                lags[number][collective] = max(counts) - int(statement.value)
+                lags[number][collective] = most - int(statement.value)
         furthest = sorted(lags, key=lambda number: (-sum(lags[number].values()), number))[: model.MAX_BEHIND]
         behind = tuple(model.BehindRank(number, locations[number], lags=lags[number]) for number in furthest)
         return model.Launches(extremes, model.marks_of([(0, [_digest(launched)])]), differ=True, behind=behind)
