@@ -42,8 +42,7 @@ class RasConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only
 
     def endpoints(self) -> tuple[Endpoint, ...]:
         """Return the addresses; localhost gives both loopback addresses. A ValueError names an invalid address."""
-        addresses = dict.fromkeys(at for text in self.addresses for at in parse_address(text))
-        return tuple(addresses)
+        return tuple(dict.fromkeys(at for text in self.addresses for at in parse_address(text)))
 
     def oldest(self) -> Version:
         """Return the first version that the exporter queries."""

@@ -49,7 +49,7 @@ DRAIN_SECONDS = 45.0
 """Limit for a running query to end: the longest query of a large job with the library's default timeouts."""
 FILE_ROUNDS = 2
 STALE_INTERVALS = 2.0  # A report expires when the next report is this number of intervals late
-KEPT_FAILURES = 2  # A report is kept through this number of consecutive failed queries
+TOLERATED_FAILURES = 2  # Consecutive failed queries for which a report stays
 SINGLE_PASS_LOOKS = 50  # Limit of searches for the ranks in a single pass
 SINGLE_PASS_LOOK_SECONDS = 0.1  # Pause between two searches
 
@@ -76,7 +76,7 @@ class RasExporter:
         self._spread = random.Random()  # noqa: S311  # spreads queries over time; no secret
         self._schedules = Schedules(self._config.min_interval_seconds, self._spread, once=ctx.once)
         self._monitors = Monitors(ctx.clock, ctx.log, self._has_reached_a_rank)
-        self._kept = Reports(ctx.admit, ctx.state.restore(list[SavedJob], ctx.log) or ())
+        self._reports = Reports(ctx.admit, ctx.state.restore(list[SavedJob], ctx.log) or ())
         self._witness = Witness(ctx.ranks, ctx.clock, self._thread, ctx.roots.proc)
         endpoints = self._config.endpoints()
         self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, endpoints))
@@ -84,7 +84,7 @@ class RasExporter:
         self._rules = Rules(role, self._config.oldest(), ctx.once, most, self._search.namespace)
         self._files = JobFiles(ctx.helper(FILE_READER), self._thread, ctx.log)
         ctx.evidence.offer(self._bundle_part)
-        ctx.evidence.tell_stalls(lambda: stalls(self._kept.named({})))
+        ctx.evidence.tell_stalls(lambda: stalls(self._reports.named({})))
         self._runner = QueryRunner(self._thread, ctx.helper(READER), self._search, self._is_unchanged, ctx.log)
 
     async def update(self) -> None:
@@ -94,7 +94,7 @@ class RasExporter:
         await self._end_of_round()
         if self._ctx.clock.monotonic() >= self._search_at or self._searched != tuple(self._processes()):
             await self._look()
-        await self._monitors.follow(self._audible())
+        await self._monitors.follow(self._monitored())
         if self._ctx.once and self._config.configured_role() == "reporter" and self._sites:
             await self._wait_for_ranks()
         plans = self._query_plans()
@@ -131,8 +131,8 @@ class RasExporter:
             listeners={endpoint.label: (len(site.servers), site.unowned) for endpoint, site in self._sites.items()},
             jobs=tuple(jobs),
             libraries=libraries(processes, self._sites.values()),
-            reports=self._kept.named(processes),
-            heard=self._monitors.snapshot(),
+            reports=self._reports.named(processes),
+            monitored=self._monitors.snapshot(),
         )
 
     def families(self, snapshot: RasSnapshot) -> Iterable[Metric]:
@@ -146,8 +146,8 @@ class RasExporter:
         if self._round is not None:
             await asyncio.wait({self._round})
 
-    async def _bundle_part(self, wanted: Wanted) -> Offered:
-        return bundle_part(self._kept.named(self._processes()).get(wanted.job_id))
+    async def _bundle_part(self, request: Wanted) -> Offered:
+        return bundle_part(self._reports.named(self._processes()).get(request.job_id))
 
     async def _end_of_round(self) -> None:
         """Forget the last round of queries if it has ended; raise its error, if any."""
@@ -187,7 +187,7 @@ class RasExporter:
             sites = await self._thread.call(lambda: self._search.look(keys))
         return sites
 
-    def _audible(self) -> dict[Endpoint, frozenset[ProcessKey]]:
+    def _monitored(self) -> dict[Endpoint, frozenset[ProcessKey]]:
         """Return the addresses to monitor, with the processes that serve them; {} in a single pass."""
         if self._ctx.once or self._drained:
             return {}
@@ -210,16 +210,16 @@ class RasExporter:
     async def _query(self, query: QueryPlan, schedule: Schedule) -> None:
         processes, site = self._processes(), self._sites[query.endpoint]
         members = [process for process in processes.values() if job_of(process) == query.job]
-        wanted = frozenset(process.key for process in members if process.key in site.servers)
+        servers = frozenset(process.key for process in members if process.key in site.servers)
         ranks = max(schedule.ranks, world_size_of(members))
         limits = QueryLimits(
-            timeout_factor=max(site.servers[key].timeout_factor for key in wanted),
+            timeout_factor=max(site.servers[key].timeout_factor for key in servers),
             collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS,
         )
         owned = [process for process in processes.values() if job_of(process).owner == query.job.owner]
         pids = frozenset(process.facts.namespace_pid for process in owned)
-        names, addresses = self._kept.names(query.job), await self._witness.addresses(owned)
-        target = QueryTarget(query.endpoint, site, wanted, pids, query.job.job_id, names, addresses)
+        names, addresses = self._reports.names(query.job), await self._witness.addresses(owned)
+        target = QueryTarget(query.endpoint, site, servers, pids, query.job.job_id, names, addresses)
         clock = self._ctx.clock
         queried_seconds = clock.time()
         answers = await self._runner.reports(target, limits)
@@ -227,11 +227,11 @@ class RasExporter:
         answer = (answers[0].report, answers[0].seconds) if answers else None
         schedule.note(query.role, answer, world_size_of(members), clock.monotonic(), self._spread.random())
         until = schedule.due_at + STALE_INTERVALS * (schedule.interval_seconds or 0.0)
-        if schedule.failures <= KEPT_FAILURES:
-            self._kept.postpone(query.job, until)
+        if schedule.failures <= TOLERATED_FAILURES:
+            self._reports.postpone(query.job, until)
         present = self._runner.present
         await self._keep(
-            answers, until, queried_seconds, lambda keys: present(target._replace(wanted=keys & wanted), limits)
+            answers, until, queried_seconds, lambda keys: present(target._replace(servers=keys & servers), limits)
         )
 
     async def _keep(self, answers: list[QueryAnswer], until: float, queried_seconds: float, greet: Greet) -> None:
@@ -251,14 +251,14 @@ class RasExporter:
 
     def _keep_one(self, owner: PublishedProcess, report: Report, until: float, queried_seconds: float) -> None:
         """Keep a report queried at ``queried_seconds`` (epoch) and show it until monotonic time ``until``."""
-        kept = self._kept.keep(owner, report, until, queried_seconds)
+        is_admitted = self._reports.keep(owner, report, until, queried_seconds)
         job = job_of(owner)
-        if (outcome := (kept, frozenset(report.skipped))) == self._logged.get(job):
+        if (outcome := (is_admitted, frozenset(report.skipped))) == self._logged.get(job):
             return
         self._logged[job] = outcome
         left_out = ", ".join(f"{count} {reason}" for reason, count in sorted(report.skipped.items())) or "nothing"
         about = {"job_id": job.job_id, "ranks": report.ranks(), "version": report.version, "left_out": left_out}
-        if kept:
+        if is_admitted:
             self._ctx.log.info("RAS reports on job {job_id}: {ranks} ranks", **about)
         else:
             self._ctx.log.warning("no series are left for RAS's reports on job {job_id}", **about)
@@ -266,12 +266,12 @@ class RasExporter:
     def _forget(self) -> None:
         """Forget jobs that left this node, and expired reports unless a query is under way; publish the checkpoint."""
         jobs = {job_of(process) for process in self._processes().values()}
-        self._kept.forget(jobs)
+        self._reports.forget(jobs)
         self._logged = {job: outcome for job, outcome in self._logged.items() if job in jobs}
         if self._round is None or self._round.done():
-            self._kept.expire(self._ctx.clock.monotonic())
-        self._witness.forget(self._kept.by_job.keys())
-        self._ctx.state.publish(msgspec.msgpack.encode(to_save(self._kept.watches)))
+            self._reports.expire(self._ctx.clock.monotonic())
+        self._witness.forget(self._reports.by_job.keys())
+        self._ctx.state.publish(msgspec.msgpack.encode(to_save(self._reports.watches)))
 
     def _up(self, schedules: Iterable[tuple[QueryPlan, Schedule]]) -> dict[str, bool]:
         """Return for each address whether the last query of every job at this address gave a report."""

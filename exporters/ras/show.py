@@ -18,14 +18,14 @@ from exporters.ras.report.hangs import JobReport, stalled
 from exporters.ras.report.model import Communicator, NamedRank
 
 MAX_WORDS = 64
-_SAYS = {
+_SENTENCES = {
     "behind": "has launched less than the others",
     "missing": "does not answer the others",
     "left": "has left a communicator that the others wait in",
 }
 
 _COMM = ("job_id", "comm")
-_PLACE = (*_COMM, "comm_rank", "rank", "host", "gpu")
+_LOCATION = (*_COMM, "comm_rank", "rank", "host", "gpu")
 
 # fmt: off
 RANKS = Family(
@@ -39,7 +39,7 @@ RANK_MISSING = Family(
     "1 while the last report misses the rank; host: its address; gpu: its GPU's NVML index. reason: dead (declared "
     "dead), unresponsive (its process did not answer), no_communicator (it left the communicator, or makes another), "
     "unknown.",
-    (*_PLACE, "reason"), "1 per missing rank and communicator, at most 4096", "max")
+    (*_LOCATION, "reason"), "1 per missing rank and communicator, at most 4096", "max")
 LAUNCHED_MAX = Family(
     "rankwatch_communicator_launched_max", "gauge",
     "Launches of the collective by the rank that has launched the most, since the communicator was made. Not "
@@ -60,7 +60,7 @@ SUSPECT = Family(
     "1 for a rank that blocks a stalled communicator; no series if these ranks are unknown. reason: behind "
     "(it has launched less than others, and waits in no other communicator), missing (it does not answer), "
     "left (it left the communicator, in which nothing was launched for 5 minutes).",
-    (*_PLACE, "reason"), "1 per suspect, at most 32 per stalled communicator", "max")
+    (*_LOCATION, "reason"), "1 per suspect, at most 32 per stalled communicator", "max")
 RANK_LAG = Family(
     "rankwatch_communicator_rank_lag", "gauge",
     "Number of launches that the rank lacks, compared with the rank that has launched the most, in a stalled "
@@ -100,8 +100,8 @@ def render_reports(reports: Mapping[str, JobReport]) -> Iterable[Metric]:
             for suspect in waited_for:
                 waiting = _named((job_id, comm_label(name)), suspect.rank, job)
                 rows[SUSPECT.name].add((*waiting, suspect.reason), 1)
-        for gone, abort in job.aborted.items():
-            labels = (job_id, comm_label(gone.hash), str(gone.comm_rank), job.rank_label(abort.rank))
+        for who, abort in job.aborted.items():
+            labels = (job_id, comm_label(who.hash), str(who.comm_rank), job.rank_label(abort.rank))
             rows[ABORTED.name].add(labels, 1)
     return [row.metric for row in rows.values()]
 
@@ -139,7 +139,7 @@ MONITOR_ERRORS = Family(
     "Streams of RAS events that failed, by stage: connect, handshake, command (the library has no MONITOR), size (a "
     "reply is too long), cut (the process that sent the events ended) or deadline (the process no longer answers).",
     ("stage",), "1 per stage seen, at most 6", "sum")
-EVENTS_HEARD = Family(
+EVENT_COUNTS = Family(
     "rankwatch_ras_events_total", "counter",
     "Events that one RAS thread of the node reports about its peers, by the library's name of the event, or other. "
     "Every process of a job learns PEER_NEW and PEER_DEAD; the other events reach only a process's neighbours in the "
@@ -210,12 +210,12 @@ class RasSnapshot(msgspec.Struct, frozen=True):
     jobs: tuple[QueryPlan, ...]
     libraries: frozenset[tuple[str, str, str]]
     reports: dict[str, JobReport]
-    heard: Monitored
+    monitored: Monitored
 
 
 def render(snapshot: RasSnapshot) -> Iterable[Metric]:
     """Return the families of a snapshot."""
-    heard = snapshot.heard
+    monitored = snapshot.monitored
     yield UP.by_label(snapshot.up)
     yield QUERIES.single(snapshot.queries)
     yield QUERY_ERRORS.by_label({stage: snapshot.errors[stage] for stage in STAGES})
@@ -232,9 +232,11 @@ def render(snapshot: RasSnapshot) -> Iterable[Metric]:
     yield INTERVAL.by_label({job_id: seconds for job_id, (seconds, _) in snapshot.schedules.items()})
     yield _info(LIBRARY_INFO, sorted(snapshot.libraries))
     yield from render_reports(snapshot.reports)
-    yield MONITOR_UP.by_label(heard.up)
-    yield MONITOR_ERRORS.by_label({stage: heard.errors[stage] for stage in STREAM_STAGES if heard.errors[stage]})
-    yield EVENTS_HEARD.by_label({event: heard.events[event] for event in (*EVENTS, OTHER)})
+    yield MONITOR_UP.by_label(monitored.up)
+    yield MONITOR_ERRORS.by_label(
+        {stage: monitored.errors[stage] for stage in STREAM_STAGES if monitored.errors[stage]}
+    )
+    yield EVENT_COUNTS.by_label({event: monitored.events[event] for event in (*EVENTS, OTHER)})
 
 
 def _info(family: Family, labels: Iterable[tuple[str, ...]]) -> Metric:
@@ -257,7 +259,7 @@ def bundle_part(last: JobReport | None) -> Offered:
         summary.Word(
             rank,
             "ras",
-            f"{_SAYS[suspect.reason]} ({comm_label(comm)})"[: summary.MAX_TEXT],
+            f"{_SENTENCES[suspect.reason]} ({comm_label(comm)})"[: summary.MAX_TEXT],
             blames=True,
         )
         for comm, suspects in sorted(last.blamed().items())

@@ -177,11 +177,11 @@ class Node:
 
     async def listened_to(self, exporter: RasExporter) -> asyncio.StreamWriter:
         """Wait until the exporter monitors events; return the server's end of the stream."""
-        await until(lambda: exporter.snapshot().heard.up == {f"127.0.0.1:{self.port}": True})
+        await until(lambda: exporter.snapshot().monitored.up == {f"127.0.0.1:{self.port}": True})
         return self.streams[-1]
 
     async def tell(self, exporter: RasExporter, event: str, times: int = 1) -> None:
         """Send events from RAS, and wait until the exporter has counted them."""
-        before = exporter.snapshot().heard.events[event]
+        before = exporter.snapshot().monitored.events[event]
         self.streams[-1].write(f"[2026-11-20 18:05:23] {event}: 10.0.0.1<4711> \n".encode() * times)
-        await until(lambda: exporter.snapshot().heard.events[event] == before + times)
+        await until(lambda: exporter.snapshot().monitored.events[event] == before + times)

@@ -64,12 +64,12 @@ def test_any_reply_is_a_report_or_a_reason(
 ) -> None:
     """A damaged report is read or refused; one that is read can be compared and shown."""
     reports = Reports(Admission())
-    wanted, reading = keep(reports, bodies[0], 1.0), keep(reports, data.draw(odd), 2.0)
+    first, reading = keep(reports, bodies[0], 1.0), keep(reports, data.draw(odd), 2.0)
     assert (reading.report is None) == bool(reading.error)
     if reading.report is not None:
         names = [reading.report.version, *(communicator.hash for communicator in reading.report.communicators)]
         assert all(len(name) <= 64 and name.isprintable() for name in names)
-    assert keep(reports, bodies[0], 3.0) == wanted
+    assert keep(reports, bodies[0], 3.0) == first
 
 
 @pytest.mark.slow

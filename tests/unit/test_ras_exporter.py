@@ -17,7 +17,7 @@ from agent.sdk.exporter import NoData, StateSection
 from agent.sdk.ranks import ProcessKey, RankLabel
 from exporters.ras import RasConfig, RasExporter
 from exporters.ras.config import MAX_ADDRESSES
-from exporters.ras.exporter import KEPT_FAILURES, SEARCH_SECONDS, STALE_INTERVALS
+from exporters.ras.exporter import SEARCH_SECONDS, STALE_INTERVALS, TOLERATED_FAILURES
 from exporters.ras.protocol.client import Endpoint
 from exporters.ras.query import jobs as jobs_module
 from exporters.ras.query.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
@@ -154,15 +154,15 @@ async def test_a_process_that_knows_no_communicator_hides_no_missing_rank(node: 
 
 
 async def test_failures_are_counted_and_old_reports_go(node: Node) -> None:
-    """Each failed query doubles the next interval; the last report is shown during KEPT_FAILURES failures."""
+    """Each failed query doubles the next interval; the last report is shown during TOLERATED_FAILURES failures."""
     node.replies = [report(), None]
     async with node.exporter() as exporter:
         assert list((await node.first_query(exporter)).up.values()) == [True]
-        for failures in range(1, KEPT_FAILURES + 2):
+        for failures in range(1, TOLERATED_FAILURES + 2):
             failed = await node.look(exporter, 2 ** (failures - 1) * LONGEST_INTERVAL_SECONDS)
             assert (list(failed.up.values()), failed.errors) == ([False], {"cut": failures})
             assert shown(failed) == {"4711": [("0xab", 4, 0)]}
-        await node.look(exporter, STALE_INTERVALS * 2**KEPT_FAILURES * LONGEST_INTERVAL_SECONDS)
+        await node.look(exporter, STALE_INTERVALS * 2**TOLERATED_FAILURES * LONGEST_INTERVAL_SECONDS)
         assert shown(await node.look(exporter, 0.0)) == {}
 
 
@@ -309,7 +309,7 @@ async def test_a_role_of_monitor_listens_and_never_asks(node: Node) -> None:
         await node.listened_to(exporter)
         await node.tell(exporter, "PEER_DEAD")
         published = await node.first_query(exporter)
-    assert (node.queries, published.heard.events) == (0, {"PEER_DEAD": 1})
+    assert (node.queries, published.monitored.events) == (0, {"PEER_DEAD": 1})
     assert [(job.role, job.refusal) for job in published.jobs] == [("none", "not_elected")]
 
 
@@ -317,7 +317,7 @@ async def test_a_single_pass_monitors_no_process(node: Node) -> None:
     """A single pass opens no stream."""
     async with node.exporter(once=True) as exporter:
         published = await node.first_query(exporter)
-    assert (published.heard.up, node.queries) == ({}, 0)
+    assert (published.monitored.up, node.queries) == ({}, 0)
 
 
 def held_up(node: Node) -> asyncio.Event:
@@ -402,7 +402,7 @@ async def test_no_stream_begins_once_the_exporter_is_drained(node: Node) -> None
         await asyncio.sleep(0)  # the update runs
         await exporter.drain()
         await update
-        assert (exporter.snapshot().heard.up, node.streams) == ({}, [])
+        assert (exporter.snapshot().monitored.up, node.streams) == ({}, [])
 
 
 async def test_what_is_heard_becomes_series(node: Node, caplog: pytest.LogCaptureFixture) -> None:
@@ -470,7 +470,7 @@ async def test_no_stream_begins_at_a_listener_that_outlives_its_rank(node: Node)
         await asyncio.to_thread(node.listen, 13)
         before = node.connections
         stream.close()
-        await until(lambda: exporter.snapshot().heard.errors == {"cut": 1})
+        await until(lambda: exporter.snapshot().monitored.errors == {"cut": 1})
         for _ in range(8):
             with pytest.raises(NoData):
                 await node.look(exporter, 1.0)

@@ -21,8 +21,8 @@ from exporters.ras.report.hangs import (
     ABORT_SHOWN_SECONDS,
     LEFT_SECONDS,
     MAX_SUSPECTS,
-    UNHEARD_BYTES,
-    UNHEARD_SECONDS,
+    SILENT_BYTES,
+    SILENT_SECONDS,
     WATCH_BYTES,
     Abort,
     AbortedRank,
@@ -142,7 +142,7 @@ def test_a_job_that_runs_has_no_suspects() -> None:
         watches = watch(watches, report.communicators, 1000.0 + step)
         assert not stalled(report.communicators[0], watches)
         known = watches["0xa0"]
-        assert (known.since_seconds, known.reports, known.seen_seconds) == (1000.0 + step, 1, 1000.0 + step)
+        assert (known.since_seconds, known.reports, known.report_seconds) == (1000.0 + step, 1, 1000.0 + step)
 
 
 def test_who_answers_is_no_launch() -> None:
@@ -184,17 +184,17 @@ def hung(report: Report, watches: dict[str, Watch]) -> dict[str, list[tuple[int,
 
 def test_a_rank_without_which_the_job_goes_on_is_not_what_it_waits_for() -> None:
     """A rank that had been missing long before the hang is no suspect."""
-    assert hung(once_stopped(52, culprit=2), went_on(UNHEARD_SECONDS)) == {"0xb0": [(2, 2, "behind")]}
+    assert hung(once_stopped(52, culprit=2), went_on(SILENT_SECONDS)) == {"0xb0": [(2, 2, "behind")]}
     fresh = {"0xa0": [(6, 6, "missing")], "0xb1": [(2, 6, "missing")]}
     assert hung(once_stopped(52, culprit=2), went_on(20.0)) == fresh  # a literal number, so that the constant is tested
     world = reduced(WORLD, {process: 52 for process in range(8) if process != 6}, missing=(6,))
     all_wait_for_it = [world, reduced(TP1, {4: 53, 5: 53, 7: 53}, missing=(6,)), reduced(DP2, {2: 9, 3: 9, 4: 8})]
-    assert hung(read(*all_wait_for_it), went_on(UNHEARD_SECONDS)) == fresh
+    assert hung(read(*all_wait_for_it), went_on(SILENT_SECONDS)) == fresh
 
 
 def test_a_rank_that_answered_meanwhile_is_missed_again() -> None:
     """A rank that replies again, and stops replying after the last launch, is a suspect."""
-    watches = watch(went_on(UNHEARD_SECONDS), read(reduced(WORLD, everybody(60))).communicators, 1050.0)
+    watches = watch(went_on(SILENT_SECONDS), read(reduced(WORLD, everybody(60))).communicators, 1050.0)
     report = read(reduced(WORLD, {process: 60 for process in range(8) if process != 6}, missing=(6,)))
     assert hung(report, watches) == {"0xa0": [(6, 6, "missing")]}
 
@@ -249,7 +249,7 @@ def test_absent_communicators_are_watched_on_within_a_bound(monkeypatch: pytest.
 
 def test_ranks_that_do_not_answer_take_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """The size of an absent communicator includes its silent ranks; one above the memory limit is dropped."""
-    monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", WATCH_BYTES + 3 * MARK_BYTES + UNHEARD_BYTES)
+    monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", WATCH_BYTES + 3 * MARK_BYTES + SILENT_BYTES)
     for missing, watched in (((6,), {"0xb1"}), ((6, 8), set())):
         report = read(reduced(TP1, {4: 1, 5: 1, 7: 1}, missing=missing))
         assert set(watch(watch({}, report.communicators, 1000.0), (), 1010.0)) == watched
@@ -257,8 +257,8 @@ def test_ranks_that_do_not_answer_take_room(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_watches_outlive_the_agent() -> None:
     """Saved watches are restored for each job of each owner."""
-    watches = went_on(UNHEARD_SECONDS)
-    assert watches["0xa0"].unheard == {6: 1000.0}
+    watches = went_on(SILENT_SECONDS)
+    assert watches["0xa0"].silent_since == {6: 1000.0}
     known = {OwnedJob("7", "uid/1"): watches, OwnedJob("7", "uid/2"): {}}
     saved = msgspec.msgpack.decode(msgspec.msgpack.encode(to_save(known)), type=list[SavedJob])
     assert (to_save(restored(saved)), list(restored(saved)[OwnedJob("7", "uid/1")])) == (saved, list(watches))
@@ -281,9 +281,9 @@ def test_a_communicator_keeps_its_name() -> None:
 ONE, TWO = OwnedJob("1", "uid/1"), OwnedJob("2", "uid/2")
 
 
-def still_watch(since_seconds: float, ranks: int = 1, seen_seconds: float = 900.0) -> Watch:
+def still_watch(since_seconds: float, ranks: int = 1, report_seconds: float = 900.0) -> Watch:
     """Return the watch of a communicator without launches."""
-    return Watch(bytes(ranks * MARK_BYTES), since_seconds, 2, seen_seconds)
+    return Watch(bytes(ranks * MARK_BYTES), since_seconds, 2, report_seconds)
 
 
 ROOM_OF_ONE = still_watch(0.0).size_bytes
@@ -296,7 +296,7 @@ ROOM_OF_ONE = still_watch(0.0).size_bytes
      id="the one that stands still the longest"),
     pytest.param({ONE: {"0xa0": still_watch(1.0, ranks=9)}, TWO: {"0xb0": still_watch(5.0)}}, ROOM_OF_ONE,
      {"2": ["0xb0"]}, id="one too large costs itself alone"),
-    pytest.param({ONE: {hex(n): still_watch(n, seen_seconds=n) for n in range(9)}, TWO: {"0xb0": still_watch(500.0)}},
+    pytest.param({ONE: {hex(n): still_watch(n, report_seconds=n) for n in range(9)}, TWO: {"0xb0": still_watch(500.0)}},
      2 * ROOM_OF_ONE, {"1": ["0x8"], "2": ["0xb0"]}, id="of each job the one seen last before any job's others"),
 ])  # fmt: skip
 def test_which_watches_are_saved(

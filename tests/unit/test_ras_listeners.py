@@ -80,7 +80,7 @@ class Search(ListenerSearch):
     def look(self, processes: Iterable[ProcessKey]) -> dict[Endpoint, Site]:
         """Look until no file is left to read."""
         sites = super().look(processes)
-        while requests := self.wanted():
+        while requests := self.requests():
             self.note(requests, {key: read_one(request) for key, request in requests.items()})
             sites = super().look(processes)
         return sites
@@ -505,12 +505,12 @@ def test_a_file_system_that_hangs_costs_its_user_alone(job_root: Path, monkeypat
 class Wanting(ListenerSearch):
     """Requests these files, and records the replies."""
 
-    def __init__(self, wanted: dict[ProcessKey, FileRequest]) -> None:
-        self.wants = wanted
+    def __init__(self, unread: dict[ProcessKey, FileRequest]) -> None:
+        self.unread = unread
         self.answers: dict[ProcessKey, FileFacts] = {}
 
-    def wanted(self) -> dict[ProcessKey, FileRequest]:
-        return {key: request for key, request in self.wants.items() if key not in self.answers}
+    def requests(self) -> dict[ProcessKey, FileRequest]:
+        return {key: request for key, request in self.unread.items() if key not in self.answers}
 
     def note(self, _requests: object, answers: object) -> None:
         self.answers.update(answers)  # type: ignore[call-overload]

@@ -23,7 +23,7 @@ from agent.sdk.ranks import ProcessKey
 from exporters.ras.local.listeners import ListenerSearch, Server, Site
 from exporters.ras.protocol.client import Endpoint, QueryLimits
 from exporters.ras.query import runner as reached_module
-from exporters.ras.query.runner import MAX_ATTEMPTS, MAX_HELD_BYTES, READER, QueryAnswer, QueryRunner, QueryTarget
+from exporters.ras.query.runner import MAX_ATTEMPTS, MAX_SMALL_BYTES, READER, QueryAnswer, QueryRunner, QueryTarget
 from exporters.ras.report.json_report import ReportReading
 
 PIDS = frozenset({1_000_000, 1_000_001, 7})
@@ -114,11 +114,11 @@ async def test_who_is_not_to_be_asked_hears_nothing(
 
 
 async def test_only_a_large_report_needs_the_helper() -> None:
-    """A report up to MAX_HELD_BYTES is parsed in the thread, a larger one in the helper."""
+    """A report up to MAX_SMALL_BYTES is parsed in the thread, a larger one in the helper."""
     async with bench_of() as bench:
-        await bench.ask([padded(MAX_HELD_BYTES)])
+        await bench.ask([padded(MAX_SMALL_BYTES)])
         assert bench.helper.calls == {}
-        await bench.ask([padded(MAX_HELD_BYTES + 1)])
+        await bench.ask([padded(MAX_SMALL_BYTES + 1)])
         assert (bench.helper.calls, bench.runner.errors) == ({"ok": 1}, {})
 
 
@@ -151,7 +151,7 @@ async def test_a_helper_that_fails_costs_one_report(
 
 async def test_a_report_beyond_the_cap_is_no_fault_of_the_helper() -> None:
     """A report above the limit, or without end, fails at the stage `size`, and the next report is read."""
-    body = padded(2 * MAX_HELD_BYTES)
+    body = padded(2 * MAX_SMALL_BYTES)
     limits = QueryLimits(report_bytes=len(body))
     async with bench_of() as bench:
         for report, answers in (([body], 1), ([body, b" "], 0), ([body] * 1000, 0), ([body], 1)):
@@ -177,10 +177,10 @@ def test_connections_are_made_until_one_should_reach_the_job() -> None:
     servers = dict.fromkeys((ProcessKey(pid, 1) for pid in range(100)), Server((2, 32, 3), 1.0))
     site, keys = Site(servers, 0), list(servers)
 
-    def attempts(wanted: int) -> int:
-        return QueryTarget(Endpoint("127.0.0.1", 1), site, frozenset(keys[:wanted]), PIDS).attempts()
+    def attempts(servers: int) -> int:
+        return QueryTarget(Endpoint("127.0.0.1", 1), site, frozenset(keys[:servers]), PIDS).attempts()
 
-    assert [attempts(wanted) for wanted in (100, 50, 33, 1)] == [4, 8, 16, MAX_ATTEMPTS]
+    assert [attempts(servers) for servers in (100, 50, 33, 1)] == [4, 8, 16, MAX_ATTEMPTS]
 
 
 @asynccontextmanager
@@ -199,7 +199,7 @@ async def runner_of(accepting: Iterable[ProcessKey]) -> AsyncIterator[tuple[Quer
 async def test_processes_that_answer_a_greeting(
     accepting: list[ProcessKey], present: frozenset[ProcessKey], unused: int
 ) -> None:
-    """Connections are made until all wanted processes have replied or the limit is reached."""
+    """Connections are made until all processes that may answer have replied or the limit is reached."""
     heard: list[bytes] = []
     async with runner_of(accepting) as (runner, search), served(answering(JSON_ANSWERS[:1], heard=heard)) as endpoint:
         received = await runner.present(QueryTarget(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), QueryLimits())

@@ -21,13 +21,13 @@ MAX_LINE = 4096
 MAX_VERSIONS = 256  # Remembered versions; if users make more files, all versions are forgotten and read again
 GRACE_SECONDS = 1.0  # A call waits this long in all for its threads; a healthy file system answers in milliseconds
 Version = tuple[int, int, int]
-WANTED = ("NCCL_RAS_ADDR", "NCCL_RAS_TIMEOUT_FACTOR")
+SETTINGS = ("NCCL_RAS_ADDR", "NCCL_RAS_TIMEOUT_FACTOR")
 _SYSTEM_FILE = "/etc/nccl.conf"
 
 
 def files_of(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the settings files that a process with this environment reads; empty if all wanted settings are set."""
-    if all(name in environment for name in WANTED):
+    """Return the settings files that a process with this environment reads; empty if all of SETTINGS are set."""
+    if all(name in environment for name in SETTINGS):
         return ()
     user_file = environment.get("NCCL_CONF_FILE") or f"{environment.get('HOME', '')}/.nccl.conf"
     return tuple(path for path in (user_file, _SYSTEM_FILE) if os.path.isabs(path))
@@ -46,7 +46,7 @@ def parse(text: str) -> dict[str, str]:
     settings: dict[str, str] = {}
     for line in text.split("\n"):
         name, is_set, value = line[:MAX_LINE].rstrip("\r").partition("=")
-        if is_set and name in WANTED:
+        if is_set and name in SETTINGS:
             settings.setdefault(name, value)
     return settings
 

@@ -20,7 +20,7 @@ import msgspec
 
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
-from exporters.ras.local.job_files import WANTED, FileFacts, FileRequest, Version, files_of, mapped_library, oldest
+from exporters.ras.local.job_files import SETTINGS, FileFacts, FileRequest, Version, files_of, mapped_library, oldest
 from exporters.ras.local.sockets import LISTEN, Socket, addresses_in, connection, may_be_named, sockets
 from exporters.ras.protocol.client import Endpoint
 
@@ -69,7 +69,7 @@ def timeout_factor(environment: Mapping[str, str]) -> float:
 
 MAX_DESCRIPTORS = 16_384
 _TABLES = "net"
-_KEPT = ("NCCL_CONF_FILE", "HOME", *WANTED)
+_VARIABLES = ("NCCL_CONF_FILE", "HOME", *SETTINGS)
 _WILDCARDS = {"0.0.0.0": 1, "::": 2}  # noqa: S104  # compared with, not bound to
 _SOCKET = re.compile(r"socket:\[(\d{1,20})\]$")
 _RAS_THREAD = "NCCL RAS"
@@ -102,7 +102,7 @@ class _ProcessSettings(msgspec.Struct, frozen=True):
     settings: Settings | None = None
 
 
-class _Held(NamedTuple):
+class _Holder(NamedTuple):
     """The process that holds a listener, and the descriptor."""
 
     key: ProcessKey
@@ -112,16 +112,16 @@ class _Held(NamedTuple):
 class ListenerSearch:
     """Finds listeners at ``endpoints`` and at the addresses that ranks' environments name; remembers their processes.
 
-    It opens no file that a job names, since that may hang: ``wanted`` lists these files, ``note`` takes their contents.
+    It opens no file that a job names: that may hang. ``requests`` lists these files, ``note`` takes their contents.
     """
 
     def __init__(self, proc_root: Path, endpoints: tuple[Endpoint, ...]) -> None:
         self._root = proc_root
-        self._endpoints = tuple(_reachable(endpoint) for endpoint in endpoints)
+        self._endpoints = tuple(_connectable(endpoint) for endpoint in endpoints)
         self._proc = ProcFS(proc_root)
-        self._wanted: dict[ProcessKey, FileRequest] = {}
+        self._requests: dict[ProcessKey, FileRequest] = {}
         self._versions: dict[ProcessKey, Version | None] = {}
-        self._owners: dict[int, _Held] = {}
+        self._owners: dict[int, _Holder] = {}
         self._servers: dict[ProcessKey, Server] = {}
         self._settings: dict[ProcessKey, _ProcessSettings] = {}
         self.namespace = self._proc.namespace(os.getpid(), "net")
@@ -129,22 +129,17 @@ class ListenerSearch:
     def look(self, processes: Iterable[ProcessKey]) -> dict[Endpoint, Site]:
         """Return the sites with a listener; ``processes`` are the running rank processes."""
         known = set(processes)
-        self._wanted = {}
+        self._requests = {}
         self._versions = {key: version for key, version in self._versions.items() if key in known}
         self._servers = {key: server for key, server in self._servers.items() if key in known}
         self._settings = {key: self._settings.get(key) or self._settings_of(key) for key in sorted(known)}
         for key, process in self._settings.items():
             if process.settings is None:
-                self._want(key)
+                self._request(key)
         by_endpoint = self._listeners()
-        self._assign(
-            {listener.inode: listener.uid for listeners in by_endpoint.values() for listener in listeners}, known
-        )
-        sites = {
-            endpoint: self._site({listener.inode for listener in listeners})
-            for endpoint, listeners in by_endpoint.items()
-        }
-        return {endpoint: site for endpoint, site in sites.items() if site.servers or endpoint in self._endpoints}
+        self._assign({socket.inode: socket.uid for listeners in by_endpoint.values() for socket in listeners}, known)
+        sites = {at: self._site({socket.inode for socket in listeners}) for at, listeners in by_endpoint.items()}
+        return {at: site for at, site in sites.items() if site.servers or at in self._endpoints}
 
     def server_of(self, site: Site, server: Endpoint, client: Endpoint) -> ProcessKey | None:
         """Return the process of ``site`` that accepted ``client``'s connection; None before that.
@@ -159,9 +154,9 @@ class ListenerSearch:
                 return key
         return None
 
-    def wanted(self) -> dict[ProcessKey, FileRequest]:
+    def requests(self) -> dict[ProcessKey, FileRequest]:
         """Return the files that the last ``look`` needs. Call ``look`` again after ``note``."""
-        return dict(self._wanted)
+        return dict(self._requests)
 
     def note(self, requests: Mapping[ProcessKey, FileRequest], answers: Mapping[ProcessKey, FileFacts]) -> None:
         """Store the helper's answers."""
@@ -174,13 +169,13 @@ class ListenerSearch:
 
     def _settings_of(self, key: ProcessKey) -> _ProcessSettings:
         environment = self._proc.environment(key.pid) or {}
-        kept = {name: environment[name] for name in _KEPT if name in environment}
-        settings = None if files_of(kept) else read_settings(kept)
-        return _ProcessSettings(self._proc.namespace(key.pid, "net"), kept, settings)
+        variables = {name: environment[name] for name in _VARIABLES if name in environment}
+        settings = None if files_of(variables) else read_settings(variables)
+        return _ProcessSettings(self._proc.namespace(key.pid, "net"), variables, settings)
 
-    def _want(self, key: ProcessKey, libraries: tuple[str, ...] = ()) -> None:
+    def _request(self, key: ProcessKey, libraries: tuple[str, ...] = ()) -> None:
         process = self._settings[key]
-        self._wanted[key] = FileRequest(
+        self._requests[key] = FileRequest(
             str(self._root),
             key.pid,
             -1 if (uid := self._uid(key)) is None else uid,
@@ -190,37 +185,37 @@ class ListenerSearch:
 
     def _listeners(self) -> dict[Endpoint, list[Socket]]:
         """Return for each address the listeners that a connection to the address can reach."""
-        table = list(sockets(self._root / _TABLES, LISTEN))
+        table = sockets(self._root / _TABLES, LISTEN)
         ports = {listener.local.port for listener in table}
-        wanted = [at for at in dict.fromkeys((*self._endpoints, *self._named())) if at.port in ports]
-        if not all(ip_address(at.host).is_loopback for at in wanted):
+        addresses = [at for at in dict.fromkeys((*self._endpoints, *self._named())) if at.port in ports]
+        if not all(ip_address(at.host).is_loopback for at in addresses):
             here = addresses_in(self._root / _TABLES)
-            wanted = [at for at in wanted if ip_address(at.host).is_loopback or at.host in here]
-        by_endpoint = {
-            at: reachable([listener for listener in table if listener.local.port == at.port], at.host) for at in wanted
-        }
+            addresses = [at for at in addresses if ip_address(at.host).is_loopback or at.host in here]
+        by_endpoint = {at: reachable([one for one in table if one.local.port == at.port], at.host) for at in addresses}
         return {at: listeners for at, listeners in by_endpoint.items() if listeners}
 
     def _named(self) -> Iterable[Endpoint]:
         """Return the addresses that jobs of this network namespace name, except addresses that no job may name."""
         for process in self._settings.values():
             if process.namespace == self.namespace and process.settings is not None:
-                yield from (at for named in process.settings.endpoints if may_be_named((at := _reachable(named)).host))
+                yield from (
+                    at for named in process.settings.endpoints if may_be_named((at := _connectable(named)).host)
+                )
 
     def _assign(self, listeners: dict[int, int], processes: set[ProcessKey]) -> None:
         """Find the processes that hold ``listeners`` (uid by inode), which the process's own user must have opened."""
         self._owners = {
-            inode: held
-            for inode, held in self._owners.items()
-            if inode in listeners and held.key in processes and self._socket(*held) == inode
+            inode: holder
+            for inode, holder in self._owners.items()
+            if inode in listeners and holder.key in processes and self._socket(*holder) == inode
         }
         if not listeners.keys() - self._owners.keys():
             return
         for key in sorted(processes):
-            held = {inode: name for inode, name in self._sockets(key.pid).items() if inode in listeners}
-            new = {inode for inode in held.keys() - self._owners.keys() if listeners[inode] == self._uid(key)}
+            descriptors = {inode: name for inode, name in self._sockets(key.pid).items() if inode in listeners}
+            new = {inode for inode in descriptors.keys() - self._owners.keys() if listeners[inode] == self._uid(key)}
             if new and self._may_serve(key):
-                self._owners.update({inode: _Held(key, held[inode]) for inode in new})
+                self._owners.update({inode: _Holder(key, descriptors[inode]) for inode in new})
 
     def _site(self, inodes: set[int]) -> Site:
         owners = {self._owners[inode].key for inode in inodes if inode in self._owners}
@@ -233,8 +228,8 @@ class ListenerSearch:
             return self._servers[key]
         library, settings = mapped_library(self._root, key.pid), self._settings[key].settings
         if library.files and key not in self._versions:
-            self._want(key, library.files)
-        if settings is None or key in self._wanted:
+            self._request(key, library.files)
+        if settings is None or key in self._requests:
             return Server(None, 1.0, library.flavor)
         version = oldest([self._versions[key], *filter(None, [library.version])]) if library.files else library.version
         self._servers[key] = Server(version, settings.timeout_factor, library.flavor)
@@ -287,7 +282,7 @@ def reachable(listeners: Iterable[Socket], host: str) -> list[Socket]:
     return by_width[min(by_width)] if by_width else []
 
 
-def _reachable(endpoint: Endpoint) -> Endpoint:
+def _connectable(endpoint: Endpoint) -> Endpoint:
     """Return the address to connect to: the loopback if a job listens on every address."""
     loopback = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(endpoint.host)  # noqa: S104  # compared with
     return Endpoint(loopback, endpoint.port) if loopback else endpoint

@@ -57,7 +57,6 @@ def _read(path: Path) -> str:
 MAX_TABLE_BYTES = 8 * 1024 * 1024  # Listening sockets come first in a table (tcp_seq_start of the kernel)
 MAX_SEARCHED_BYTES = 64 * 1024 * 1024
 """Limit of a table's read to find one connection: 400,000 sockets. A connection beyond it has no known server."""
-MAX_PORT = 65535
 LISTEN = "0A"
 ESTABLISHED = "01"
 _MAPPED = bytes(10) + b"\xff\xff"
@@ -126,8 +125,7 @@ def _endpoint(text: str) -> Endpoint:
     IPv6 is returned as IPv4."""
     host, _, port = text.partition(":")
     packed = b"".join(int(host[i : i + 8], 16).to_bytes(4, sys.byteorder) for i in range(0, len(host), 8))
-    number = int(port, 16)
-    if not 0 <= number <= MAX_PORT:
+    if (number := int(port, 16)) not in range(65536):
         raise ValueError(f"{text!r} has no port")
     address = ip_address(packed)
     return Endpoint(str(getattr(address, "ipv4_mapped", None) or address), number)

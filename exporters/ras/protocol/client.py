@@ -24,7 +24,7 @@ EVENTS = (
 OTHER = "other"  # The name of any other event
 MAX_EVENT_BYTES = 4 * 1024
 
-_TEXT = re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] ([A-Z][A-Z0-9_]{0,63}): ")
+_EVENT = re.compile(rb"\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\] ([A-Z][A-Z0-9_]{0,63}): ")
 _ANSWER = re.compile(rb"SERVER PROTOCOL \d{1,9}")  # Reply to CLIENT PROTOCOL, which the client may send at any time
 
 
@@ -33,11 +33,11 @@ def split_events(stream: bytes) -> tuple[list[str], bytes]:
 
     A line that is no event gives "". An unfinished line that is too long for an event is dropped.
     """
-    *lines, rest = stream.split(b"\n")
-    matches = [_TEXT.match(line) for line in lines if not _ANSWER.fullmatch(line)]
+    *lines, unfinished = stream.split(b"\n")
+    matches = [_EVENT.match(line) for line in lines if not _ANSWER.fullmatch(line)]
     names = [match[1].decode() if match else "" for match in matches]
     events = [name if name in EVENTS or not name else OTHER for name in names]
-    return events, rest if len(rest) <= MAX_EVENT_BYTES else b""
+    return events, unfinished if len(unfinished) <= MAX_EVENT_BYTES else b""
 
 
 Stage = Literal["connect", "handshake", "command", "deadline", "size", "cut", "parse"]
@@ -54,7 +54,7 @@ _PIECE_BYTES = 256 * 1024
 T = TypeVar("T")
 ConnectionCheck: TypeAlias = Callable[["Endpoint"], Awaitable[bool]]
 """Gets the agent's end of a connection that any process may have accepted. Returns True if the agent may send data."""
-Take: TypeAlias = Callable[[bool, AsyncIterator[bytes]], Awaitable[T]]
+ReadPieces: TypeAlias = Callable[[bool, AsyncIterator[bytes]], Awaitable[T]]
 """Gets True for a JSON report, False for text, and the report's pieces. The client skips unread pieces."""
 
 
@@ -97,10 +97,12 @@ class QueryLimits(msgspec.Struct, frozen=True):
         return self.collective_seconds + 5.0 * self.timeout_factor + self.slack_seconds
 
 
-async def query(endpoint: Endpoint, limits: QueryLimits, take: Take[T], accept: ConnectionCheck) -> tuple[T, float]:
+async def query(
+    endpoint: Endpoint, limits: QueryLimits, read_report: ReadPieces[T], accept: ConnectionCheck
+) -> tuple[T, float]:
     """Query once for a report, in JSON if the library can; QueryError without a report.
 
-    Returns the result of ``take`` and the seconds from STATUS to the report's end.
+    Returns the result of ``read_report`` and the seconds from STATUS to the report's end.
     """
     reader, writer = await greet(endpoint, limits, accept)
     try:
@@ -113,10 +115,10 @@ async def query(endpoint: Endpoint, limits: QueryLimits, take: Take[T], accept: 
         report = _Incoming(reader, limits)
         writer.write(b"STATUS\n" if is_json else b"VERBOSE STATUS\n")  # a verbose text names more ranks
         pieces = report.pieces()
-        taken = await take(is_json, pieces)
+        reading = await read_report(is_json, pieces)
         async for _ in pieces:  # the connection is read to its end in every case
             pass
-        return taken, report.seconds
+        return reading, report.seconds
     finally:
         writer.close()
 
@@ -128,7 +130,7 @@ async def greet(
 
     Other processes get no data. No collective runs yet, so a disconnect disturbs no rank.
     """
-    silent = QueryError("handshake", "no attempt")
+    failure = QueryError("handshake", "no attempt")
     for _ in range(limits.attempts):
         try:
             async with asyncio.timeout(limits.step_seconds):
@@ -146,13 +148,13 @@ async def greet(
         except QueryError as error:
             if error.stage != "command":
                 raise
-            silent = QueryError("handshake", str(error))
+            failure = QueryError("handshake", str(error))
         else:
             return reader, writer
         finally:
             if not greeted:
                 writer.close()
-    raise silent
+    raise failure
 
 
 async def command(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, line: str, limits: QueryLimits) -> str:
@@ -185,9 +187,9 @@ class _Incoming:
     async def pieces(self) -> AsyncIterator[bytes]:
         """Yield the whole report. The deadline limits only the library, not the receiver's processing."""
         while piece := await self._piece():
-            gave_at = self._now()
+            yielded_at = self._now()
             yield piece
-            self._deadline_at += self._now() - gave_at
+            self._deadline_at += self._now() - yielded_at
 
     async def _piece(self) -> bytes:
         try:

@@ -68,18 +68,15 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 def query_plans(
-    processes: Iterable[PublishedProcess], sites: Mapping[Endpoint, Site], rules: Rules, now_seconds: float
+    processes: Collection[PublishedProcess], sites: Mapping[Endpoint, Site], rules: Rules, now_seconds: float
 ) -> list[QueryPlan]:
     """Return the plan for each local job, sorted by job. An owner's processes without a label are one job."""
     jobs: dict[OwnedJob, list[PublishedProcess]] = defaultdict(list)
-    started: dict[ProcessKey, float] = {}
-    here = (0, rules.own_namespace)
     for process in processes:
         jobs[job_of(process)].append(process)
-        started[process.key] = process.facts.start_seconds
 
     def youngest_seconds(site: Site) -> float:
-        return now_seconds - max(started[key] for key in site.servers if key in started)
+        return now_seconds - max(process.facts.start_seconds for process in processes if process.key in site.servers)
 
     def plan(job: OwnedJob, members: list[PublishedProcess]) -> QueryPlan:
         labels = [label for member in members for label in member.labels]
@@ -96,7 +93,7 @@ def query_plans(
         elif rules.max_ranks is not None and world_size > rules.max_ranks:
             why = "too_large"
         elif endpoint is NOWHERE:
-            is_elsewhere = any(member.facts.network_namespace not in here for member in members)
+            is_elsewhere = any(member.facts.network_namespace not in (0, rules.own_namespace) for member in members)
             why = "network_namespace" if is_elsewhere else "no_listener"
         else:
             why = policy.refusal(sites[endpoint], rules.oldest, youngest_seconds(sites[endpoint]))
@@ -148,12 +145,12 @@ class Schedules:
         The owners take turns, since a query of a silent job takes minutes. Of an owner's queries the one that has been
         due longest is first.
         """
-        wanted = [plan for plan in plans if plan.refusal is None]
-        for query in wanted:
+        allowed = [plan for plan in plans if plan.refusal is None]
+        for query in allowed:
             if query[:2] not in self._known:
                 wait = 0.0 if self._once else policy.first_wait_seconds(query.role, self._random.random())
                 self._known[query[:2]] = policy.Schedule(now + wait, self._least_seconds)
-        due = [(query, schedule) for query, schedule in self.of(wanted) if schedule.due_at <= now]
+        due = [(query, schedule) for query, schedule in self.of(allowed) if schedule.due_at <= now]
         served: dict[str, float] = {}
         for (_, job), schedule in self._known.items():
             served[job.owner] = max(schedule.queried_at, served.get(job.owner, -math.inf))

@@ -7,7 +7,7 @@ buffers unread events without limit, so the exporter reads every stream to its e
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
@@ -58,11 +58,15 @@ class Monitors:
         self._random = random.Random()  # noqa: S311  # spreads connections over time; no secret
         self._streams: dict[Endpoint, _Stream] = {}
         self._wakes: set[Endpoint] = set()
-        self._heard = Monitored()
+        self._counts = Monitored()
 
     async def follow(self, servers: Mapping[Endpoint, Servers]) -> None:
         """Read events at these addresses and at no others; restart ended streams whose retry is due."""
-        await _end([self._streams.pop(endpoint) for endpoint in self._streams.keys() - servers.keys()])
+        closed = [self._streams.pop(endpoint).task for endpoint in self._streams.keys() - servers.keys()]
+        tasks = [task for task in closed if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         for endpoint, keys in servers.items():
             stream = self._streams.setdefault(endpoint, _Stream(keys))
             if stream.servers != keys:
@@ -75,13 +79,13 @@ class Monitors:
 
     def take_wakes(self) -> set[Endpoint]:
         """Return the addresses to query soon, as noted since the last call."""
-        taken, self._wakes = self._wakes, set()
-        return taken
+        wakes, self._wakes = self._wakes, set()
+        return wakes
 
     def snapshot(self) -> Monitored:
         """Copy the counts."""
-        up, heard = {endpoint.label: stream.up for endpoint, stream in self._streams.items()}, self._heard
-        return Monitored(up, heard.errors.copy(), heard.events.copy())
+        up, counts = {endpoint.label: stream.up for endpoint, stream in self._streams.items()}, self._counts
+        return Monitored(up, counts.errors.copy(), counts.events.copy())
 
     async def drain(self) -> None:
         """End every stream; closing a MONITOR connection does the library no harm."""
@@ -92,7 +96,7 @@ class Monitors:
         try:
             await self._listen(endpoint, stream)
         except QueryError as error:
-            self._heard.errors[error.stage] += 1
+            self._counts.errors[error.stage] += 1
             self._log.warning(
                 "events of RAS at {endpoint} cannot be read", endpoint=endpoint.label, stage=error.stage, error=error
             )
@@ -115,21 +119,20 @@ class Monitors:
             else:
                 self._log.info("reading the events of RAS at {endpoint}", endpoint=endpoint.label)
             stream.up = stream.was_up = True
-            ended = await self._read(endpoint, reader, writer)
+            stage = await self._read(endpoint, reader, writer)
         finally:
             writer.close()
-        self._heard.errors[ended] += 1
+        self._counts.errors[stage] += 1
         self._wakes.add(endpoint)
-        self._log.info("the events of RAS at {endpoint} have ended", endpoint=endpoint.label, stage=ended)
+        self._log.info("the events of RAS at {endpoint} have ended", endpoint=endpoint.label, stage=stage)
 
     async def _read(self, endpoint: Endpoint, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Stage:
         """Read until the stream ends (``cut``) or the process stops answering (``deadline``)."""
-        rest, warned = b"", False
-        ended: Stage = "cut"
+        unfinished, warned = b"", False
         try:
-            while piece := await _hear(reader, writer):
-                events, rest = split_events(rest + piece)
-                self._heard.events.update(filter(None, events))
+            while piece := await _next_piece(reader, writer):
+                events, unfinished = split_events(unfinished + piece)
+                self._counts.events.update(filter(None, events))
                 if not ALARMS.isdisjoint(events):
                     self._wakes.add(endpoint)
                 if "" in events and not warned:
@@ -137,13 +140,13 @@ class Monitors:
                     warned = True
                 await asyncio.sleep(PAUSE_SECONDS * max(1.0, len(self._streams) * len(piece) / PIECE_BYTES))
         except TimeoutError:
-            ended = "deadline"
+            return "deadline"
         except OSError:  # the connection broke
             pass
-        return ended
+        return "cut"
 
 
-async def _hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+async def _next_piece(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
     """Return the next piece, empty at the end of the stream; TimeoutError when the RAS thread ignores a ping."""
     try:
         async with asyncio.timeout(SILENCE_SECONDS):
@@ -152,10 +155,3 @@ async def _hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> b
         writer.write(b"CLIENT PROTOCOL 2\n")
     async with asyncio.timeout(SILENCE_SECONDS):
         return await reader.read(PIECE_BYTES)
-
-
-async def _end(streams: Iterable[_Stream]) -> None:
-    tasks = [stream.task for stream in streams if stream.task is not None]
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -44,7 +44,7 @@ def to_save(watches: Mapping[OwnedJob, Mapping[str, Watch]]) -> list[SavedJob]:
     The newest reports come first, and at equal times the communicators that stand still the longest.
     """
     ordered = [(job, name, known) for job, of_job in watches.items() for name, known in of_job.items()]
-    ordered.sort(key=lambda saved: (-saved[2].seen_seconds, saved[2].since_seconds))
+    ordered.sort(key=lambda saved: (-saved[2].report_seconds, saved[2].since_seconds))
     saved: dict[OwnedJob, list[SavedWatch]] = {}
     room = MAX_SAVED_BYTES
     for job, name, known in in_turns(ordered, lambda saved: saved[0]):
@@ -89,7 +89,7 @@ class Reports:
         aborts = aborted(before.aborted if before else {}, report, queried_seconds)
         series = len(aborts) + sum(series_of(communicator, watches) for communicator in report.communicators)
         group = (owner.facts.uid, job.job_id)
-        if not self._admit.admit(_budget(job), series, max(report.ranks(), 1), group):
+        if not self._admit.admit(("ras", *job), series, max(report.ranks(), 1), group):
             return False
         blamed = suspects(report.communicators, watches)
         self.by_job[job] = JobReport(owner.key, report, until, size_of(owner), watches, queried_seconds, aborts, blamed)
@@ -102,16 +102,16 @@ class Reports:
     def named(self, processes: Processes) -> dict[str, JobReport]:
         """Return the reports of named jobs by job id. In a single pass, a job's name can come after its report."""
         reports: dict[str, JobReport] = {}
-        for job, kept in self.by_job.items():
-            name = job.job_id or (job_of(processes[kept.owner]).job_id if kept.owner in processes else "")
+        for job, last in self.by_job.items():
+            name = job.job_id or (job_of(processes[last.owner]).job_id if last.owner in processes else "")
             if name:
-                reports.setdefault(name, kept)
+                reports.setdefault(name, last)
         return reports
 
     def postpone(self, job: OwnedJob, until: float) -> None:
         """Show a job's report until monotonic time ``until``, unless it is shown longer already."""
-        if (kept := self.by_job.get(job)) is not None and kept.until < until:
-            self.by_job[job] = msgspec.structs.replace(kept, until=until)
+        if (last := self.by_job.get(job)) is not None and last.until < until:
+            self.by_job[job] = msgspec.structs.replace(last, until=until)
 
     def forget(self, jobs: Collection[OwnedJob]) -> None:
         """Forget the reports and watches of jobs other than ``jobs``."""
@@ -121,17 +121,13 @@ class Reports:
 
     def expire(self, now: float) -> None:
         """Forget the reports that are too old at monotonic time ``now``."""
-        for job in [job for job, kept in self.by_job.items() if now > kept.until]:
+        for job in [job for job, last in self.by_job.items() if now > last.until]:
             self.release(job)
 
     def release(self, job: OwnedJob) -> None:
         """Forget a job's report and release its series."""
         self.by_job.pop(job, None)
-        self._admit.release(_budget(job))
-
-
-def _budget(job: OwnedJob) -> tuple[str, ...]:
-    return "ras", *job
+        self._admit.release(("ras", *job))
 
 
 def series_of(communicator: Communicator, watches: Mapping[str, Watch]) -> int:

@@ -23,7 +23,7 @@ ACCEPT_SECONDS = 1.0  # A RAS thread accepts a connection at once, a stopped pro
 MAX_REPEATS = 2  # Further queries when most of a job looks missing: each probably reaches another process of the node
 READER = HelperSpec("ras", "exporters.ras.report.json_report:read", ReportReading, memory_bytes=64 * 1024 * 1024)
 """The helper process that parses large reports. Its memory is bounded: a hostile report takes no agent memory."""
-MAX_HELD_BYTES = 256 * 1024  # The thread parses a report up to this size; the helper gets a longer report in pieces
+MAX_SMALL_BYTES = 256 * 1024  # The thread parses a report up to this size; the helper gets a longer report in pieces
 READER_SECONDS = 10.0  # Limit of each step of the helper, which reads a report of 40 MiB in half a second
 
 
@@ -44,13 +44,13 @@ class QueryAnswer(NamedTuple):
 class QueryTarget(NamedTuple):
     """The address of a query, and the parts of the report to read.
 
-    ``wanted``: the processes of ``site`` that may answer. ``pids`` and ``addresses``: of the job owner's processes;
+    ``servers``: the processes of ``site`` that may answer. ``pids`` and ``addresses``: of the job owner's processes;
     statements about other processes are not used. ``names``: see read_json.
     """
 
     endpoint: Endpoint
     site: Site
-    wanted: frozenset[ProcessKey]
+    servers: frozenset[ProcessKey]
     pids: frozenset[int]
     job_id: str = ""
     names: Mapping[str, str] = {}
@@ -58,7 +58,7 @@ class QueryTarget(NamedTuple):
 
     def attempts(self) -> int:
         """Return the limit of connections: each connection reaches any of the site's processes."""
-        chances = math.ceil(len(self.site.servers) / max(len(self.wanted), 1))
+        chances = math.ceil(len(self.site.servers) / max(len(self.servers), 1))
         return min(ATTEMPTS_PER_CHANCE * chances, MAX_ATTEMPTS)
 
 
@@ -104,8 +104,8 @@ class QueryRunner:
         received: list[QueryAnswer] = []
         for _ in range(1 + MAX_REPEATS):
             answered = {answer.server for answer in received}
-            others = target._replace(wanted=target.wanted - answered or target.wanted)
-            answer = await self._report(others, msgspec.structs.replace(limits, attempts=others.attempts()))
+            subject = target._replace(servers=target.servers - answered or target.servers)
+            answer = await self._report(subject, msgspec.structs.replace(limits, attempts=subject.attempts()))
             if answer is not None:
                 received.append(answer)
             if (
@@ -117,21 +117,21 @@ class QueryRunner:
         return received
 
     async def present(self, target: QueryTarget, limits: QueryLimits) -> frozenset[ProcessKey]:
-        """Return the wanted processes that answer a greeting, which starts no collective.
+        """Return the processes of ``target.servers`` that answer a greeting, which starts no collective.
 
         Stop at the first process that does not answer: it may be stopped, and the next query greets the others.
         """
-        heard: set[ProcessKey] = set()
+        present: set[ProcessKey] = set()
         candidate: set[ProcessKey] = set()
 
         async def note(client: Endpoint) -> bool:
             reached = await self.server_of(target.site, target.endpoint, client)
-            candidate.update(target.wanted & {reached})
+            candidate.update(target.servers & {reached})
             return reached is not None
 
         once = msgspec.structs.replace(limits, attempts=1)
         for _ in range(MAX_ATTEMPTS):
-            if heard == target.wanted:
+            if present == target.servers:
                 break
             candidate.clear()
             try:
@@ -139,24 +139,24 @@ class QueryRunner:
             except QueryError:
                 break
             writer.close()
-            heard |= candidate
-        return frozenset(heard)
+            present |= candidate
+        return frozenset(present)
 
     async def _report(self, target: QueryTarget, limits: QueryLimits) -> QueryAnswer | None:
         accepted: list[ProcessKey] = []
 
         async def accept(client: Endpoint) -> bool:
             server = await self.server_of(target.site, target.endpoint, client)
-            accepted.extend(target.wanted & {server})
-            return server in target.wanted
+            accepted.extend(target.servers & {server})
+            return server in target.servers
 
-        async def take(is_json: bool, pieces: AsyncIterator[bytes]) -> ReportReading:
+        async def read_report(is_json: bool, pieces: AsyncIterator[bytes]) -> ReportReading:
             request = ReadRequest(is_json, target.pids, target.names, target.addresses)
             head = bytearray()
             try:
                 async for piece in pieces:
                     head += piece
-                    if len(head) > MAX_HELD_BYTES:
+                    if len(head) > MAX_SMALL_BYTES:
                         return await self._helper.call_with_body(request, _joined(bytes(head), pieces), READER_SECONDS)
             except HelperError as error:
                 return ReportReading(None, f"{type(error).__name__}: {error}")
@@ -164,7 +164,7 @@ class QueryRunner:
 
         self.queries += 1
         try:
-            reading, seconds = await query(target.endpoint, limits, take, accept)
+            reading, seconds = await query(target.endpoint, limits, read_report, accept)
         except QueryError as error:
             self._failed(target, error.stage, str(error))
             return None
@@ -209,18 +209,18 @@ class JobFiles:
 
     async def read_for(self, search: ListenerSearch) -> bool:
         """Read the files that the last search needs; return True when a file was read."""
-        wanted = await self._thread.call(search.wanted)
-        if not wanted:
+        unread = await self._thread.call(search.requests)
+        if not unread:
             self._helper.rest()  # the next process may start much later
             return False
         last = self._unanswered
-        requests = {key: wanted[key] for key in sorted(wanted, key=lambda key: (key in last, key))[:MAX_REQUESTS]}
+        requests = {key: unread[key] for key in sorted(unread, key=lambda key: (key in last, key))[:MAX_REQUESTS]}
         try:
             answers = await self._helper.call(list(requests.values()), CALL_SECONDS)
         except HelperError as error:
             self._log.warning("files of jobs cannot be read", error=error)
             return False
         read_facts = {key: facts for key, facts in zip(requests, answers, strict=False) if facts is not None}
-        self._unanswered = last.intersection(wanted).union(requests) - read_facts.keys()
+        self._unanswered = last.intersection(unread).union(requests) - read_facts.keys()
         await self._thread.call(lambda: search.note(requests, read_facts))
         return bool(read_facts)

@@ -46,7 +46,7 @@ class Witness:
             memberships[member.location[:2]].append(membership)
         for key, host in names.items():
             self._ranks.observe_memberships(key, memberships[host])
-        if missed := unheard(best):
+        if missed := silent_hosts(best):
             before = self._silences.get(job, {})
             contradicted = {key for key, silence in before.items() if silence.contradicted}
             present = await greet(frozenset(key for key, host in names.items() if host in missed) - contradicted)
@@ -58,10 +58,10 @@ class Witness:
 
     def forget(self, jobs: Collection[OwnedJob]) -> None:
         """Withdraw the silences of jobs other than ``jobs``: the other jobs have no fresh report."""
-        gone = self._silences.keys() - jobs
-        for job in gone:
+        ended = self._silences.keys() - jobs
+        for job in ended:
             del self._silences[job]
-        if gone:
+        if ended:
             self._publish()
 
     def _publish(self) -> None:
@@ -86,7 +86,7 @@ class Witness:
         return unambiguous((key, host) for key, host in named if host[0] in addresses[namespaces[key]])
 
 
-def unheard(report: Report) -> set[Host]:
+def silent_hosts(report: Report) -> set[Host]:
     """Return the processes that did not answer, as (address, pid)."""
     named = (rank for communicator in report.communicators for rank in communicator.named)
     return {rank.location[:2] for rank in named if rank.reason in ("unresponsive", "dead")}
@@ -105,14 +105,14 @@ def silences(
     ``here``: the job's processes of this node as reports name them; ``others``: further reports of the same query;
     ``now``: monotonic and epoch seconds; ``present``: processes that answered a greeting.
     """
-    missed = unheard(best)
-    heard = {process for report in (best, *others) for process in report.processes}
+    missed = silent_hosts(best)
+    answered = {process for report in (best, *others) for process in report.processes}
     after = {}
     for key, host in here.items():
         if host not in missed:
             continue
         known = before.get(key) or RasSilence(*now)
-        answers = known.contradicted or host in heard or key in present
+        answers = known.contradicted or host in answered or key in present
         after[key] = msgspec.structs.replace(known, reports=known.reports + 1, contradicted=answers)
     return after
 

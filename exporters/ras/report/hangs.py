@@ -24,13 +24,13 @@ STALLED_REPORTS = 2  # Consecutive reports with the same counts
 LEFT_SECONDS = 300.0
 """After this long without a launch a communicator counts as waiting for the ranks that left it. In a job that runs or
 ends, the ranks leave a communicator within seconds of each other."""
-UNHEARD_SECONDS = 30.0
+SILENT_SECONDS = 30.0
 """Launches this long after the first report without a rank's answer show that no rank waits for it: no host is so far
 ahead of its GPU."""
 STOPPED_TOGETHER_SECONDS = 60.0  # The communicators of a job that hangs stop within this time, for the rules too
 MAX_SUSPECTS = 32  # Limit for each communicator
 WATCH_BYTES = 512
-UNHEARD_BYTES = 16  # Size of a watch: WATCH_BYTES, its marks, and this for each rank that does not answer
+SILENT_BYTES = 16  # Size of a watch: WATCH_BYTES, its marks, and this for each rank that does not answer
 MAX_SAVED_BYTES = 1024 * 1024  # Limit in the checkpoint; jobs take turns, so no job displaces another
 MAX_ABSENT_BYTES = 1024 * 1024
 """Limit for watches of communicators that the last report lacks: the 2,000 latest small watches, for instance."""
@@ -38,20 +38,20 @@ MAX_ABSENT_BYTES = 1024 * 1024
 SuspectReason = Literal["behind", "missing", "left"]
 
 
-class Watch(msgspec.Struct, frozen=True):
+class Watch(msgspec.Struct, frozen=True, rename={"report_seconds": "seen_seconds", "silent_since": "unheard"}):
     """A communicator's launch counts: since when (epoch seconds) and in how many reports they are unchanged.
 
     ``marks``: the last mark (checksum of launches) of each rank that answered in any of these reports.
-    ``seen_seconds``: time of the last report. ``unheard``: ranks of the communicator that do not answer, with the time
-    of the first report without their answer. ``launched_after_seconds``: the last launch was later than this.
-    ``secondary``: the communicator's checksum.
+    ``report_seconds``: time of the last report. ``silent_since``: for each rank that does not answer, the time of the
+    first report without its answer. ``launched_after_seconds``: the last launch was later than this. ``secondary``: the
+    communicator's checksum.
     """
 
     marks: Annotated[model.Marks, msgspec.Meta(max_length=MAX_SAVED_BYTES)]
     since_seconds: SavedSeconds
     reports: SavedCount = 1
-    seen_seconds: SavedSeconds = 0.0
-    unheard: Annotated[dict[int, SavedSeconds], msgspec.Meta(max_length=model.MAX_NAMED)] = {}
+    report_seconds: SavedSeconds = 0.0
+    silent_since: Annotated[dict[int, SavedSeconds], msgspec.Meta(max_length=model.MAX_NAMED)] = {}
     launched_after_seconds: SavedSeconds = 0.0
     secondary: Annotated[str, msgspec.Meta(max_length=8)] = ""
 
@@ -63,17 +63,17 @@ class Watch(msgspec.Struct, frozen=True):
     @property
     def size_bytes(self) -> int:
         """Return the bytes that the watch takes."""
-        return WATCH_BYTES + len(self.marks) + UNHEARD_BYTES * len(self.unheard)
+        return WATCH_BYTES + len(self.marks) + SILENT_BYTES * len(self.silent_since)
 
     @property
     def still_seconds(self) -> float:
         """Return the seconds without a launch, up to the last report."""
-        return self.seen_seconds - self.since_seconds
+        return self.report_seconds - self.since_seconds
 
     def goes_on_without(self, comm_rank: int) -> bool:
-        """Return True when launches went on UNHEARD_SECONDS after the first report without a rank's answer."""
-        since = self.unheard.get(comm_rank)
-        return since is not None and self.launched_after_seconds >= since + UNHEARD_SECONDS
+        """Return True when launches went on SILENT_SECONDS after the first report without a rank's answer."""
+        since = self.silent_since.get(comm_rank)
+        return since is not None and self.launched_after_seconds >= since + SILENT_SECONDS
 
 
 class Suspect(msgspec.Struct, frozen=True):
@@ -105,26 +105,26 @@ def watch(
 
 
 def _watched(known: Watch | None, communicator: model.Communicator, marks: model.Marks, now_seconds: float) -> Watch:
-    before = known.unheard if known is not None else {}
-    unheard = {rank.comm_rank: before.get(rank.comm_rank, now_seconds) for rank in _silent(communicator)}
+    before = known.silent_since if known is not None else {}
+    silent_since = {rank.comm_rank: before.get(rank.comm_rank, now_seconds) for rank in _silent(communicator)}
     if known is None:
-        return Watch(marks, now_seconds, 1, now_seconds, unheard)
+        return Watch(marks, now_seconds, 1, now_seconds, silent_since)
     if model.differ(known.marks, marks):
-        return Watch(marks, now_seconds, 1, now_seconds, unheard, min(known.seen_seconds, now_seconds))
+        return Watch(marks, now_seconds, 1, now_seconds, silent_since, min(known.report_seconds, now_seconds))
     together = model.taken_together(known.marks, marks)
     since_seconds = min(known.since_seconds, now_seconds)
-    return Watch(together, since_seconds, known.reports + 1, now_seconds, unheard, known.launched_after_seconds)
+    return Watch(together, since_seconds, known.reports + 1, now_seconds, silent_since, known.launched_after_seconds)
 
 
 def within(watches: Mapping[str, Watch], max_bytes: int) -> dict[str, Watch]:
     """Return the watches with the latest reports, up to ``max_bytes`` in all."""
-    kept, room = {}, max_bytes
-    for name, known in sorted(watches.items(), key=lambda item: -item[1].seen_seconds):
+    latest, room = {}, max_bytes
+    for name, known in sorted(watches.items(), key=lambda item: -item[1].report_seconds):
         room -= known.size_bytes
         if room < 0:
             break
-        kept[name] = known
-    return kept
+        latest[name] = known
+    return latest
 
 
 def stalled(communicator: model.Communicator, watches: Mapping[str, Watch]) -> bool:

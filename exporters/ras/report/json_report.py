@@ -28,11 +28,6 @@ _Pid = Annotated[int, msgspec.Meta(ge=-1, lt=2**31)]
 _Result = Annotated[int, msgspec.Meta(ge=0, lt=256)]
 
 
-def _error_name(code: int) -> str:
-    """Return the name of an ncclResult_t (nccl.h), or the number of a newer library's code."""
-    return model.ERRORS.get(code, f"code_{code}")
-
-
 class _Rank(msgspec.Struct, gc=False):
     rank: _Count
     host: _Text
@@ -56,11 +51,11 @@ class _Status(msgspec.Struct, gc=False):
         return "running" if self.init_state == 0 else "initializing"
 
     def trouble(self) -> tuple[model.Trouble, str] | None:
-        """Return the gravest problem as (trouble, error); None without one."""
+        """Return the gravest problem as (trouble, error); None without one. Unknown codes give their number."""
         if self.async_error not in (0, _IN_PROGRESS):
-            return "async_error", _error_name(self.async_error)
+            return "async_error", model.ERRORS.get(self.async_error, f"code_{self.async_error}")
         if self.init_state not in (0, _IN_PROGRESS):
-            return "init_error", _error_name(self.init_state)
+            return "init_error", model.ERRORS.get(self.init_state, f"code_{self.init_state}")
         return ("aborted", "") if self.abort_flag else None
 
 
@@ -187,11 +182,11 @@ class _Reading:
         return secondary
 
     def _is_sound(self, communicator: _Communicator) -> bool:
-        everybody = [*communicator.ranks, *communicator.missing_ranks]
-        numbers = {rank.rank for rank in everybody}
-        if len(numbers) < len(everybody) or max(numbers, default=-1) >= communicator.size > 0:
+        ranks = [*communicator.ranks, *communicator.missing_ranks]
+        numbers = {rank.rank for rank in ranks}
+        if len(numbers) < len(ranks) or max(numbers, default=-1) >= communicator.size > 0:
             return False
-        return all(self._host(rank.host) is not None for rank in everybody)
+        return all(self._host(rank.host) is not None for rank in ranks)
 
     def _communicator(self, communicator: _Communicator, secondary: str) -> model.Communicator:
         locations = [self._location(rank) for rank in communicator.ranks]
@@ -236,11 +231,9 @@ class _Reading:
         return compare(launchers, some_silent=any(rank.status.unresponsive for rank in communicator.missing_ranks))
 
     def _missing(self, rank: _Missing) -> model.MissingRank:
-        reason: model.MissingReason = "no_communicator"
+        reason: model.MissingReason = "unresponsive" if rank.status.unresponsive else "no_communicator"
         if rank.status.considered_dead:
             reason = "dead"
-        elif rank.status.unresponsive:
-            reason = "unresponsive"
         return model.MissingRank(rank.rank, self._location(rank), reason=reason)
 
     def _location(self, rank: _Rank) -> model.RankLocation:

@@ -55,9 +55,8 @@ def compare(ranks: Sequence[RankLaunches], *, some_silent: bool = False) -> Spre
     behind, ahead = _sides(ranks)
     named = []
     for rank in sorted(behind, key=lambda rank: (sum(rank.counts), rank.comm_rank))[: model.MAX_BEHIND]:
-        most = (extremes.get(name, (0, 0))[1] for name in model.COLLECTIVES)
-        lacking = (all_others - launched for all_others, launched in zip(most, rank.counts, strict=True))
-        lags = {name: lag for name, lag in zip(model.COLLECTIVES, lacking, strict=True) if lag > 0}
+        launched = dict(zip(model.COLLECTIVES, rank.counts, strict=True))
+        lags = {name: most - launched[name] for name, (_, most) in extremes.items() if launched[name] < most}
         named.append(model.BehindRank(rank.comm_rank, rank.location, lags=lags))
     launches = model.Launches(extremes, marks, differ=True, behind=tuple(named))
     return Spread(launches, frozenset(rank.location for rank in ahead), abreast)
@@ -92,9 +91,9 @@ def _names_by_location(
     names: dict[model.RankLocation, list[str]] = {}
     for name, locations in named:
         for location in locations:
-            of_place = names.setdefault(location, [])
-            if len(of_place) <= MAX_WAITS:
-                of_place.append(name)
+            of_location = names.setdefault(location, [])
+            if len(of_location) <= MAX_WAITS:
+                of_location.append(name)
     return names
 
 

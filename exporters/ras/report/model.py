@@ -5,6 +5,7 @@ import zlib
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -15,10 +16,8 @@ MARK_BYTES = 8  # Size of one rank's entry in Marks
 
 def marks_of(counts: Iterable[tuple[int, Sequence[int]]]) -> Marks:
     """Return each rank's mark: a checksum of its launches by collective."""
-    packed = array("I")
-    for rank, launched in counts:
-        packed.extend((rank, zlib.crc32(array("Q", launched).tobytes())))
-    return packed.tobytes()
+    marks = ((rank, zlib.crc32(array("Q", launched).tobytes())) for rank, launched in counts)
+    return array("I", chain.from_iterable(marks)).tobytes()
 
 
 def differ(before: Marks, after: Marks) -> bool:
@@ -33,10 +32,7 @@ def taken_together(before: Marks, after: Marks) -> Marks:
     """Return the marks of ``after``, and the marks of ranks that only ``before`` has."""
     if before == after:
         return after
-    packed = array("I")
-    for item in (_by_rank(before) | _by_rank(after)).items():
-        packed.extend(item)
-    return packed.tobytes()
+    return array("I", chain.from_iterable((_by_rank(before) | _by_rank(after)).items())).tobytes()
 
 
 def _by_rank(marks: Marks) -> dict[int, int]:
@@ -219,15 +215,13 @@ class Report(msgspec.Struct, frozen=True):
     def missing(self) -> int:
         """Return how many ranks the largest communicator misses; the maximum of several equally large communicators."""
         ranks = self.ranks()
-        return max(
-            (communicator.missing for communicator in self.communicators if communicator.size == ranks), default=0
-        )
+        return max((comm.missing for comm in self.communicators if comm.size == ranks), default=0)
 
 
 def accept(communicators: Iterable[Communicator], skipped: Counter[Skipped]) -> tuple[Communicator, ...]:
     """Return the plausible communicators, the first of each hash; count the others in ``skipped``.
 
-    At the limit, the largest communicators are kept first, then communicators in trouble, then the next in size.
+    At the limit, the largest communicators stay first, then communicators in trouble, then the next in size.
     """
     accepted: dict[str, Communicator] = {}
     for communicator in communicators:
@@ -239,31 +233,31 @@ def accept(communicators: Iterable[Communicator], skipped: Counter[Skipped]) -> 
             skipped["duplicate"] += 1
         else:
             accepted[communicator.hash] = communicator
-    kept = list(accepted.values())
-    if len(kept) > MAX_COMMUNICATORS:
-        skipped["surplus"] += len(kept) - MAX_COMMUNICATORS
-        largest = max(communicator.size for communicator in kept)
-        kept.sort(
-            key=lambda communicator: (communicator.size != largest, not _in_trouble(communicator), -communicator.size)
+    chosen = list(accepted.values())
+    if len(chosen) > MAX_COMMUNICATORS:
+        skipped["surplus"] += len(chosen) - MAX_COMMUNICATORS
+        largest = max(communicator.size for communicator in chosen)
+        chosen.sort(
+            key=lambda comm: (comm.size != largest, not (comm.missing or comm.troubled or comm.aborted), -comm.size)
         )
-        del kept[MAX_COMMUNICATORS:]
-    _bound_names(kept, skipped)
-    return tuple(kept)
+        del chosen[MAX_COMMUNICATORS:]
+    _bound_names(chosen, skipped)
+    return tuple(chosen)
 
 
-def _bound_names(kept: list[Communicator], skipped: Counter[Skipped]) -> None:
+def _bound_names(chosen: list[Communicator], skipped: Counter[Skipped]) -> None:
     """Limit a report's named ranks: MAX_NAMED missing ranks, and MAX_BEHIND_NAMED ranks that have launched less.
 
     Of the ranks that have launched less, those in the largest communicators stay: it is not known yet which stall.
     """
     room = MAX_NAMED
-    for communicator in kept:
+    for communicator in chosen:
         if len(communicator.named) > room:
             skipped["rank_surplus"] += len(communicator.named) - room
             communicator.named = communicator.named[:room]
         room -= len(communicator.named)
     room = MAX_BEHIND_NAMED
-    for communicator in sorted(kept, key=lambda communicator: -communicator.size):
+    for communicator in sorted(chosen, key=lambda communicator: -communicator.size):
         if communicator.launches is not None:
             communicator.launches.behind = communicator.launches.behind[:room]
             room -= len(communicator.launches.behind)
@@ -279,17 +273,11 @@ def plain_address(text: str) -> str | None:
         return None
 
 
-def _in_trouble(communicator: Communicator) -> bool:
-    return bool(communicator.missing or communicator.troubled or communicator.aborted)
-
-
 def _is_plausible(communicator: Communicator) -> bool:
-    if not 0 < communicator.size <= MAX_COMMUNICATOR_RANKS or communicator.responding < 0 or communicator.missing < 0:
+    size, responding, missing = communicator.size, communicator.responding, communicator.missing
+    if not 0 < size <= MAX_COMMUNICATOR_RANKS or not 0 <= responding <= size - missing:
         return False
-    if (
-        communicator.responding + communicator.missing > communicator.size
-        or len(communicator.named) > communicator.missing
-    ):
+    if len(communicator.named) > missing:
         return False
     ranks = {rank.comm_rank for rank in communicator.named}
     return len(ranks) == len(communicator.named) and all(0 <= rank < communicator.size for rank in ranks)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from exporters.ras.report import model
 from exporters.ras.report.launches import World
 
-_PLACE = (
+_LOCATION = (
     r"-- (?:GPU (?P<cuda>\d{1,4})(?: \(NVML (?P<nvml>\d{1,4})\))?"
     r" managed by process (?P<pid>\d{1,10}) on node (?P<host>\S{1,64})|\[process information not found\])$"
 )
@@ -24,7 +24,7 @@ _ERROR = r"(?P<error>[A-Z][A-Za-z ]{2,40}?)"
 _LAUNCHED = r"(?:launched up to operation (?P<launched>\d{1,18})|not launched any operations)"
 _ONE = r"  Rank (?P<rank>-?\d{1,10})"
 _MANY = r"  (?P<count>\d{1,9}) ranks"
-_RANK = re.compile(rf"{_ONE} {_PLACE}")
+_RANK = re.compile(rf"{_ONE} {_LOCATION}")
 _BARE_RANK = re.compile(r"(?P<rank>-?\d{1,10})")
 _BARE_RANKS = re.compile(r"  The missing ranks?: (-?\d{1,10}(?:,-?\d{1,10})*)$")
 _SILENT = re.compile(r"  Missing communicator data from (?P<count>\d{1,9}) ranks?$")
@@ -34,16 +34,16 @@ _STATEMENTS: tuple[tuple[str, tuple[re.Pattern[str], ...]], ...] = (
     ("silent", (_SILENT,)),
     (
         "status",
-        (re.compile(f"{_MANY} have status {_STATUS}$"), re.compile(f"{_ONE} has status {_STATUS}(?: {_PLACE})?$")),
+        (re.compile(f"{_MANY} have status {_STATUS}$"), re.compile(f"{_ONE} has status {_STATUS}(?: {_LOCATION})?$")),
     ),
-    ("error", (re.compile(f"{_MANY} reported {_ERROR}$"), re.compile(f"{_ONE} reported {_ERROR} {_PLACE}"))),
-    ("launched", (re.compile(f"{_MANY} have {_LAUNCHED}$"), re.compile(f"{_ONE} has {_LAUNCHED} {_PLACE}"))),
+    ("error", (re.compile(f"{_MANY} reported {_ERROR}$"), re.compile(f"{_ONE} reported {_ERROR} {_LOCATION}"))),
+    ("launched", (re.compile(f"{_MANY} have {_LAUNCHED}$"), re.compile(f"{_ONE} has {_LAUNCHED} {_LOCATION}"))),
 )
 _ERROR_NAMES = {name.replace("_", " "): name for name in model.ERRORS.values()} | {
     "remote process error": "remote_error",
     "unexpected error": "unknown",
 }
-_LEFT = ("NOCOMM", "UNKNOWN")
+_DEPARTED = ("NOCOMM", "UNKNOWN")
 """Statuses of a rank that answers and is not in the communicator; NCCL 2.24 and 2.25 write UNKNOWN."""
 _ANY = "any"  # Instead of a collective: 2.24 and 2.25 count all collectives together
 
@@ -95,11 +95,8 @@ class TroubleText:
     def communicator(self, name: str, size: int, dead: set[tuple[str, str]] | None) -> model.Communicator:
         """Return communicator ``name`` (16 digits). ``dead``: (pid, address) of dead processes, None when unknown."""
         silent = [statement for statement in self._statements if statement.kind == "silent"]
-        departed = [
-            statement for statement in self._statements if statement.kind == "status" and statement.value in _LEFT
-        ]
+        departed = [one for one in self._statements if one.kind == "status" and one.value in _DEPARTED]
         missing = sum(statement.counted for statement in (*silent, *departed))
-        bare = self._bare is not None
         named = [
             *(_missing(rank, "unknown", set()) for rank in self._bare or ()),
             *(_missing(rank, "unresponsive", dead or set()) for statement in silent for rank in statement.ranks),
@@ -112,7 +109,7 @@ class TroubleText:
             size=size,
             responding=size - missing,
             missing=missing,
-            unresponsive=None if bare else sum(statement.counted for statement in silent),
+            unresponsive=sum(statement.counted for statement in silent) if self._bare is None else None,
             dead=sum(rank.reason == "dead" for rank in named) if is_complete else None,
             named=tuple(named),
             troubled=self._troubled(),
@@ -122,14 +119,13 @@ class TroubleText:
     def _troubled(self) -> tuple[model.TroubledRank, ...]:
         troubled = []
         for statement in self._statements:
-            for rank in statement.ranks:
-                if statement.kind == "error" and _ERROR_NAMES.get(statement.value.lower()) is not None:
-                    kind: model.Trouble = "init_error" if statement.about == "init_error" else "async_error"
-                    troubled.append(
-                        model.TroubledRank(*_at(rank), trouble=kind, error=_ERROR_NAMES[statement.value.lower()])
-                    )
-                elif (statement.kind, statement.value) == ("status", "ABORT"):
-                    troubled.append(model.TroubledRank(*_at(rank), trouble="aborted"))
+            trouble: model.Trouble = "init_error" if statement.about == "init_error" else "async_error"
+            error = _ERROR_NAMES.get(statement.value.lower(), "") if statement.kind == "error" else ""
+            if (statement.kind, statement.value) == ("status", "ABORT"):
+                trouble = "aborted"
+            elif not error:
+                continue
+            troubled += [model.TroubledRank(*_at(rank), trouble=trouble, error=error) for rank in statement.ranks]
         return tuple(troubled[: model.MAX_TROUBLED])
 
     def _launches(self, ranks: int) -> model.Launches | None:
@@ -149,11 +145,12 @@ class TroubleText:
             extremes[collective] = (min(counts), most)
             late = [statement for statement in statements if int(statement.value) < most]
             # as in launches.py: the majority is not behind
-            if 2 * sum(late_one.counted for late_one in late) > ranks:
+            if 2 * sum(statement.counted for statement in late) > ranks:
                 continue
-            for statement, rank in ((late_one, rank) for late_one in late for rank in late_one.ranks):
-                number, locations[int(rank["rank"])] = _at(rank)
-                lags[number][collective] = most - int(statement.value)
+            for statement in late:
+                for rank in statement.ranks:
+                    number, locations[int(rank["rank"])] = _at(rank)
+                    lags[number][collective] = most - int(statement.value)
         furthest = sorted(lags, key=lambda number: (-sum(lags[number].values()), number))[: model.MAX_BEHIND]
         behind = tuple(model.BehindRank(number, locations[number], lags=lags[number]) for number in furthest)
         return model.Launches(extremes, model.marks_of([(0, [_digest(launched)])]), differ=True, behind=behind)
@@ -161,12 +158,7 @@ class TroubleText:
 
 def _digest(statements: list[_Statement]) -> int:
     """Return one mark for all ranks: a text does not list the ranks that have launched as much as most ranks."""
-    text = repr(
-        [
-            (statement.about, statement.value, statement.counted, [rank["rank"] for rank in statement.ranks])
-            for statement in statements
-        ]
-    )
+    text = repr([(one.about, one.value, one.counted, [rank["rank"] for rank in one.ranks]) for one in statements])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "little")
 
 
@@ -248,12 +240,10 @@ def _name_ranks(
     if sum(counts[group] for group, size in sizes.items() if size == largest) != 1:
         return
     world = World()
-    for widest in (communicator for communicator in communicators if communicator.size == largest):
-        world.add(largest, [(rank.location, rank.comm_rank) for rank in widest.ranks()])
+    ranks = [rank for communicator in communicators if communicator.size == largest for rank in communicator.ranks()]
+    world.add(largest, [(rank.location, rank.comm_rank) for rank in ranks])
     world.name(communicators)
-    for rank in (
-        rank for communicator in communicators if communicator.size == largest for rank in communicator.ranks()
-    ):
+    for rank in ranks:
         rank.rank = rank.comm_rank
 
 
