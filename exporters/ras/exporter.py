@@ -162,9 +162,8 @@ class RasExporter:
             await self._look()
 
     def _due(self) -> tuple[QueryPlan, Schedule] | None:
-        if self._drained:
-            return None
-        return self._schedules.due(self._query_plans(), self._ctx.clock.monotonic())
+        plans = [] if self._drained else self._query_plans()
+        return self._schedules.due(plans, self._ctx.clock.monotonic())
 
     async def _is_unchanged(self, endpoint: Endpoint, site: Site) -> bool:
         """Scan again; return True if exactly the same processes listen at the address, and no shutdown has begun."""

@@ -137,20 +137,13 @@ async def test_an_orphan_at_the_address_is_never_connected_to(node: Node) -> Non
     assert (list(published.listeners.values()), published.up) == ([(2, 1)], {})
 
 
-async def test_a_job_that_is_truly_missing_is_asked_three_times_and_shown(node: Node) -> None:
-    """A report in which most ranks of the job are missing is shown once three queries agree."""
-    node.replies = [report(3)]
+@pytest.mark.parametrize(("last", "queries"), [(report(3), 3), (report(size=0), 2)], ids=["alike", "no communicator"])
+async def test_a_job_that_is_truly_missing_is_asked_again_and_shown(node: Node, last: bytes, queries: int) -> None:
+    """A report in which most ranks are missing is shown if three queries agree, or a reply has no communicator."""
+    node.replies = [report(3), last]
     async with node.exporter() as exporter:
         published = await node.first_query(exporter)
-    assert (node.queries, shown(published)) == (3, {"4711": [("0xab", 1, 3)]})
-
-
-async def test_a_process_that_knows_no_communicator_hides_no_missing_rank(node: Node) -> None:
-    """Of the replies to a query the one with the largest communicator counts, even if it misses more ranks."""
-    node.replies = [report(3), json.dumps(json.loads(report()) | {"communicators": []}).encode()]
-    async with node.exporter() as exporter:
-        published = await node.first_query(exporter)
-    assert (node.queries, shown(published)) == (2, {"4711": [("0xab", 1, 3)]})
+    assert (node.queries, shown(published)) == (queries, {"4711": [("0xab", 1, 3)]})
 
 
 async def test_failures_are_counted_and_old_reports_go(node: Node) -> None:

@@ -4,7 +4,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 from fake_clock import FakeClock
@@ -197,25 +197,16 @@ async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
         await writer.drain()
 
 
-async def test_a_flood_is_read_piece_by_piece() -> None:
-    """An endless stream is read piece by piece at a limited pace and can be closed."""
-    async with station(flood) as here:
-        await here.follow()
+@pytest.mark.parametrize("others", [0, 3])
+async def test_floods_are_read_piece_by_piece(others: int) -> None:
+    """Endless streams are read piece by piece, together at a limited pace, and can be closed."""
+    async with AsyncExitStack() as servers, station(flood) as here:
+        endpoints = [await servers.enter_async_context(served(flood)) for _ in range(others)]
+        await here.monitors.follow(dict.fromkeys((*endpoints, here.endpoint), SERVERS))
         began = asyncio.get_running_loop().time()
-        counts = await here.until(lambda now: len(DEAD) * now.events.total() >= 3 * PIECE_BYTES)
+        counts = await here.until(lambda now: len(DEAD) * now.events.total() >= (others + 3) * PIECE_BYTES)
         took = asyncio.get_running_loop().time() - began
-        assert len(DEAD) * counts.events.total() <= (took / PAUSE_SECONDS + 1) * PIECE_BYTES
-
-
-async def test_streams_share_the_pace(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several endless streams together are read at the pace of one."""
-    monkeypatch.setattr(monitor, "PAUSE_SECONDS", 0.02)
-    async with served(flood) as one, served(flood) as two, served(flood) as three, station(flood) as here:
-        began = asyncio.get_running_loop().time()
-        await here.monitors.follow(dict.fromkeys((one, two, three, here.endpoint), SERVERS))
-        counts = await here.until(lambda now: len(DEAD) * now.events.total() >= 12 * PIECE_BYTES)
-        took = asyncio.get_running_loop().time() - began
-        assert len(DEAD) * counts.events.total() <= (took / 0.02 + 4) * PIECE_BYTES
+        assert len(DEAD) * counts.events.total() <= (took / PAUSE_SECONDS + others + 1) * PIECE_BYTES
         await here.monitors.drain()
 
 

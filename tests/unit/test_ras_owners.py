@@ -91,10 +91,10 @@ def test_a_forged_report_changes_nothing_for_others(node: Node, claim: str, firs
         assert not {comm for comm, _ in process.members} & {"bad", "bae"}
         assert process.verdict is not None
         assert process.verdict.state == "alive"
-    theirs = {label.job_id for pid in (11, 12) for label in processes[ProcessKey(pid, 5000)].slots or () if label}
+    victims = {label.job_id for pid in (11, 12) for label in processes[ProcessKey(pid, 5000)].slots or () if label}
     shown = {job_id: [entry.hash for entry in job.report.communicators] for job_id, job in snapshot.reports.items()}
-    assert [shown[job_id] for job_id in theirs] == [["0xab"]]
-    assert all("0xbad" in hashes for job_id, hashes in shown.items() if job_id not in theirs)
+    assert [shown[job_id] for job_id in victims] == [["0xab"]]
+    assert all("0xbad" in hashes for job_id, hashes in shown.items() if job_id not in victims)
 
 
 @pytest.mark.parametrize("is_queried", [True, False], ids=["asked as well", "without RAS"])
