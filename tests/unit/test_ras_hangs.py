@@ -113,6 +113,8 @@ def everybody(count: int) -> dict[int, int]:
     pytest.param([reduced(WORLD, everybody(50) | {0: 49, 1: 49, 2: 49, 3: 49}),
      reduced(TP0, {0: 90, 1: 90, 2: 89, 3: 90})], {"0xa0": [(2, 2, "behind")], "0xb0": [(2, 2, "behind")]},
      id="a group is behind for its one that is behind in the group"),
+    pytest.param([reduced(TP0, {0: 50, 1: 50, 2: 49}), reduced(TP1, {3: 50, 4: 50, 5: 49}), reduced(DP2, {1: 1, 4: 1})],
+     {"0xb0": [(2, None, "behind")], "0xb1": [(2, None, "behind")]}, id="no communicator is the whole job"),
     pytest.param([reduced(TP0, {0: 50, 1: 49}), reduced(TP1, {0: 49, 1: 50})], {},
      id="two wait for each other: a deadlock"),
     pytest.param([group(WORLD,

@@ -135,8 +135,9 @@ class Schedules:
 
         An event reaches all nodes. Queries only for labels stay: all nodes of the job would send one at once.
         """
-        for query, schedule in self.of(plans):
-            if query.endpoint in wakes and query.role != "labels":
+        roles = {plan[:2]: plan.role for plan in plans}
+        for at, schedule in self._known.items():
+            if at[0] in wakes and roles.get(at) != "labels":
                 schedule.hasten(now, self._random.random())
 
     def due(self, plans: Iterable[QueryPlan], now: float) -> tuple[QueryPlan, policy.Schedule] | None:

@@ -120,23 +120,25 @@ class World:
 
     def __init__(self) -> None:
         self._size = 0
+        self._is_part = False
         self._ranks: dict[model.RankLocation, int] = {}
 
     def add(self, size: int, members: Iterable[tuple[model.RankLocation, int]]) -> None:
-        """Add a communicator. A location for which the largest communicators name different ranks gets no rank."""
-        if size < self._size:
+        """Add a communicator. A location for which the largest communicators name different ranks gets no rank.
+
+        If the largest communicators have different members, the job is larger, and no location gets a rank.
+        """
+        if size < self._size or (size == self._size and self._is_part):
             return
         ranks = {location: number for location, number in members if location.host and location.pid > 0}
         if size > self._size:
-            self._size, self._ranks = size, ranks
+            self._size, self._ranks, self._is_part = size, ranks, False
             return
-        self._ranks = {
-            location: number
-            for location, number in (ranks | self._ranks).items()
-            if ranks.get(location, number) == number
-        }
+        both = ranks | self._ranks
+        self._is_part |= len(both) > size
+        self._ranks = {at: number for at, number in both.items() if ranks.get(at, number) == number}
 
     def name(self, communicators: Iterable[model.Communicator]) -> None:
         """Set every named rank's rank in the largest communicator."""
         for rank in (rank for communicator in communicators for rank in communicator.ranks()):
-            rank.rank = self._ranks.get(rank.location)
+            rank.rank = None if self._is_part else self._ranks.get(rank.location)
