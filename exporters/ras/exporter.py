@@ -78,8 +78,7 @@ class RasExporter:
         self._monitors = Monitors(ctx.clock, ctx.log, self._has_reached_a_rank)
         self._reports = Reports(ctx.admit, ctx.state.restore(list[SavedJob], ctx.log) or ())
         self._witness = Witness(ctx.ranks, ctx.clock, self._thread, ctx.roots.proc)
-        endpoints = self._config.endpoints()
-        self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, endpoints))
+        self._search = await self._thread.call(lambda: ListenerSearch(ctx.roots.proc, self._config.endpoints()))
         role, most = self._config.configured_role(), self._config.max_ranks
         self._rules = Rules(role, self._config.oldest(), ctx.once, most, self._search.namespace)
         self._files = JobFiles(ctx.helper(FILE_READER), self._thread, ctx.log)
@@ -99,7 +98,8 @@ class RasExporter:
             await self._wait_for_ranks()
         plans = self._query_plans()
         self._schedules.keep(self._sites, {plan.job for plan in plans})
-        self._schedules.reschedule_after_events(plans, self._monitors.take_wakes(), self._ctx.clock.monotonic())
+        if self._round is None:  # else the end of the query would set the time again
+            self._schedules.reschedule_after_events(plans, self._monitors.take_wakes(), self._ctx.clock.monotonic())
         if self._due() is not None and all(earlier.done() for earlier in _ROUNDS):
             self._round = asyncio.get_running_loop().create_task(self._query_all(), name="ras-queries")
             _ROUNDS.add(self._round)
@@ -219,19 +219,19 @@ class RasExporter:
         pids = frozenset(process.facts.namespace_pid for process in owned)
         names, addresses = self._reports.names(query.job), await self._witness.addresses(owned)
         target = QueryTarget(query.endpoint, site, servers, pids, query.job.job_id, names, addresses)
-        clock = self._ctx.clock
-        queried_seconds = clock.time()
+        queried_seconds = self._ctx.clock.time()
         answers = await self._runner.reports(target, limits)
         answers.sort(key=lambda answer: (-answer.report.ranks(), answer.report.missing()))
         answer = (answers[0].report, answers[0].seconds) if answers else None
-        schedule.note(query.role, answer, world_size_of(members), clock.monotonic(), self._spread.random())
+        schedule.note(query.role, answer, world_size_of(members), self._ctx.clock.monotonic(), self._spread.random())
         until = schedule.due_at + STALE_INTERVALS * (schedule.interval_seconds or 0.0)
         if schedule.failures <= TOLERATED_FAILURES:
             self._reports.postpone(query.job, until)
-        present = self._runner.present
-        await self._keep(
-            answers, until, queried_seconds, lambda keys: present(target._replace(servers=keys & servers), limits)
-        )
+
+        async def greet(keys: frozenset[ProcessKey]) -> frozenset[ProcessKey]:
+            return await self._runner.present(target._replace(servers=keys & servers), limits)
+
+        await self._keep(answers, until, queried_seconds, greet)
 
     async def _keep(self, answers: list[QueryAnswer], until: float, queried_seconds: float, greet: Greet) -> None:
         """Replace the last report of each job by its first in ``answers``; for the times see _keep_one.

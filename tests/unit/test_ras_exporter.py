@@ -173,19 +173,23 @@ async def test_the_second_of_one_hash_keeps_its_name(node: Node) -> None:
 
 
 async def test_a_report_is_shown_while_the_next_is_waited_for(node: Node) -> None:
-    """If a query takes longer than the last report is valid, that report stays until the query ends."""
-    node.replies = [report(), report(missing=1)]
+    """If a query takes longer than the last report is valid, that report stays; an event counts afterwards."""
+    node.replies = [report(size=1000), report(missing=1, size=1000)]  # 30 s between queries
     async with node.exporter() as exporter:
         await node.first_query(exporter)
         gate = held_up(node)
-        node.table.tick(LONGEST_INTERVAL_SECONDS)
+        node.table.tick(33.0)
         await exporter.update()
-        node.table.tick(10 * MIN_INTERVAL_SECONDS)
+        node.table.tick(70.0)
+        await node.listened_to(exporter)
+        await node.tell(exporter, "PEER_DEAD")
         await exporter.update()
-        assert shown(exporter.snapshot()) == {"4711": [("0xab", 4, 0)]}
+        assert shown(exporter.snapshot()) == {"4711": [("0xab", 1000, 0)]}
         gate.set()
         await exporter.settle()
-        assert shown(exporter.snapshot()) == {"4711": [("0xab", 3, 1)]}
+        assert shown(exporter.snapshot()) == {"4711": [("0xab", 999, 1)]}
+        await node.look(exporter, 0.0)
+        assert (await node.look(exporter, LONGEST_INTERVAL_SECONDS)).queries == 3
 
 
 def still_since(snapshot: RasSnapshot) -> float:

@@ -225,8 +225,7 @@ async def test_another_view_is_asked_for_by_as_many_connections_as_it_takes() ->
     """If one process gave an isolated view, more connections try to reach the other process of the job."""
     fourth = ProcessKey(14, 1)
     site = Site(dict.fromkeys((FIRST, SECOND, THIRD, fourth), Server((2, 32, 3), 1.0)), 0)
-    lonely, whole = node_report(3), node_report()
-    replies = [lonely, whole]
+    replies = [node_report(3), node_report()]
 
     async def reply() -> bytes:
         return replies.pop(0)
