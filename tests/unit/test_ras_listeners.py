@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
+from msgspec.msgpack import decode, encode
 from proc_tree import ProcTree
 
 from agent.helper.by_user import ByUser
@@ -81,7 +82,8 @@ class Search(ListenerSearch):
         """Look until no file is left to read."""
         sites = super().look(processes)
         while requests := self.requests():
-            self.note(requests, {key: read_one(request) for key, request in requests.items()})
+            sent = {key: decode(encode(request), type=FileRequest) for key, request in requests.items()}
+            self.note(requests, {key: read_one(request) for key, request in sent.items()})
             sites = super().look(processes)
         return sites
 
@@ -207,9 +209,10 @@ def test_the_version_of_an_unnumbered_library_is_read_from_it(
     tree: ProcTree, name: str, text: bytes, server: Server
 ) -> None:
     """A library without a version in its name is read by its mapping; a FIFO in its place does not block."""
-    key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
+    key, inside = add(tree, 10, 71, 72), tree.root / "10/root" / os.fsdecode(b"not UTF-8: \xff")
     inside.mkdir(parents=True)
-    (tree.root / "10/maps").write_text(f"7f00-7f01 r-xp 00000000 08:01 99 /opt/{name}\n")
+    maps = f"7f00-7f01 r-xp 00000000 08:01 99 /{inside.name}/{name}\n"
+    (tree.root / "10/maps").write_text(maps, errors="surrogateescape")
     library(inside / name, text)
     assert look(tree, key)[V4].servers[key] == server
     (inside / name).unlink()
@@ -280,7 +283,7 @@ def test_libraries_beyond_the_bound_are_forgotten(tree: ProcTree, monkeypatch: p
             inside.mkdir(parents=True)
             (inside / "libnccl.so.2").write_text(name)
         os.utime(inside / "libnccl.so.2", ns=(pid, pid))
-        request = FileRequest(str(tree.root), pid, 0, libraries=(f"/{name}/libnccl.so.2",))
+        request = FileRequest(str(tree.root), pid, 0, libraries=(f"/{name}/libnccl.so.2".encode(),))
         assert read_one(request) == FileFacts({}, (2, 30, 7))
     assert len(reads) == 4
 

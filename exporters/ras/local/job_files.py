@@ -63,14 +63,14 @@ def _read(root: str, path: str) -> str:
 class FileRequest(msgspec.Struct, frozen=True):
     """What to read for process ``pid`` of ``proc_root``: settings files, and libraries (see NcclLibrary.files).
 
-    ``uid``: the user who owns the files, -1 when unknown.
+    ``uid``: the user who owns the files, -1 when unknown. Paths of libraries are bytes: they can be no UTF-8.
     """
 
     proc_root: str
     pid: int
     uid: int
     conf: tuple[str, ...] = ()
-    libraries: tuple[str, ...] = ()
+    libraries: tuple[bytes, ...] = ()
 
 
 class FileFacts(msgspec.Struct, frozen=True):
@@ -89,7 +89,7 @@ def read_one(request: FileRequest) -> FileFacts:
     """Read the requested files; an unreadable file counts as missing."""
     folder = f"{request.proc_root}/{request.pid}"
     settings = read_conf(f"{folder}/root", request.conf)
-    return FileFacts(settings, oldest([_version(folder, name) for name in request.libraries]))
+    return FileFacts(settings, oldest([_version(folder, os.fsdecode(name)) for name in request.libraries]))
 
 
 def oldest(versions: Iterable[Version | None]) -> Version | None:
@@ -138,7 +138,7 @@ class NcclLibrary(NamedTuple):
 
     flavor: str
     version: Version | None = None
-    files: tuple[str, ...] = ()
+    files: tuple[bytes, ...] = ()
 
 
 def mapped_library(proc_root: Path, pid: int) -> NcclLibrary:
@@ -158,7 +158,7 @@ def mapped_library(proc_root: Path, pid: int) -> NcclLibrary:
         if named := _NAME.search(os.fsdecode(path)):
             versions.append((int(named[1]), int(named[2]), int(named[3])))
         else:
-            files.append(match[1].decode() if match[3] else os.fsdecode(path))
+            files.append(match[1] if match[3] else path)
     return NcclLibrary(flavor, oldest(versions), tuple(files))
 
 

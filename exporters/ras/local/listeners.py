@@ -173,7 +173,7 @@ class ListenerSearch:
         settings = None if files_of(variables) else read_settings(variables)
         return _ProcessSettings(self._proc.namespace(key.pid, "net"), variables, settings)
 
-    def _request(self, key: ProcessKey, libraries: tuple[str, ...] = ()) -> None:
+    def _request(self, key: ProcessKey, libraries: tuple[bytes, ...] = ()) -> None:
         process = self._settings[key]
         self._requests[key] = FileRequest(
             str(self._root),
