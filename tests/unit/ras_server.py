@@ -36,14 +36,14 @@ async def served(serve: Serve, listener: socket.socket | None = None) -> AsyncIt
         await asyncio.gather(*ended)
 
 
-def answering(answers: Iterable[bytes], report: Iterable[bytes] = (), heard: list[bytes] | None = None) -> Serve:
+def answering(answers: Iterable[bytes], report: Iterable[bytes] = (), lines: list[bytes] | None = None) -> Serve:
     """Return a server that sends one reply for each line it reads, then the report, and closes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         for answer in [*answers, b""]:
             line = await reader.readline()
-            if heard is not None:
-                heard.append(line)
+            if lines is not None:
+                lines.append(line)
             writer.write(answer)
         for piece in report:
             writer.write(piece)

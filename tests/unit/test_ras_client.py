@@ -70,11 +70,11 @@ async def test_json_is_asked_for_and_read_to_its_end(
     answers: tuple[bytes, ...], report: list[bytes], commands: list[bytes]
 ) -> None:
     """The client greets, sets timeout and format, and sends one query; from a library without JSON it requests text."""
-    heard: list[bytes] = []
-    async with served(answering(answers, report, heard)) as endpoint:
+    lines: list[bytes] = []
+    async with served(answering(answers, report, lines)) as endpoint:
         reply = await query(endpoint, QueryLimits())
     assert (reply.is_json, reply.body) == (answers == JSON_ANSWERS, b"".join(report))
-    assert heard == [b"CLIENT PROTOCOL 2\n", b"TIMEOUT 5\n", *commands]
+    assert lines == [b"CLIENT PROTOCOL 2\n", b"TIMEOUT 5\n", *commands]
 
 
 async def test_a_stopped_process_costs_one_attempt() -> None:

@@ -402,7 +402,7 @@ async def test_no_stream_begins_once_the_exporter_is_drained(node: Node) -> None
         assert (exporter.snapshot().monitored.up, node.streams) == ({}, [])
 
 
-async def test_what_is_heard_becomes_series(node: Node, caplog: pytest.LogCaptureFixture) -> None:
+async def test_events_become_series(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     """Events by name, open streams and unread parts are series with a closed set of labels."""
     async with node.exporter() as exporter:
         await node.look(exporter, 1.0)

@@ -32,7 +32,7 @@ class Station:
         self.clock = FakeClock()
         self.accepted = True
         self.monitors = Monitors(self.clock, Logger("ras"), self.accept)
-        self.heard: list[bytes] = []
+        self.lines: list[bytes] = []
         self.writers: list[asyncio.StreamWriter] = []
         self.endpoint = Endpoint("127.0.0.1", 0)
 
@@ -43,7 +43,7 @@ class Station:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Reply, and stay connected until the client closes."""
         for answer in ANSWERS:
-            self.heard.append(await reader.readline())
+            self.lines.append(await reader.readline())
             writer.write(answer)
         self.writers.append(writer)
         await reader.read()
@@ -91,7 +91,7 @@ async def test_all_events_are_asked_for_and_counted() -> None:
     """Two commands open the stream, every event is counted, and alarms wake the agent."""
     async with station() as here:
         writer = await here.begin()
-        assert (here.heard, here.up) == ([b"CLIENT PROTOCOL 2\n", b"MONITOR all\n"], [True])
+        assert (here.lines, here.up) == ([b"CLIENT PROTOCOL 2\n", b"MONITOR all\n"], [True])
         writer.write(RECOVERED)
         await here.until(lambda now: now.events == {"PEER_RECOVERED": 1})
         assert here.monitors.take_wakes() == set()
@@ -236,16 +236,16 @@ async def test_a_bad_server_is_counted_and_tried_again(serve: Serve, stage: str)
 
 async def test_nothing_is_sent_to_a_stranger() -> None:
     """A connection to an unknown process is closed without a byte."""
-    heard: list[bytes] = []
+    lines: list[bytes] = []
 
     async def stranger(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        heard.append(await reader.readline())
+        lines.append(await reader.readline())
 
     async with station(stranger) as here:
         here.accepted = False
         await here.follow()
         await here.until(lambda now: now.errors == {"handshake": 1})
-    assert set(heard) == {b""}
+    assert set(lines) == {b""}
 
 
 async def test_no_process_listens() -> None:

@@ -104,13 +104,13 @@ async def test_who_is_not_to_be_asked_hears_nothing(
 ) -> None:
     """Nothing is sent before the right process has accepted the connection."""
     monkeypatch.setattr(reached_module, "ACCEPT_SECONDS", 0.01)
-    heard: list[bytes] = []
+    lines: list[bytes] = []
     async with bench_of(reached=reached) as bench:
-        async with served(answering(JSON_ANSWERS, [padded(100)], heard)) as endpoint:
+        async with served(answering(JSON_ANSWERS, [padded(100)], lines)) as endpoint:
             target = QueryTarget(endpoint, SITE, frozenset(SITE.servers), PIDS)
             assert await bench.runner.reports(target, QueryLimits()) == []
         assert bench.runner.errors == {"handshake": 1}
-    assert set(heard) == {b""}
+    assert set(lines) == {b""}
 
 
 async def test_only_a_large_report_needs_the_helper() -> None:
@@ -200,10 +200,10 @@ async def test_processes_that_answer_a_greeting(
     accepting: list[ProcessKey], present: frozenset[ProcessKey], unused: int
 ) -> None:
     """Connections are made until all processes that may answer have replied or the limit is reached."""
-    heard: list[bytes] = []
-    async with runner_of(accepting) as (runner, search), served(answering(JSON_ANSWERS[:1], heard=heard)) as endpoint:
+    lines: list[bytes] = []
+    async with runner_of(accepting) as (runner, search), served(answering(JSON_ANSWERS[:1], lines=lines)) as endpoint:
         received = await runner.present(QueryTarget(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), QueryLimits())
-    assert (received, len([*search.servers]), set(heard) - {b""}) == (present, unused, {b"CLIENT PROTOCOL 2\n"})
+    assert (received, len([*search.servers]), set(lines) - {b""}) == (present, unused, {b"CLIENT PROTOCOL 2\n"})
     assert runner.queries == 0
 
 

@@ -56,12 +56,12 @@ def listening(host: str, inode: int, port: int = PORT, uid: int = 0) -> str:
 
 
 class Target:
-    """A service that no rank holds and that all connections reach. ``heard``: received bytes by connection."""
+    """A service that no rank holds and that all connections reach. ``lines``: received bytes by connection."""
 
     def __init__(self) -> None:
         self.port = 0
         self.reached: list[str] = []
-        self.heard: list[bytes] = []
+        self.lines: list[bytes] = []
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def visited(node: Node, target: Target) -> list[str]:
 
 async def run(node: Node, target: Target) -> None:
     """Make the exporter look, monitor and query several times."""
-    async with served(answering((b"SERVER PROTOCOL 2\n",), heard=target.heard)) as endpoint:
+    async with served(answering((b"SERVER PROTOCOL 2\n",), lines=target.lines)) as endpoint:
         target.port = endpoint.port
         async with node.exporter() as exporter:
             for _ in range(3):
@@ -133,7 +133,7 @@ def test_an_address_of_this_node_gets_a_connection_but_no_data_of_others(
     """The agent connects to the rank's address and sends nothing before the rank has accepted."""
     add(node, address, listening(address, 11))
     assert set(visited(node, target)) == {host}
-    assert set(target.heard) <= {b""}
+    assert set(target.lines) <= {b""}
 
 
 @pytest.mark.parametrize(("inode", "uid"), [(99, 0), (11, 1)], ids=["another process' socket", "another user's socket"])

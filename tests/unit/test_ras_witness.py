@@ -21,12 +21,12 @@ A, B, C = ProcessKey(4001, 1), ProcessKey(4002, 1), ProcessKey(4003, 1)
 NAMES = {A: (HERE, 1), B: (HERE, 2)}
 
 
-def report(heard: tuple[int, ...], missed: dict[int, MissingReason], host: str = HERE) -> Report:
+def report(answered: tuple[int, ...], missed: dict[int, MissingReason], host: str = HERE) -> Report:
     """Return a report of one communicator of processes on one host, by their pids."""
     named = tuple(MissingRank(pid, RankLocation(host, pid, 0), reason=reason) for pid, reason in missed.items())
-    size = len(heard) + len(missed)
-    result = Communicator("0xab", size, len(heard), len(missed), None, None, named)
-    return Report("2.30.7", (result,), frozenset((host, pid) for pid in heard), 0, {})
+    size = len(answered) + len(missed)
+    result = Communicator("0xab", size, len(answered), len(missed), None, None, named)
+    return Report("2.30.7", (result,), frozenset((host, pid) for pid in answered), 0, {})
 
 
 MISSED = RasSilence(10.0, 1010.0, 1)
@@ -46,10 +46,10 @@ def test_who_is_silent(
     silent: dict[ProcessKey, RasSilence],
 ) -> None:
     """A silence counts from the first report without the process; a contradicting reply does not end the silence."""
-    heard = tuple({1, 2} - missed.keys())
-    result = silences({}, report(heard, missed), others, NAMES, (10.0, 1010.0), present)
+    answered = tuple({1, 2} - missed.keys())
+    result = silences({}, report(answered, missed), others, NAMES, (10.0, 1010.0), present)
     assert result == silent
-    result = silences(result, report(heard, missed), [], NAMES, (20.0, 1020.0))
+    result = silences(result, report(answered, missed), [], NAMES, (20.0, 1020.0))
     assert result == {key: replace(known, reports=2) for key, known in silent.items()}
     assert silences(result, report((1, 2), {}), [], NAMES, (30.0, 1030.0)) == {}
 
@@ -62,7 +62,7 @@ def proc_root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-async def test_only_processes_that_are_missed_and_were_never_heard_are_greeted(proc_root: Path) -> None:
+async def test_only_missing_processes_that_never_answered_are_greeted(proc_root: Path) -> None:
     """A process missing from reports is greeted until it has replied once; a process in the report is never greeted."""
     table, thread, greeted = Table(), OwnThread("ras"), []
 
