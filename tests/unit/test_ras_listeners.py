@@ -82,8 +82,8 @@ class Search(ListenerSearch):
         """Look until no file is left to read."""
         sites = super().look(processes)
         while requests := self.requests():
-            sent = {key: decode(encode(request), type=FileRequest) for key, request in requests.items()}
-            self.note(requests, {key: read_one(request) for key, request in sent.items()})
+            sent = decode(encode([*requests.values()]), type=list[FileRequest])
+            self.note(requests, dict(zip(requests, map(read_one, sent), strict=True)))
             sites = super().look(processes)
         return sites
 
@@ -475,7 +475,6 @@ def test_a_file_of_the_kernels_is_not_read(job_root: Path) -> None:
     """A file of size 0, such as kmsg, is not read."""
     proc = str(job_root.parents[1])
     (job_root / "empty").write_text("")
-    os.truncate(job_root / "empty", 0)
     assert job_files.read_one(FileRequest(proc, 10, 0, ("/empty",))) == FileFacts({}, None)
     assert job_files.read_one(FileRequest(proc, 10, 0, ("/etc/nccl.conf",))) == FOUND
 

@@ -233,8 +233,7 @@ async def test_another_view_is_asked_for_by_as_many_connections_as_it_takes() ->
     async def nobody(_reader: asyncio.StreamReader, _writer: asyncio.StreamWriter) -> None:
         raise AssertionError("nobody monitors")
 
-    accepting = [FIRST, *[fourth] * 15, SECOND]
-    async with runner_of(accepting) as (runner, _), served(conversing(reply, nobody)) as endpoint:
+    async with runner_of([FIRST, *[fourth] * 15, SECOND]) as (runner, _), served(conversing(reply, nobody)) as endpoint:
         received = await runner.reports(QueryTarget(endpoint, site, frozenset({FIRST, SECOND}), PIDS), QueryLimits())
     assert [answer.server for answer in received] == [FIRST, SECOND]
     assert not runner.errors
