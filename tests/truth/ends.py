@@ -43,7 +43,7 @@ ENDS = (
     # The same, and the node of the first exits is switched off a minute later.
     Situation(
         "first_node_leaves_and_is_switched_off",
-        [exits(N0), wait(8.0), exits(N1, SIGABRT), wait(60.0), loses_power(0), wait(1300.0)],
+        [exits(0), wait(2.0), exits(RUNNING, SIGABRT), wait(60.0), loses_power(0), wait(1300.0)],
     ),
     # The job ends, and its nodes are switched off a minute later.
     Situation("all_nodes_drained", [*FINISH, wait(60.0), loses_power(0, 1)]),
@@ -123,6 +123,16 @@ RESTARTS = (
     Situation(
         "replaced_one_node_after_the_other",
         [exits(N0, SIGTERM), wait(5.0), starts(N0, 2), wait(25.0), exits(N1, SIGKILL), wait(90.0), starts(N1)],
+        idle=1,
+    ),
+    # A rank crashes; the job is requeued without its node and ends well; the cloud takes the nodes of the second run.
+    Situation(
+        "nodes_of_the_second_run_are_switched_off",
+        [
+            *(exits(5, SIGSEGV), tears_down(), wait(60.0), starts(N1, 2), wait(240.0), exits(ALL)),
+            *(wait(60.0), loses_power(0, 2), wait(1000.0)),
+        ],
+        {"RankDead 5 n1 crash": Due(0, 22, 60)},
         idle=1,
     ),
     # A rank crashes; the job is requeued without its node, ends well, and is forgotten.

@@ -139,11 +139,12 @@ SITUATIONS = (
     ),
     # A node loses power and the other ranks go on without it.
     Situation("power_while_the_job_goes_on", [loses_power(1), wait(300.0)], LATE),
-    # A rank crashes and its peers fail 8 s later; a minute later its node is drained and switched off.
+    # A rank crashes and its peers abort 2 s later; a minute later its node is drained and switched off.
     Situation(
         "node_of_the_crash_is_switched_off",
-        [exits(1, SIGSEGV), wait(8.0), exits(RUNNING, code=1), wait(60.0), loses_power(0), wait(1300.0)],
+        [exits(1, SIGSEGV), wait(2.0), exits(RUNNING, SIGABRT), wait(60.0), loses_power(0), wait(1300.0)],
         {"RankDead 1 n0 crash": Due(0, 22, 250)},
+        per_node=8,
     ),
     # A node loses power while its job is being cancelled.
     Situation("power_in_an_end", [exits(N0, SIGTERM), loses_power(1), ended("CANCELLED", 0)]),
