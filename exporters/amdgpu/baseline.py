@@ -34,11 +34,12 @@ class View(msgspec.Struct, frozen=True):
 
 
 def learn(known: dict[str, Known], gpus: Iterable[RawGpu]) -> None:
-    """Add the present GPUs to ``known``, by PCI address. A GPU without a unique id has its address as UUID."""
+    """Add the present GPUs to ``known``, by PCI address. A GPU that never had a unique id has its address as UUID."""
     for gpu in gpus:
         if not gpu.pci:
             continue
-        uuid, before = gpu.unique_id or gpu.pci, known.get(gpu.pci)
+        before = known.get(gpu.pci)
+        uuid = gpu.unique_id or (before.uuid if before is not None else gpu.pci)  # not readable during a reset
         links = {number for number, up in gpu.table.links.items() if up} if gpu.table is not None else set()
         if before is not None and before.uuid == uuid:
             links |= before.links

@@ -162,6 +162,7 @@ class AmdgpuExporter(SysfsExporter[AmdgpuConfig, AmdgpuSnapshot]):
         for gpu in snapshot.gpus:
             for check, state in verdicts(gpu).items():
                 self.ctx.checks.report(Subject("gpu", gpu.known.uuid), check, state)
+        self.ctx.checks.forget([Subject("gpu", gpu.known.uuid) for gpu in snapshot.gpus])
         if snapshot.gpus:
             lost = {gpu.known.uuid for gpu in snapshot.gpus if gpu.raw is None}
             known = [gpu for gpu in self.ctx.hardware.gpus() if gpu.uuid in lost]

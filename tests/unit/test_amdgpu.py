@@ -131,6 +131,15 @@ async def test_a_gpu_that_is_lost(root: Path) -> None:
     assert ("1a2b3c4d5e6f7081", "gpu_lost") not in damaged.failed()
 
 
+async def test_a_gpu_keeps_its_uuid(root: Path) -> None:
+    """A GPU whose driver refuses the id (as during a reset) keeps its UUID; the checks of a replaced GPU end."""
+    node, path = Node(root), root / "sys/class/drm/card1/device/unique_id"
+    for change, uuid in ((path.unlink, "1a2b3c4d5e6f7081"), (partial(path.write_text, "ab\n"), "ab")):
+        await node.look(change)
+        assert {key[2] for key in node.series("gpu_present")} == {"90a1b2c3d4e5f607", uuid}
+        assert {entry.subject.name for entry in node.ledger.entries()} == {"90a1b2c3d4e5f607", uuid}
+
+
 NO_LINKS = (0xFFFF,) * 5
 
 
