@@ -20,8 +20,11 @@ from exporters.nvml.reading import MAX_GPUS, GpuReading, LookAnswer, XidEvent
 MAX_XIDS = 32  # At most this many different Xids of one GPU have their own series
 MAX_XID = 9999
 OTHER = "other"
-_RESET_ENDS = ("gpu_xid", "gpu_xid_warning", "gpu_lost")
-"""Faults that a GPU reset clears, even those of the kernel log exporter. All other checks follow each poll's values."""
+_RESET_ENDS = (
+    *("gpu_xid", "gpu_xid_warning", "gpu_lost"),
+    *("gpu_slowdown", "gpu_hot", "pcie_degraded", "pcie_errors", "nvlink_errors", "nvlink_down", "gpu_fabric"),
+)
+"""Checks that a GPU reset ends: faults, even of the kernel log exporter, and checks whose value can be absent then."""
 
 
 class Xid(msgspec.Struct, frozen=True):

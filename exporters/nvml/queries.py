@@ -209,7 +209,8 @@ class Links:
         for (kind, field), value in zip(candidates, values, strict=True):
             if value is not None:
                 counters.setdefault(kind, field)
-        self._fields[number] = counters
+        if counters:  # else the query failed
+            self._fields[number] = counters
 
     def _candidates(self, kind: ErrorKind, number: int) -> list[_Field]:
         fields = [(field, number) for field in _LINK_FIELDS[kind]]

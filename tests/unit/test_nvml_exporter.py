@@ -211,6 +211,16 @@ async def test_an_xid_stands_until_a_reset_is_seen(start: Start) -> None:
         assert bench.series("rankwatch_gpu_xid_errors_total", gpu="1") == {("119",): 1.0, ("46",): 1.0}
 
 
+async def test_a_reset_ends_checks_without_values(start: Start) -> None:
+    """A reset ends a check whose value is unknown after it: an idle GPU's PCIe link, the fabric of a GPU with MIG."""
+    async with start({"gpu1.pcie_width": 8, "gpu2.fabric_state": 2}, looks=16) as bench:
+        assert bench.failed() == {("1", "pcie_degraded"), ("2", "gpu_fabric")}
+        await bench.change({"gpu1.pcie_width": None, "gpu1.utilization.0": 0, "gpu1.field83.0": 1000})
+        await bench.change({"gpu2.fabric_state": 0, "gpu2.field83.0": 1000})
+        await bench.look()
+        assert bench.failed() == set()
+
+
 async def test_a_gpu_that_may_not_be_looked_at_is_not_lost(start: Start) -> None:
     """A GPU for which the agent lacks permission counts as a read error, and is not lost."""
     async with start({"gpu5.handle": "!4", "gpu6.handle": "!18"}) as bench:
@@ -411,6 +421,15 @@ async def test_links_go_down_and_make_errors(start: Start) -> None:
         await bench.change({"gpu0.link_state.3": None})
         await bench.look()
         assert ("0", "nvlink_down") not in bench.failed()
+
+
+async def test_counters_of_links_are_searched_again(start: Start) -> None:
+    """If the first query for a link's counters fails, the next poll repeats it."""
+    counters = {f"gpu1.field{number}.*": "!999" for number in (161, 162, 163)}
+    async with start(counters) as bench:
+        await bench.change(dict.fromkeys(counters, 7))
+        await bench.look()
+        assert bench.value("rankwatch_nvlink_errors_total", gpu="1", kind="crc") == 7.0 * 18
 
 
 @pytest.mark.parametrize(("driver", "counters", "errors"), [

@@ -235,7 +235,7 @@ def test_a_reset_while_the_agent_was_down() -> None:
     bench.gpus.keep_signs()
     again = bench.restarted()
     again.look(gpu(0, energy_millijoules=500))
-    assert again.verdicts["GPU-0"].recovered == ("gpu_xid", "gpu_xid_warning", "gpu_lost")
+    assert {"gpu_xid", "gpu_xid_warning", "gpu_lost"} < {*again.verdicts["GPU-0"].recovered}
     again.look(gpu(0, energy_millijoules=600))
     assert again.verdicts["GPU-0"].recovered == ()
     assert again.gpus.remembered["GPU-0"].signs == {"energy_millijoules": 500}
