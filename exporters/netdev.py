@@ -194,9 +194,10 @@ class NetworkDevice(msgspec.Struct, frozen=True):
 
 
 def read_devices(sys_root: Path) -> tuple[NetworkDevice, ...]:
-    """Return every device with its own hardware, in the order of their names. Blocking."""
+    """Return the devices with their own hardware, physical functions first, then by name. Blocking."""
     root = sys_root / "class/net"
     names = [name for name in sysfs.entries(root) if _NAME.fullmatch(name) and (root / name / "device").exists()]
+    names.sort(key=lambda name: (root / name / "device/physfn").exists())  # there may be hundreds of virtual functions
     return tuple(_device(root / name, name) for name in names[:MAX_DEVICES])
 
 
