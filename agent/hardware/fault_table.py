@@ -50,8 +50,8 @@ def add(known: Iterable[FaultSeen], fault: Fault, seconds: float) -> list[FaultS
 
 
 def recent(known: Iterable[FaultSeen], now_seconds: float) -> list[FaultSeen]:
-    """Return the errors that were seen within MAX_AGE_SECONDS before ``now_seconds`` (epoch)."""
-    return [fault_seen for fault_seen in known if now_seconds - fault_seen.last_seconds <= MAX_AGE_SECONDS]
+    """Return the errors that were seen within MAX_AGE_SECONDS of ``now_seconds`` (epoch): a clock can be set back."""
+    return [fault_seen for fault_seen in known if abs(now_seconds - fault_seen.last_seconds) <= MAX_AGE_SECONDS]
 
 
 def merged(sources: Iterable[FaultsByPci]) -> dict[str, list[FaultSeen]]:
