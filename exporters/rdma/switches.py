@@ -34,7 +34,7 @@ class Wiring(NamedTuple):
 def read_wiring(raw: bytes, hostname: str) -> Wiring:
     """Return the wiring of this node from the file's content. Raise ValueError for a missing column or invalid CSV."""
     try:
-        return _read(raw.decode(), hostname)
+        return _read(raw.decode("utf-8-sig"), hostname)
     except csv.Error as error:
         raise ValueError(str(error)) from None
 

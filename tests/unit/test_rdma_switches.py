@@ -20,13 +20,13 @@ HEAD = "device,port,switch,switch_port\n"
 
 
 @pytest.mark.parametrize(("text", "ports"), [
-    (HEAD + 'mlx5_0,1,leaf-1,swp7\nmlx5_1, 1, "leaf 2, left",\n',
+    ("\ufeff" + HEAD + 'mlx5_0,1,leaf-1,swp7\nmlx5_1, 1, "leaf 2, left",\n',
      {"mlx5_0": ("leaf-1", "swp7"), "mlx5_1": ("leaf 2, left", "")}),
     ("switch,node,device,port,switch_port\nleaf-1,a.example,mlx5_0,1,1\nleaf-2,b,mlx5_0,1,2\nleaf-3,,mlx5_1,1,3\n",
      {"mlx5_0": ("leaf-1", "1"), "mlx5_1": ("leaf-3", "3")}),
 ])  # fmt: skip
 def test_the_file_of_one_node(text: str, ports: dict[str, tuple[str, str]]) -> None:
-    """Each line has a port and its switch; lines of other nodes are skipped; columns can be in any order."""
+    """Each line has a port and its switch; lines of other nodes and a byte order mark are skipped, in any column order."""
     for name in ("a", "a.other"):
         assert read_wiring(text.encode(), name) == Wiring({(device, "1"): port for device, port in ports.items()})
 
