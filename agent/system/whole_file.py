@@ -14,7 +14,7 @@ FileVersion = tuple[int, int, int]  # Version of a file: inode, size, modificati
 def read_changed(
     path: str, max_bytes: int, known: FileVersion | None, uid: int | None = None
 ) -> tuple[FileVersion, bytes] | None:
-    """Return a regular file's version and its first ``max_bytes`` + 1 bytes; raises OSError if unreadable or not regular.
+    """Return a file's version and its first ``max_bytes`` + 1 bytes; raises OSError if unreadable or not regular.
 
     Returns None if the version is ``known``. With ``uid``, returns None for a file of another owner, and raises OSError
     for a link.

@@ -125,13 +125,13 @@ def read_users(sys_root: Path) -> dict[int, list[str]]:
     root = sys_root / "class/kfd/kfd"
     addresses = _kfd_addresses(root / "topology/nodes")
     users: dict[int, list[str]] = {}
-    for pid in [name for name in sysfs.entries(root / "proc") if name.isdecimal()][:MAX_PROCESSES]:
+    for pid in filter(str.isdecimal, sysfs.entries(root / "proc")):
         used = [
             address
             for gpu_id, address in addresses.items()
             if (sysfs.read_number(root / "proc" / pid / f"vram_{gpu_id}") or 0) > 0
         ]
-        if used:
+        if used and len(users) < MAX_PROCESSES:  # any process that opens /dev/kfd is listed
             users[int(pid)] = used
     return users
 

@@ -65,13 +65,21 @@ def test_an_attribute_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> 
 
 
 def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU, block or process above its limit is left out."""
+    """A GPU, block or process with memory of a GPU above its limit is left out."""
     for limit in ("MAX_GPUS", "MAX_BLOCKS", "MAX_PROCESSES"):
         monkeypatch.setattr(module, limit, 1)
     (gpu,) = read_gpus(DATA / "sys")
     assert len(gpu.errors) == 1
     monkeypatch.setattr(module, "MAX_GPUS", 2)
     assert list(read_users(DATA / "sys")) == [4711]
+    monkeypatch.setattr(module, "MAX_PROCESSES", 2)
+    processes = tmp_path / "class/kfd/kfd/proc"
+    shutil.copytree(DATA / "sys/class/kfd", tmp_path / "class/kfd")
+    for pid in "123":  # processes without memory of a GPU: every process that opens /dev/kfd
+        shutil.copytree(processes / "4711", processes / pid)
+        for file in (processes / pid).glob("vram_*"):
+            file.write_text("0\n")
+    assert list(read_users(tmp_path)) == list(read_users(DATA / "sys"))
 
 
 class Node:

@@ -26,7 +26,7 @@ HEAD = "device,port,switch,switch_port\n"
      {"mlx5_0": ("leaf-1", "1"), "mlx5_1": ("leaf-3", "3")}),
 ])  # fmt: skip
 def test_the_file_of_one_node(text: str, ports: dict[str, tuple[str, str]]) -> None:
-    """Each line has a port and its switch; lines of other nodes and a byte order mark are skipped, in any column order."""
+    """Each line has a port and its switch, with the columns in any order; lines of other nodes are skipped."""
     for name in ("a", "a.other"):
         assert read_wiring(text.encode(), name) == Wiring({(device, "1"): port for device, port in ports.items()})
 
