@@ -109,8 +109,8 @@ def render(config: StorageConfig, probes: Iterable[Probe]) -> Iterable[Metric]:
 
 
 def hangs(config: StorageConfig, probe: Probe) -> bool:
-    """Return True when a probe has been running for longer than ``deadline_seconds``."""
-    return probe.under_way_seconds > config.deadline_seconds
+    """Return True if the last probe took longer than ``deadline_seconds``, or the running probe does."""
+    return max(probe.seconds, probe.under_way_seconds) > config.deadline_seconds
 
 
 def levels(config: StorageConfig, probes: Iterable[Probe], lustre: bool | None) -> Levels:

@@ -238,7 +238,8 @@ def test_one_check_covers_several_paths() -> None:
         return {check: state is CheckState.OK for (_, check), state in levels(config, probes, None).items()}
 
     assert judged(*well) == {"storage_failed": True, "dump_disk_full": True}
-    for bad in (probed("/b", ok=False), probed("/b", ok=True, under_way_seconds=10.1), probed("/b", None, 10.1)):
+    late = Probe("/b", ok=True, seconds=10.1, under_way_seconds=0.0)  # ended between two polls
+    for bad in (probed("/b", ok=False), probed("/b", ok=True, under_way_seconds=10.1), probed("/b", None, 10.1), late):
         assert judged(*well, bad) == judged(bad, *well) == {"storage_failed": False, "dump_disk_full": True}
     for free, is_full in ((0.049, True), (0.05, False)):
         full = probed("/e", ok=True, free=free)
