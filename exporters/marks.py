@@ -26,9 +26,9 @@ MAX_CONNECTIONS = 8
 """Limit of open connections; at the limit the user with most connections loses the oldest."""
 ANSWER_SECONDS = 2.0
 """How long a user may take to send a line."""
-MAX_ASKS = 120
+MAX_REQUESTS = 120
 """Limit of requests per user between two updates. Further connections are closed unread: a request costs a log line."""
-MAX_ASKING = 1024
+MAX_REQUESTING_USERS = 1024
 """Limit of users with requests between two updates: one person can have 65,536 uids (subuid(5))."""
 _CREDENTIALS = struct.Struct("3i")
 """Pid, uid and gid of the process that opened the socket (SO_PEERCRED, unix(7))."""
@@ -59,7 +59,7 @@ class Mark(NamedTuple):
     text: str
 
 
-class _Set(NamedTuple):
+class _MarkTimes(NamedTuple):
     at_seconds: float
     expires_at: float
 
@@ -68,7 +68,7 @@ class RecentMarks:
     """The marks of the last hour; the caller gives all times."""
 
     def __init__(self) -> None:
-        self._marks: FairTable[Mark, _Set] = FairTable()
+        self._marks: FairTable[Mark, _MarkTimes] = FairTable()
         self._recent: dict[int, deque[float]] = {}
 
     def add(self, request: MarkRequest, uid: int, owners: Mapping[str, frozenset[int]], now: float, at: float) -> str:
@@ -87,29 +87,29 @@ class RecentMarks:
         if len(recent) == MARKS_PER_MINUTE and now - recent[0] < MINUTE_SECONDS:
             return f"more than {MARKS_PER_MINUTE} marks a minute"
         recent.append(now)
-        self._put(Mark(request.job_id, request.text), Share(uid, request.job_id), _Set(at, now + SHOWN_SECONDS))
+        self._put(Mark(request.job_id, request.text), Share(uid, request.job_id), _MarkTimes(at, now + SHOWN_SECONDS))
         return ""
 
     def expire(self, now: float) -> None:
         """Forget the marks that were shown for SHOWN_SECONDS."""
-        for mark in [mark for mark, when in self._marks.items() if when.expires_at <= now]:
+        for mark in [mark for mark, times in self._marks.items() if times.expires_at <= now]:
             self._marks.pop(mark)
         self._recent = {uid: times for uid, times in self._recent.items() if now - times[-1] < MINUTE_SECONDS}
 
     def marks(self) -> dict[Mark, float]:
         """Return the marks, and when each was set."""
-        return {mark: when.at_seconds for mark, when in self._marks.items()}
+        return {mark: times.at_seconds for mark, times in self._marks.items()}
 
-    def _put(self, mark: Mark, share: Share, when: _Set) -> None:
+    def _put(self, mark: Mark, share: Share, times: _MarkTimes) -> None:
         self._marks.pop(mark)
-        of_job = [other for other, _ in self._marks.items() if other.job_id == mark.job_id]
+        of_job = [known for known, _ in self._marks.items() if known.job_id == mark.job_id]
         if len(of_job) >= MAX_MARKS_PER_JOB:
             self._marks.pop(of_job[0])
         if len(self._marks) >= MAX_MARKS:
-            of_loser = iter(self._marks.of(self._marks.losing_share(share)))
+            marks_of_loser = iter(self._marks.of(self._marks.losing_share(share)))
             oldest, _ = self._marks.items()[0]
-            self._marks.pop(next(of_loser, oldest))  # the oldest mark if each user has one
-        self._marks.put(mark, when, share)
+            self._marks.pop(next(marks_of_loser, oldest))  # the oldest mark if each user has one
+        self._marks.put(mark, times, share)
 
 
 def render(set_at: Mapping[Mark, float]) -> Iterable[Metric]:
@@ -131,7 +131,7 @@ class MarksExporter:
         self._recent_marks = RecentMarks()
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, int] = {}
-        self._asks: Counter[int] = Counter()
+        self._requests: Counter[int] = Counter()
 
     async def start(self, ctx: Context) -> None:
         """Prepare the thread; the first update opens the socket."""
@@ -149,7 +149,7 @@ class MarksExporter:
                 self._server = await asyncio.start_unix_server(
                     self._serve, sock=listener, limit=mark_socket.MAX_REQUEST_BYTES
                 )
-        self._asks.clear()
+        self._requests.clear()
         self._recent_marks.expire(self._ctx.clock.monotonic())
 
     def _listener(self) -> socket.socket:
@@ -166,7 +166,7 @@ class MarksExporter:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         uid = _uid(writer)
-        if not self._may_ask(uid):
+        if not self._may_request(uid):
             writer.close()
             return
         if len(self._open) >= MAX_CONNECTIONS:
@@ -175,7 +175,7 @@ class MarksExporter:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 if line := await reader.readline():  # b"" from a connection that _close_one closed
-                    writer.write(msgspec.json.encode(MarkAnswer(self._take(line, uid))) + b"\n")
+                    writer.write(msgspec.json.encode(MarkAnswer(self._answer(line, uid))) + b"\n")
                     await writer.drain()
         except (TimeoutError, OSError, ValueError):  # the peer is too slow, gone, or sends too long a line
             pass
@@ -191,13 +191,13 @@ class MarksExporter:
         del self._open[oldest]
         oldest.transport.abort()
 
-    def _may_ask(self, uid: int) -> bool:
-        if uid not in self._asks and len(self._asks) >= MAX_ASKING:
+    def _may_request(self, uid: int) -> bool:
+        if uid not in self._requests and len(self._requests) >= MAX_REQUESTING_USERS:
             return False
-        self._asks[uid] += 1
-        return self._asks[uid] <= MAX_ASKS
+        self._requests[uid] += 1
+        return self._requests[uid] <= MAX_REQUESTS
 
-    def _take(self, line: bytes, uid: int) -> str:
+    def _answer(self, line: bytes, uid: int) -> str:
         try:
             request = msgspec.json.decode(line, type=MarkRequest)
         except msgspec.MsgspecError as error:

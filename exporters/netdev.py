@@ -73,7 +73,7 @@ def pause_counts(answer: bytes) -> Iterator[Count]:
     for direction, count, switch in ((_TRANSMIT, _SENT_FRAMES, _TRANSMITS), (_RECEIVE, _RECEIVED_FRAMES, _RECEIVES)):
         if len(frames.get(count, b"")) == struct.calcsize("=Q"):
             (number,) = struct.unpack("=Q", frames[count])
-            yield from _shown(direction, "", number, is_on=any(settings.get(switch, b"")))
+            yield from _count_of(direction, "", number, is_on=any(settings.get(switch, b"")))
 
 
 def priority_request(device: str) -> bytes:
@@ -90,10 +90,10 @@ def priority_counts(answer: bytes) -> Iterator[Count]:
     _, enabled, _, _, *numbers = _PFC.unpack(raw)
     for direction, counts in ((_TRANSMIT, numbers[:PRIORITIES]), (_RECEIVE, numbers[PRIORITIES:])):
         for priority, number in enumerate(counts):
-            yield from _shown(direction, str(priority), number, is_on=bool(enabled >> priority & 1))
+            yield from _count_of(direction, str(priority), number, is_on=bool(enabled >> priority & 1))
 
 
-def _shown(direction: str, priority: str, number: int, *, is_on: bool) -> Iterable[Count]:
+def _count_of(direction: str, priority: str, number: int, *, is_on: bool) -> Iterable[Count]:
     return [(direction, priority, number)] if number < MAX_COUNT and (is_on or number) else []
 
 
@@ -132,7 +132,7 @@ class PauseReader:
     ) -> None:
         self._open = open_channel
         self._refresh = refresh
-        self._queried_again_at: dict[tuple[str, int], float] = {}
+        self._next_query_at: dict[tuple[str, int], float] = {}
         self._refreshed_at: dict[str, float] = {}
 
     def read(self, drivers: Mapping[str, str], now: float) -> dict[str, tuple[Count, ...]]:
@@ -140,17 +140,17 @@ class PauseReader:
 
         ``drivers``: the driver of each device, by device name. ``now``: monotonic seconds.
         """
-        waiting, fresh = self._queried_again_at.items(), self._refreshed_at.items()
-        self._queried_again_at = {key: at for key, at in waiting if key[0] in drivers and at > now}
-        self._refreshed_at = {name: at for name, at in fresh if name in drivers}
+        next_queries = self._next_query_at.items()
+        self._next_query_at = {key: at for key, at in next_queries if key[0] in drivers and at > now}
+        self._refreshed_at = {name: at for name, at in self._refreshed_at.items() if name in drivers}
         pauses: dict[str, tuple[Count, ...]] = {}
         for query in _QUERIES:
-            due = [name for name in drivers if (name, query.protocol) not in self._queried_again_at]
+            due = [name for name in drivers if (name, query.protocol) not in self._next_query_at]
             if due:
                 with self._open(query.protocol) as kernel:
                     for name in due:
-                        caches = query.protocol == netlink.ROUTE and drivers[name] in CACHING_DRIVERS
-                        counts = self._counts(kernel, query, name, now, is_cached=caches)
+                        is_cached = query.protocol == netlink.ROUTE and drivers[name] in CACHING_DRIVERS
+                        counts = self._counts(kernel, query, name, now, is_cached=is_cached)
                         pauses[name] = (*pauses.get(name, ()), *counts)
         return pauses
 
@@ -164,7 +164,7 @@ class PauseReader:
             return tuple(query.counts(kernel.ask(query.kind(kernel), query.request(device))))
         except OSError as error:
             wait = UNSUPPORTED_SECONDS if error.errno in _UNSUPPORTED else FAILED_SECONDS
-            self._queried_again_at[device, query.protocol] = now + wait
+            self._next_query_at[device, query.protocol] = now + wait
             return ()
 
 

@@ -56,8 +56,6 @@ SM_CLOCK = gauge("rankwatch_gpu_sm_clock_hertz", "Clock of the compute units (st
 ECC_ERRORS = counter("rankwatch_gpu_ecc_errors_total",
     "Memory errors since the driver was loaded (label lifetime: volatile), by type: corrected or uncorrected.",
     "2 per GPU", "type", "lifetime")
-# fmt: on
-# fmt: off
 PCIE_REPLAYS = counter("rankwatch_gpu_pcie_replays_total",
     "PCIe packets that were sent again since the driver was loaded.")
 # fmt: on

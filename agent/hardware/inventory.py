@@ -57,7 +57,7 @@ class Hardware:
     """The observations of all sources about this node's GPUs and NICs."""
 
     def __init__(self) -> None:
-        self._of: dict[str, _Observed] = {}
+        self._by_source: dict[str, _Observed] = {}
         self._nearest: Mapping[str, str] = {}
 
     def of(self, source: str) -> HardwareSource:
@@ -66,13 +66,13 @@ class Hardware:
 
     def put(self, source: str, **observed: Any) -> None:
         """Replace these fields of the observations of ``source``."""
-        self._of[source] = msgspec.structs.replace(self._of.get(source, _Observed()), **observed)
+        self._by_source[source] = msgspec.structs.replace(self._by_source.get(source, _Observed()), **observed)
         if observed.keys() & {"gpus", "nics"}:
             self._nearest = nearest_nics(self.gpus(), self.nics())
 
-    def withdraw(self, kept: Collection[str]) -> None:
-        """Drop the observations of sources outside ``kept``, which are disabled or did not start again."""
-        self._of = {source: observed for source, observed in self._of.items() if source in kept}
+    def withdraw(self, sources: Collection[str]) -> None:
+        """Drop the observations of sources outside ``sources``, which are disabled or did not start again."""
+        self._by_source = {source: observed for source, observed in self._by_source.items() if source in sources}
         self._nearest = nearest_nics(self.gpus(), self.nics())
 
     def faults(self) -> tuple[GpuFault, ...]:
@@ -80,34 +80,34 @@ class Hardware:
         names = {gpu.pci: (str(gpu.index), gpu.uuid) for gpu in self.gpus()}
         return tuple(
             GpuFault(*names.get(pci, ("", "")), pci, fault)
-            for pci, seen in sorted(merged(observed.faults for observed in self._of.values()).items())
+            for pci, seen in sorted(merged(observed.faults for observed in self._by_source.values()).items())
             for fault in seen
         )
 
     def gpus(self) -> list[Gpu]:
         """Return all GPUs, in the order of their indexes."""
-        return sorted(gpu for observed in self._of.values() for gpu in observed.gpus)
+        return sorted(gpu for observed in self._by_source.values() for gpu in observed.gpus)
 
     def nics(self) -> list[Nic]:
         """Return all NICs, in the order of their names."""
-        return sorted(nic for observed in self._of.values() for nic in observed.nics)
+        return sorted(nic for observed in self._by_source.values() for nic in observed.nics)
 
     def gpus_of(self, pid: int) -> list[Gpu]:
         """Return the GPUs that a process uses, in the order of their indexes."""
-        used = {uuid for observed in self._of.values() for uuid in observed.users.get(pid, ())}
+        used = {uuid for observed in self._by_source.values() for uuid in observed.users.get(pid, ())}
         return [gpu for gpu in self.gpus() if gpu.uuid in used]
 
     def gpu_users(self) -> dict[int, frozenset[str]]:
         """Return, by pid, the UUIDs of the GPUs that each process uses and can share with other processes."""
         users: dict[int, frozenset[str]] = {}
-        for observed in self._of.values():
+        for observed in self._by_source.values():
             for pid, uuids in observed.users.items():
                 users[pid] = users.get(pid, frozenset()) | (frozenset(uuids) - observed.divided)
         return {pid: uuids for pid, uuids in users.items() if uuids}
 
     def is_unseen(self, uuid: str) -> bool:
         """Return True for a GPU whose processes are unknown."""
-        return any(uuid in observed.unseen for observed in self._of.values())
+        return any(uuid in observed.unseen for observed in self._by_source.values())
 
     def nic_of(self, gpu: Gpu) -> str:
         """Return the name of the NIC near a GPU; empty if none is known."""
@@ -140,8 +140,8 @@ class HardwareSource(Leased[Hardware]):
         ``unseen``: GPUs that did not answer, such as a lost GPU: their processes are unknown. ``divided``: GPUs in
         parts (MIG), whose processes share no part.
         """
-        kept = {pid: tuple(sorted(set(uuids))) for pid, uuids in list(users.items())[:MAX_GPU_PROCESSES]}
-        self._lent.put(self._source, users=kept, unseen=frozenset(unseen), divided=frozenset(divided))
+        uuids_by_pid = {pid: tuple(sorted(set(uuids))) for pid, uuids in list(users.items())[:MAX_GPU_PROCESSES]}
+        self._lent.put(self._source, users=uuids_by_pid, unseen=frozenset(unseen), divided=frozenset(divided))
 
     def observe_faults(self, faults: FaultsByPci) -> None:
         """Write the recent errors of each GPU, at most MAX_FAULTS per GPU."""
@@ -160,15 +160,15 @@ def nearest_nics(gpus: Iterable[Gpu], nics: Iterable[Nic]) -> dict[str, str]:
     pairs = sorted(
         (*near, gpu, nic.device) for gpu in gpus for nic in all_nics if (near := _distance(gpu, nic)) is not None
     )
-    chosen: dict[str, str] = {}
-    taken: set[str] = set()
+    nearest: dict[str, str] = {}
+    assigned: set[str] = set()
     for _, _, gpu, device in pairs:
-        if gpu.uuid not in chosen and device not in taken:
-            chosen[gpu.uuid] = device
-            taken.add(device)
+        if gpu.uuid not in nearest and device not in assigned:
+            nearest[gpu.uuid] = device
+            assigned.add(device)
     for _, _, gpu, device in pairs:
-        chosen.setdefault(gpu.uuid, device)
-    return chosen
+        nearest.setdefault(gpu.uuid, device)
+    return nearest
 
 
 def _distance(gpu: Gpu, nic: Nic) -> tuple[int, int] | None:

@@ -157,10 +157,10 @@ class Checks(Leased[HealthLedger]):
                 renamed = (source, Subject(kind, name), check)
                 findings[renamed] = max(findings.get(renamed, finding), finding, key=_badness)
 
-    def forget(self, kept: Collection[Subject]) -> None:
-        """Drop the levels of subjects outside ``kept``; latched faults stay."""
+    def forget(self, present: Collection[Subject]) -> None:
+        """Drop the levels of subjects outside ``present``; latched faults stay."""
         self.ensure_open()
-        self._drop_levels_unless(lambda subject, _: subject in kept)
+        self._drop_levels_unless(lambda subject, _: subject in present)
 
     def close(self) -> None:
         """Drop all levels; latched faults stay."""
@@ -175,10 +175,10 @@ class Checks(Leased[HealthLedger]):
         elif known is None or latched or (known.state is not state and not known.latched):
             table.findings[key] = Finding(state, table.clock.time(), latched)
 
-    def _drop_levels_unless(self, kept: Callable[[Subject, str], bool]) -> None:
+    def _drop_levels_unless(self, stays: Callable[[Subject, str], bool]) -> None:
         findings = self._table.findings
         for (source, subject, check), finding in list(findings.items()):
-            if source == self._source and not (finding.latched or kept(subject, check)):
+            if source == self._source and not (finding.latched or stays(subject, check)):
                 del findings[source, subject, check]
 
 

@@ -7,7 +7,7 @@ import os
 import socket
 import struct
 
-ROOM_BYTES = 1024 * 1024  # For 131,071 numbers; no known driver has more than about 20,000
+BUFFER_BYTES = 1024 * 1024  # For 131,071 numbers; no known driver has more than about 20,000
 _REQUEST = 0x8946
 _GET_STATISTICS = struct.pack("=II", 0x1D, 0)
 _NAME_BYTES = 16
@@ -23,13 +23,13 @@ def refresh_statistics(device: str) -> None:
     name = device.encode()
     if not 0 < len(name) < _NAME_BYTES:
         raise ValueError("not a name of a network device")
-    before = -ROOM_BYTES % mmap.PAGESIZE  # so that the buffer ends with a page
-    memory = mmap.mmap(-1, before + ROOM_BYTES + mmap.PAGESIZE)
-    room = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + before
+    padding = -BUFFER_BYTES % mmap.PAGESIZE  # so that the buffer ends with a page
+    memory = mmap.mmap(-1, padding + BUFFER_BYTES + mmap.PAGESIZE)
+    buffer = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + padding
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mprotect(ctypes.c_void_p(room + ROOM_BYTES), ctypes.c_size_t(mmap.PAGESIZE), _FORBIDDEN) != 0:
+    if libc.mprotect(ctypes.c_void_p(buffer + BUFFER_BYTES), ctypes.c_size_t(mmap.PAGESIZE), _FORBIDDEN) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    memory[before : before + len(_GET_STATISTICS)] = _GET_STATISTICS
-    request = struct.pack(f"{_NAME_BYTES}sP16x", name, room)
+    memory[padding : padding + len(_GET_STATISTICS)] = _GET_STATISTICS
+    request = struct.pack(f"{_NAME_BYTES}sP16x", name, buffer)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
         fcntl.ioctl(channel, _REQUEST, request)

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 MAX_PATH_BYTES = 4096
 MAX_LINKS = 40  # The kernel's own limit
-MAX_NAMES = 256  # Limit of directories on the way, including directories in links
+MAX_NAMES = 256  # Limit of directories on a path, including directories in links
 _WALK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -27,15 +27,15 @@ def open_inside(root: str, path: str, uid: int | None = None) -> AbstractContext
 
     ``uid``: the file must belong to this user.
     """
-    with _walked(root, path) as way:
-        _check_owner(way[-1], uid)
-        return _closing(open_regular(way[-1]))
+    with _path_descriptors(root, path) as descriptors:
+        _check_owner(descriptors[-1], uid)
+        return _closing(open_regular(descriptors[-1]))
 
 
 def stat_inside(root: str, path: str) -> os.stat_result:
     """Return the status of the file at ``path`` under ``root`` and open nothing; raises OSError."""
-    with _walked(root, path) as way:
-        return os.fstat(way[-1])
+    with _path_descriptors(root, path) as descriptors:
+        return os.fstat(descriptors[-1])
 
 
 def open_pipe_inside(root: str, path: str, uid: int) -> int:
@@ -44,12 +44,12 @@ def open_pipe_inside(root: str, path: str, uid: int) -> int:
     A link as the last part of ``path`` is refused.
     """
     directory, _, name = path.rpartition("/")
-    with _walked(root, directory) as way:
-        way.append(os.open(name, _WALK, dir_fd=way[-1]))
-        if not stat.S_ISFIFO(os.fstat(way[-1]).st_mode):
+    with _path_descriptors(root, directory) as descriptors:
+        descriptors.append(os.open(name, _WALK, dir_fd=descriptors[-1]))
+        if not stat.S_ISFIFO(os.fstat(descriptors[-1]).st_mode):
             raise OSError(errno.EINVAL, "not a FIFO")
-        _check_owner(way[-1], uid)
-        return os.open(f"/proc/self/fd/{way[-1]}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        _check_owner(descriptors[-1], uid)
+        return os.open(f"/proc/self/fd/{descriptors[-1]}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
 
 
 def open_regular(fd: int) -> int:
@@ -82,40 +82,40 @@ def read_bounded(fd: int, max_bytes: int) -> bytes:
     return b"".join(pieces)
 
 
-def _walk(way: list[int], path: str) -> None:
-    """Walk ``path`` from the last descriptor of ``way``; the first descriptor is the root. Raises OSError."""
+def _walk(descriptors: list[int], path: str) -> None:
+    """Walk ``path`` from the last descriptor of ``descriptors``; the first descriptor is the root. Raises OSError."""
     names, links = path.split("/")[::-1], 0
     while names:
         name = names.pop()
         if name == "..":
-            _leave(way, max(len(way) - 1, 1))
+            _close_after(descriptors, max(len(descriptors) - 1, 1))
         elif name not in ("", "."):
-            way.append(os.open(name, _WALK, dir_fd=way[-1]))
-            if stat.S_ISLNK(os.fstat(way[-1]).st_mode):
+            descriptors.append(os.open(name, _WALK, dir_fd=descriptors[-1]))
+            if stat.S_ISLNK(os.fstat(descriptors[-1]).st_mode):
                 links += 1
-                target = os.readlink("", dir_fd=way[-1])
-                _leave(way, 1 if target.startswith("/") else len(way) - 1)
+                target = os.readlink("", dir_fd=descriptors[-1])
+                _close_after(descriptors, 1 if target.startswith("/") else len(descriptors) - 1)
                 names += target.split("/")[::-1]
-        if links > MAX_LINKS or len(way) - 1 > MAX_NAMES:
+        if links > MAX_LINKS or len(descriptors) - 1 > MAX_NAMES:
             raise OSError(errno.ELOOP, "too many links or directories")
 
 
-def _leave(way: list[int], length: int) -> None:
-    while len(way) > length:
-        os.close(way.pop())
+def _close_after(descriptors: list[int], length: int) -> None:
+    while len(descriptors) > length:
+        os.close(descriptors.pop())
 
 
 @contextmanager
-def _walked(root: str, path: str) -> Iterator[list[int]]:
+def _path_descriptors(root: str, path: str) -> Iterator[list[int]]:
     """Yield descriptors of ``root`` and of the names on the way to ``path``; close them at the end."""
     if len(os.fsencode(path)) > MAX_PATH_BYTES:
         raise OSError(errno.ENAMETOOLONG, "a long path")
-    way = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
+    descriptors = [os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)]
     try:
-        _walk(way, path)
-        yield way
+        _walk(descriptors, path)
+        yield descriptors
     finally:
-        for fd in way:
+        for fd in descriptors:
             os.close(fd)
 
 

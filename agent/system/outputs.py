@@ -9,7 +9,7 @@ from pathlib import Path
 
 from agent.system.procfs import MAX_FILES_READ, OpenFile, ProcFS
 
-NUMBERS = ("1", "2")
+OUTPUT_DESCRIPTORS = ("1", "2")
 FORWARDER = "srun"  # The program that writes the output of other processes, through any descriptor
 ROOT_UID = 0  # A scheduler's daemon writes the output of jobs as root
 MAX_PROCESSES = 65_536  # Limit of processes per search
@@ -34,7 +34,7 @@ class Outputs:
         only output and error. Blocks on a hung file system.
         """
         files = []
-        for number in self._descriptors(pid) if forwards else NUMBERS:
+        for number in self._descriptors(pid) if forwards else OUTPUT_DESCRIPTORS:
             link = f"{self._root}/{pid}/fd/{number}"
             try:
                 target, info = os.readlink(link), os.stat(link)
@@ -56,7 +56,7 @@ class Outputs:
                 continue
             known = self._procfs.stat(pid)
             forwards = known is not None and known.comm == FORWARDER
-            for number in self._descriptors(pid) if forwards else NUMBERS:
+            for number in self._descriptors(pid) if forwards else OUTPUT_DESCRIPTORS:
                 with suppress(OSError):
                     open_paths.add(os.readlink(f"{self._root}/{pid}/fd/{number}"))
         return frozenset(open_paths & set(paths))

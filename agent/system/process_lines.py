@@ -95,8 +95,8 @@ def parse_stat(text: str) -> Stat | None:
         return None
     times = (stat.start_ticks, stat.cpu_ticks, stat.waited_cpu_ticks, stat.io_wait_ticks)
     numbers = (stat.pid, stat.parent_pid, stat.threads, stat.exit_code, stat.major_faults, stat.resident_pages)
-    is_one = min(*numbers, *times) >= 0 and max(numbers) <= _MAX_NUMBER and max(times) <= _MAX_TICKS
-    return stat if is_one else None
+    is_valid = min(*numbers, *times) >= 0 and max(numbers) <= _MAX_NUMBER and max(times) <= _MAX_TICKS
+    return stat if is_valid else None
 
 
 def parse_status(text: str) -> Status | None:
@@ -117,8 +117,8 @@ def parse_status(text: str) -> Status | None:
     except (KeyError, ValueError, IndexError):
         return None
     numbers = (status.uid, *status.namespace_pids, status.context_switches, status.swap_bytes)
-    is_one = status.namespace_pids and min(numbers) >= 0 and max(numbers) <= _MAX_NUMBER
-    return status if is_one else None
+    is_valid = status.namespace_pids and min(numbers) >= 0 and max(numbers) <= _MAX_NUMBER
+    return status if is_valid else None
 
 
 def parse_schedstat(text: str) -> int | None:

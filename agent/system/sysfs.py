@@ -6,7 +6,7 @@ from pathlib import Path
 
 MAX_BYTES = 4096  # A sysfs attribute has at most one page
 MAX_ENTRIES = 4096
-_LEAST, _MOST = -(2**63), 2**64 - 1  # Integers of the kernel have 64 bits
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1  # Integers of the kernel have 64 bits
 _ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
 
@@ -40,7 +40,7 @@ def read_number(path: Path) -> int | None:
         number = int(text, 16 if text.startswith("0x") else 10)
     except ValueError:
         return None
-    return number if _LEAST <= number <= _MOST else None
+    return number if _MIN_INTEGER <= number <= _MAX_INTEGER else None
 
 
 def entries(path: Path) -> list[str]:

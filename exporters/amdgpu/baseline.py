@@ -65,12 +65,12 @@ def verdicts(view: View) -> dict[str, CheckState]:
         states["xgmi_errors"] = CheckState.of(not raw.errors["xgmi_wafl"].get("ue"))
     if view.links:
         states["xgmi_down"] = CheckState.of(all(view.links.values()))
-    width, most = raw.values.get("pcie_width"), raw.values.get("pcie_max_width")
-    if width is not None and most is not None:
-        states["pcie_degraded"] = CheckState.of(width >= most)
-    heat, limit = raw.sensors.get("temp/junction/input"), raw.sensors.get("temp/junction/crit")
-    if heat is not None and limit:
-        states["gpu_hot"] = CheckState.of(heat < limit)
+    width, max_width = raw.values.get("pcie_width"), raw.values.get("pcie_max_width")
+    if width is not None and max_width is not None:
+        states["pcie_degraded"] = CheckState.of(width >= max_width)
+    temperature, limit = raw.sensors.get("temp/junction/input"), raw.sensors.get("temp/junction/crit")
+    if temperature is not None and limit:
+        states["gpu_hot"] = CheckState.of(temperature < limit)
     return states
 
 

@@ -59,8 +59,8 @@ def read_gpus(sys_root: Path) -> list[RawGpu]:
     """Return all AMD GPUs, in the order of their PCI addresses."""
     root = sys_root / "class/drm"
     devices = [root / name / "device" for name in sysfs.entries(root) if _CARD.fullmatch(name)]
-    ours = [device for device in devices if sysfs.read_text(device / "vendor") == AMD]
-    return sorted(map(_gpu, ours[:MAX_GPUS]), key=lambda gpu: gpu.pci)
+    amd_devices = [device for device in devices if sysfs.read_text(device / "vendor") == AMD]
+    return sorted(map(_gpu, amd_devices[:MAX_GPUS]), key=lambda gpu: gpu.pci)
 
 
 def _gpu(device: Path) -> RawGpu:

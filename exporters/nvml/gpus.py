@@ -68,7 +68,7 @@ class GpuVerdict(msgspec.Struct, frozen=True):
     recovered: tuple[str, ...] = ()
 
 
-class _Watched:
+class _GpuHistory:
     """State of one GPU that is not saved in the checkpoint."""
 
     def __init__(self, links: Iterable[int]) -> None:
@@ -84,7 +84,7 @@ class Gpus:
     def __init__(self, hot_celsius: float, remembered: Mapping[str, Remembered]) -> None:
         self._hot_celsius = hot_celsius
         self.remembered = dict(list(remembered.items())[:MAX_GPUS])
-        self._watched: dict[str, _Watched] = {}
+        self._histories: dict[str, _GpuHistory] = {}
         self.errors: Counter[str] = Counter()
         self.changed = False
         self.views: tuple[GpuView, ...] = ()
@@ -96,7 +96,7 @@ class Gpus:
         """
         self.errors.update(answer.errors)
         readings = self._readings(answer.gpus)
-        faults = self._take_events(answer.events, now_seconds)
+        faults = self._count_events(answer.events, now_seconds)
         if answer.error:
             self.views = ()
             return [GpuVerdict(uuid, {}, tuple(faults.get(uuid, ()))) for uuid in self.remembered]
@@ -117,9 +117,9 @@ class Gpus:
 
     def keep_signs(self) -> None:
         """Save the last poll's SIGNS. After a restart these values show whether a GPU was reset in between."""
-        for uuid, watched in self._watched.items():
-            if watched.before is not None:
-                self.remembered[uuid].signs = _signs(watched.before)
+        for uuid, history in self._histories.items():
+            if history.before is not None:
+                self.remembered[uuid].signs = _signs(history.before)
                 self.changed = True
 
     def faults(self, now_seconds: float) -> dict[str, list[FaultSeen]]:
@@ -162,7 +162,7 @@ class Gpus:
             by_uuid[reading.uuid] = msgspec.structs.replace(reading, values=values, activity=activity)
         return by_uuid
 
-    def _take_events(self, events: Iterable[XidEvent], now_seconds: float) -> dict[str, list[str]]:
+    def _count_events(self, events: Iterable[XidEvent], now_seconds: float) -> dict[str, list[str]]:
         """Count events and return the checks that they fail, by UUID."""
         faults: dict[str, list[str]] = {}
         for event in events:
@@ -183,25 +183,25 @@ class Gpus:
     def _present(
         self, known: Remembered, reading: GpuReading, elapsed_seconds: float, faults: tuple[str, ...]
     ) -> tuple[GpuView, GpuVerdict]:
-        watched = self._watched.setdefault(reading.uuid, _Watched(known.links))
-        signs = watched.before.values if watched.before else known.signs
+        history = self._histories.setdefault(reading.uuid, _GpuHistory(known.links))
+        signs = history.before.values if history.before else known.signs
         if reset := known.lost or judge.was_reset(reading, signs):
             known.lost, self.changed = False, True
-            watched.windows, watched.before = Windows(), None
-            watched.links.forget_windows()
-        elapsed = elapsed_seconds if watched.before is not None else 0.0
-        for check, flagged in judge.votes(reading, watched.before, elapsed, self._hot_celsius).items():
-            watched.windows.add(check, flagged)
-        links = watched.links.look(reading.links)
-        if watched.links.expected != known.links:
-            known.links = set(watched.links.expected)
+            history.windows, history.before = Windows(), None
+            history.links.forget_windows()
+        elapsed = elapsed_seconds if history.before is not None else 0.0
+        for check, flagged in judge.votes(reading, history.before, elapsed, self._hot_celsius).items():
+            history.windows.add(check, flagged)
+        links = history.links.look(reading.links)
+        if history.links.expected != known.links:
+            known.links = set(history.links.expected)
             self.changed = True
         if reset or not known.signs:
             known.signs = _signs(reading)
-        seconds = watched.seconds.add(reading, elapsed)
-        watched.before = reading
-        levels = {"gpu_lost": CheckState.OK, **judge.levels(reading), **watched.windows.states()}
-        levels |= watched.links.checks(links)
+        seconds = history.seconds.add(reading, elapsed)
+        history.before = reading
+        levels = {"gpu_lost": CheckState.OK, **judge.levels(reading), **history.windows.states()}
+        levels |= history.links.checks(links)
         if reset and CheckState.FAILED not in levels.values():  # the Xids since the last poll came before the reset
             faults = ()
         verdict = GpuVerdict(reading.uuid, levels, faults, _RESET_ENDS if reset else ())
@@ -209,9 +209,9 @@ class Gpus:
 
     def _nameless(self, gpus: Iterable[GpuReading], views: Iterable[GpuView]) -> list[GpuView]:
         """Return the GPUs lost before their UUID was read, except indexes that ``views`` already shows as lost."""
-        missed = {view.index for view in views if view.reading is None}
+        lost_indexes = {view.index for view in views if view.reading is None}
         lost = [gpu for gpu in gpus if gpu.lost and gpu.uuid not in self.remembered]
-        return [GpuView("", gpu.index) for gpu in lost if gpu.index not in missed]
+        return [GpuView("", gpu.index) for gpu in lost if gpu.index not in lost_indexes]
 
 
 def _view(

@@ -90,9 +90,9 @@ class ReasonSeconds:
         counted = reading.reason_nanoseconds
         for reason in {*now, *counted} - self._by_driver.keys():
             self._by_driver[reason] = reason in counted
-        for reason, holds in now.items():
+        for reason, is_active in now.items():
             if not self._by_driver[reason]:
-                elapsed = elapsed_seconds if holds and elapsed_seconds <= MAX_ELAPSED_SECONDS else 0.0
+                elapsed = elapsed_seconds if is_active and elapsed_seconds <= MAX_ELAPSED_SECONDS else 0.0
                 self._summed[reason] = self._summed.get(reason, 0.0) + elapsed
         by_driver = {reason: value / NANOSECONDS_PER_SECOND for reason, value in counted.items() if 0 <= value < 2**63}
         return by_driver | self._summed
@@ -107,9 +107,9 @@ def levels(reading: GpuReading) -> dict[str, CheckState]:
         if known:
             states[check] = CheckState.of(not any(known))
     if "recovery_action" in values:
-        wanted = values["recovery_action"] != RECOVERY_NONE
-        is_ours = values["recovery_action"] != RECOVER_IMEX_DOMAIN or _is_in_domain(reading.fabric)
-        states["gpu_recovery_action"] = CheckState.of(not (wanted and is_ours))
+        is_requested = values["recovery_action"] != RECOVERY_NONE
+        applies = values["recovery_action"] != RECOVER_IMEX_DOMAIN or _is_in_domain(reading.fabric)
+        states["gpu_recovery_action"] = CheckState.of(not (is_requested and applies))
     if reading.fabric is not None:
         states["gpu_fabric"] = CheckState.of(is_fabric_healthy(reading.fabric))
     return states

@@ -15,7 +15,7 @@ from typing import Any
 import pynvml
 
 from exporters.nvml import queries
-from exporters.nvml.asking import ActivitySampler, Asker, GpuGone, error_name
+from exporters.nvml.calls import ActivitySampler, GpuGone, NvmlCalls, error_name
 from exporters.nvml.queries import Links
 from exporters.nvml.reading import MAX_EVENTS, MAX_GPUS, GpuReading, LookAnswer, LookRequest, XidEvent
 
@@ -38,25 +38,25 @@ class NvmlLibrary:
 
     def look(self, request: LookRequest) -> LookAnswer:
         """Return the readings of all GPUs and the events since the last poll."""
-        asker = Asker()
+        calls = NvmlCalls()
         events: list[XidEvent] = []
         if self._devices is not None and (request.reopen or not self._is_current()):
-            events += self._drain(asker)
+            events += self._drain(calls)
             self._close()
         try:
             if self._devices is None:
-                self._devices = self._open(request.library, asker)
+                self._devices = self._open(request.library, calls)
         except GpuGone:  # the driver is present, but reaches no GPU
-            return self._answer((), events, asker)
+            return self._answer((), events, calls)
         except pynvml.NVMLError as error:
-            return LookAnswer(error_name(error.value), events=tuple(events), errors=dict(asker.errors))
-        readings = (device.read(asker) for device in self._devices)
+            return LookAnswer(error_name(error.value), events=tuple(events), errors=dict(calls.errors))
+        readings = (device.read(calls) for device in self._devices)
         gpus = tuple(reading for reading in readings if reading is not None)
-        events += self._drain(asker)
-        return self._answer(gpus, events, asker)
+        events += self._drain(calls)
+        return self._answer(gpus, events, calls)
 
-    def _answer(self, gpus: tuple[GpuReading, ...], events: list[XidEvent], asker: Asker) -> LookAnswer:
-        return LookAnswer("", gpus, tuple(events), dict(asker.errors), self._driver, self._cuda)
+    def _answer(self, gpus: tuple[GpuReading, ...], events: list[XidEvent], calls: NvmlCalls) -> LookAnswer:
+        return LookAnswer("", gpus, tuple(events), dict(calls.errors), self._driver, self._cuda)
 
     def _is_current(self) -> bool:
         """Return False when GPUs were added or removed, or the driver was loaded again."""
@@ -65,30 +65,30 @@ class NvmlLibrary:
         except pynvml.NVMLError:
             return False
 
-    def _open(self, library: str, asker: Asker) -> list[GpuDevice]:
+    def _open(self, library: str, calls: NvmlCalls) -> list[GpuDevice]:
         if library and self._loaded is None:
             try:
                 self._loaded = ctypes.CDLL(library)  # pynvml loads by name and gets this loaded library
             except OSError:
                 raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND) from None
-        asker.must(pynvml.nvmlInit)
+        calls.required(pynvml.nvmlInit)
         try:
-            return self._devices_and_events(asker)
+            return self._devices_and_events(calls)
         except (pynvml.NVMLError, GpuGone):
             self._close()
             raise
 
-    def _devices_and_events(self, asker: Asker) -> list[GpuDevice]:
-        self._driver = queries.text(asker, pynvml.nvmlSystemGetDriverVersion)
-        cuda = asker.ask(pynvml.nvmlSystemGetCudaDriverVersion)
+    def _devices_and_events(self, calls: NvmlCalls) -> list[GpuDevice]:
+        self._driver = queries.text(calls, pynvml.nvmlSystemGetDriverVersion)
+        cuda = calls.value(pynvml.nvmlSystemGetCudaDriverVersion)
         self._cuda = f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else ""
-        count = asker.must(_count)
+        count = calls.required(_count)
         if count > MAX_GPUS:
-            asker.errors["too_many_gpus"] += count - MAX_GPUS
-        devices = [GpuDevice(index, _major(self._driver), asker) for index in range(min(count, MAX_GPUS))]
-        self._events = asker.ask(pynvml.nvmlEventSetCreate)
+            calls.errors["too_many_gpus"] += count - MAX_GPUS
+        devices = [GpuDevice(index, _major(self._driver), calls) for index in range(min(count, MAX_GPUS))]
+        self._events = calls.value(pynvml.nvmlEventSetCreate)
         for device in devices:
-            device.register(self._events, asker)
+            device.register(self._events, calls)
         return devices
 
     def _close(self) -> None:
@@ -102,12 +102,12 @@ class NvmlLibrary:
                 continue  # the driver has already freed it
         self._events = None
 
-    def _drain(self, asker: Asker) -> list[XidEvent]:
+    def _drain(self, calls: NvmlCalls) -> list[XidEvent]:
         """Return the events that the driver has collected. Equal events become one event with a count. Never waits."""
-        counts = Counter(self._gathered(asker))
+        counts = Counter(self._event_codes(calls))
         return [XidEvent(uuid, xid, count) for (uuid, xid), count in counts.items()]
 
-    def _gathered(self, asker: Asker) -> Iterator[tuple[str, int]]:
+    def _event_codes(self, calls: NvmlCalls) -> Iterator[tuple[str, int]]:
         """Yield UUID and Xid of each event."""
         if self._events is None:
             return
@@ -120,18 +120,18 @@ class NvmlLibrary:
                 event = pynvml.nvmlEventSetWait(self._events, 0)
             except pynvml.NVMLError as error:
                 if error.value != pynvml.NVML_ERROR_TIMEOUT:
-                    asker.errors[error_name(error.value)] += 1
+                    calls.errors[error_name(error.value)] += 1
                 return
             if event.eventType == pynvml.nvmlEventTypeXidCriticalError:
                 yield uuids.get(_address(event.device), ""), event.eventData
             else:
-                asker.errors["unknown_event"] += 1
+                calls.errors["unknown_event"] += 1
 
 
 class GpuDevice:
     """One GPU, until NVML is closed."""
 
-    def __init__(self, index: int, driver_major: int, asker: Asker) -> None:
+    def __init__(self, index: int, driver_major: int, calls: NvmlCalls) -> None:
         self._index = index
         self._driver_major = driver_major
         self._links = Links(driver_major)
@@ -141,45 +141,45 @@ class GpuDevice:
         self.address = 0
         self.uuid = self._name = self._pci = ""
         try:
-            self._handle = asker.must(pynvml.nvmlDeviceGetHandleByIndex, index)
+            self._handle = calls.required(pynvml.nvmlDeviceGetHandleByIndex, index)
             self.address = _address(self._handle)
-            self.uuid = queries.text(asker, pynvml.nvmlDeviceGetUUID, self._handle)
-            self._name = queries.text(asker, pynvml.nvmlDeviceGetName, self._handle)
-            self._pci = queries.text(asker, _bus_id, self._handle)
+            self.uuid = queries.text(calls, pynvml.nvmlDeviceGetUUID, self._handle)
+            self._name = queries.text(calls, pynvml.nvmlDeviceGetName, self._handle)
+            self._pci = queries.text(calls, _bus_id, self._handle)
         except GpuGone:
             self._handle = None
         except pynvml.NVMLError as error:
-            asker.errors[error_name(error.value)] += 1
+            calls.errors[error_name(error.value)] += 1
             self._is_forbidden = error.value == pynvml.NVML_ERROR_NO_PERMISSION
 
-    def register(self, events: Any, asker: Asker) -> None:
+    def register(self, events: Any, calls: NvmlCalls) -> None:
         """Make the driver collect the Xids of this GPU, if the GPU supports that."""
         if events is None or self._handle is None:
             return
         try:
-            supported = asker.ask(pynvml.nvmlDeviceGetSupportedEventTypes, self._handle) or 0
+            supported = calls.value(pynvml.nvmlDeviceGetSupportedEventTypes, self._handle) or 0
             xids = supported & pynvml.nvmlEventTypeXidCriticalError
             if xids:
-                asker.ask(pynvml.nvmlDeviceRegisterEvents, self._handle, xids, events)
+                calls.value(pynvml.nvmlDeviceRegisterEvents, self._handle, xids, events)
         except GpuGone:
             return
 
-    def read(self, asker: Asker) -> GpuReading | None:
+    def read(self, calls: NvmlCalls) -> GpuReading | None:
         """Return a reading of all values; None without permission, as in a container that has only some GPUs."""
         if self._is_forbidden:
             return None
         try:
             if self._handle is None:
                 raise GpuGone
-            return self._read(asker, self._handle)
+            return self._read(calls, self._handle)
         except GpuGone:
             self.activity.free()
             return GpuReading(self._index, self.uuid, self._name, self._pci, lost=True)
 
-    def _read(self, asker: Asker, handle: Any) -> GpuReading:
-        values = queries.values(asker, handle)
-        current, supported = queries.reasons(asker, handle)
-        partitioned, mig_handles = queries.mig(asker, handle)
+    def _read(self, calls: NvmlCalls, handle: Any) -> GpuReading:
+        values = queries.values(calls, handle)
+        current, supported = queries.reasons(calls, handle)
+        partitioned, mig_handles = queries.mig(calls, handle)
         if partitioned is not None:
             values["mig_enabled"] = int(partitioned)
         if partitioned:  # only the MIG instances have activity values
@@ -192,11 +192,11 @@ class GpuDevice:
             values=values,
             reasons=current,
             supported_reasons=supported,
-            reason_nanoseconds=queries.reason_nanoseconds(asker, handle, self._driver_major),
-            pids=queries.pids(asker, (handle, *mig_handles)),
-            fabric=queries.fabric(asker, handle),
-            activity={} if partitioned else self.activity.look(asker, handle),
-            links=self._links.look(asker, handle, values.pop("nvlink_links", None)),
+            reason_nanoseconds=queries.reason_nanoseconds(calls, handle, self._driver_major),
+            pids=queries.pids(calls, (handle, *mig_handles)),
+            fabric=queries.fabric(calls, handle),
+            activity={} if partitioned else self.activity.look(calls, handle),
+            links=self._links.look(calls, handle, values.pop("nvlink_links", None)),
         )
 
 

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pynvml
 
-from exporters.nvml.asking import ALL_LINKS, NO_SCOPE, Asker
+from exporters.nvml.calls import ALL_LINKS, NO_SCOPE, NvmlCalls
 from exporters.nvml.reading import MAX_MIG_INSTANCES, MAX_PROCESSES, MAX_TEXT, Fabric, Link
 
 RENUMBERED_DRIVER = 590
@@ -93,60 +93,62 @@ _CALLS: tuple[tuple[tuple[str, ...], tuple[Callable[[Any], tuple[int, ...]], ...
 """Calls that return several numbers: the names of the numbers, and the functions, the preferred function first."""
 
 
-def values(asker: Asker, handle: Any) -> dict[str, int]:
+def values(calls: NvmlCalls, handle: Any) -> dict[str, int]:
     """Return all numeric values by the names above. Raise GpuGone when the GPU is lost."""
-    numbers: dict[str, int | None] = {name: asker.ask_first(calls, handle) for name, calls in _NUMBERS.items()}
+    numbers: dict[str, int | None] = {
+        name: calls.first_value(functions, handle) for name, functions in _NUMBERS.items()
+    }
     for names, functions in _CALLS:
-        several = asker.ask_first(functions, handle)
-        numbers |= dict(zip(names, several, strict=True)) if several is not None else {}
-    numbers |= dict(zip(_FIELDS, asker.fields(handle, list(_FIELDS.values())), strict=True))
+        if (values_of_call := calls.first_value(functions, handle)) is not None:
+            numbers |= dict(zip(names, values_of_call, strict=True))
+    numbers |= dict(zip(_FIELDS, calls.fields(handle, list(_FIELDS.values())), strict=True))
     return _known(numbers)
 
 
-def reason_nanoseconds(asker: Asker, handle: Any, driver_major: int) -> dict[str, int]:
+def reason_nanoseconds(calls: NvmlCalls, handle: Any, driver_major: int) -> dict[str, int]:
     """Return how many nanoseconds each reason lowered the clocks since the driver was loaded, if the driver counts."""
-    wanted = dict(_REASON_FIELDS)
+    fields = dict(_REASON_FIELDS)
     if driver_major >= RENUMBERED_DRIVER:
-        wanted |= _RENUMBERED_REASON_FIELDS
-    return _known(dict(zip(wanted, asker.fields(handle, list(wanted.values())), strict=True)))
+        fields |= _RENUMBERED_REASON_FIELDS
+    return _known(dict(zip(fields, calls.fields(handle, list(fields.values())), strict=True)))
 
 
-def reasons(asker: Asker, handle: Any) -> tuple[int | None, int | None]:
+def reasons(calls: NvmlCalls, handle: Any) -> tuple[int | None, int | None]:
     """Return the bits of the reasons that lower the clocks now, and of the reasons that this GPU can report."""
-    current = asker.ask_first(
+    current = calls.first_value(
         (pynvml.nvmlDeviceGetCurrentClocksEventReasons, pynvml.nvmlDeviceGetCurrentClocksThrottleReasons), handle
     )
-    supported = asker.ask_first(
+    supported = calls.first_value(
         (pynvml.nvmlDeviceGetSupportedClocksEventReasons, pynvml.nvmlDeviceGetSupportedClocksThrottleReasons), handle
     )
     return current, supported
 
 
-def mig(asker: Asker, handle: Any) -> tuple[bool | None, list[Any]]:
+def mig(calls: NvmlCalls, handle: Any) -> tuple[bool | None, list[Any]]:
     """Return whether the GPU is partitioned (None: not supported), and the handles of its MIG devices."""
-    mode = asker.ask(pynvml.nvmlDeviceGetMigMode, handle)
+    mode = calls.value(pynvml.nvmlDeviceGetMigMode, handle)
     if mode is None:
         return None, []
     if mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
         return False, []
-    most = min(asker.ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0, MAX_MIG_INSTANCES)
-    answers = (asker.ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number) for number in range(most))
+    count_limit = min(calls.value(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0, MAX_MIG_INSTANCES)
+    answers = (calls.value(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, number) for number in range(count_limit))
     return True, [instance for instance in answers if instance is not None]
 
 
-def pids(asker: Asker, handles: Iterable[Any]) -> tuple[int, ...] | None:
+def pids(calls: NvmlCalls, handles: Iterable[Any]) -> tuple[int, ...] | None:
     """Return the pids of the processes that compute on any of these devices; None if unknown."""
-    answers = [asker.ask(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) for handle in handles]
+    answers = [calls.value(pynvml.nvmlDeviceGetComputeRunningProcesses_v3, handle) for handle in handles]
     known = [answer for answer in answers if answer is not None]
     running = sorted({process.pid for answer in known for process in answer})
     if len(running) > MAX_PROCESSES:
-        asker.errors["too_many_processes"] += len(running) - MAX_PROCESSES
+        calls.errors["too_many_processes"] += len(running) - MAX_PROCESSES
     return tuple(running[:MAX_PROCESSES]) if known else None
 
 
-def fabric(asker: Asker, handle: Any) -> Fabric | None:
+def fabric(calls: NvmlCalls, handle: Any) -> Fabric | None:
     """Return the state of the GPU in its NVLink fabric; None without a fabric."""
-    info = asker.ask_first((_fabric_v2, _fabric_v1), handle)
+    info = calls.first_value((_fabric_v2, _fabric_v1), handle)
     if info is None or info.state == pynvml.NVML_GPU_FABRIC_STATE_NOT_SUPPORTED:
         return None
     cluster = bytes(info.clusterUuid)
@@ -159,9 +161,9 @@ def fabric(asker: Asker, handle: Any) -> Fabric | None:
     )
 
 
-def text(asker: Asker, function: Callable[..., str], *arguments: Any) -> str:
+def text(calls: NvmlCalls, function: Callable[..., str], *arguments: Any) -> str:
     """Return a name or a version; empty if there is none."""
-    return (asker.ask(function, *arguments) or "")[:MAX_TEXT]
+    return (calls.value(function, *arguments) or "")[:MAX_TEXT]
 
 
 def _known(numbers: Mapping[str, int | None]) -> dict[str, int]:
@@ -187,24 +189,24 @@ class Links:
         self._driver_major = driver_major
         self._fields: dict[int, dict[ErrorKind, _Field]] = {}
 
-    def look(self, asker: Asker, handle: Any, count: int | None) -> tuple[Link, ...]:
+    def look(self, calls: NvmlCalls, handle: Any, count: int | None) -> tuple[Link, ...]:
         """Return all links of the GPU. ``count``: the number of links that the driver reports, None if unknown."""
-        most = pynvml.NVML_NVLINK_MAX_LINKS
-        return tuple(self._link(asker, handle, number) for number in range(min(count or 0, most)))
+        count_limit = pynvml.NVML_NVLINK_MAX_LINKS
+        return tuple(self._link(calls, handle, number) for number in range(min(count or 0, count_limit)))
 
-    def _link(self, asker: Asker, handle: Any, number: int) -> Link:
-        state = asker.ask(pynvml.nvmlDeviceGetNvLinkState, handle, number)
+    def _link(self, calls: NvmlCalls, handle: Any, number: int) -> Link:
+        state = calls.value(pynvml.nvmlDeviceGetNvLinkState, handle, number)
         if state and number not in self._fields:
-            self._find_counters(asker, handle, number)
+            self._find_counters(calls, handle, number)
         fields = self._fields.get(number, {})
-        values = asker.fields(handle, list(fields.values())) if fields else []
+        values = calls.fields(handle, list(fields.values())) if fields else []
         errors: dict[str, int] = {kind: value for kind, value in zip(fields, values, strict=True) if value is not None}
         return Link(number, None if state is None else state == pynvml.NVML_FEATURE_ENABLED, errors)
 
-    def _find_counters(self, asker: Asker, handle: Any, number: int) -> None:
+    def _find_counters(self, calls: NvmlCalls, handle: Any, number: int) -> None:
         """Try all counters of a link that is up. A link that is down may not answer."""
         candidates = [(kind, field) for kind in _LINK_FIELDS for field in self._candidates(kind, number)]
-        values = asker.fields(handle, [field for _, field in candidates])
+        values = calls.fields(handle, [field for _, field in candidates])
         counters: dict[ErrorKind, _Field] = {}
         for (kind, field), value in zip(candidates, values, strict=True):
             if value is not None:

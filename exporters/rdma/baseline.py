@@ -45,8 +45,8 @@ class Baseline(msgspec.Struct):
 
 def ignore(baseline: Baseline, names: Collection[str]) -> None:
     """Remove the devices with these names from the baseline."""
-    kept = {pci: expected for pci, expected in baseline.functions.items() if expected.device not in names}
-    baseline.functions = kept
+    functions = baseline.functions.items()
+    baseline.functions = {pci: expected for pci, expected in functions if expected.device not in names}
 
 
 def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collection[str]) -> bool:
@@ -55,15 +55,15 @@ def learn(baseline: Baseline, devices: Collection[RdmaDevice], hidden: Collectio
     ``hidden``: PCI functions whose device, if it is not visible, may be in another network namespace.
     """
     present = _by_function(baseline, devices)
-    taken = {device.name for device in devices}
+    names = {device.name for device in devices}
     vanished = False
     for pci, expected in baseline.functions.items():
-        gone = pci not in present
-        expected.hidden = gone and pci in hidden
-        missing = gone and not expected.hidden
+        absent = pci not in present
+        expected.hidden = absent and pci in hidden
+        missing = absent and not expected.hidden
         vanished = vanished or (missing and not expected.missing)
         expected.missing = missing
-        if gone and expected.device in taken:  # the driver has given the name to another device
+        if absent and expected.device in names:  # the driver has given the name to another device
             expected.device = pci
     for pci, device in present.items():
         expected = baseline.functions.setdefault(pci, Expected(device.name, device.pci_path, device.numa))

@@ -18,7 +18,7 @@ from exporters.rdma.tree import hidden_functions, read_devices
 
 INTERVAL_SECONDS = 15.0
 MAX_IGNORED = 128
-MAX_LINES_SAID = 8
+MAX_LOGGED_LINES = 8
 NEIGHBOURS_SECONDS = 4 * 3600.0
 """The greatest age of the file with lldpd's neighbours, in seconds.
 
@@ -53,8 +53,8 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         self._baseline = Baseline()
         self._switches: Mapping[PortName, PortName] = {}
         self._neighbours: Mapping[str, PortName] = {}
-        self._places: dict[str, FileVersion] = {}
-        self._unread: set[str] = set()
+        self._versions: dict[str, FileVersion] = {}
+        self._unreadable: set[str] = set()
         self._counts_resources = config.all_counters
 
     async def start(self, ctx: Context) -> None:
@@ -67,12 +67,12 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         """Read every device and the site's files, and compare the devices with the baseline."""
         ignored, functions = frozenset(self.config.ignore_devices), tuple(self._baseline.functions)
         devices = tuple(device for device in read_devices(roots.sys) if device.name not in ignored)
-        self._learn_wiring()
+        self._read_wiring()
         if learn(self._baseline, devices, hidden_functions(roots.sys, functions)):
             missing = sorted(expected.device for expected in self._baseline.functions.values() if expected.missing)
             self.ctx.log.warning("RDMA devices have vanished: {missing}", missing=",".join(missing))
-        every, wiring = self.config.all_counters, (self._switches, self._neighbours)
-        return RdmaSnapshot(devices, every, *wiring, self._resources(roots))
+        resources = self._resources(roots)
+        return RdmaSnapshot(devices, self.config.all_counters, self._switches, self._neighbours, resources)
 
     async def update(self) -> None:
         """Read every device. Raise NoData when no device was seen since the boot."""
@@ -99,12 +99,12 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
             self.ctx.log.info("RDMA resources unavailable: the netlink query to the kernel failed", error=error)
             return {}
 
-    def _learn_wiring(self) -> None:
+    def _read_wiring(self) -> None:
         """Read the site's files that changed. An unreadable or old ``lldp_neighbors`` counts as empty."""
         neighbours = self._changed("lldp_neighbors", self.config.lldp_neighbors, MAX_LLDP_BYTES, read_neighbours)
         if neighbours is not None:
             self._neighbours = neighbours
-        _, _, written_ns = self._places.get("lldp_neighbors", (0, 0, 0))
+        _, _, written_ns = self._versions.get("lldp_neighbors", (0, 0, 0))
         if self.ctx.clock.time() - written_ns / 1e9 > NEIGHBOURS_SECONDS:
             self._neighbours = {}
         read = partial(read_wiring, hostname=self.ctx.hostname)
@@ -112,26 +112,26 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         if wiring is not None:
             self._switches = wiring.switches
             if wiring.bad_lines:
-                lines = ",".join(map(str, wiring.bad_lines[:MAX_LINES_SAID]))
+                lines = ",".join(map(str, wiring.bad_lines[:MAX_LOGGED_LINES]))
                 self.ctx.log.warning("invalid lines of switch_ports are ignored: {lines}", lines=lines)
 
     def _changed(self, key: str, path: str, max_bytes: int, read: Callable[[bytes], T]) -> T | None:
         """Return the content of a changed file, else None. Log an unreadable file once."""
         try:
-            changed = read_changed(path, max_bytes, self._places.get(key)) if path else None
-            self._unread.discard(key)
+            changed = read_changed(path, max_bytes, self._versions.get(key)) if path else None
+            self._unreadable.discard(key)
             if changed is None:
                 return None
-            self._places[key], raw = changed
+            self._versions[key], raw = changed
             if len(raw) > max_bytes:
                 raise ValueError(f"it is larger than {max_bytes} bytes")
             return read(raw)
         except (OSError, ValueError) as error:
-            if key not in self._unread:
+            if key not in self._unreadable:
                 self.ctx.log.warning("cannot read the file of {key}", key=key, error=error)
             if isinstance(error, OSError):
-                self._unread.add(key)
-                self._places.pop(key, None)
+                self._unreadable.add(key)
+                self._versions.pop(key, None)
             return None
 
 

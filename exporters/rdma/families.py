@@ -19,7 +19,7 @@ KINDS = frozenset({"pd", "cq", "qp", "cm_id", "mr", "srq"})
 MAX_COUNT = 2**53
 Counts = dict[str, dict[str, int]]
 """Number of objects by device and kind."""
-_SUMMARIES = 5 << 10 | 9  # of the client NLDEV
+_GET_SUMMARIES = 5 << 10 | 9  # of the client NLDEV
 _DEVICE_NAME, _SUMMARY, _ENTRY, _ENTRY_NAME, _ENTRY_COUNT = 2, 15, 16, 17, 18
 _COUNT = struct.Struct("=Q")
 _PORT = ("device", "port")
@@ -34,14 +34,14 @@ RESOURCES = Family("rankwatch_rdma_resources", "gauge",
     "srq. Only if all_counters is set.",
     ("device", "kind"), "6 per device, if all_counters is set")
 # fmt: on
-TELLING = frozenset(
+PORT_FAULTS = frozenset(
     {
         *("link_downed", "symbol_error", "local_link_integrity_errors", "link_error_recovery"),
         *("port_rcv_errors", "port_xmit_discards", "port_xmit_wait"),
     }
 )
 """The port's counters that show faults and congestion."""
-TELLING_OF_DRIVER = frozenset(
+DRIVER_FAULTS = frozenset(
     {
         *("local_ack_timeout_err", "packet_seq_err", "rnr_nak_retry_err"),  # mlx5
         *("to_retransmits", "seq_err_naks_rcvd"),  # bnxt_re
@@ -78,7 +78,7 @@ def _text(raw: bytes) -> str:
 def read_resources(open_channel: Callable[[int], netlink.Netlink] = netlink.open_channel) -> Counts:
     """Return the number of objects in use, by device and kind. Raise OSError if the netlink query fails."""
     with open_channel(netlink.RDMA) as kernel:
-        return dict(map(summary, kernel.dump(_SUMMARIES)))
+        return dict(map(summary, kernel.dump(_GET_SUMMARIES)))
 
 
 def _gauge(name: str, text: str, cost: str = _EACH, *labels: str) -> Family:
@@ -159,15 +159,15 @@ def render(snapshot: RdmaSnapshot) -> Iterable[Metric]:
 
 
 def _counters(
-    rows: Mapping[Family, Rows], labels: PortName, port: Port, is_every: bool, of_driver: Mapping[str, str]
+    rows: Mapping[Family, Rows], labels: PortName, port: Port, all_counters: bool, of_driver: Mapping[str, str]
 ) -> None:
     for counter, value in port.counters.items():
         if direction := _DIRECTIONS.get(counter):
             rows[DATA].add((*labels, direction), value * WORD_BYTES)
-        elif is_every or counter in TELLING:
+        elif all_counters or counter in PORT_FAULTS:
             rows[COUNTER].add((*labels, counter), value)
     for counter, value in port.hardware_counters.items():
         if counter in of_driver:
             rows[DATA].add((*labels, of_driver[counter]), value)
-        elif counter in TELLING_OF_DRIVER or (is_every and not counter.startswith(_VALUES)):
+        elif counter in DRIVER_FAULTS or (all_counters and not counter.startswith(_VALUES)):
             rows[HARDWARE_COUNTER].add((*labels, counter), value)

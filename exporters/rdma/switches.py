@@ -90,11 +90,11 @@ class _Lldp(msgspec.Struct):
     interface: list[_Interface] = []
 
 
-class _Heard(msgspec.Struct):
+class _Neighbours(msgspec.Struct):
     lldp: list[_Lldp]
 
 
-_DECODER = msgspec.json.Decoder(_Heard)
+_DECODER = msgspec.json.Decoder(_Neighbours)
 
 
 def read_neighbours(raw: bytes) -> dict[str, PortName]:
@@ -103,11 +103,11 @@ def read_neighbours(raw: bytes) -> dict[str, PortName]:
     Raise ValueError for text in another format.
     """
     try:
-        heard = _DECODER.decode(raw)
+        neighbours_file = _DECODER.decode(raw)
     except RecursionError as error:
         raise ValueError("nested too deep") from error
     neighbours: dict[str, PortName] = {}
-    for interface in (listed for part in heard.lldp for listed in part.interface):
+    for interface in (interface for lldp in neighbours_file.lldp for interface in lldp.interface):
         name, switch = interface.name, _switch(interface.chassis)
         if not (name and switch and interface.via == "LLDP"):
             continue
@@ -124,8 +124,8 @@ def _switch(chassis: Sequence[_Chassis]) -> str:
 
 def _port(ports: Sequence[_Port]) -> str:
     for port in ports:
-        named = [port_id for port_id in port.id if port_id.type in _NAMED_PORTS]
-        if text := _text(named) or _text(port.descr) or _text(port.id):
+        names = [port_id for port_id in port.id if port_id.type in _NAMED_PORTS]
+        if text := _text(names) or _text(port.descr) or _text(port.id):
             return text
     return ""
 

@@ -40,13 +40,13 @@ class _Prober:
         self._path = path
         self._missing = False
         self._last = Probe(path, None, 0.0, 0.0)
-        self._began_at = 0.0
+        self._started_at = 0.0
         self._thread: threading.Thread | None = None
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start a probe, unless one is running."""
-        if not self._is_under_way():
-            self._began_at = time.monotonic()
+        if not self._is_running():
+            self._started_at = time.monotonic()
             self._thread = threading.Thread(target=self._run, daemon=True)
             self._thread.start()
 
@@ -58,15 +58,15 @@ class _Prober:
     @property
     def missing(self) -> bool:
         """Return True if the path did not exist at the last probe; False while a new probe runs: it may hang."""
-        return self._missing and not self._is_under_way()
+        return self._missing and not self._is_running()
 
     def state(self) -> Probe:
         """Return the last probe's result, and for how long the running probe has run (0: none runs)."""
-        if not self._is_under_way():
+        if not self._is_running():
             return self._last
-        return msgspec.structs.replace(self._last, under_way_seconds=time.monotonic() - self._began_at)
+        return msgspec.structs.replace(self._last, under_way_seconds=time.monotonic() - self._started_at)
 
-    def _is_under_way(self) -> bool:
+    def _is_running(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
     def _run(self) -> None:
@@ -74,10 +74,10 @@ class _Prober:
         try:
             touch(self._path)
             free = free_share(self._path)
-        except OSError as failure:
-            ok, missing = False, failure.errno == errno.ENOENT
+        except OSError as error:
+            ok, missing = False, error.errno == errno.ENOENT
         self._missing = missing
-        self._last = Probe(self._path, ok, time.monotonic() - self._began_at, 0.0, free)
+        self._last = Probe(self._path, ok, time.monotonic() - self._started_at, 0.0, free)
 
 
 _probers: dict[str, _Prober] = {}
@@ -88,12 +88,12 @@ def probe(request: ProbeRequest, _body: bytes) -> list[Probe]:
     threading.stack_size(STACK_BYTES)
     paths = list(dict.fromkeys((*request.paths, *request.optional)))
     for path in paths:
-        _probers.setdefault(path, _Prober(path)).begin()
+        _probers.setdefault(path, _Prober(path)).start()
     until = time.monotonic() + GRACE_SECONDS
     for path in paths:
         _probers[path].wait(until)
-    wanted = frozenset(request.paths)
-    return [_probers[path].state() for path in paths if path in wanted or not _probers[path].missing]
+    required = frozenset(request.paths)
+    return [_probers[path].state() for path in paths if path in required or not _probers[path].missing]
 
 
 def touch(path: str) -> None:

@@ -87,7 +87,7 @@ def tables(lender: Lender) -> tuple[object, ...]:
         ranks.snapshot(),
         dict(ranks.variables),
         lender.ledger.entries(),
-        dict(lender.hardware._of),
+        dict(lender.hardware._by_source),
         [(offers.source, offers.make, offers.files) for offers in lender.evidence.offers],
         (dict(facts.causes), dict(facts.planned)),
         (lender.series.shares.taken, lender.series.refused),

@@ -12,7 +12,7 @@ from shipped import RECORDED, ROOT, RULES, SOURCES, THRESHOLDS
 
 from agent.app.config import AgentConfig
 from agent.ranks.rank.verdict_thresholds import DEFAULTS
-from exporters.rdma.families import COUNTER, HARDWARE_COUNTER, TELLING, TELLING_OF_DRIVER
+from exporters.rdma.families import COUNTER, DRIVER_FAULTS, HARDWARE_COUNTER, PORT_FAULTS
 
 MAX_LINES = 1300  # lines of all sources
 MAX_COLUMNS = 120  # columns of a line
@@ -98,7 +98,7 @@ def test_recordings_serve() -> None:
 
 
 @pytest.mark.parametrize(
-    ("family", "shown"), [(COUNTER.name, TELLING), (HARDWARE_COUNTER.name, TELLING_OF_DRIVER)], ids=("link", "driver")
+    ("family", "shown"), [(COUNTER.name, PORT_FAULTS), (HARDWARE_COUNTER.name, DRIVER_FAULTS)], ids=("link", "driver")
 )
 def test_counters_of_the_rules_are_shown(family: str, shown: frozenset[str]) -> None:
     """Each RDMA counter of a rule has a series without all_counters."""

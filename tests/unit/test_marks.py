@@ -43,7 +43,7 @@ def request(job_id: str = "7", text: str = "a new learning rate") -> MarkRequest
     return MarkRequest(job_id, text)
 
 
-@pytest.mark.parametrize(("wish", "uid", "why_not"), [
+@pytest.mark.parametrize(("mark_request", "uid", "refusal"), [
     (request(), ANN, ""),
     (request(), 0, ""),
     (request(), BOB, "job 7 is another user's"),
@@ -51,11 +51,11 @@ def request(job_id: str = "7", text: str = "a new learning rate") -> MarkRequest
     (request(text="two\nlines"), ANN, "the text is not printable"),
     (request(text="  "), ANN, "the text is not printable"),
 ])  # fmt: skip
-def test_who_may_mark_what(wish: MarkRequest, uid: int, why_not: str) -> None:
+def test_who_may_mark_what(mark_request: MarkRequest, uid: int, refusal: str) -> None:
     """A user may mark their own jobs with a line of text, root any job; other requests are refused with a reason."""
     recent = RecentMarks()
-    assert recent.add(wish, uid, OWNERS, 1.0, 1000.0) == why_not
-    assert recent.marks() == ({} if why_not else {Mark(wish.job_id, wish.text): 1000.0})
+    assert recent.add(mark_request, uid, OWNERS, 1.0, 1000.0) == refusal
+    assert recent.marks() == ({} if refusal else {Mark(mark_request.job_id, mark_request.text): 1000.0})
 
 
 def test_a_mark_goes_after_an_hour() -> None:
@@ -72,10 +72,10 @@ def test_a_mark_goes_after_an_hour() -> None:
 def test_marks_are_few() -> None:
     """Marks above the limit per minute are refused; above the limit of a job the oldest mark is replaced."""
     recent = RecentMarks()
-    said = [
+    answers = [
         recent.add(request(text=f"mark {number}"), ANN, OWNERS, 0.0, 1000.0) for number in range(MARKS_PER_MINUTE + 1)
     ]
-    assert said == [""] * MARKS_PER_MINUTE + [f"more than {MARKS_PER_MINUTE} marks a minute"]
+    assert answers == [""] * MARKS_PER_MINUTE + [f"more than {MARKS_PER_MINUTE} marks a minute"]
     for number in range(MARKS_PER_MINUTE, MAX_MARKS_PER_JOB + 1):
         now = (number - MARKS_PER_MINUTE + 1) * MINUTE_SECONDS
         assert recent.add(request(text=f"mark {number}"), ANN, OWNERS, now, 1000.0) == ""
@@ -126,9 +126,9 @@ async def test_a_mark_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert await asyncio.to_thread(main, ["--job", "7", "--socket", path, "x" * (MAX_TEXT + 1)]) == 1
         [sample] = samples(exporter.families(exporter.snapshot()))
         assert (sample.labels, sample.value) == ({"job_id": "7", "text": "new data"}, FakeClock().time())
-        said = capsys.readouterr().err.splitlines()
-        assert said[0] == "rankwatch mark: no rank of job 8 runs on this node"
-        assert "length <= 80" in said[1]
+        answers = capsys.readouterr().err.splitlines()
+        assert answers[0] == "rankwatch mark: no rank of job 8 runs on this node"
+        assert "length <= 80" in answers[1]
     assert await asyncio.to_thread(main, ["--job", "7", "--socket", path, "new data"]) == 1
     assert f"listens at {path}: No such file or directory" in capsys.readouterr().err
 
@@ -145,8 +145,8 @@ async def test_requests_of_users_harm_no_other(tmp_path: Path) -> None:
         writer.write(b"x" * (MAX_REQUEST_BYTES + 1))
         assert await reader.read() == b""
         writer.close()
-        assert not await asyncio.to_thread(main, ["--job", "7", "--socket", path, "heard"])
-        assert [mark.text for mark in exporter.snapshot()] == ["heard"]
+        assert not await asyncio.to_thread(main, ["--job", "7", "--socket", path, "new rate"])
+        assert [mark.text for mark in exporter.snapshot()] == ["new rate"]
 
 
 async def test_silent_connections_of_one_user_cost_another_no_mark(
@@ -172,20 +172,20 @@ async def test_silent_connections_of_one_user_cost_another_no_mark(
         uids.append(BOB)
         silent += [await connect() for _ in range(MAX_CONNECTIONS)]
         assert (await silent[MAX_CONNECTIONS - 1][0].read(), len(exporter._open)) == (b"", MAX_CONNECTIONS)
-        writer.write(b'{"job_id": "7", "text": "heard"}\n')
+        writer.write(b'{"job_id": "7", "text": "new rate"}\n')
         assert json.loads(await reader.readline())["refused"] == ""
         for _, stream in (*silent, (reader, writer)):
             stream.close()
 
 
-async def test_who_asks_without_end_is_not_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requests_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between two updates, the requests of each user and the number of users with requests are limited."""
-    monkeypatch.setattr(marks, "MAX_ASKS", 2)
-    monkeypatch.setattr(marks, "MAX_ASKING", 2)
+    monkeypatch.setattr(marks, "MAX_REQUESTS", 2)
+    monkeypatch.setattr(marks, "MAX_REQUESTING_USERS", 2)
     uids = [ANN]
     monkeypatch.setattr(marks, "_uid", lambda _writer: uids[-1])
 
-    async def is_heard() -> bool:
+    async def is_answered() -> bool:
         reader, writer = await asyncio.open_unix_connection(str(tmp_path / "run" / SOCKET))
         writer.write(b"nonsense\n")
         with contextlib.closing(writer), contextlib.suppress(ConnectionError):
@@ -193,13 +193,13 @@ async def test_who_asks_without_end_is_not_heard(tmp_path: Path, monkeypatch: py
         return False
 
     async with listening(tmp_path, os.geteuid()) as exporter:
-        assert [await is_heard() for _ in range(3)] == [True, True, False]
+        assert [await is_answered() for _ in range(3)] == [True, True, False]
         uids.append(BOB)
-        assert await is_heard()
+        assert await is_answered()
         uids.append(BOB + 1)
-        assert not await is_heard()
+        assert not await is_answered()
         await exporter.update()
-        assert await is_heard()
+        assert await is_answered()
 
 
 async def test_without_a_directory_for_the_socket_there_are_no_marks(tmp_path: Path) -> None:

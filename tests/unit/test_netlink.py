@@ -113,5 +113,5 @@ def test_what_is_no_name(name: str) -> None:
 def test_room_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the buffer is too small for the numbers, the call fails and nothing else is overwritten."""
     devices = [name for name in os.listdir("/sys/class/net") if refresh(name) == 0]
-    monkeypatch.setattr(ethtool, "ROOM_BYTES", 16)
+    monkeypatch.setattr(ethtool, "BUFFER_BYTES", 16)
     assert {refresh(name) for name in devices} <= {errno.EFAULT}

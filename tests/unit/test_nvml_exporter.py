@@ -24,7 +24,7 @@ from agent.sdk.exporter import NoData, StateSection
 from agent.sdk.hardware import NODE, Subject
 from agent.sdk.helper import HelperFailed
 from exporters.nvml import exporter as exporter_module, library
-from exporters.nvml.asking import Asker
+from exporters.nvml.calls import NvmlCalls
 from exporters.nvml.exporter import (
     ABSENT_SECONDS,
     INTERVAL_SECONDS,
@@ -558,4 +558,4 @@ def test_a_storm_is_bounded(
 ) -> None:
     """At most MAX_EVENTS events are read, for at most DRAIN_SECONDS; equal events become one event with their count."""
     monkeypatch.setattr(library, name, value)
-    assert storm._drain(Asker()) == events
+    assert storm._drain(NvmlCalls()) == events

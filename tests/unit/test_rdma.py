@@ -24,7 +24,7 @@ from agent.system.netlink import attribute
 from exporters.rdma import RdmaConfig, RdmaExporter, exporter as exporter_module, tree as module
 from exporters.rdma.baseline import Baseline, learn, levels
 from exporters.rdma.exporter import MAX_IGNORED
-from exporters.rdma.families import MAX_COUNT, TELLING, TELLING_OF_DRIVER, RdmaSnapshot, read_resources, render, summary
+from exporters.rdma.families import DRIVER_FAULTS, MAX_COUNT, PORT_FAULTS, RdmaSnapshot, read_resources, render, summary
 from exporters.rdma.tree import Port, RdmaDevice, hidden_functions, read_devices
 
 DATA = Path(__file__).parents[1] / "data" / "rdma"
@@ -49,7 +49,7 @@ def device(
     return RdmaDevice(name, "", "", "", pci or f"0000:{name[-1]}8:00.0", (), -1, physical, (port,))
 
 
-def fall_short(baseline: Baseline, *devices: RdmaDevice, hidden: Collection[str] = ()) -> set[tuple[str, str]]:
+def failures(baseline: Baseline, *devices: RdmaDevice, hidden: Collection[str] = ()) -> set[tuple[str, str]]:
     """Learn and judge; return each device below its expectation, with the check."""
     before = {pci for pci, item in baseline.functions.items() if item.missing}
     vanished = learn(baseline, devices, hidden)
@@ -99,17 +99,17 @@ def test_what_is_expected(looks: list[tuple[list[RdmaDevice], set[tuple[str, str
     """A device fails when it is below the best state that its PCI function has had."""
     baseline = Baseline()
     for devices, failing in looks:
-        assert fall_short(baseline, *devices) == failing
+        assert failures(baseline, *devices) == failing
 
 
 def test_a_device_in_another_network_namespace_is_not_missed() -> None:
     """A device hidden by a network namespace is not judged; without its function, or in another mode, it is missing."""
     baseline, pci = Baseline(), device().pci
-    assert fall_short(baseline, device()) == fall_short(baseline, hidden=[pci]) == set()
+    assert failures(baseline, device()) == failures(baseline, hidden=[pci]) == set()
     assert [(function.missing, function.hidden) for function in baseline.functions.values()] == [(False, True)]
     assert levels(baseline, []) == {}
-    assert fall_short(baseline) == {("mlx5_0", "rdma_device_missing")}
-    assert fall_short(baseline, device(rate=2.5e10), hidden=[pci]) == DEGRADED
+    assert failures(baseline) == {("mlx5_0", "rdma_device_missing")}
+    assert failures(baseline, device(rate=2.5e10), hidden=[pci]) == DEGRADED
 
 
 def test_what_sysfs_may_hide(tmp_path: Path) -> None:
@@ -271,9 +271,9 @@ async def test_which_counters_are_shown(root: Path) -> None:
             for kind in ("port_counter_total", "hardware_counter_total")
         )
         ports, drivers = ({counter for _, counter in values} for values in (port, of_driver))
-        assert ports >= TELLING
+        assert ports >= PORT_FAULTS
         assert {"packet_seq_err", "to_retransmits", "tx_pkts"} <= drivers
-        assert (ports == TELLING, drivers <= TELLING_OF_DRIVER) == (not all_counters,) * 2
+        assert (ports == PORT_FAULTS, drivers <= DRIVER_FAULTS) == (not all_counters,) * 2
         assert ("unicast_rcv_packets" in ports, ("rdmap160s27", "rx_pkts") in of_driver) == (all_counters,) * 2
         assert "active_qps" not in drivers  # a gauge
         bytes_of = {device for device, counter in of_driver if counter in ("rx_bytes", "tx_bytes")}
@@ -359,14 +359,14 @@ def entry(kind: bytes, count: int) -> bytes:
     return attribute(16, judged, nested=True)
 
 
-def told_of(name: str, *entries: bytes) -> bytes:
+def summary_of(name: str, *entries: bytes) -> bytes:
     """Return the kernel's reply about a device."""
     inside = attribute(15, b"".join(entries), nested=True)
     return attribute(1, struct.pack("=I", 3)) + attribute(2, name.encode() + b"\0") + inside
 
 
-MLX5 = told_of("mlx5_0", entry(b"qp", 42), entry(b"mr", 7), entry(b"unheard_of", 1), entry(b"cq", MAX_COUNT + 1))
-BNXT = told_of("bnxt_re0", entry(b"pd", MAX_COUNT))
+MLX5 = summary_of("mlx5_0", entry(b"qp", 42), entry(b"mr", 7), entry(b"unheard_of", 1), entry(b"cq", MAX_COUNT + 1))
+BNXT = summary_of("bnxt_re0", entry(b"pd", MAX_COUNT))
 
 
 def test_what_is_asked_and_understood() -> None:

@@ -55,18 +55,18 @@ def error_name(code: int) -> str:
     return _CODES.get(code, "other")
 
 
-class Asker:
+class NvmlCalls:
     """Calls NVML functions. ``errors``: failed calls by reason."""
 
     def __init__(self) -> None:
         self.errors: Counter[str] = Counter()
 
-    def ask(self, function: Callable[..., T], *arguments: Any) -> T | None:
+    def value(self, function: Callable[..., T], *arguments: Any) -> T | None:
         """Call ``function`` and return its value, None without an answer. Raise GpuGone when the GPU is lost."""
-        return self.ask_first((function,), *arguments)
+        return self.first_value((function,), *arguments)
 
-    def ask_first(self, functions: Sequence[Callable[..., T]], *arguments: Any) -> T | None:
-        """Like ``ask``, with the first of ``functions`` (in order of preference) that this driver has."""
+    def first_value(self, functions: Sequence[Callable[..., T]], *arguments: Any) -> T | None:
+        """Like ``value``, with the first of ``functions`` (in order of preference) that this driver has."""
         for function in functions:
             try:
                 return function(*arguments)
@@ -79,7 +79,7 @@ class Asker:
             return None
         return None
 
-    def must(self, function: Callable[..., T], *arguments: Any) -> T:
+    def required(self, function: Callable[..., T], *arguments: Any) -> T:
         """Return the value of a required function. Raise NVMLError without an answer, GpuGone when the GPU is lost."""
         try:
             return function(*arguments)
@@ -88,12 +88,12 @@ class Asker:
                 raise GpuGone from None
             raise
 
-    def fields(self, handle: Any, wanted: Sequence[tuple[int, int]]) -> list[int | None]:
+    def fields(self, handle: Any, fields: Sequence[tuple[int, int]]) -> list[int | None]:
         """Return the value of each (field id, scope), None without a value. Raise GpuGone when the GPU is lost."""
-        values = self.ask(pynvml.nvmlDeviceGetFieldValues, handle, wanted)
-        return [None] * len(wanted) if values is None else [self._value(value) for value in values]
+        values = self.value(pynvml.nvmlDeviceGetFieldValues, handle, fields)
+        return [None] * len(fields) if values is None else [self._field_value(value) for value in values]
 
-    def _value(self, field: Any) -> int | None:
+    def _field_value(self, field: Any) -> int | None:
         # A driver that is older than the field returns "invalid argument".
         if field.nvmlReturn == pynvml.NVML_ERROR_INVALID_ARGUMENT:
             return None
@@ -130,64 +130,63 @@ class ActivitySampler:
 
     def __init__(self) -> None:
         self._is_off = False
-        self._before: Any = None
+        self._previous: Any = None
         self._spare: Any = None
 
-    def look(self, asker: Asker, handle: Any) -> dict[str, float]:
+    def look(self, calls: NvmlCalls, handle: Any) -> dict[str, float]:
         """Return the means since the previous poll, by the names of METRICS; the first poll returns no mean.
 
         Raise GpuGone when the driver cannot reach the GPU.
         """
-        if self._is_off or not self._is_ready(asker, handle):
+        if self._is_off or not self._is_ready(calls, handle):
             return {}
-        if self._ask(asker, pynvml.nvmlGpmSampleGet, handle, self._spare) is None:
+        if self._call(calls, pynvml.nvmlGpmSampleGet, handle, self._spare) is None:
             self.free()
             return {}
-        before, self._before = self._before, self._spare
-        self._spare = before
-        return {} if before is None else _between(asker, before, self._before)
+        self._previous, self._spare = self._spare, self._previous
+        return {} if self._spare is None else _between(calls, self._spare, self._previous)
 
     def free(self) -> None:
         """Free the samples in the driver, before NVML is shut down. The next poll counts as the first."""
-        for sample in (self._before, self._spare):
+        for sample in (self._previous, self._spare):
             if sample is None:
                 continue
             try:
                 pynvml.nvmlGpmSampleFree(sample)
             except pynvml.NVMLError:
                 continue  # the driver has already freed it
-        self._before = self._spare = None
+        self._previous = self._spare = None
 
-    def _is_ready(self, asker: Asker, handle: Any) -> bool:
+    def _is_ready(self, calls: NvmlCalls, handle: Any) -> bool:
         """Return True when the GPU has GPM counters and an unused sample is allocated."""
-        if self._before is None:
-            support = self._ask(asker, pynvml.nvmlGpmQueryDeviceSupport, handle)
+        if self._previous is None:
+            support = self._call(calls, pynvml.nvmlGpmQueryDeviceSupport, handle)
             if support is None:
                 return False
             self._is_off = not support.isSupportedDevice
         if not self._is_off and self._spare is None:
-            self._spare = self._ask(asker, pynvml.nvmlGpmSampleAlloc)
+            self._spare = self._call(calls, pynvml.nvmlGpmSampleAlloc)
         return self._spare is not None
 
-    def _ask(self, asker: Asker, function: Callable[..., Any], *arguments: Any) -> Any:
-        def noting(*values: Any) -> Any:
+    def _call(self, calls: NvmlCalls, function: Callable[..., Any], *arguments: Any) -> Any:
+        def switching_off(*values: Any) -> Any:
             try:
                 return function(*values)
             except pynvml.NVMLError as error:
                 self._is_off = error.value == pynvml.NVML_ERROR_NO_PERMISSION
                 raise
 
-        return asker.ask(noting, *arguments)
+        return calls.value(switching_off, *arguments)
 
 
-def _between(asker: Asker, before: Any, after: Any) -> dict[str, float]:
+def _between(calls: NvmlCalls, before: Any, after: Any) -> dict[str, float]:
     request = pynvml.c_nvmlGpmMetricsGet_t()
     request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
     request.numMetrics = len(METRICS)
     request.sample1, request.sample2 = before, after
     for slot, number in enumerate(METRICS.values()):
         request.metrics[slot].metricId = number
-    if asker.ask(pynvml.nvmlGpmMetricsGet, request) is None:
+    if calls.value(pynvml.nvmlGpmMetricsGet, request) is None:
         return {}
     metrics = zip(METRICS, request.metrics, strict=False)  # request.metrics is longer than METRICS
     return {name: metric.value for name, metric in metrics if metric.nvmlReturn == pynvml.NVML_SUCCESS}
