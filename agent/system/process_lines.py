@@ -101,7 +101,7 @@ def parse_stat(text: str) -> Stat | None:
 
 def parse_status(text: str) -> Status | None:
     """Parse /proc/PID/status (or a thread's); None if it is invalid."""
-    fields = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+    fields = dict(line.split(":", 1) for line in text.split("\n") if ":" in line)
     try:
         cpus = fields.get("Cpus_allowed_list", "").strip()
         pending = int(fields["SigPnd"], 16) | int(fields["ShdPnd"], 16)

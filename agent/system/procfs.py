@@ -38,6 +38,7 @@ _MOUNT = re.compile(rb"^(\d{1,10}) [^\n]*? - ([^ \n]{1,64}) ", re.MULTILINE)
 _FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,127}")
 _FRAME = re.compile(r"^\[<[0-9a-f]{1,16}>\] ([A-Za-z_][A-Za-z0-9_.]{0,127})\+", re.MULTILINE)
 _FLAGS = re.compile(r"^flags:\t([0-7]{1,12})$", re.MULTILINE)
+_GROUP = re.compile(r"^\d+:([^:\n]*):(.*)$", re.MULTILINE)  # users can name groups with all other separators
 _BOOT_TIME = re.compile(rb"^btime (\d{1,11})$", re.MULTILINE)
 
 
@@ -180,12 +181,7 @@ class ProcFS:
 
     def cgroup(self, pid: int) -> dict[str, str]:
         """Return the process' cgroup paths by controller list ('' is the unified hierarchy)."""
-        paths: dict[str, str] = {}
-        for line in (self._text(f"{pid}/cgroup") or "").splitlines():
-            _, _, rest = line.partition(":")
-            controllers, _, path = rest.partition(":")
-            paths[controllers] = path
-        return paths
+        return dict(_GROUP.findall(self._text(f"{pid}/cgroup") or ""))
 
     def maps_library(self, pid: int, names: re.Pattern[bytes]) -> bool | None:
         """Return True if the path of a mapped file matches ``names``; None if the maps are unreadable."""

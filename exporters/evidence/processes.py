@@ -78,7 +78,7 @@ def _threads(tasks: Path) -> bytes:
 
 def _group(cgroup: bytes) -> str:
     """Return the path of a process's control group (version 2), without the leading slash; empty without one."""
-    for line in cgroup.decode(errors="replace").splitlines():
+    for line in cgroup.decode(errors="replace").split("\n"):
         number, _, path = line.partition("::")
         if number == "0" and path.startswith("/") and ".." not in path.split("/"):
             return path.lstrip("/")

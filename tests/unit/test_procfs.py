@@ -93,6 +93,15 @@ def test_pending_kill(tree: ProcTree) -> None:
     assert not nine.kill_pending
 
 
+def test_a_user_forges_no_control_group(tree: ProcTree) -> None:
+    """Only a newline ends a line of /proc/PID/cgroup: a user may make groups with other separators in their names."""
+    tree.add(9)
+    for separator in "\x0b\x0c\r\x1c\x85\u2028":
+        path = f"/user.slice/mine{separator}0::/system.slice/slurmstepd.scope/job_4711"
+        (tree.root / "9/cgroup").write_bytes(f"1:cpu:/a\n0::{path}\n".encode())
+        assert ProcFS(tree.root).cgroup(9) == {"cpu": "/a", "": path}
+
+
 ME = os.getuid()
 
 
