@@ -48,7 +48,7 @@ class Node:
     def __init__(self, directory: Path, lines: Iterable[str] = HEALTHY) -> None:
         self.library = build(directory)
         self._path = directory / "node"
-        self._told = 0
+        self._sent = 0
         self._values = dict(line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
         self._write()
 
@@ -65,11 +65,11 @@ class Node:
         """Send an event of a GPU."""
         self.events([(gpu, kind, data)])
 
-    def events(self, told: Iterable[tuple[int, int, int]]) -> None:
+    def events(self, events: Iterable[tuple[int, int, int]]) -> None:
         """Send events of GPUs together: (gpu, kind, data)."""
-        numbered = enumerate(told, self._told + 1)
+        numbered = enumerate(events, self._sent + 1)
         new: dict[str, object] = {f"event{number}": f"{gpu} {kind} {data}" for number, (gpu, kind, data) in numbered}
-        self._told += len(new)
+        self._sent += len(new)
         self.update(new)
 
     @property

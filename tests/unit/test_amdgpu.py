@@ -60,8 +60,10 @@ def test_an_attribute_that_cannot_be_read_costs_itself_alone(tmp_path: Path) -> 
             change()
             after = read_gpus(tmp_path / "sys")[1]
             assert after != before
-            lacks = [set(getattr(before, part)) - set(getattr(after, part)) for part in ("values", "sensors", "errors")]
-            assert sum(map(len, lacks)) == (0 if file == "unique_id" else 1)
+            missing = [
+                set(getattr(before, part)) - set(getattr(after, part)) for part in ("values", "sensors", "errors")
+            ]
+            assert sum(map(len, missing)) == (0 if file == "unique_id" else 1)
 
 
 def test_what_lies_beyond_the_limits_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

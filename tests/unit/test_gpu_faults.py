@@ -100,9 +100,9 @@ def test_the_last_errors_of_a_gpu() -> None:
     seen = add(seen, xid("45"), 500.0)
     seen = add(seen, xid("31"), 400.0)
     assert len(seen) == MAX_FAULTS
-    for code, gone in (("79", "45"), ("95", "31")):
+    for code, dropped in (("79", "45"), ("95", "31")):
         seen = add(seen, xid(code), 300.0)
-        assert gone not in {entry.fault.code for entry in seen}
+        assert dropped not in {entry.fault.code for entry in seen}
     seen = add(seen, xid("48"), 300.0)
     assert len(seen) == MAX_FAULTS
     assert "0" not in {entry.fault.link for entry in seen}
@@ -135,7 +135,7 @@ def test_a_kernel_line_replaces_nvmls_number(later_seconds: float, is_shown: boo
     assert (faults["0000:18:00.0"], set(faults[PCI])) == ([number], {line, number} if is_shown else {line})
 
 
-def test_what_two_sources_tell_alike_is_one() -> None:
+def test_equal_errors_of_two_sources_are_one() -> None:
     """If two sources report an error of a GPU by number only, the error is shown once, with its last time."""
     assert merged([{PCI: [FaultSeen(xid("79"), 3.0)]}, {PCI: [FaultSeen(xid("79"), 8.0)]}]) == {
         PCI: [FaultSeen(xid("79"), 8.0)]

@@ -35,14 +35,14 @@ def nic(number: int, *path: str, numa: int = -1) -> Nic:
      [nic(0, ROOT, SWITCH), nic(1, ROOT, OTHER_SWITCH)],
      {"GPU-0": "mlx5_0", "GPU-1": "mlx5_1", "GPU-2": "mlx5_0"})],
     ids=["nothing", "no NIC", "each its own switch", "switch below switch", "over the host bridge",
-     "two roots of one NUMA node", "two NUMA nodes", "two roots, NUMA not told", "no tree", "more GPUs than NICs"],
+     "two roots of one NUMA node", "two NUMA nodes", "two roots, NUMA unknown", "no tree", "more GPUs than NICs"],
 )  # fmt: skip
 def test_the_nearest_nic(gpus: list[Gpu], nics: list[Nic], expected: dict[str, str]) -> None:
     """A GPU gets the nearest free NIC or shares the nearest if none is free; a NIC of another NUMA node is not near."""
     assert nearest_nics(gpus, nics) == expected
 
 
-def test_what_lies_beyond_the_limits_is_not_taken() -> None:
+def test_what_lies_beyond_the_limits_is_ignored() -> None:
     """GPUs, NICs and processes above their limits are ignored."""
     hardware = Hardware()
     hardware.of("nvml").observe_gpus([Gpu(index, f"GPU-{index}", "") for index in range(MAX_GPUS + 1)])

@@ -82,7 +82,7 @@ def test_marks_are_few() -> None:
     assert [mark.text for mark in recent.marks()] == [f"mark {number}" for number in range(1, MAX_MARKS_PER_JOB + 1)]
 
 
-def test_a_full_book_is_shared() -> None:
+def test_full_marks_are_shared() -> None:
     """At the limit the user with the most marks loses the oldest; among equal users the oldest of all is dropped."""
     recent, owners = RecentMarks(), {f"a{number}": frozenset({ANN}) for number in range(MAX_MARKS)} | OWNERS
     for number in range(MAX_MARKS):

@@ -114,7 +114,7 @@ def _device(question: Message) -> str:
     return name.rstrip(b"\0").decode()
 
 
-def test_devices_are_asked() -> None:
+def test_devices_are_queried() -> None:
     """Frames of links and priorities are shown; a device that does not reply loses only its own frames."""
     network = Network(
         {"a": pause(3, 5), "b": errno.EOPNOTSUPP, "c": pause(1, 2)},
@@ -129,7 +129,7 @@ def test_devices_are_asked() -> None:
     assert network.kernel.open == 0
 
 
-def test_how_often_a_device_is_asked() -> None:
+def test_how_often_a_device_is_queried() -> None:
     """A device without the feature is queried once an hour, a failed one once a minute, a new one at once."""
     network = Network({"a": errno.EOPNOTSUPP, "b": errno.EBUSY}, {"a": priorities(8, {}, {}), "b": errno.EOPNOTSUPP})
     reader = PauseReader(network.kernel.connect)

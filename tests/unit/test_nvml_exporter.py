@@ -66,7 +66,7 @@ class Bench:
     async def change(self, values: Mapping[str, object]) -> None:
         await asyncio.to_thread(self.node.update, values)
 
-    async def tell(self, gpu: int, kind: int, data: int, times: int = 1) -> None:
+    async def send(self, gpu: int, kind: int, data: int, times: int = 1) -> None:
         await asyncio.to_thread(self.node.events, [(gpu, kind, data)] * times)
 
     async def look(self, after_seconds: float = INTERVAL_SECONDS) -> NvmlSnapshot:
@@ -135,19 +135,19 @@ async def test_each_field_stands_for_itself(start: Start) -> None:
     """An unsupported or failed field loses only itself, and failures are counted."""
     changes = {"gpu*.clocks_event_reasons": 0x4, "gpu*.fabric_health": 0x51A9}
     async with start(changes, looks=2) as bench:
-        whole = {item.family.name: len(item.labels) for item in render(bench.exporter.snapshot())}
+        counts = {item.family.name: len(item.labels) for item in render(bench.exporter.snapshot())}
         lines = [line for line in bench.node.keys if line.startswith("gpu*.") and "event" not in line]
-        costly = 0
+        fields_with_series = 0
         for line in lines:
             await bench.change({line.replace("*", "3"): "!3"})
             await bench.look()
             now = {item.family.name: len(item.labels) for item in render(bench.exporter.snapshot())}
             assert bench.value("rankwatch_gpu_present", gpu="3") == 1.0
-            lost = sum(whole.values()) - sum(now.values())
+            lost = sum(counts.values()) - sum(now.values())
             assert 0 <= lost <= 9, line
-            costly += lost > 0
+            fields_with_series += lost > 0
             await bench.change({line.replace("*", "3"): None})
-        assert costly == 26  # only checks read the other fields
+        assert fields_with_series == 26  # only checks read the other fields
         await bench.look()
         assert bench.series("rankwatch_gpu_read_errors_total") == {}
         await bench.change({"gpu3.power_usage": "!999", "gpu3.field82.0": "!17"})
@@ -178,14 +178,14 @@ async def test_faults_of_the_driver_reach_the_ledger(start: Start) -> None:
 async def test_xids_between_looks(start: Start) -> None:
     """Every Xid counts: equal Xids, several codes and GPUs, Xids between looks, and a whole burst."""
     async with start(looks=0) as bench:
-        await bench.tell(0, XID, 31)  # before the agent registers for events
+        await bench.send(0, XID, 31)  # before the agent registers for events
         await bench.look()
         for gpu, code in ((1, 79), (1, 79), (1, 13), (2, 79)):
-            await bench.tell(gpu, XID, code)
+            await bench.send(gpu, XID, code)
         await bench.look()
         assert bench.series("rankwatch_gpu_xid_errors_total") == {("1", "79"): 2, ("1", "13"): 1, ("2", "79"): 1}
         assert bench.failed() == {("1", "gpu_xid"), ("2", "gpu_xid")}
-        await bench.tell(3, XID, 63, times=STORM)
+        await bench.send(3, XID, 63, times=STORM)
         while (bench.value("rankwatch_gpu_xid_errors_total", gpu="3") or 0) < STORM:
             await bench.look()
         assert bench.value("rankwatch_gpu_xid_errors_total", gpu="3") == STORM
@@ -194,7 +194,7 @@ async def test_xids_between_looks(start: Start) -> None:
 async def test_an_xid_stands_until_a_reset_is_seen(start: Start) -> None:
     """An Xid fault stays without new Xids; a reset clears it, unless another fault of the GPU remains."""
     async with start() as bench:
-        await bench.tell(1, XID, 119)
+        await bench.send(1, XID, 119)
         await bench.look()
         for _ in range(3):
             await bench.look()
@@ -202,8 +202,8 @@ async def test_an_xid_stands_until_a_reset_is_seen(start: Start) -> None:
         await bench.change({"gpu1.field83.0": 1000})
         await bench.look()
         assert bench.failed() == set()
-        await bench.tell(1, XID, 46)
-        await bench.tell(2, XID, 46)
+        await bench.send(1, XID, 46)
+        await bench.send(2, XID, 46)
         action = f"gpu2.field{pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION}.0"
         await bench.change({"gpu1.field83.0": 500, "gpu2.field83.0": 1000, action: 1})
         await bench.look()
@@ -232,7 +232,7 @@ async def test_a_gpu_that_may_not_be_looked_at_is_not_lost(start: Start) -> None
 async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:
     """A GPU off the bus is lost with its Xid; NVML is initialised again at intervals until the GPU is back."""
     async with start() as bench:
-        await bench.tell(5, XID, 79)
+        await bench.send(5, XID, 79)
         await bench.change({"gpu5.utilization.0": "!15", "gpu5.handle": "!15"})
         await bench.look()
         assert bench.value("rankwatch_gpu_present", gpu="5") == 0.0
@@ -243,11 +243,11 @@ async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:
         assert [bench.hardware.is_unseen(UUID.format(gpu)) for gpu in (4, 5)] == [False, True]  # its processes keep it
         await bench.look()  # after NVML starts again, even the handle cannot be read
         assert bench.series("rankwatch_gpu_present", gpu="5") == {("5",)[1:]: 0.0}
-        await bench.tell(6, XID, 13)
+        await bench.send(6, XID, 13)
         await bench.change({"gpu5.utilization.0": None, "gpu5.handle": None})
         await bench.look()
         assert bench.value("rankwatch_gpu_present", gpu="5") == 0.0  # NVML has not been initialised again yet
-        await bench.tell(6, XID, 13)
+        await bench.send(6, XID, 13)
         bench.clock.advance(REOPEN_SECONDS)
         await bench.look()
         assert bench.value("rankwatch_gpu_present", gpu="5") == 1.0
@@ -291,7 +291,7 @@ async def test_the_driver_is_loaded_again(start: Start) -> None:
         await bench.change({"init": None, "gpu*.field83.0": 5})
         await bench.look()
         assert len(bench.series("rankwatch_gpu_power_watts")) == 8
-        await bench.tell(0, XID, 48)
+        await bench.send(0, XID, 48)
         await bench.look()
         assert bench.failed() == {("0", "gpu_xid")}
 

@@ -102,7 +102,7 @@ def test_a_user_forges_no_control_group(tree: ProcTree) -> None:
         assert ProcFS(tree.root).cgroup(9) == {"cpu": "/a", "": path}
 
 
-ME = os.getuid()
+OWN_UID = os.getuid()
 
 
 def test_a_file_is_read_when_it_has_changed(tmp_path: Path) -> None:
@@ -130,11 +130,11 @@ def test_nothing_but_files_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(
         os, "open", lambda name, flags, open=os.open: flags_of.update({name: flags}) or open(name, flags)
     )
-    for name, uid in (("", None), ("fifo", None), ("link", ME), ("gone", ME)):
+    for name, uid in (("", None), ("fifo", None), ("link", OWN_UID), ("gone", OWN_UID)):
         with pytest.raises(OSError, match="No such file" if name == "gone" else "not a regular file"):
             read_changed(str(tmp_path / name), 4, None, uid)
     assert flags_of[str(tmp_path / "fifo")] & os.O_PATH
-    assert read_changed(str(path), 4, None, ME + 1) is None
-    assert read_changed(str(path), 4, None, ME) is not None
+    assert read_changed(str(path), 4, None, OWN_UID + 1) is None
+    assert read_changed(str(path), 4, None, OWN_UID) is not None
     assert read_changed(str(tmp_path / "link"), 4, None) is not None
     assert len(os.listdir("/proc/self/fd")) == before

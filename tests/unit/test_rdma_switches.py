@@ -88,22 +88,22 @@ def neighbour(name: str, switch: object = "leaf-1", swp: object = "swp7", via: s
     """Return an interface with its LLDP neighbour."""
     port = {"id": [{"type": "ifname", "value": swp}], "descr": [{"value": "to gpu-01"}], "ttl": [{"value": "120"}]}
     chassis = {"id": [{"type": "mac", "value": "00:11:22:33:44:55"}], "name": [{"value": switch}]}
-    rest = {"via": via, "rid": "1", "age": "0 day, 02:10:11"}
-    return {"name": name, **rest, "chassis": [chassis], "port": [port], **more}
+    facts = {"via": via, "rid": "1", "age": "0 day, 02:10:11"}
+    return {"name": name, **facts, "chassis": [chassis], "port": [port], **more}
 
 
-def heard(*interfaces: object) -> bytes:
+def lldp_output(*interfaces: object) -> bytes:
     """Return the output of lldpcli."""
     return json.dumps({"lldp": [{"interface": list(interfaces)}]}).encode()
 
 
 def test_names_of_switch_and_port() -> None:
     """Each interface gives the name of the switch and of its port; without a neighbour it gives nothing."""
-    assert read_neighbours(heard(neighbour("ens1f0np0"), neighbour("ens2", "leaf-2", "Ethernet1/2"))) == {
+    assert read_neighbours(lldp_output(neighbour("ens1f0np0"), neighbour("ens2", "leaf-2", "Ethernet1/2"))) == {
         "ens1f0np0": ("leaf-1", "swp7"),
         "ens2": ("leaf-2", "Ethernet1/2"),
     }
-    for raw in (heard(), b'{"lldp": [{}]}', b'{"lldp": []}'):
+    for raw in (lldp_output(), b'{"lldp": [{}]}', b'{"lldp": []}'):
         assert read_neighbours(raw) == {}
 
 
@@ -117,21 +117,21 @@ def test_a_switch_without_names() -> None:
         ({"port": []}, ("leaf-1", "")),
         ({"chassis": []}, None),
     ]
-    for said, port in cases:
-        assert read_neighbours(heard(neighbour("a", **said))).get("a") == port
+    for changes, port in cases:
+        assert read_neighbours(lldp_output(neighbour("a", **changes))).get("a") == port
 
 
 def test_odd_neighbours() -> None:
     """Of several neighbours the first by LLDP counts; texts are printable and limited in length."""
     long = neighbour("b", "s" * (MAX_NAME + 1), "x\x07")
-    ports = read_neighbours(heard(neighbour("a", via="CDPv2"), neighbour("a"), neighbour("a", "leaf-9"), long))
+    ports = read_neighbours(lldp_output(neighbour("a", via="CDPv2"), neighbour("a"), neighbour("a", "leaf-9"), long))
     assert ports == {"a": ("leaf-1", "swp7"), "b": ("s" * MAX_NAME, "to gpu-01")}
 
 
 def test_interfaces_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Interfaces are kept up to the limit."""
     monkeypatch.setattr(switches, "MAX_INTERFACES", 2)
-    assert list(read_neighbours(heard(*map(neighbour, "abc")))) == ["a", "b"]
+    assert list(read_neighbours(lldp_output(*map(neighbour, "abc")))) == ["a", "b"]
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"lldp": {"interface": {}}}', b"\xff", b'{"x":' + b"[" * 100_000])
@@ -145,19 +145,19 @@ def test_the_sites_word_comes_first(tmp_path: Path) -> None:
     """The site's file names a port's switch; for other ports, LLDP on the port's network device names it."""
     shutil.copytree(DATA / "sys", tmp_path / "sys", symlinks=True)
     path, wiring = tmp_path / "lldp.json", tmp_path / "wiring.csv"
-    path.write_bytes(heard(neighbour("ens1f0np0", "heard"), neighbour("", "nobody")))
+    path.write_bytes(lldp_output(neighbour("ens1f0np0", "leaf-7"), neighbour("", "nobody")))
     exporter = RdmaExporter(RdmaConfig(lldp_neighbors=str(path), switch_ports=str(wiring)))
     with asyncio.Runner() as runner:
         runner.run(exporter.start(lent("rdma", FakeClock(), tmp_path)))
         runner.run(exporter.update())
-        assert connected(exporter) == {("bnxt_re0", "1"): ("heard", "swp7")}
+        assert connected(exporter) == {("bnxt_re0", "1"): ("leaf-7", "swp7")}
         path.write_bytes(b"half")
         wiring.write_text("device,port,switch,switch_port\nmlx5_0,1,leaf-1,swp1\nbnxt_re0,1,leaf-3,swp3\n")
         runner.run(exporter.update())
         assert connected(exporter) == {("mlx5_0", "1"): ("leaf-1", "swp1"), ("bnxt_re0", "1"): ("leaf-3", "swp3")}
         wiring.write_text("device,port,switch,switch_port\n")
         runner.run(exporter.update())
-        assert connected(exporter) == {("bnxt_re0", "1"): ("heard", "swp7")}
+        assert connected(exporter) == {("bnxt_re0", "1"): ("leaf-7", "swp7")}
 
 
 def test_old_neighbours_are_not_exported(tmp_path: Path) -> None:
@@ -166,17 +166,17 @@ def test_old_neighbours_are_not_exported(tmp_path: Path) -> None:
     path, clock = tmp_path / "lldp.json", FakeClock()
     exporter = RdmaExporter(RdmaConfig(lldp_neighbors=str(path)))
 
-    def is_told(age_seconds: float | None) -> bool:
+    def is_shown(age_seconds: float | None) -> bool:
         path.unlink(missing_ok=True)
         if age_seconds is not None:
-            path.write_bytes(heard(neighbour("ens1f0np0", "heard")))
+            path.write_bytes(lldp_output(neighbour("ens1f0np0", "leaf-7")))
             os.utime(path, (0, clock.time() - age_seconds))
         runner.run(exporter.update())
         return bool(connected(exporter))
 
     with asyncio.Runner() as runner:
         runner.run(exporter.start(lent("rdma", clock, tmp_path)))
-        assert [is_told(age) for age in (0.0, NEIGHBOURS_SECONDS + 1.0, 60.0, None)] == [True, False, True, False]
+        assert [is_shown(age) for age in (0.0, NEIGHBOURS_SECONDS + 1.0, 60.0, None)] == [True, False, True, False]
 
 
 def connected(exporter: RdmaExporter) -> dict[tuple[str, str], tuple[str, str]]:

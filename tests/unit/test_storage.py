@@ -77,22 +77,22 @@ def test_an_optional_path_that_is_missing_is_left_out(tmp_path: Path, gate: thre
     """An optional path has no result if it is missing. If it hangs, or fails with another error, it has a result."""
     path = tmp_path / "slow"
 
-    def looked() -> list[tuple[bool | None, bool]]:
+    def results() -> list[tuple[bool | None, bool]]:
         states = probe(ProbeRequest([], [str(path)]), b"")
         return [(item.ok, item.under_way_seconds > 0) for item in states]
 
     gate.set()
-    assert looked() == []
+    assert results() == []
     path.mkdir()
-    assert looked() == [(True, False)]
+    assert results() == [(True, False)]
     path.rmdir()
-    assert looked() == []
+    assert results() == []
     gate.clear()
-    assert looked() == [(False, True)]
+    assert results() == [(False, True)]
     gate.set()
     module._probers[str(path)].wait(time.monotonic() + 30.0)
     path.symlink_to(path)
-    assert looked() == [(False, False)]
+    assert results() == [(False, False)]
 
 
 def test_series_of_paths() -> None:
