@@ -48,7 +48,8 @@ def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool
     if not has_failed():
         return {}
     known = snapshot()
-    codes = {fault.gpu_uuid: fault.seen.fault.code for fault in known.faults if fault.seen.fault.role == "root"}
+    faults = [(known_fault.gpu_uuid, known_fault.timed.fault) for known_fault in reversed(known.faults)]
+    codes = {uuid: fault.code for uuid, fault in faults if fault.role == "root" and fault.hurts != "process"}
     return {
         view.label: f"xid_{codes[entry.subject.name]}"
         if entry.check == "gpu_xid" and entry.subject.name in codes

@@ -25,7 +25,7 @@ GPU_FAULT = Family("rankwatch_gpu_fault_last_timestamp_seconds", "gauge",
 # fmt: on
 
 
-class FaultSeen(msgspec.Struct, frozen=True):
+class TimedFault(msgspec.Struct, frozen=True):
     """An error of a GPU, and the time when it was last seen (epoch seconds)."""
 
     fault: Fault
@@ -38,80 +38,78 @@ class GpuFault(msgspec.Struct, frozen=True):
     gpu: str
     gpu_uuid: str
     pci: str
-    seen: FaultSeen
+    timed: TimedFault
 
 
-FaultsByPci: TypeAlias = Mapping[str, Sequence[FaultSeen]]  # The errors by the GPU's PCI address, as sysfs writes it
+FaultsByPci: TypeAlias = Mapping[str, Sequence[TimedFault]]  # The errors by the GPU's PCI address, as sysfs writes it
 
 
-def add(known: Iterable[FaultSeen], fault: Fault, seconds: float) -> list[FaultSeen]:
+def add(known: Iterable[TimedFault], fault: Fault, seconds: float) -> list[TimedFault]:
     """Return a GPU's MAX_FAULTS most important errors: ``known`` errors, and ``fault`` at ``seconds`` (epoch)."""
-    return _first(_last([*known, FaultSeen(fault, seconds)]))
+    return _first(_last([*known, TimedFault(fault, seconds)]))
 
 
-def recent(known: Iterable[FaultSeen], now_seconds: float) -> list[FaultSeen]:
+def recent(known: Iterable[TimedFault], now_seconds: float) -> list[TimedFault]:
     """Return the errors that were seen within MAX_AGE_SECONDS of ``now_seconds`` (epoch): a clock can be set back."""
-    return [fault_seen for fault_seen in known if abs(now_seconds - fault_seen.last_seconds) <= MAX_AGE_SECONDS]
+    return [timed for timed in known if abs(now_seconds - timed.last_seconds) <= MAX_AGE_SECONDS]
 
 
-def merged(sources: Iterable[FaultsByPci]) -> dict[str, list[FaultSeen]]:
+def merged(sources: Iterable[FaultsByPci]) -> dict[str, list[TimedFault]]:
     """Return the errors of all sources, by PCI address.
 
     If one source has only the number of an error and another source has its log line, the error of the log line is
     kept.
     """
-    by_pci: dict[str, list[FaultSeen]] = {}
+    by_pci: dict[str, list[TimedFault]] = {}
     for source in sources:
-        for pci, seen in source.items():
-            by_pci.setdefault(pci, []).extend(seen)
-    return {pci: _first(_best_known(_last(seen))) for pci, seen in by_pci.items()}
+        for pci, faults in source.items():
+            by_pci.setdefault(pci, []).extend(faults)
+    return {pci: _first(_best_known(_last(faults))) for pci, faults in by_pci.items()}
 
 
 def rows(faults: Iterable[GpuFault]) -> Metric:
     """Return the family GPU_FAULT with one series for each error."""
     shown = GPU_FAULT.rows()
     for fault in faults:
-        labels = (fault.gpu, fault.gpu_uuid, fault.pci, *msgspec.structs.astuple(fault.seen.fault))
-        shown.add(labels, fault.seen.last_seconds)
+        labels = (fault.gpu, fault.gpu_uuid, fault.pci, *msgspec.structs.astuple(fault.timed.fault))
+        shown.add(labels, fault.timed.last_seconds)
     return shown.metric
 
 
-def _last(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
+def _last(faults: Iterable[TimedFault]) -> list[TimedFault]:
     last: dict[Fault, float] = {}
-    for fault_seen in seen:
-        last[fault_seen.fault] = max(fault_seen.last_seconds, last.get(fault_seen.fault, fault_seen.last_seconds))
-    return [FaultSeen(fault, seconds) for fault, seconds in last.items()]
+    for timed in faults:
+        last[timed.fault] = max(timed.last_seconds, last.get(timed.fault, timed.last_seconds))
+    return [TimedFault(fault, seconds) for fault, seconds in last.items()]
 
 
-def _first(seen: Iterable[FaultSeen]) -> list[FaultSeen]:
+def _first(faults: Iterable[TimedFault]) -> list[TimedFault]:
     """Return the MAX_FAULTS most important errors.
 
     The limit drops consequences first, then errors that affect only a process, then nonfatal errors; of equal errors,
     the oldest first.
     """
-    return sorted(seen, key=_worth, reverse=True)[:MAX_FAULTS]
+    return sorted(faults, key=_worth, reverse=True)[:MAX_FAULTS]
 
 
-def _best_known(seen: Sequence[FaultSeen]) -> list[FaultSeen]:
+def _best_known(faults: Sequence[TimedFault]) -> list[TimedFault]:
     """Return the errors. An error known only by its number is left out if the log line of the same error is known."""
     by_number = {
-        fault_seen.fault
-        for fault_seen in seen
-        if fault_seen.fault == judge("nvidia", DriverReport(fault_seen.fault.code)).fault
+        timed.fault for timed in faults if timed.fault == judge("nvidia", DriverReport(timed.fault.code)).fault
     }
     lines = {
-        fault_seen.fault.code: fault_seen.last_seconds
-        for fault_seen in sorted(seen, key=lambda fault_seen: fault_seen.last_seconds)
-        if fault_seen.fault not in by_number
+        timed.fault.code: timed.last_seconds
+        for timed in sorted(faults, key=lambda timed: timed.last_seconds)
+        if timed.fault not in by_number
     }
     return [
-        fault_seen
-        for fault_seen in seen
-        if fault_seen.fault not in by_number
-        or fault_seen.last_seconds - lines.get(fault_seen.fault.code, float("-inf")) > SAME_SECONDS
+        timed
+        for timed in faults
+        if timed.fault not in by_number
+        or timed.last_seconds - lines.get(timed.fault.code, float("-inf")) > SAME_SECONDS
     ]
 
 
-def _worth(seen: FaultSeen) -> tuple[bool, bool, bool, float]:
-    fault = seen.fault
-    return fault.role == "root", fault.hurts != "process", fault.severity != "nonfatal", seen.last_seconds
+def _worth(timed: TimedFault) -> tuple[bool, bool, bool, float]:
+    fault = timed.fault
+    return fault.role == "root", fault.hurts != "process", fault.severity != "nonfatal", timed.last_seconds

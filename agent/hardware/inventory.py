@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from agent.core.leased import Leased
-from agent.hardware.fault_table import MAX_FAULTS, FaultsByPci, FaultSeen, GpuFault, merged
+from agent.hardware.fault_table import MAX_FAULTS, FaultsByPci, GpuFault, TimedFault, merged
 
 MAX_GPUS = 256  # GPUs of one node, with MIG instances
 MAX_NICS = 256
@@ -50,7 +50,7 @@ class _Observed(msgspec.Struct, frozen=True):
     users: dict[int, tuple[str, ...]] = {}
     unseen: frozenset[str] = frozenset()
     divided: frozenset[str] = frozenset()
-    faults: dict[str, list[FaultSeen]] = {}
+    faults: dict[str, list[TimedFault]] = {}
 
 
 class Hardware:
@@ -80,8 +80,8 @@ class Hardware:
         names = {gpu.pci: (str(gpu.index), gpu.uuid) for gpu in self.gpus()}
         return tuple(
             GpuFault(*names.get(pci, ("", "")), pci, fault)
-            for pci, seen in sorted(merged(observed.faults for observed in self._by_source.values()).items())
-            for fault in seen
+            for pci, faults in sorted(merged(observed.faults for observed in self._by_source.values()).items())
+            for fault in faults
         )
 
     def gpus(self) -> list[Gpu]:
@@ -146,7 +146,7 @@ class HardwareSource(Leased[Hardware]):
     def observe_faults(self, faults: FaultsByPci) -> None:
         """Write the recent errors of each GPU, at most MAX_FAULTS per GPU."""
         self._lent.put(
-            self._source, faults={pci: list(seen)[:MAX_FAULTS] for pci, seen in list(faults.items())[:MAX_GPUS]}
+            self._source, faults={pci: list(recent)[:MAX_FAULTS] for pci, recent in list(faults.items())[:MAX_GPUS]}
         )
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from agent.sdk.hardware import CheckState, DriverReport, FaultSeen, fault_table, gpu_faults
+from agent.sdk.hardware import CheckState, DriverReport, TimedFault, fault_table, gpu_faults
 from exporters.amdgpu.tree import RawGpu
 
 UNCORRECTABLE = "uncorrectable"  # The code of an error for which the driver has only a count, no log line
@@ -79,7 +79,7 @@ class RasErrors:
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, str], int] = {}
-        self.faults: dict[str, list[FaultSeen]] = {}
+        self.faults: dict[str, list[TimedFault]] = {}
 
     def look(self, gpus: Iterable[RawGpu], now_seconds: float) -> None:
         """Add a poll at ``now_seconds`` (epoch). Errors in the first poll are no fault: their time is unknown."""
@@ -90,4 +90,4 @@ class RasErrors:
                     fault = gpu_faults.judge("amd", DriverReport(UNCORRECTABLE, unit=block)).fault
                     self.faults[gpu.pci] = fault_table.add(self.faults.get(gpu.pci, ()), fault, now_seconds)
                 self._counts[gpu.pci, block] = count
-        self.faults = {pci: fault_table.recent(seen, now_seconds) for pci, seen in self.faults.items()}
+        self.faults = {pci: fault_table.recent(faults, now_seconds) for pci, faults in self.faults.items()}

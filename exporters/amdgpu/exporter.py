@@ -165,15 +165,15 @@ class AmdgpuExporter(SysfsExporter[AmdgpuConfig, AmdgpuSnapshot]):
         self.ctx.checks.forget([Subject("gpu", gpu.known.uuid) for gpu in snapshot.gpus])
         if snapshot.gpus:
             lost = {gpu.known.uuid for gpu in snapshot.gpus if gpu.raw is None}
-            known = [gpu for gpu in self.ctx.hardware.gpus() if gpu.uuid in lost]
-            seen = [
+            absent = [gpu for gpu in self.ctx.hardware.gpus() if gpu.uuid in lost]
+            present = [
                 Gpu(gpu.index, gpu.known.uuid, gpu.pci, gpu.raw.pci_path, gpu.raw.numa)
                 for gpu in snapshot.gpus
                 if gpu.raw is not None
             ]
             uuids = {gpu.pci: gpu.known.uuid for gpu in snapshot.gpus}
             users = {pid: [uuids[pci] for pci in used if pci in uuids] for pid, used in snapshot.users.items()}
-            self.ctx.hardware.observe_gpus([*seen, *known])
+            self.ctx.hardware.observe_gpus([*present, *absent])
             self.ctx.hardware.observe_gpu_processes(users, lost)
 
 

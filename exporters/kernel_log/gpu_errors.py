@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from agent.sdk.exporter import SavedSeconds
-from agent.sdk.hardware import DriverReport, Fault, FaultSeen, fault_table, gpu_faults
+from agent.sdk.hardware import DriverReport, Fault, TimedFault, fault_table, gpu_faults
 
 MAX_GPUS = 64
 MAX_PLACES = 256
@@ -32,7 +32,7 @@ class GpuErrors(msgspec.Struct):
     ``faults``: by PCI address. ``places``: by address, code and place, the time of each user's last failure there.
     """
 
-    faults: dict[str, Annotated[list[FaultSeen], msgspec.Meta(max_length=fault_table.MAX_FAULTS)]] = {}
+    faults: dict[str, Annotated[list[TimedFault], msgspec.Meta(max_length=fault_table.MAX_FAULTS)]] = {}
     places: dict[tuple[str, str, str], _Users] = {}
 
     def note(self, pci: str, fault: Fault, seconds: float) -> None:

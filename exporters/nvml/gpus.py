@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from agent.sdk.exporter import SavedCount, SavedSeconds, saved_sum
-from agent.sdk.hardware import CheckState, DriverReport, FaultSeen, fault_table, gpu_faults
+from agent.sdk.hardware import CheckState, DriverReport, TimedFault, fault_table, gpu_faults
 from agent.sdk.system import pci_address
 from exporters.nvml import judge
 from exporters.nvml.fields import plausible
@@ -122,15 +122,17 @@ class Gpus:
                 self.remembered[uuid].signs = _signs(history.before)
                 self.changed = True
 
-    def faults(self, now_seconds: float) -> dict[str, list[FaultSeen]]:
+    def faults(self, now_seconds: float) -> dict[str, list[TimedFault]]:
         """Return the recent faults of each GPU (from the numbers of its Xids), by PCI address."""
-        faults: dict[str, list[FaultSeen]] = {}
+        faults: dict[str, list[TimedFault]] = {}
         for known in self.remembered.values():
-            seen: list[FaultSeen] = []
+            recent: list[TimedFault] = []
             for name, xid in known.xids.items():
                 if name != OTHER:
-                    seen = fault_table.add(seen, gpu_faults.judge("nvidia", DriverReport(name)).fault, xid.last_seconds)
-            faults[pci_address(known.pci)] = fault_table.recent(seen, now_seconds)
+                    recent = fault_table.add(
+                        recent, gpu_faults.judge("nvidia", DriverReport(name)).fault, xid.last_seconds
+                    )
+            faults[pci_address(known.pci)] = fault_table.recent(recent, now_seconds)
         return faults
 
     def any_lost(self) -> bool:

@@ -18,7 +18,7 @@ from agent.hardware.ledger import NODE, CheckState, Entry, Finding, Subject
 from agent.ranks import families as rank_families, health
 from agent.ranks.health import HealthSnapshot, counted_checks
 from agent.ranks.snapshot import RankSnapshot
-from agent.sdk.hardware import DriverReport, FaultSeen, gpu_families, gpu_faults
+from agent.sdk.hardware import DriverReport, TimedFault, gpu_families, gpu_faults
 from agent.sdk.metrics import Family, Metric
 from exporters import netdev
 from exporters.flight_recorder import registry as flight_recorder
@@ -111,7 +111,7 @@ def _hardware(job_id: str, rank: str) -> Iterable[Metric]:
     failed = [Entry("nvml", gpu, check, Finding(CheckState.FAILED, since)) for check in STRUCK]
     well = Entry("nvml", NODE, "gpu_driver_hung", Finding(CheckState.OK, since))
     no_ranks = RankSnapshot(taken_seconds=time.time())
-    seen = FaultSeen(gpu_faults.judge("nvidia", DriverReport(XID)).fault, since)
+    seen = TimedFault(gpu_faults.judge("nvidia", DriverReport(XID)).fault, since)
     faults = (GpuFault("0", "GPU-0", "0000:3b:00.0", seen),)
     for family in health.families(HealthSnapshot(no_ranks, (*failed, well), counted_checks((), ()), faults)):
         if family.family not in (health.RANK_HEALTHY, health.RANK_UNHEALTHY):

@@ -14,7 +14,7 @@ from rank_table import RankTable
 
 from agent.app.health_part import OLD_FAULT_SECONDS, causes, health_part, struck_ranks
 from agent.core.identity import RankLabel
-from agent.hardware.fault_table import FaultSeen, GpuFault
+from agent.hardware.fault_table import GpuFault, TimedFault
 from agent.hardware.gpu_faults import DriverReport, judge
 from agent.hardware.ledger import HealthLedger, Subject
 from agent.ranks.health import HealthSnapshot
@@ -271,6 +271,11 @@ def test_a_failed_check_is_the_cause_once_its_rank_has_run() -> None:
     assert causes_now() == {}
     clock.advance(1.0)
     checks.latch(Subject("gpu", "GPU-1"), "gpu_xid")
-    xid = GpuFault("0", "GPU-1", "", FaultSeen(judge("nvidia", DriverReport("79")).fault, clock.time()))
-    assert (causes_now(), causes_now((xid,))) == ({RankLabel("7", "0"): "gpu_xid"}, {RankLabel("7", "0"): "xid_79"})
+    faults = tuple(  # in their order of importance; Xid 31 is of a program, and fails no check
+        GpuFault("0", "GPU-1", "", TimedFault(judge("nvidia", DriverReport(code)).fault, clock.time()))
+        for code in ("79", "74", "31")
+    )
+    expected_causes = ((faults, "xid_79"), (faults[1:], "xid_74"), (faults[2:], "gpu_xid"), ((), "gpu_xid"))
+    for known_faults, expected in expected_causes:
+        assert causes_now(known_faults) == {RankLabel("7", "0"): expected}
     assert (cause("xid_79"), cause("xid_1000")) == ("xid_79", "")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.hardware import fault_table
-from agent.hardware.fault_table import MAX_AGE_SECONDS, MAX_FAULTS, SAME_SECONDS, FaultSeen, add, merged, recent
+from agent.hardware.fault_table import MAX_AGE_SECONDS, MAX_FAULTS, SAME_SECONDS, TimedFault, add, merged, recent
 from agent.hardware.gpu_faults import MAX_WORD, DriverReport, Fault, judge, read_table
 from agent.hardware.inventory import MAX_GPUS, Hardware
 from agent.hardware.ledger import CHECKS
@@ -94,7 +94,7 @@ def test_a_unit_is_bounded() -> None:
 
 def test_the_last_errors_of_a_gpu() -> None:
     """Above the limit, consequences are dropped first, then errors of a single process, then the oldest errors."""
-    seen: list[FaultSeen] = []
+    seen: list[TimedFault] = []
     for link in range(MAX_FAULTS - 2):
         seen = add(seen, xid("149", unit="NETIR_LINK_EVT", link=str(link), severity="fatal"), 100.0 + link)
     seen = add(seen, xid("45"), 500.0)
@@ -121,7 +121,7 @@ def test_errors_that_are_not_fatal_take_no_other_place() -> None:
 
 def test_old_errors_are_dropped() -> None:
     """An error is shown up to MAX_AGE_SECONDS after its time, and dropped if its time is further in the future."""
-    seen = [FaultSeen(xid("79"), 2 * MAX_AGE_SECONDS)]
+    seen = [TimedFault(xid("79"), 2 * MAX_AGE_SECONDS)]
     for times, expected in (((1.0, 3.0), seen), ((0.9, 3.1), [])):
         assert [recent(seen, time * MAX_AGE_SECONDS) for time in times] == [expected] * 2
 
@@ -129,16 +129,16 @@ def test_old_errors_are_dropped() -> None:
 @pytest.mark.parametrize(("later_seconds", "is_shown"), [(SAME_SECONDS, False), (SAME_SECONDS + 1, True)])
 def test_a_kernel_line_replaces_nvmls_number(later_seconds: float, is_shown: bool) -> None:
     """NVML's error number is dropped if the kernel log had the same error of the GPU at most SAME_SECONDS before."""
-    line = FaultSeen(xid("149", unit="NETIR_LINK_EVT", link="14", severity="fatal"), 100.0)
-    number = FaultSeen(xid("149"), 100.0 + later_seconds)
+    line = TimedFault(xid("149", unit="NETIR_LINK_EVT", link="14", severity="fatal"), 100.0)
+    number = TimedFault(xid("149"), 100.0 + later_seconds)
     faults = merged([{PCI: [line]}, {PCI: [number], "0000:18:00.0": [number]}])
     assert (faults["0000:18:00.0"], set(faults[PCI])) == ([number], {line, number} if is_shown else {line})
 
 
 def test_equal_errors_of_two_sources_are_one() -> None:
     """If two sources report an error of a GPU by number only, the error is shown once, with its last time."""
-    assert merged([{PCI: [FaultSeen(xid("79"), 3.0)]}, {PCI: [FaultSeen(xid("79"), 8.0)]}]) == {
-        PCI: [FaultSeen(xid("79"), 8.0)]
+    assert merged([{PCI: [TimedFault(xid("79"), 3.0)]}, {PCI: [TimedFault(xid("79"), 8.0)]}]) == {
+        PCI: [TimedFault(xid("79"), 8.0)]
     }
 
 
@@ -147,7 +147,7 @@ def test_errors_get_the_names_of_their_gpus() -> None:
     hardware = Hardware()
     hardware.of("nvml").observe_gpus([Gpu(3, "GPU-a", PCI)])
     hardware.of("kernel_log").observe_faults(
-        {PCI: [FaultSeen(xid("79"), 3.0)], "0000:99:00.0": [FaultSeen(xid("94"), 4.0)]}
+        {PCI: [TimedFault(xid("79"), 3.0)], "0000:99:00.0": [TimedFault(xid("94"), 4.0)]}
     )
     metric = fault_table.rows(hardware.faults())
     assert [(*labels[:4], value) for labels, value in zip(metric.labels, metric.values, strict=True)] == [
@@ -162,9 +162,9 @@ def test_errors_are_bounded_and_stay_after_the_end() -> None:
     """GPUs and errors above their limits are dropped; errors stay after the exporter has stopped."""
     hardware = Hardware()
     source = hardware.of("kernel_log")
-    source.observe_faults({f"{number:04x}:00:00.0": [FaultSeen(xid("79"), 3.0)] for number in range(MAX_GPUS + 1)})
+    source.observe_faults({f"{number:04x}:00:00.0": [TimedFault(xid("79"), 3.0)] for number in range(MAX_GPUS + 1)})
     assert len(hardware.faults()) == MAX_GPUS
-    source.observe_faults({PCI: [FaultSeen(xid("149", link=str(link)), 3.0) for link in range(MAX_FAULTS + 1)]})
+    source.observe_faults({PCI: [TimedFault(xid("149", link=str(link)), 3.0) for link in range(MAX_FAULTS + 1)]})
     assert len(hardware.faults()) == MAX_FAULTS
     source.close()
     assert len(hardware.faults()) == MAX_FAULTS

@@ -366,7 +366,7 @@ PLACE = DriverReport("13", place="GPC 4, TPC 2")
 
 def shown(node: Node) -> dict[tuple[str, str], str]:
     """Return the meaning of each error, keyed by GPU and code."""
-    return {(fault.gpu_uuid, fault.seen.fault.code): fault.seen.fault.meaning for fault in node.hardware.faults()}
+    return {(fault.gpu_uuid, fault.timed.fault.code): fault.timed.fault.meaning for fault in node.hardware.faults()}
 
 
 async def test_the_errors_of_gpus_outlive_the_agent_and_age(log: Path) -> None:
