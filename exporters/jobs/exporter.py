@@ -107,12 +107,12 @@ class JobsExporter(ShownExporter[tuple[ScheduledJob, ...]]):
     async def update(self) -> None:
         """Read the directories once; NoData if no directory exists."""
         now = self._ctx.clock.time()
-        self.shown = ()
         if self._mapping is not None:
             write = partial(self._mapping.write, jobs_of_gpus(self._ctx.ranks.snapshot().ranks))
             await self._thread.call(partial(self._ctx.failures.attempt, "the mapping of GPUs", write))
         answer = await self._thread.call(lambda: self._sources.look(now))
         if answer is None:
+            self.shown = ()
             raise NoData
         self.shown, refused = answer
         if refused != self._refused:

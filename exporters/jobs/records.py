@@ -164,10 +164,10 @@ def with_mappings(jobs: Iterable[ScheduledJob], mapped: Iterable[tuple[str, AmdF
     """
     known = {job.file.job_id: job for job in jobs}
     gpus: dict[str, dict[str, None]] = {}
-    for gpu, said in mapped:
-        stub = JobFile(said.job_id, user=said.user, partition=said.partition, cluster=said.cluster)
-        known.setdefault(said.job_id, ScheduledJob(stub))
-        gpus.setdefault(said.job_id, {})[gpu] = None
+    for gpu, entry in mapped:
+        stub = JobFile(entry.job_id, user=entry.user, partition=entry.partition, cluster=entry.cluster)
+        known.setdefault(entry.job_id, ScheduledJob(stub))
+        gpus.setdefault(entry.job_id, {})[gpu] = None
     for job_id, of_job in gpus.items():
         if not known[job_id].gpus and known[job_id].ending is None:
             known[job_id] = msgspec.structs.replace(known[job_id], gpus=tuple(of_job)[:MAX_GPUS])

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,8 +24,10 @@ T = TypeVar("T")
 _Version = tuple[int, int, int, int]
 
 
-class NotTrusted(Exception):  # noqa: N818  # a result, not an error
-    """A file or a directory is ignored; the text is the reason, one of REASONS."""
+class Refusal(NamedTuple):
+    """A file is ignored; ``reason``: one of REASONS."""
+
+    reason: str
 
 
 REASONS = ("directory", "owner", "kind", "size", "content", "count")
@@ -34,19 +36,19 @@ no regular file. count: the file is beyond MAX_FILES or MAX_ENTRIES."""
 
 
 class TrustedDirectory(Generic[T]):
-    """Files in ``path`` whose names ``is_wanted`` accepts. ``parse`` returns a file's record or raises ValueError.
+    """Files in ``path`` whose names ``is_selected`` accepts. ``parse`` returns a file's record or raises ValueError.
 
     ``owners``: the users whose files are trusted. ``refused``: files ignored at the last ``look``, by reason.
     """
 
     def __init__(
-        self, path: Path, owners: Iterable[int], is_wanted: Callable[[str], bool], parse: Callable[[str, bytes], T]
+        self, path: Path, owners: Iterable[int], is_selected: Callable[[str], bool], parse: Callable[[str, bytes], T]
     ) -> None:
         self._path = path
         self._owners = frozenset(owners)
-        self._is_wanted = is_wanted
+        self._is_selected = is_selected
         self._parse = parse
-        self._known: dict[str, tuple[_Version, T | NotTrusted]] = {}
+        self._known: dict[str, tuple[_Version, T | Refusal]] = {}
         self.refused: Counter[str] = Counter()
 
     def look(self) -> Mapping[str, T] | None:
@@ -63,62 +65,62 @@ class TrustedDirectory(Generic[T]):
             os.close(directory)
 
     def _look(self, directory: int) -> Mapping[str, T]:
-        if not self._is_theirs(os.fstat(directory)):
+        if not self._is_trusted(os.fstat(directory)):
             self.refused["directory"] += 1
             self._known.clear()
             return {}
         with os.scandir(directory) as entries:
             names = [entry.name for entry in islice(entries, MAX_ENTRIES + 1)]
-        wanted = sorted(name for name in names[:MAX_ENTRIES] if self._is_wanted(name))
-        self.refused["count"] += max(len(wanted) - MAX_FILES, 0) + (len(names) > MAX_ENTRIES)
+        selected = sorted(name for name in names[:MAX_ENTRIES] if self._is_selected(name))
+        self.refused["count"] += max(len(selected) - MAX_FILES, 0) + (len(names) > MAX_ENTRIES)
         before, self._known = self._known, {}
         files = {}
-        for name in wanted[:MAX_FILES]:
+        for name in selected[:MAX_FILES]:
             try:
-                files[name] = self._file(directory, name, before)
-            except NotTrusted as why:
-                self.refused[str(why)] += 1
+                record = self._file(directory, name, before)
             except FileNotFoundError:
                 continue  # removed since the names were read
+            if isinstance(record, Refusal):
+                self.refused[record.reason] += 1
+            else:
+                files[name] = record
         return files
 
-    def _file(self, directory: int, name: str, before: Mapping[str, tuple[_Version, T | NotTrusted]]) -> T:
+    def _file(self, directory: int, name: str, before: Mapping[str, tuple[_Version, T | Refusal]]) -> T | Refusal:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         version = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
         known = before.get(name)
         if known is None or known[0] != version:
             known = (version, self._read(directory, name))
         self._known[name] = known
-        if isinstance(known[1], NotTrusted):
-            raise known[1]
         return known[1]
 
-    def _read(self, directory: int, name: str) -> T | NotTrusted:
+    def _read(self, directory: int, name: str) -> T | Refusal:
         try:
             file = os.open(name, _FILE_FLAGS, dir_fd=directory)
         except FileNotFoundError:
             raise
         except OSError:
-            return NotTrusted("kind")  # a symbolic link, a socket, or an unreadable file
+            return Refusal("kind")  # a symbolic link, a socket, or an unreadable file
         try:
             status = os.fstat(file)
             if not stat.S_ISREG(status.st_mode):
-                return NotTrusted("kind")
-            if not self._is_theirs(status):
-                return NotTrusted("owner")
+                return Refusal("kind")
+            if not self._is_trusted(status):
+                return Refusal("owner")
             content = os.read(file, MAX_FILE_BYTES + 1)
         except OSError:
-            return NotTrusted("content")
+            return Refusal("content")
         finally:
             os.close(file)
         if len(content) > MAX_FILE_BYTES:
-            return NotTrusted("size")
+            return Refusal("size")
         try:
             return self._parse(name, content)
         except (ValueError, RecursionError):
-            return NotTrusted("content")
+            return Refusal("content")
 
-    def _is_theirs(self, status: os.stat_result) -> bool:
+    def _is_trusted(self, status: os.stat_result) -> bool:
         """Return True if a trusted user owns the file, and only that user, root's and the agent's group may write."""
         by_group = status.st_mode & stat.S_IWGRP and status.st_gid not in (0, os.getegid())
         return status.st_uid in self._owners and not by_group and not status.st_mode & stat.S_IWOTH
@@ -151,7 +153,7 @@ class JobSources:
         self._note_untimely(files, now)
         over = {file.job_id for file in files if is_over(file, now) or file in self._untimely}
         own_jobs = [job_of(file) for file in files if file.job_id not in over]
-        mapped = [(gpu, said) for gpu, several in (dcgm or {}).items() for said in several]
+        mapped = [(gpu, file) for gpu, of_gpu in (dcgm or {}).items() for file in of_gpu]
         mapped += (amd or {}).items()
         refused: Counter[str] = Counter()
         for directory in (self._jobs, self._dcgm, self._amd):

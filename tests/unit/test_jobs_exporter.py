@@ -2,11 +2,13 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import pytest
@@ -97,6 +99,18 @@ def test_what_is_no_record_is_refused(jobs: Path, content: bytes) -> None:
     put(jobs, "6", user="x" * records.MAX_TEXT)
     put(jobs).write_bytes(content)
     assert look(jobs) == (["6"], {"content": 1})
+
+
+def test_a_refused_file_costs_no_memory(jobs: Path) -> None:
+    """Further looks at a refused file keep no objects."""
+    put(jobs).write_text("{")
+    source = JobSources(jobs, None, None, [os.geteuid()])
+    counts = []
+    for _ in range(3):
+        source.look(NOW)
+        gc.collect()
+        counts.append(sum(isinstance(kept, TracebackType) for kept in gc.get_objects()))
+    assert counts[1] == counts[2]
 
 
 def test_a_file_is_bounded(jobs: Path) -> None:
@@ -245,7 +259,10 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
 
 
 def test_the_rank_table_gets_ends(jobs: Path, tmp_path: Path, ends: list[tuple[str, str]]) -> None:
-    """The rank table gets the state of ended jobs; without a directory the exporter has no source."""
+    """The rank table gets the state of ended jobs; without a directory the exporter has no source.
+
+    A scrape during an update gets the jobs of the last update.
+    """
     put(jobs, "1")
     put(jobs, "2", ended=int(NOW), state="CANCELLED")
 
@@ -253,7 +270,13 @@ def test_the_rank_table_gets_ends(jobs: Path, tmp_path: Path, ends: list[tuple[s
         exporter = JobsExporter(JobsConfig())
         await exporter.start(lent("jobs", FakeClock(), tmp_path))
         await exporter.update()
-        text = encode(list(exporter.families(exporter.snapshot()))).body
+        before = exporter.snapshot()
+        text = encode(list(exporter.families(before))).body
+        next_update = asyncio.ensure_future(exporter.update())
+        await asyncio.sleep(0)
+        assert exporter.snapshot() == before
+        await next_update
+        ends.pop()
         await asyncio.to_thread(shutil.rmtree, jobs)
         with pytest.raises(NoData):
             await exporter.update()
