@@ -205,11 +205,12 @@ class JobLogReader:
         job_id = self._texts.job_id(file)
         if self._everyone:
             return None if job_id is None else ClaimedLog(job_id)
-        before = self._claims.get(file.identity)
+        before, holder = self._claims.get(file.identity), held.get(file.identity)
         if before is not None and before.job_id in jobs:  # exited ranks hold no files open
-            is_same = held.get(file.identity, before).rank == before.rank
-            return before if is_same else before._replace(rank=UNKNOWN_RANK)
-        return claimed(file.path, file.share.uid, job_id, held.get(file.identity), jobs, by_id)
+            if holder is None or holder.job_id == before.job_id or jobs[before.job_id].started_seconds:
+                is_same = holder is None or holder.rank == before.rank
+                return before if is_same else before._replace(rank=UNKNOWN_RANK)
+        return claimed(file.path, file.share.uid, job_id, holder, jobs, by_id)
 
     def _read_elsewhere(
         self,

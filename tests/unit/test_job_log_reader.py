@@ -248,6 +248,20 @@ def test_an_output_of_two_jobs_has_no_job(unnamed: Node) -> None:
     assert counts(unnamed.look(job(), other)) == {}
 
 
+def test_a_file_of_one_job_after_another(unnamed: Node) -> None:
+    """After a job's end, a file that the next job's ranks write to counts for the next job."""
+    output = unnamed.write("both.txt", "hello\n")
+    unnamed.run(4000, output)
+    unnamed.look()
+    shutil.rmtree(unnamed.proc / "4000")
+    unnamed.run(5000, output)
+    after = job("4712")._replace(ranks=(view(5000, "0", parent_pid=1),), pids={})
+    unnamed.write("both.txt")
+    assert counts(unnamed.look(job(started_seconds=1.0), after)) == {("4711", "1"): 1}
+    unnamed.write("both.txt")
+    assert counts(unnamed.look(job(), after)) == {("4711", "1"): 1, ("4712", "1"): 1}
+
+
 def mounts(path: Path, kind: str) -> str:
     """Return the line of mountinfo for the file system of ``path``."""
     device = path.stat().st_dev
