@@ -171,9 +171,12 @@ class Follower:
         if identity in self._files or identity in self._resume or not self._foreign(entry.name, identity):
             return False
         self.passed_over += 1
+        self._pass_over(identity)
+        return True
+
+    def _pass_over(self, identity: tuple[int, int]) -> None:
         self._seen.add(identity)
         self._note_unread(identity)
-        return True
 
     def _note_unread(self, identity: tuple[int, int]) -> None:
         if self._start_at_end and len(self._unread) < MAX_FORGOTTEN:
@@ -183,7 +186,9 @@ class Follower:
         try:
             status = entry.stat()
         except OSError as error:
-            self._skip(error, "")
+            self.skipped[error_name(error)] += 1
+            if error.errno not in _NO_ENTRY:
+                self._pass_over((directory.device, entry.inode))
             return
         if not stat.S_ISREG(status.st_mode):
             self.skipped["not_a_regular_file"] += 1
@@ -282,7 +287,7 @@ class Follower:
         except FileNotFoundError:
             return False
         except OSError as error:
-            self._skip(error, "")
+            self._skip(error, os.path.dirname(file.path))
             return True
         return (status.st_dev, status.st_ino) == file.identity
 

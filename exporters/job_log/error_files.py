@@ -85,10 +85,10 @@ class ErrorFiles:
         keys = in_turns(due, lambda key: exited[key][1].process.facts.owner.key, MAX_READS)
         answers = self._readers.answers([exited[key][1] for key in keys], GRACE_SECONDS)
         for key, raised in zip(keys, answers, strict=True):
-            job, view = exited[key]
+            until = self._until.pop(key)
+            self._until[key] = until if raised is None else now  # the last key: other files come first next time
             if raised is not None:
-                self._until[key] = now
-                yield job, view, raised
+                yield *exited[key], raised
 
     def _read(self, view: RankView) -> Raised | None:
         """Return the rank's exception; None if its file is missing, incomplete, too large, old or another user's."""

@@ -153,9 +153,11 @@ def test_launcher_has_exited(tmp_path: Path) -> None:
 
 
 def test_limit_of_files_per_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn reads MAX_READS files, shared among the owners; the next turn reads the rest."""
+    """A turn reads MAX_READS files, shared among the owners; the next turn reads the rest, before missing files."""
     monkeypatch.setattr(error_files, "MAX_READS", 2)
     node = Node(tmp_path)
+    node.write(saved("KeyError: 1"), rank=7)
+    assert [len(node.look(5, 6, 7)) for _ in range(2)] == [0, 1]
     for rank in range(3):
         node.write(saved("KeyError: 1"), rank=rank)
     assert [len(node.look(0, 1, 2)) for _ in range(3)] == [2, 1, 0]

@@ -188,6 +188,24 @@ def test_a_directory_that_fails_harms_no_other(tmp_path: Path, monkeypatch: pyte
             (tmp_path / name / "b.log").unlink()
 
 
+def test_a_file_that_fails_harms_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the status of a file fails, new files are read from their first byte; the file itself from its end."""
+
+    def fails() -> os.stat_result:
+        raise OSError(errno.ENOTCONN, "a user's FUSE mount has ended")
+
+    (tmp_path / "bad.log").write_bytes(b"before\n")
+    works = listing.FoundEntry
+    monkeypatch.setattr(listing, "FoundEntry", lambda name, inode, _: works(name, inode, fails))
+    follower = follow(tmp_path, start_at_end=True)
+    follower.discover()
+    monkeypatch.setattr(listing, "FoundEntry", works)
+    (tmp_path / "new.log").write_bytes(b"new\n")
+    assert (poll(follower), follower.looked) == (b"new\n", True)
+    append(tmp_path / "bad.log", b"later\n")
+    assert poll(follower) == b"later\n"
+
+
 def test_resume(tmp_path: Path) -> None:
     """An unchanged file is read from its saved offset; it has caught up once its lines of before the start are read."""
     path, first = begun(tmp_path, b"one\n")
