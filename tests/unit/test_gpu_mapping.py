@@ -1,6 +1,7 @@
 """Files with the jobs of each GPU: writes, updates, removals, and files of other programs."""
 
 import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,10 @@ def test_what_a_file_holds() -> None:
 
 
 def test_files_follow_the_ranks(directory: Path) -> None:
-    """A GPU's file appears with its first rank, changes with its jobs, and is removed after its last rank."""
+    """A GPU's file appears with its first rank, changes with its jobs, and is removed after its last rank.
+
+    A new directory gets all files.
+    """
     mapping = GpuMapping(directory)
     mapping.write({"0": "4711\n", "1": "4711\n"})
     assert files(directory) == {"0": "4711\n", "1": "4711\n"}
@@ -51,6 +55,10 @@ def test_files_follow_the_ranks(directory: Path) -> None:
     mapping.write({"0": "4711\n", "1": "4711\n4712\n"})
     assert files(directory) == {"0": "4711\n", "1": "4711\n4712\n"}
     assert (directory / "0").stat() == before
+    shutil.rmtree(directory)
+    directory.mkdir()
+    mapping.write({"0": "4711\n"})
+    assert sorted(path.name for path in directory.iterdir()) == [OWN, "0"]
     mapping.write({})
     assert files(directory) == {}
 
