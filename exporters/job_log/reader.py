@@ -206,11 +206,12 @@ class JobLogReader:
         if self._everyone:
             return None if job_id is None else ClaimedLog(job_id)
         before, holder = self._claims.get(file.identity), held.get(file.identity)
-        if before is not None and before.job_id in jobs:  # exited ranks hold no files open
-            if holder is None or holder.job_id == before.job_id or jobs[before.job_id].started_seconds:
-                is_same = holder is None or holder.rank == before.rank
-                return before if is_same else before._replace(rank=UNKNOWN_RANK)
-        return claimed(file.path, file.share.uid, job_id, holder, jobs, by_id)
+        job = None if before is None else jobs.get(before.job_id)
+        # Exited ranks hold no files open. After them the next job can write to the file.
+        is_next = job is not None and not job.started_seconds and holder is not None and holder.job_id != job.job_id
+        if before is None or job is None or is_next:
+            return claimed(file.path, file.share.uid, job_id, holder, jobs, by_id)
+        return before if holder is None or holder.rank == before.rank else before._replace(rank=UNKNOWN_RANK)
 
     def _read_elsewhere(
         self,

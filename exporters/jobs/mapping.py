@@ -37,7 +37,7 @@ class GpuMapping:
         self._written: dict[str, str] = {}
 
     def write(self, contents: Mapping[str, str]) -> None:
-        """Write changed and missing files; delete earlier files that ``contents`` does not name. After an OSError call it again."""
+        """Write changed and missing files; delete own files that ``contents`` lacks. After an OSError call it again."""
         fd = os.open(self._directory, _DIRECTORY)
         try:
             if self._own is None:
@@ -48,7 +48,8 @@ class GpuMapping:
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=fd)
                     self._written.pop(name, None)
-            if self._own != free or (free and not _exists(OWN, fd)):  # the list comes before the files: after a crash the next run removes them
+            # The list comes before the files: after a crash the next run removes them.
+            if self._own != free or (free and not _exists(OWN, fd)):
                 _replace(OWN, "".join(f"{name}\n" for name in sorted(free)), fd)
                 self._own = free
             for name in sorted(free):
