@@ -25,6 +25,7 @@ MAX_GROUPS = 32
 MAX_NAME_CHARACTERS = 64
 MAX_TEXT_CHARACTERS = 1024  # Limit of a name's length, because every entry of a dump can repeat a name
 MAX_SEQUENCE = 1 << 53
+MAX_TIME_NS = (1 << 63) - 1
 MAX_DIMENSIONS = 16  # Limit of a tensor's dimensions. PyTorch allows 64, but programs use at most 6
 WORLD = "default_pg"
 OTHER = "other"
@@ -52,12 +53,12 @@ _Sizes = list[list[int]]
 class _Entry(msgspec.Struct):
     """One operation of a dump. The parser ignores other keys."""
 
-    pg_id: int
+    pg_id: _Sequence
     process_group: tuple[_Text, _Text]
     collective_seq_id: _Sequence
     profiling_name: _Text
     state: State
-    time_created_ns: int = 0
+    time_created_ns: Annotated[int, msgspec.Meta(ge=0, le=MAX_TIME_NS)] = 0
     is_p2p: bool = False
     input_sizes: _Sizes = []
     input_dtypes: list[_Text] = []

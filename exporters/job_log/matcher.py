@@ -14,6 +14,8 @@ _CONTAINER = re.compile(rb"\d{4}-\d\d-\d\dT\S{8,32} std(?:out|err) [FP] ")
 """Prefix of each line from a container runtime."""
 MAX_PREFIX_BYTES = 256
 MAX_RANK = 1 << 20
+MAX_DIGITS = 20
+_DECIMAL = re.compile(r"\d{1,15}(?:\.\d{1,20})?", re.ASCII)
 
 _RANK = re.compile(rb"\[rank(\d{1,7})\]:")
 _TASK = re.compile(rb"^(?:\s{0,8}(\d{1,7}): |\[[\w.@-]{1,128},(\d{1,7})\]<std(?:out|err)>:)")
@@ -73,9 +75,14 @@ class LogEvent(NamedTuple):
         return self.named.get(name, b"").decode("ascii", "replace")
 
     def number(self, name: str) -> int | None:
-        """Return a group's content as a number; None without one."""
+        """Return a group's content as a whole number; None without one."""
         digits = self.named.get(name, b"")
-        return int(digits) if digits.lstrip(b"-").isdigit() else None
+        return int(digits) if digits.removeprefix(b"-").isdigit() and len(digits) <= MAX_DIGITS else None
+
+    def decimal(self, name: str) -> float | None:
+        """Return a group's content as a number without sign; None without one. A site's pattern may match any text."""
+        text = self.text(name)
+        return float(text) if _DECIMAL.fullmatch(text) else None
 
 
 def events(data: bytes, catalogue: Catalogue) -> Iterator[LogEvent]:

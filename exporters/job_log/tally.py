@@ -93,9 +93,8 @@ class Training:
         before, shown.iteration = shown.iteration, iteration
         if before is not None and iteration < before:
             self._marks.clear()
-        milliseconds = event.text("ms")
-        if milliseconds:
-            shown.iteration_seconds = float(milliseconds) / 1000
+        if (milliseconds := event.decimal("ms")) is not None:
+            shown.iteration_seconds = milliseconds / 1000
         else:
             self._measure(iteration, seconds)
         return before is not None and iteration > before
@@ -113,9 +112,8 @@ class Training:
 
     def _end_checkpoint(self, event: LogEvent, seconds: float) -> None:
         shown = self.shown
-        duration = event.text("seconds")
-        if duration:
-            shown.checkpoint_seconds = min(float(duration), MAX_CHECKPOINT_SECONDS)
+        if (duration := event.decimal("seconds")) is not None:
+            shown.checkpoint_seconds = min(duration, MAX_CHECKPOINT_SECONDS)
         elif shown.checkpoint_began is not None:
             took = seconds - shown.checkpoint_began
             # If one read has both lines, the duration is unknown.

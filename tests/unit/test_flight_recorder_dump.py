@@ -86,6 +86,7 @@ def test_json() -> None:
     assert read_dump(raw, 0) == read(value)
     assert reason(raw[:-9]) == "incomplete"
     assert reason(b'{"entries": 1}') == "malformed"
+    assert reason(json.dumps(dump([entry(time_created_ns=10**400)])).encode()) == "malformed"
     assert reason(b'{"entries": ' + b"[" * 9999 + b"]" * 9999 + b"}") == "malformed"
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from job_log_jobs import event, job
+from job_log_jobs import classify, event, job
 
 from agent.sdk.ranks import UNKNOWN_RANK
 from exporters.job_log import tally as tallies
+from exporters.job_log.catalogue import ProgressPattern, catalogue
 from exporters.job_log.collectives import MAX_GROUPS, MAX_SEQUENCES, SHOWN_LEAST
 from exporters.job_log.jobs import MAX_RANKS, LoggedJob
 from exporters.job_log.tally import (
@@ -252,6 +253,23 @@ def test_iterations_and_their_time() -> None:
     assert (progress.iteration, progress.iteration_seconds) == (112, pytest.approx(10.0))
     log.write("iteration 113/1000 | elapsed time per iteration (ms): 2500.0 |", 1130.0)
     assert log.shown().progress.iteration_seconds == 2.5
+
+
+@pytest.mark.parametrize(("iteration", "ms", "shown"), [
+    ("5", "12.5", (5, 0.0125)),
+    ("5", "12.5.", (5, None)),
+    ("5", "nan", (5, None)),
+    ("--5", "1", (None, None)),
+    ("9" * 5000, "1", (None, None)),
+], ids=["number", "sentence", "nan", "sign", "huge"])  # fmt: skip
+def test_a_sites_pattern_may_match_any_text(iteration: str, ms: str, shown: tuple[int | None, float | None]) -> None:
+    """A group of a site's pattern counts only if its text is a number."""
+    pattern = ProgressPattern(kind="iteration", contains="step ", pattern=r"step (?P<iteration>\S+) in (?P<ms>\S+)")
+    found = classify(f"step {iteration} in {ms}\n".encode(), catalogue([pattern]))
+    assert found is not None
+    log = Log()
+    log.tally.take(found, log.job, UNKNOWN_RANK, frozenset(), 1000.0)
+    assert (log.shown().progress.iteration, log.shown().progress.iteration_seconds) == shown
 
 
 def test_a_restart_goes_back_and_an_evaluation_does_not() -> None:
