@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 from agent.core.identity import ProcessKey
+from agent.ranks.rank.facts import Owner
 from agent.ranks.rank.process import RankProcess
 
 ENDED_RANK_SECONDS = 900.0
@@ -60,15 +61,16 @@ def _has_dead_and_end(job: list[_Ended]) -> tuple[bool, float]:
     return any(process.shown_state == "dead" for _, process in job), max(process.exited_at or 0.0 for _, process in job)
 
 
-def eviction_candidate(processes: Mapping[ProcessKey, RankProcess], newcomer: str) -> ProcessKey | None:
-    """Return the key of the record that a full table evicts for a new process; None if the process is refused.
+def eviction_candidate(processes: Mapping[ProcessKey, RankProcess], owner: Owner) -> ProcessKey | None:
+    """Return the key of the record that a full table evicts for a new process of ``owner``; None if it is refused.
 
-    ``newcomer`` is the ``Owner.key`` of the new process. The owner with the most records loses its oldest record of an
-    ended rank. If the newcomer is that owner, its records of dead ranks are evicted last. Another owner never loses a
-    record of a dead rank: it loses its newest running process instead.
+    The owner with the most records loses its oldest record of an ended rank. If the new process is of that owner, its
+    records of dead ranks are evicted last. Another owner never loses a record of a dead rank: it loses its newest
+    running process instead. A container or a user, who can have many containers, takes nothing from a proven job.
     """
-    counts = Counter(process.owner.key for process in processes.values())
-    most = max(counts, key=lambda owner: (counts[owner], owner != newcomer))
+    newcomer = owner.key
+    counts = Counter(p.owner.key for p in processes.values() if not owner.is_unproven() or p.owner.is_unproven())
+    most = max(counts, key=lambda owner: (counts[owner], owner != newcomer), default=newcomer)
     loser = newcomer if counts[newcomer] >= counts[most] else most
     records = [(key, process) for key, process in processes.items() if process.owner.key == loser]
     exited = [(p.shown_state == "dead", p.exited_at, key) for key, p in records if p.exited_at is not None]

@@ -15,6 +15,7 @@ from agent.ranks import expiry
 from agent.ranks.liveness.registry import LivenessRegistry
 from agent.ranks.naming.binding import RankBinder
 from agent.ranks.rank.environment import KEPT_VARIABLES
+from agent.ranks.rank.facts import Owner
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.rank.verdict import judge_job
 from agent.ranks.records import LINK_SECONDS, WRITER_IDLE_SECONDS, SavedTable, WriterRecord
@@ -150,7 +151,7 @@ class RankTable:
         process = self.processes.pop(key)
         self.binder.release(key, process)
 
-    def make_room(self, owner: str) -> bool:
+    def make_room(self, owner: Owner) -> bool:
         """Evict the ``eviction_candidate`` for a new process of ``owner``; return False without a candidate."""
         self.judge_changed()
         if (key := expiry.eviction_candidate(self.processes, owner)) is not None:

@@ -75,7 +75,7 @@ class RankWriter(Leased[RankTable]):
         now = table.clock.monotonic()
         if facts.key in table.processes:
             return True
-        if len(table.processes) >= MAX_PROCESSES and not table.make_room(facts.owner.key):
+        if len(table.processes) >= MAX_PROCESSES and not table.make_room(facts.owner):
             table.refused += 1
             return False
         host, environment = table.hostname, facts.environment or {}

@@ -128,6 +128,17 @@ def test_a_newcomer_takes_the_place_of_one_of_the_greatest(table: Table) -> None
     assert len(labels) == MAX_PROCESSES
 
 
+def test_containers_take_nothing_from_a_proven_job(table: Table) -> None:
+    """In a full table containers with few processes each evict no rank of a proven job, but those of each other."""
+    job = Owner("job", "slurm/4711", scheduler="slurm", job_id="4711", proof="cgroup")
+    for pid in range(8):
+        table.add_facts(owned(pid, environment(pid, 8, "4711"), job, uid=1000))
+    for pid in range(100, 100 + MAX_PROCESSES):
+        container = Owner("container", f"c{pid // 7}")
+        table.ranks.observe_process(owned(pid, environment(pid, 10**6, "666"), container, uid=1001))
+    assert sum(process.owner == job for process in table.ranks.processes.values()) == 8
+
+
 def test_ended_ranks_are_evicted_before_running_ones_and_dead_ranks_last(table: Table) -> None:
     """The owner with the most processes loses ended ranks first; only its own processes evict its dead ranks."""
     ended, dead, *_ = add(table, MALLORY, range(MAX_PROCESSES), "666")

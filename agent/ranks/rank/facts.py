@@ -33,6 +33,10 @@ class Owner(msgspec.Struct, frozen=True):
             return f"namespace/{self.namespace}"
         return f"{self.kind}/{self.name}"
 
+    def is_unproven(self) -> bool:
+        """Return True for a container or a user: nothing proves a job."""
+        return self.kind in ("container", "user")
+
     def suffix(self, uid: int | None) -> str:
         """Return the suffix for a job id that another owner has: p and 8 digits of the pod's uid, or u and the uid."""
         return f"p{self.name[:8]}" if self.kind == "pod" else f"u{'' if uid is None else uid}"
