@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from agent.tail.file import CHUNK_BYTES, FollowedFile, Position
+from agent.tail.file import CHUNK_BYTES, SCAN_BYTES, FollowedFile, Position
 from agent.tail.follower import Follower
 from agent.tail.listing import FollowLimits
 from agent.tail.patterns import PatternListing, compiled_path_pattern
@@ -98,12 +98,12 @@ class TextFiles:
             lines = self._read(file) if is_ours(file) else None
             if lines is not None and len(lines.data) < PIECE_BYTES // 2:
                 # Probably the end of the file; the reader may close a file that is read to its end.
-                budget_bytes -= len(lines.data)
+                budget_bytes -= _cost_bytes(lines)
                 yield lines
                 lines = self._read(file)
             if lines is not None:
                 self._queue.append(file)
-                budget_bytes -= max(1, len(lines.data))
+                budget_bytes -= _cost_bytes(lines)
                 yield lines
 
     def job_id(self, file: FollowedFile) -> str | None:
@@ -124,6 +124,11 @@ class TextFiles:
     def _read(self, file: FollowedFile) -> TextLines | None:
         chunk = self._follower.read(file, PIECE_BYTES)
         return None if chunk is None else TextLines(file, file.generation, chunk.data)
+
+
+def _cost_bytes(lines: TextLines) -> int:
+    """Return the cost of a read. A read that skips a hole or an overlong line may have searched SCAN_BYTES."""
+    return len(lines.data) or SCAN_BYTES
 
 
 def newest(files: Iterable[FollowedFile], most: int | None = None) -> list[FollowedFile]:

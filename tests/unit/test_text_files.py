@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.tail import listing, patterns, text_files
-from agent.tail.file import MAX_LINE_BYTES
+from agent.tail.file import MAX_LINE_BYTES, SCAN_BYTES
 from agent.tail.listing import FollowLimits, Subdirectory
 from agent.tail.patterns import MAX_PATTERN_PARTS, compiled_path_pattern
 from agent.tail.text_files import BACKLOG_BYTES, MAX_NAMED, MAX_TEXT_BYTES, PIECE_BYTES, TextFiles, TextLines
@@ -68,6 +68,18 @@ def test_lines_are_cut_and_may_hold_anything(tmp_path: Path) -> None:
     write(tmp_path / "a.log", exact + b"\n" + exact + b"y\n" + b"z" * (MAX_LINE_BYTES + 1) + b"\n\xff\x80\n")
     files = discovered(tmp_path, "*.log")
     assert lines(files) == [exact, exact, b"\xff\x80"]
+
+
+def test_a_hole_is_read_in_bounded_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the file system shows a hole as data, a turn searches a limited part of it; no line is lost."""
+    write(tmp_path / "a.log", b"one\n")
+    files = discovered(tmp_path, "*.log")
+    assert lines(files) == [b"one"]
+    os.truncate(tmp_path / "a.log", 5 * SCAN_BYTES)
+    write(tmp_path / "a.log", b"two\n")
+    monkeypatch.setattr(os, "lseek", lambda _descriptor, position, _how: position)
+    turns = [[piece.data for piece in files.read(PIECE_BYTES)] for _ in range(3)]
+    assert turns == [[b"", b""], [b"", b""], [b"two\n"]]
 
 
 def test_old_content_is_passed_over(tmp_path: Path) -> None:
