@@ -222,14 +222,13 @@ class KernelLogExporter(ShownExporter[bytes]):
 
     def _rank_of(self, event: KernelEvent) -> dict[str, str]:
         """Return the labels of the rank whose process the event names; write an OOM kill to the rank table."""
-        if not event.pid:
+        views = [view for view in self._ctx.ranks.snapshot().ranks if event.pid and view.process.key.pid == event.pid]
+        if not views:
             return {}
-        for view in self._ctx.ranks.snapshot().ranks:
-            if view.process.key.pid == event.pid:
-                if event.category == OOM_KILL and not self._is_backlog:  # an older line may name another process
-                    self._ctx.ranks.observe_oom_kill(view.process.key)
-                return {"job_id": view.label.job_id, "rank": view.label.rank}
-        return {}
+        newest = max(views, key=lambda view: view.process.key)  # the pid of an exited rank can be used again
+        if event.category == OOM_KILL and not self._is_backlog:  # an older line may name another process
+            self._ctx.ranks.observe_oom_kill(newest.process.key)
+        return {"job_id": newest.label.job_id, "rank": newest.label.rank}
 
     async def drain(self) -> None:
         """Close the log."""

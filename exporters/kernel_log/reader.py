@@ -117,7 +117,7 @@ class KernelLog:
             self._ahead.append(self.read())
 
     def read(self) -> tuple[list[KernelRecord], bool]:
-        """Return new records, and whether the log is read to its end. Raise OSError if that fails."""
+        """Return new records, and whether the log is read to its end. Raise OSError if no record can be read."""
         if self._fd is None:
             self._fd = os.open(self._path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         records: list[KernelRecord] = []
@@ -129,7 +129,8 @@ class KernelLog:
                     continue
                 if error.errno != errno.EAGAIN:
                     self.close()
-                    raise
+                    if not records:
+                        raise
                 raw = b""
             if not raw:
                 return records, True

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 from kernel_log_node import MLX5, XID, Node
-from rank_table import KILLED
+from rank_table import KILLED, environment, facts
 
 from agent.ranks.writer import OOM_LOG_SECONDS
 from agent.sdk.evidence import Wanted
@@ -226,6 +226,22 @@ async def test_the_log_names_a_death_by_the_oom_killer(
         assert view.process.exit == expected
         assert view.process.verdict is not None
         assert (view.process.verdict.reason == "oom_killed") == (expected == OOM)
+
+
+async def test_the_oom_killer_and_a_pid_that_is_used_again(node: Node) -> None:
+    """If an exited rank had the pid before, the OOM kill is that of the newest rank with this pid."""
+    old, new = ProcessKey(4711, 5000), ProcessKey(4711, 6000)
+    node.add_rank(4711, 3)
+    node.ranks.observe_exit(old, KILLED)
+    node.clock.advance(OOM_LOG_SECONDS + 1.0)
+    assert node.ranks.observe_process(msgspec.structs.replace(facts(4711, environment(4)), key=new))
+    node.ranks.tick()
+    async with node.running():
+        await node.look_again()
+        node.write(OOM_LINE.format(4711))
+        await node.look_again()
+        node.ranks.observe_exit(new, KILLED)
+        assert {view.label.rank: view.process.exit for view in node.ranks.snapshot().ranks} == {"3": KILLED, "4": OOM}
 
 
 async def test_an_old_line_is_not_evidence_about_a_running_rank(node: Node) -> None:
