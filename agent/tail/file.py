@@ -141,9 +141,9 @@ def is_replaced(fingerprint: bytes, offset: int, size_bytes: int, head: bytes) -
     A head of NULs is a hole at the front of the same generation (copytruncate under a writer without O_APPEND, or a
     punched hole): the content after the offset is still unread.
     """
-    seen = head[: len(fingerprint)]
-    is_hole = len(seen) == len(fingerprint) and not seen.strip(b"\0")
-    return size_bytes < offset or (seen != fingerprint and not is_hole)
+    first_bytes = head[: len(fingerprint)]
+    is_hole = len(first_bytes) == len(fingerprint) and not first_bytes.strip(b"\0")
+    return size_bytes < offset or (first_bytes != fingerprint and not is_hole)
 
 
 def is_front_overwritten(descriptor: int, file: FollowedFile) -> bool:
@@ -210,9 +210,9 @@ def _skip_hole(descriptor: int, file: FollowedFile) -> int:
         piece = os.pread(descriptor, CHUNK_BYTES, position)
         if not piece:
             return 0
-        rest = piece.lstrip(b"\0")
-        position += len(piece) - len(rest)
-        if rest:
+        data = piece.lstrip(b"\0")
+        position += len(piece) - len(data)
+        if data:
             break
         try:
             position = os.lseek(descriptor, position, os.SEEK_DATA)

@@ -67,7 +67,7 @@ class Follower:
         self._clock = clock
         self._resume = {(position.device, position.inode): position for position in resume}
         self._start_at_end = start_at_end
-        self._seen: set[tuple[int, int]] = set()
+        self._listed: set[tuple[int, int]] = set()
         self._unread: set[tuple[int, int]] = set()  # found but not followed by the first search: read from the end
         self._failed: set[str] = set()  # directories that failed in this search
         self._unsearched: set[str] = set()  # directories that failed in every search
@@ -107,7 +107,7 @@ class Follower:
         ``foreign`` takes the name and identity of a new file, and returns True to ignore this file without a system
         call.
         """
-        self._seen = set()
+        self._listed = set()
         self._is_complete = True
         self._failed = set()
         self._foreign = foreign
@@ -124,7 +124,7 @@ class Follower:
             for identity, position in list(self._resume.items()):
                 if position.share.directory not in self._failed:  # deleted while the agent was down
                     self._retire(self._resume.pop(identity))
-            self._unread &= self._seen
+            self._unread &= self._listed
         return self.files()
 
     def follow_held(self, path: str, identity: tuple[int, int]) -> None:
@@ -175,7 +175,7 @@ class Follower:
         return True
 
     def _pass_over(self, identity: tuple[int, int]) -> None:
-        self._seen.add(identity)
+        self._listed.add(identity)
         self._note_unread(identity)
 
     def _note_unread(self, identity: tuple[int, int]) -> None:
@@ -194,7 +194,7 @@ class Follower:
             self.skipped["not_a_regular_file"] += 1
             return
         identity = (status.st_dev, status.st_ino)
-        self._seen.add(identity)
+        self._listed.add(identity)
         path = f"{directory.prefix}/{entry.name}"
         file = self._files.get(identity) or self._new_file(identity, path, status, directory)
         if file is not None:
@@ -256,20 +256,20 @@ class Follower:
         """Drop files that are gone, and close descriptors of idle files."""
         now = self._clock()
         for file in self._files.values():
-            was_gone = file.unlinked
-            if file.identity not in self._seen and not self._is_in_place(file):
+            was_unlinked = file.unlinked
+            if file.identity not in self._listed and not self._is_in_place(file):
                 file.unlinked = True  # or renamed out of the directories: read on while open
-                if self._keeps_open(file.path) and not was_gone:
+                if self._keeps_open(file.path) and not was_unlinked:
                     file.drained = False  # read to its end
-            if file.drained and self._may_close(file, now, was_gone=was_gone):
+            if file.drained and self._may_close(file, now, was_unlinked=was_unlinked):
                 self._reader.close(file)
             if file.unlinked and file.descriptor is None:
                 self.skipped["gone_unread"] += self.lag_bytes(file) > 0
                 self._retire(file.position())
                 self._files.pop(file.identity)
 
-    def _may_close(self, file: FollowedFile, now: float, *, was_gone: bool) -> bool:
-        return was_gone if self._keeps_open(file.path) else now - file.grown_at >= IDLE_SECONDS
+    def _may_close(self, file: FollowedFile, now: float, *, was_unlinked: bool) -> bool:
+        return was_unlinked if self._keeps_open(file.path) else now - file.grown_at >= IDLE_SECONDS
 
     def _retire(self, position: Position) -> None:
         """Save the position in case the file returns, and the next generation in case another file gets the inode."""

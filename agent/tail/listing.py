@@ -125,10 +125,10 @@ class Walk:
             of_user = Counter(subdirectory.uid for subdirectory in taken)
             shares = {subdirectory: max(1, room // len(of_user) // of_user[subdirectory.uid]) for subdirectory in taken}
             for subdirectory, share in shares.items():
-                seen, whole = self._scan(base, prefix, subdirectory, taken[subdirectory], min(room, share), enter)
-                room -= seen
-                taken[subdirectory] += seen
-                if whole:
+                handled, is_whole = self._scan(base, prefix, subdirectory, taken[subdirectory], min(room, share), enter)
+                room -= handled
+                taken[subdirectory] += handled
+                if is_whole:
                     del taken[subdirectory]
         self._skipped["entry_limit"] += len(taken)
         below = fairly_chosen(inner, self.limits.directories)
@@ -142,20 +142,20 @@ class Walk:
 
         Returns the number of handled entries, and True if no entry follows (or an error ended the search).
         """
-        seen = 0
+        handled = 0
         try:
             directory = opened_below(base, subdirectory.name)
             with closing(directory):
                 handle = enter(subdirectory.name, directory)
                 with os.scandir(directory) as entries:
                     for entry in islice(entries, start, start + count + 1):
-                        if seen == count:
-                            return seen, False
-                        seen += 1
+                        if handled == count:
+                            return handled, False
+                        handled += 1
                         handle(entry)
         except OSError as error:
             self.skip(error, f"{prefix}/{subdirectory.name}" if subdirectory.name else "")
-        return seen, True
+        return handled, True
 
     def _gather(self, subdirectories: list[Subdirectory], prefix: str, path: str, descriptor: int) -> None:
         try:

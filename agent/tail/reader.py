@@ -57,7 +57,7 @@ class LineReader:
 
     def head(self, file: FollowedFile) -> bytes:
         """Return up to 4 KiB from the front of the file; empty if it cannot be read."""
-        held = file.descriptor is not None
+        was_open = file.descriptor is not None
         try:
             if not self._opened(file):
                 return b""
@@ -66,7 +66,7 @@ class LineReader:
             self._skipped[error_name(error)] += 1
             return b""
         finally:
-            if not held:
+            if not was_open:
                 self.close(file)
 
     def close(self, file: FollowedFile) -> None:

@@ -226,12 +226,12 @@ def _by_status(dump: _Dump) -> Mapping[str, int]:
         if _NUMBER.fullmatch(number)
     }
     names = {int(group.name): group.name for group in dump.pg_config.values() if _NUMBER.fullmatch(group.name)}
-    seen = {str(entry.pg_id): entry.process_group[0] for entry in dump.entries}
+    by_number = {str(entry.pg_id): entry.process_group[0] for entry in dump.entries}
     if len(names) == len(last_numbers) == len(dump.pg_config):
         ordered = dict(zip(sorted(last_numbers, key=int), (names[number] for number in sorted(names)), strict=True))
-        if all(ordered.get(number) == name for number, name in seen.items()):
-            seen = ordered
-    return {name: last_numbers[number] for number, name in seen.items() if number in last_numbers}
+        if all(ordered.get(number) == name for number, name in by_number.items()):
+            by_number = ordered
+    return {name: last_numbers[number] for number, name in by_number.items() if number in last_numbers}
 
 
 def _members(text: str, rank: int) -> int | None:

@@ -51,7 +51,7 @@ PIPES = HelperSpec(
 )
 ASK_SECONDS = 10.0
 
-_Asked = tuple[ProcessKey | None, DumpRequest]
+_Request = tuple[ProcessKey | None, DumpRequest]
 """The rank's process (None for recorded data) and the request for its dump."""
 _Prefix = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=1024)]
 
@@ -113,20 +113,20 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
         if self._config.ask and not self._ctx.once:
             await self._ask(views.values(), now)
         if self._ctx.once:
-            wanted = await self._thread.call(lambda: recorded(self._config.prefixes))
+            requests = await self._thread.call(lambda: recorded(self._config.prefixes))
         else:
-            wanted = self._wanted(views, now)
-        if not wanted:
+            requests = self._requests(views, now)
+        if not requests:
             return
         self._looks += 1
         try:
-            answers = await self._helper.call([request for _, request in wanted.values()], HELPER_SECONDS)
+            answers = await self._helper.call([request for _, request in requests.values()], HELPER_SECONDS)
         except HelperError:
-            self._served |= dict.fromkeys(wanted, self._looks)
+            self._served |= dict.fromkeys(requests, self._looks)
             self._alone_until = self._ctx.clock.monotonic() + ALONE_SECONDS
             raise
         results = set()
-        for (label, (process, request)), answer in zip(wanted.items(), answers, strict=False):
+        for (label, (process, request)), answer in zip(requests.items(), answers, strict=False):
             self._registry.take(label, process, request.uid, answer, now)
             results.add("" if answer is None else answer.result)
             if answer is None or answer.result != "pending":
@@ -144,10 +144,10 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
             self._ctx.log.info("asked silent ranks for dumps", results=dict(Counter(results)))
             self._pipes.rest()
 
-    def _wanted(self, views: Mapping[RankLabel, RankView], now: float) -> dict[RankLabel, _Asked]:
+    def _requests(self, views: Mapping[RankLabel, RankView], now: float) -> dict[RankLabel, _Request]:
         """Return the requests of this search: the ranks with the oldest answer first, of these the users in turn."""
         pids = reached_by(views.values())
-        requests: dict[RankLabel, _Asked] = {}
+        requests: dict[RankLabel, _Request] = {}
         sort_keys: dict[RankLabel, tuple[int, int]] = {}
         of_user: Counter[int] = Counter()
         for label, view in views.items():
@@ -175,9 +175,9 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
         return self._ctx.clock.monotonic() < self._alone_until
 
 
-def recorded(prefixes: Iterable[str]) -> dict[RankLabel, _Asked]:
+def recorded(prefixes: Iterable[str]) -> dict[RankLabel, _Request]:
     """Return requests for the dumps of recorded data, whose ranks have no processes on this node."""
-    requests: dict[RankLabel, _Asked] = {}
+    requests: dict[RankLabel, _Request] = {}
     for prefix in prefixes:
         directory, _, begin = prefix.rpartition("/")
         for name in os.listdir(directory) if os.path.isdir(directory) else ():

@@ -120,26 +120,26 @@ def by_any_id(jobs: Iterable[LoggedJob]) -> dict[str, list[LoggedJob]]:
     return by_id
 
 
-def held_outputs(
+def job_outputs(
     outputs: Outputs, procfs: ProcFS, jobs: Collection[LoggedJob], batch: Iterable[BatchProcess] = ()
 ) -> dict[Identity, ClaimedLog]:
     """Return the regular files that running ranks of ``jobs`` and their ancestors write their output to.
 
     ``batch``: batch scripts and their sruns, of any job. A file that two jobs write is left out. Blocking.
     """
-    held_files: dict[Identity, ClaimedLog] = {}
+    claims: dict[Identity, ClaimedLog] = {}
     doubtful: set[Identity] = set()
 
     def add(job: LoggedJob, pid: int, rank: str, *, forwards: bool = False) -> None:
         for file in outputs.of(pid, forwards=forwards):
             path = outputs.path_of(pid, file)
             identity = (file.device, file.inode)
-            known = held_files.get(identity)
+            known = claims.get(identity)
             if known is not None and known.job_id != job.job_id:
                 doubtful.add(identity)
             elif path is not None:
                 same = known is None or known.rank == rank
-                held_files[identity] = ClaimedLog(job.job_id, rank if same else UNKNOWN_RANK, path)
+                claims[identity] = ClaimedLog(job.job_id, rank if same else UNKNOWN_RANK, path)
 
     by_id = by_any_id(jobs)
     for job in jobs:
@@ -150,7 +150,7 @@ def held_outputs(
         status = procfs.status(process.pid) if len(fitting) == 1 else None
         if status is not None and status.uid == process.uid:  # else another process has this pid now
             add(fitting[0], process.pid, UNKNOWN_RANK, forwards=process.forwards)
-    return {identity: held for identity, held in held_files.items() if identity not in doubtful}
+    return {identity: claim for identity, claim in claims.items() if identity not in doubtful}
 
 
 def _writers(procfs: ProcFS, job: LoggedJob) -> dict[int, str]:
@@ -175,13 +175,13 @@ def claimed(
     path: str,
     uid: int,
     job_id: str | None,
-    held: ClaimedLog | None,
+    output: ClaimedLog | None,
     jobs: Mapping[str, LoggedJob],
     by_id: Mapping[str, list[LoggedJob]],
 ) -> ClaimedLog | None:
     """Return the job of a log; None without proof. ``uid``: the log's owner; ``job_id``: the id in the log's name."""
-    if held is not None and (job := jobs.get(held.job_id)) is not None and _may_be_of(uid, job):
-        return held
+    if output is not None and (job := jobs.get(output.job_id)) is not None and _may_be_of(uid, job):
+        return output
     named = by_id.get(job_id, []) if job_id is not None else []
     if uid == ROOT_UID and (pod := _POD_UID.search(path)) is not None:
         named = [job for job in jobs.values() if pod[1] in job.pods]

@@ -58,7 +58,7 @@ class LogPassages:
     """All passages by job, the oldest first. Belongs to the reader's thread."""
 
     def __init__(self) -> None:
-        self._kept: dict[str, list[Passage]] = {}
+        self._by_job: dict[str, list[Passage]] = {}
         self._files: dict[Identity, _File] = {}
 
     def take(
@@ -83,25 +83,25 @@ class LogPassages:
     def keep(self, identities: Collection[Identity], jobs: Collection[str]) -> None:
         """Forget files and jobs that are not in the arguments."""
         self._files = {identity: file for identity, file in self._files.items() if identity in identities}
-        self._kept = {job_id: of_job for job_id, of_job in self._kept.items() if job_id in jobs}
+        self._by_job = {job_id: of_job for job_id, of_job in self._by_job.items() if job_id in jobs}
 
     def of(self) -> dict[str, tuple[Passage, ...]]:
         """Return copies of the current passages by job, in order."""
         return {
             job_id: tuple(msgspec.structs.replace(passage, lines=list(passage.lines)) for passage in of_job)
-            for job_id, of_job in self._kept.items()
+            for job_id, of_job in self._by_job.items()
             if of_job
         }
 
     def _has_room(self, job_id: str, category: str, seconds: float) -> bool:
-        of_job = self._kept.setdefault(job_id, [])
+        of_job = self._by_job.setdefault(job_id, [])
         alike = [passage for passage in of_job if passage.category == category]
         if len(alike) >= MAX_OF_A_CATEGORY or len(of_job) >= MAX_PER_JOB:
             if not alike or seconds < alike[-1].seconds + OLD_SECONDS:
                 return False
             of_job[:] = [passage for passage in of_job if passage.category != category]
-        if sum(map(len, self._kept.values())) >= MAX_PASSAGES:
-            most = max(self._kept.values(), key=len)
+        if sum(map(len, self._by_job.values())) >= MAX_PASSAGES:
+            most = max(self._by_job.values(), key=len)
             if len(most) <= len(of_job) + 1:
                 return False
             most.pop()
@@ -116,10 +116,10 @@ class LogPassages:
             line, end = _line(data, end)
             lines.append(line)
             missing -= 1
-        made = Passage(event.rule.category, rank, seconds, _shown_all(lines), len(before), missing)
-        self._kept[job_id].append(made)
+        passage = Passage(event.rule.category, rank, seconds, _shown_all(lines), len(before), missing)
+        self._by_job[job_id].append(passage)
         if missing:
-            file.open.append(made)
+            file.open.append(passage)
 
 
 def as_text(passages: Iterable[Passage]) -> str:

@@ -26,7 +26,7 @@ from exporters.job_log.ownership import (
     batch_processes,
     by_any_id,
     claimed,
-    held_outputs,
+    job_outputs,
     shared_devices,
 )
 from exporters.job_log.passages import LogPassages, Passage
@@ -79,7 +79,7 @@ class JobLogReader:
     ) -> None:
         self._ctx = ctx
         self._clock = clock = ctx.clock
-        self._everyone = ctx.once  # recorded data: read each file with a job id in its name
+        self._is_recorded = ctx.once  # recorded data: read each file with a job id in its name
         self._catalogue = catalogue
         self._proc = proc = ctx.roots.proc
         self._procfs = ProcFS(proc)
@@ -105,28 +105,28 @@ class JobLogReader:
         self._paths: dict[Identity, str] = {}
         self._open_here: frozenset[str] = frozenset()
         self._holders_at = self._discover_at = self._looked_at = float("-inf")
-        self._looked_for: frozenset[int] = frozenset()
+        self._searched_pids: frozenset[int] = frozenset()
         self._batch: list[BatchProcess] = []
 
     def look(self, jobs: Mapping[str, LoggedJob], hostnames: frozenset[str]) -> PublishedLogs:
         """Search for files if due, read for a bounded time, and return the results."""
-        for job_id in self._tallies.keys() - jobs.keys() if not self._everyone else ():
+        for job_id in self._tallies.keys() - jobs.keys() if not self._is_recorded else ():
             del self._tallies[job_id]
         for job_id, job in jobs.items():
             if job_id in self._saved:
                 self._tally(job_id)
             if job_id in self._tallies and job.started_seconds:
                 self._tallies[job_id].begin(job.started_seconds)
-        if (jobs or self._everyone) and self._is_due(jobs):
+        if (jobs or self._is_recorded) and self._is_due(jobs):
             self._discover(jobs)
         deadline = time.thread_time() + READ_CPU_SECONDS
         for text in self._texts.read(READ_BYTES, lambda file: file.identity in self._claims):
             claim = self._claims[text.file.identity]
-            of = LoggedJob(claim.job_id, world_size=MAX_RANKS) if self._everyone else jobs.get(claim.job_id)
+            of = LoggedJob(claim.job_id, world_size=MAX_RANKS) if self._is_recorded else jobs.get(claim.job_id)
             if of is not None:
                 of = of._replace(tasks_are_ranks=of.tasks_are_ranks or claim.has_ranks)
                 self._ctx.failures.attempt("a piece of a log", partial(self._take, text, claim, of, hostnames))
-            if time.thread_time() > deadline and not self._everyone:
+            if time.thread_time() > deadline and not self._is_recorded:
                 break
         self._bound_collectives()
         new = sorted(self._error_files.new(jobs, self._clock.monotonic()), key=lambda error_file: error_file[2].seconds)
@@ -151,11 +151,11 @@ class JobLogReader:
 
     def _bound_collectives(self) -> None:
         """Evict the entries of the job with the most entries: users control the number of lines and ranks."""
-        kept = {job_id: tally.collectives.entries() for job_id, tally in self._tallies.items()}
-        while sum(kept.values()) > MAX_COLLECTIVE_ENTRIES:
-            most = max(kept, key=lambda job_id: kept[job_id])
+        entries = {job_id: tally.collectives.entries() for job_id, tally in self._tallies.items()}
+        while sum(entries.values()) > MAX_COLLECTIVE_ENTRIES:
+            most = max(entries, key=lambda job_id: entries[job_id])
             self._tallies[most].collectives = Collectives()
-            del kept[most]
+            del entries[most]
 
     def _tally(self, job_id: str) -> JobTally:
         tally = self._tallies.get(job_id)
@@ -168,27 +168,27 @@ class JobLogReader:
 
     def _is_due(self, jobs: Mapping[str, LoggedJob]) -> bool:
         now = self._clock.monotonic()
-        soon = now >= self._looked_at + NEW_RANKS_SECONDS and not pids_of(jobs) <= self._looked_for
+        soon = now >= self._looked_at + NEW_RANKS_SECONDS and not pids_of(jobs) <= self._searched_pids
         return soon or now >= self._discover_at
 
     def _discover(self, jobs: Mapping[str, LoggedJob]) -> None:
         began = self._clock.monotonic()
         pids = pids_of(jobs)
-        if not pids <= self._looked_for and not self._everyone:  # batch scripts and srun start before ranks
+        if not pids <= self._searched_pids and not self._is_recorded:  # batch scripts and srun start before ranks
             self._batch = batch_processes(self._procfs)
-        self._looked_for = pids
-        held = {} if self._everyone else held_outputs(self._outputs, self._procfs, jobs.values(), self._batch)
-        named = {} if self._everyone else self._cycle_logs.of(jobs.values())
+        self._searched_pids = pids
+        outputs = {} if self._is_recorded else job_outputs(self._outputs, self._procfs, jobs.values(), self._batch)
+        proven = {} if self._is_recorded else self._cycle_logs.of(jobs.values()) | outputs
         # Keep all known files, even those of exited ranks: their last lines may explain the exit.
         exited_paths = [path for identity, path in self._paths.items() if self._claims[identity].job_id in jobs]
-        files = self._texts.discover([*(file.path for file in [*held.values(), *named.values()]), *exited_paths])
+        files = self._texts.discover([*(claim.path for claim in proven.values()), *exited_paths])
         by_id = by_any_id(jobs.values())
-        claims = {file.identity: claim for file in files if (claim := self._claim(file, named | held, jobs, by_id))}
-        remote = self._read_elsewhere(files, claims, held, jobs)
-        ours = [file for file in files if file.identity in claims and file.identity not in remote]
-        ours.sort(key=lambda file: -file.written_ns)
-        ours = in_turns(ours, lambda file: _owner(claims[file.identity].job_id, jobs), MAX_CLAIMED)
-        self._claims = {file.identity: claims[file.identity] for file in ours}
+        claims = {file.identity: claim for file in files if (claim := self._claim(file, proven, jobs, by_id))}
+        remote = self._read_elsewhere(files, claims, outputs, jobs)
+        read_here = [file for file in files if file.identity in claims and file.identity not in remote]
+        read_here.sort(key=lambda file: -file.written_ns)
+        read_here = in_turns(read_here, lambda file: _owner(claims[file.identity].job_id, jobs), MAX_CLAIMED)
+        self._claims = {file.identity: claims[file.identity] for file in read_here}
         self._paths = {file.identity: file.path for file in files if file.identity in self._claims}
         if self._passages is not None:
             self._passages.keep(self._claims.keys(), jobs.keys())
@@ -198,39 +198,39 @@ class JobLogReader:
     def _claim(
         self,
         file: FollowedFile,
-        held: Mapping[Identity, ClaimedLog],
+        proven: Mapping[Identity, ClaimedLog],
         jobs: Mapping[str, LoggedJob],
         by_id: Mapping[str, list[LoggedJob]],
     ) -> ClaimedLog | None:
         job_id = self._texts.job_id(file)
-        if self._everyone:
+        if self._is_recorded:
             return None if job_id is None else ClaimedLog(job_id)
-        before, holder = self._claims.get(file.identity), held.get(file.identity)
+        before, output = self._claims.get(file.identity), proven.get(file.identity)
         job = None if before is None else jobs.get(before.job_id)
         # Exited ranks hold no files open. After them the next job can write to the file.
-        is_next = job is not None and not job.started_seconds and holder is not None and holder.job_id != job.job_id
+        is_next = job is not None and not job.started_seconds and output is not None and output.job_id != job.job_id
         if before is None or job is None or is_next:
-            return claimed(file.path, file.share.uid, job_id, holder, jobs, by_id)
-        return before if holder is None or holder.rank == before.rank else before._replace(rank=UNKNOWN_RANK)
+            return claimed(file.path, file.share.uid, job_id, output, jobs, by_id)
+        return before if output is None or output.rank == before.rank else before._replace(rank=UNKNOWN_RANK)
 
     def _read_elsewhere(
         self,
         files: Sequence[FollowedFile],
         claims: Mapping[Identity, ClaimedLog],
-        held: Mapping[Identity, ClaimedLog],
+        outputs: Mapping[Identity, ClaimedLog],
         jobs: Mapping[str, LoggedJob],
     ) -> set[Identity]:
         """Return the files on shared file systems that this node leaves to other nodes. This node reads a file if a
         process on it holds the file open, or if the job's rank 0 is on it.
         """
-        if self._everyone:
+        if self._is_recorded:
             return set()
         shared = shared_devices(self._mountinfo())
         doubtful = [
             file
             for file in files
             if file.identity in claims
-            and file.identity not in held
+            and file.identity not in outputs
             and file.identity not in self._claims
             and file.device in shared
         ]
@@ -272,8 +272,8 @@ class JobLogReader:
 
     def section(self) -> bytes:
         """Return the current checkpoint, encoded."""
-        kept = self._claims.keys() | self._restored
-        positions = [position for position in self._texts.positions() if (position.device, position.inode) in kept]
+        read = self._claims.keys() | self._restored
+        positions = [position for position in self._texts.positions() if (position.device, position.inode) in read]
         jobs = self._saved | {job_id: tally.saved for job_id, tally in self._tallies.items()}
         return msgspec.msgpack.encode(LogSection(positions, jobs))
 

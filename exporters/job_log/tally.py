@@ -62,7 +62,7 @@ class Training:
     def __init__(self, shown: TrainingProgress | None = None) -> None:
         self.shown = shown or TrainingProgress()
         self._marks: deque[tuple[float, int]] = deque(maxlen=MAX_MARKS)
-        self._seen_at = 0.0  # Time of the training's last iteration
+        self._iterated_at = 0.0  # Time of the training's last iteration
         self._evaluation_of = 0  # Number of the final iteration of the last evaluation
 
     def take(self, event: LogEvent, seconds: float) -> bool:
@@ -78,17 +78,17 @@ class Training:
 
     def begin(self, started_seconds: float) -> None:
         """Let the next loop be the training if the ranks started after the last iteration."""
-        if started_seconds > self._seen_at:
-            self._seen_at = 0.0
+        if started_seconds > self._iterated_at:
+            self._iterated_at = 0.0
 
     def _iterate(self, event: LogEvent, iteration: int, seconds: float) -> bool:
         shown, of = self.shown, min(event.number("of") or 0, MAX_ITERATION)
         done = shown.iteration or 0
-        is_within = done < shown.of and seconds - self._seen_at <= EVALUATION_SECONDS
+        is_within = done < shown.of and seconds - self._iterated_at <= EVALUATION_SECONDS
         if is_within and of != shown.of and (iteration < done or (of and of == self._evaluation_of)):
             self._evaluation_of = of
             return False
-        self._seen_at = seconds
+        self._iterated_at = seconds
         shown.of = of if of and done >= shown.of else max(of, shown.of)
         before, shown.iteration = shown.iteration, iteration
         if before is not None and iteration < before:
@@ -115,9 +115,9 @@ class Training:
         if (duration := event.decimal("seconds")) is not None:
             shown.checkpoint_seconds = min(duration, MAX_CHECKPOINT_SECONDS)
         elif shown.checkpoint_began is not None:
-            took = seconds - shown.checkpoint_began
+            elapsed = seconds - shown.checkpoint_began
             # If one read has both lines, the duration is unknown.
-            shown.checkpoint_seconds = took if 0 < took <= MAX_CHECKPOINT_SECONDS else None
+            shown.checkpoint_seconds = elapsed if 0 < elapsed <= MAX_CHECKPOINT_SECONDS else None
         shown.checkpoint_ended, shown.checkpoint_began = seconds, None
 
 

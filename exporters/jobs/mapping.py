@@ -43,8 +43,8 @@ class GpuMapping:
             if self._own is None:
                 self._own = _listed(fd)
             free = {name for name in contents if name in self._own or not _exists(name, fd)}
-            if gone := self._own - free:
-                for name in gone:
+            if obsolete := self._own - free:
+                for name in obsolete:
                     with suppress(FileNotFoundError):
                         os.unlink(name, dir_fd=fd)
                     self._written.pop(name, None)

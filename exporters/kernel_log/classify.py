@@ -139,10 +139,10 @@ def fails(event: KernelEvent, seconds: float) -> str:
     return category.check if error is None else error.check
 
 
-def _gpu_error(category: Category, named: Mapping[str, str], rest: str) -> DriverReport | None:
-    """Return the GPU error of a line from its named groups and, for an Xid, the text after its number (``rest``)."""
+def _gpu_error(category: Category, named: Mapping[str, str], details: str) -> DriverReport | None:
+    """Return the GPU error of a line from its named groups and, for an Xid, the text after its number (``details``)."""
     if category.fault == XID:
-        return read_xid(named["code"], rest)
+        return read_xid(named["code"], details)
     if not category.fault:
         return None
     code = next((name for name in _AMD_CODES if named.get(name)), category.fault)

@@ -57,11 +57,11 @@ class KernelLogConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, k
     path: str = "/dev/kmsg"
 
 
-class Seen(msgspec.Struct):
-    """How often a kind of event was seen, and the time of the last event (epoch seconds)."""
+class EventCount(msgspec.Struct):
+    """The number of lines of one kind, and the time of the last line (epoch seconds)."""
 
     last_seconds: SavedSeconds
-    count: SavedCount = 0
+    lines: SavedCount = msgspec.field(name="count", default=0)
 
 
 class Past(msgspec.Struct):
@@ -73,7 +73,7 @@ class Past(msgspec.Struct):
 
     last: Annotated[int, msgspec.Meta(ge=-1, le=MAX_SEQUENCE)] = -1
     lost: SavedCount = 0
-    seen: dict[str, dict[str, Seen]] = {}
+    counts: dict[str, dict[str, EventCount]] = msgspec.field(name="seen", default_factory=dict)
     parts: dict[str, dict[str, bool]] = {}
     gpu_errors: GpuErrors = msgspec.field(default_factory=GpuErrors)
 
@@ -107,7 +107,7 @@ class KernelLogExporter(ShownExporter[bytes]):
         """
         if not self._is_backlog:
             await self._thread.call(self._log.catch_up)
-        lines = [f"{record.seconds:.6f} {record.text}\n" for record in tuple(self._log.kept)]
+        lines = [f"{record.seconds:.6f} {record.text}\n" for record in tuple(self._log.last_records)]
         return Offered({"kernel.log": "".join(lines).encode()})
 
     async def update(self) -> None:
@@ -160,11 +160,11 @@ class KernelLogExporter(ShownExporter[bytes]):
     def _take(self, group: EventGroup, seconds: float, logged: list[tuple[KernelEvent, dict[str, str], int]]) -> None:
         """Count equal events, the last at ``seconds`` (epoch). Unless old, they fail or clear checks and are logged."""
         event = group.event
-        codes = self._past.seen.setdefault(event.category, {})
-        kinds = sum(map(len, self._past.seen.values()))
-        seen = codes.setdefault(event.code if event.code in codes or kinds < MAX_KINDS else "", Seen(seconds))
-        seen.count = saved_sum(seen.count, group.times)
-        seen.last_seconds = seconds
+        codes = self._past.counts.setdefault(event.category, {})
+        kinds = sum(map(len, self._past.counts.values()))
+        count = codes.setdefault(event.code if event.code in codes or kinds < MAX_KINDS else "", EventCount(seconds))
+        count.lines = saved_sum(count.lines, group.times)
+        count.last_seconds = seconds
         rank = self._rank_of(event)
         if group.is_old:
             return
@@ -240,9 +240,9 @@ def render(section: bytes) -> Iterable[Metric]:
     past = msgspec.msgpack.decode(section, type=Past)
     events, last = EVENTS.rows(), LAST.rows()
     for category in categories():
-        for code, seen in past.seen.get(category, {}).items():
-            events.add((category, code), seen.count)
-            last.add((category, code), seen.last_seconds)
+        for code, count in past.counts.get(category, {}).items():
+            events.add((category, code), count.lines)
+            last.add((category, code), count.last_seconds)
     yield from (events.metric, last.metric, LOST.single(past.lost))
 
 

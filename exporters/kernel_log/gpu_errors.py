@@ -48,7 +48,7 @@ class GpuErrors(msgspec.Struct):
         if not error.place or user < 0:
             return None
         key = (pci, error.code, error.place)
-        users = {job: at for job, at in self.places.pop(key, {}).items() if seconds - at <= REPEAT_SECONDS}
+        users = {uid: at for uid, at in self.places.pop(key, {}).items() if seconds - at <= REPEAT_SECONDS}
         if user in users or len(users) < MAX_USERS:
             users[user] = seconds
         while len(self.places) >= MAX_PLACES:
@@ -60,8 +60,8 @@ class GpuErrors(msgspec.Struct):
 
     def forget(self, now_seconds: float) -> None:
         """Drop the faults that are too old to be shown."""
-        kept = {pci: fault_table.recent(seen, now_seconds) for pci, seen in self.faults.items()}
-        self.faults = {pci: seen for pci, seen in kept.items() if seen}
+        recent = {pci: fault_table.recent(faults, now_seconds) for pci, faults in self.faults.items()}
+        self.faults = {pci: faults for pci, faults in recent.items() if faults}
 
 
 _COMM = r"(?:\\x[0-9a-f]{2}|[^\\]){1,15}"
@@ -89,34 +89,34 @@ _PLACES = {
 _NVLINK5_CODES = frozenset(map(str, range(144, 151)))
 
 
-def read_xid(code: str, rest: str) -> DriverReport | None:
-    """Return the error in a line with the Xid ``code`` and the text ``rest`` after it; None if there is no error.
+def read_xid(code: str, details: str) -> DriverReport | None:
+    """Return the error in a line with the Xid ``code`` and the text ``details`` after it; None if there is no error.
 
     Only Xid 154 can report no error: when the driver no longer requests an action.
     """
-    if caused := _CAUSED.match(rest):
+    if caused := _CAUSED.match(details):
         return DriverReport(code, cause=caused["cause"])
     if code in _NVLINK5_CODES:
-        return _nvlink5(code, rest)
+        return _nvlink5(code, details)
     if code == "154":
-        return _recovery(rest)
-    if code == "74" and (match := _NVLINK.match(rest)):
+        return _recovery(details)
+    if code == "74" and (match := _NVLINK.match(details)):
         return DriverReport(code, link=_number(match["link"]), severity="fatal")
-    if code in _PLACES and (match := _PLACES[code].match(rest)):
+    if code in _PLACES and (match := _PLACES[code].match(details)):
         return DriverReport(code, place=match["place"])
     return DriverReport(code)
 
 
-def _nvlink5(code: str, rest: str) -> DriverReport:
-    match = _NVLINK5.match(rest)
+def _nvlink5(code: str, details: str) -> DriverReport:
+    match = _NVLINK5.match(details)
     if match is None:
         return DriverReport(code)
     severity = match["severity"].lower()
     return DriverReport(code, unit=match["unit"], link=_number(match["link"] or ""), severity=severity)
 
 
-def _recovery(rest: str) -> DriverReport | None:
-    match = _ACTION.match(rest)
+def _recovery(details: str) -> DriverReport | None:
+    match = _ACTION.match(details)
     actions = gpu_faults.RECOVERY_ACTIONS
     number = int(match["action"], 16) if match else len(actions)
     if number == 0:

@@ -68,8 +68,8 @@ class LookResult(NamedTuple):
 class KernelLog:
     """The log at ``path``, which can also be a recorded file. ``lost``: records lost since the last poll.
 
-    ``last``: the number of the last record that was read, even by an earlier agent; -1 if there is none. ``kept``: the
-    last records that the kernel wrote.
+    ``last``: the number of the last record that was read, even by an earlier agent; -1 if there is none.
+    ``last_records``: the last records that the kernel wrote.
     """
 
     def __init__(self, path: Path, last: int, roots: Roots, failures: FailureCounter) -> None:
@@ -82,7 +82,7 @@ class KernelLog:
         self._ahead: list[tuple[list[KernelRecord], bool]] = []
         self.lines = KernelLines()
         self.lost = 0
-        self.kept: deque[KernelRecord] = deque(maxlen=LAST_RECORDS)
+        self.last_records: deque[KernelRecord] = deque(maxlen=LAST_RECORDS)
 
     def look(self, read_only: Iterable[str], *, is_backlog: bool) -> LookResult:
         """Return new events, lost records and the state of mounts. Only records that the kernel wrote are events.
@@ -108,8 +108,8 @@ class KernelLog:
             if batches[-1][1]:
                 break
         groups = [EventGroup(event, at, is_first_start and newest - at > MAX_AGE_SECONDS, 1) for event, at in events]
-        asked, lost, self.lost = tuple(read_only), self.lost, 0
-        return LookResult(grouped(groups), lost, read_mounted(self._roots, asked) if asked else None)
+        devices, lost, self.lost = tuple(read_only), self.lost, 0
+        return LookResult(grouped(groups), lost, read_mounted(self._roots, devices) if devices else None)
 
     def catch_up(self) -> None:
         """Read new records early, so that a bundle contains them; the next poll returns their events."""
@@ -147,8 +147,8 @@ class KernelLog:
         """Keep a record for bundles. Return False if it was read before, as after the log was opened again."""
         if record.sequence > self._newest:
             self._newest = record.sequence
-            if _is_kept(record):
-                self.kept.append(record)
+            if _is_for_bundles(record):
+                self.last_records.append(record)
         if record.sequence <= self.last:
             return False
         self.lost += record.sequence - self.last - 1 if self.last >= 0 else 0
@@ -166,7 +166,7 @@ class KernelLog:
         return event._replace(pid=pid, user=user)
 
 
-def _is_kept(record: KernelRecord) -> bool:
+def _is_for_bundles(record: KernelRecord) -> bool:
     """Return True for a record to keep: the kernel wrote it, and it does not begin with a user's text."""
     is_own = record.writer == "kernel" or (record.writer == "fragment" and record.text.startswith(DRIVER))
     return is_own and not record.text.startswith(AUDIT)

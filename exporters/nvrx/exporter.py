@@ -176,9 +176,9 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         if lines.job_id in self.saved.jobs or len(self.saved.jobs) < MAX_JOBS:
             job = self.saved.jobs.setdefault(lines.job_id, JobEvents())
             views = [view for view in self._ranks.ranks if view.label.job_id == lines.job_id]
-            here = self._ranks.hostnames
-            local = sorted(local_ranks(views, here).items())  # keys with a host name come last and replace the rest
-            ranks = {(host, number): rank for (own, number), rank in local for host in ({own} if own else here)}
+            names = self._ranks.hostnames
+            local = sorted(local_ranks(views, names).items())  # keys with a host name come last and replace the rest
+            ranks = {(host, number): rank for (name, number), rank in local for host in ({name} if name else names)}
             admit = partial(self._rows.take, self._groups.get(lines.job_id, ("", lines.job_id)))
             for text in lines.lines:
                 job.take(text, ranks, admit)

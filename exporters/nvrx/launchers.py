@@ -61,29 +61,29 @@ def read_command(words: Sequence[str]) -> JobLauncher | None:
         if number and words[number - 1] == "-m":
             name = _MODULES.get(word, "")
         if name in _MODULES.values():
-            given = dict(_options(words[number + 1 :]))
-            nodes = _NODES.fullmatch(given.get("nnodes", ""))
-            policy = given.get("ft_restart_policy", "")
+            options = dict(_options(words[number + 1 :]))
+            nodes = _NODES.fullmatch(options.get("nnodes", ""))
+            policy = options.get("ft_restart_policy", "")
             return JobLauncher(
                 name,
                 *(("", "") if nodes is None else (nodes[1], nodes[2] or nodes[1])),
-                _count(given.get("max_restarts", "")),
+                _count(options.get("max_restarts", "")),
                 policy if policy in POLICIES else "",
-                _count(given.get("ft_segment", "")),
+                _count(options.get("ft_segment", "")),
             )
     return None
 
 
 def _options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Yield the name and value of each option before the training script."""
-    rest = iter(words)
-    for word in rest:
+    remaining = iter(words)
+    for word in remaining:
         if not word.startswith("-"):
             return
         name, equals, value = word.lstrip("-").partition("=")
         name = name.replace("-", "_")
         if not equals and name not in _WITHOUT_VALUE:
-            value = next(rest, "")
+            value = next(remaining, "")
         yield name, value
 
 

@@ -113,7 +113,7 @@ def test_what_was_overwritten_is_counted(tmp_path: Path) -> None:
     for last, lost, records in ((-1, 3, 2), (3, 4, 2), (9, 0, 0)):
         opened = opened_log(log, last)
         assert (len(opened.read()[0]), opened.lost) == (records, lost)
-        assert [record.text for record in opened.kept] == ["a", "b"]
+        assert [record.text for record in opened.last_records] == ["a", "b"]
 
 
 def test_an_overrun_and_other_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +279,7 @@ def test_reads_ahead_of_a_look_have_a_limit(tmp_path: Path, monkeypatch: pytest.
     log = Endless(tmp_path, -1, Roots(), FailureCounter(Logger("kernel_log")))
     for _ in range(3):
         log.catch_up()
-    assert log.kept[-1].sequence == 1
+    assert log.last_records[-1].sequence == 1
     assert [group.times for group in log.look((), is_backlog=False).groups] == [3]
 
 

@@ -176,7 +176,7 @@ async def test_kinds_beyond_the_limit(node: Node, monkeypatch: pytest.MonkeyPatc
         node.write(f"NVRM: Xid (PCI:0000:3b:00): {13 + number}, pid={100 + number}, name=x")
     await node.look()
     past = msgspec.msgpack.decode(node.exporter.snapshot(), type=module.Past)
-    assert {code: seen.count for code, seen in past.seen["gpu_xid"].items()} == {"13": 1, "14": 1, "": 1}
+    assert {code: count.lines for code, count in past.counts["gpu_xid"].items()} == {"13": 1, "14": 1, "": 1}
 
 
 async def test_the_agents_log_has_each_kind_of_event_once(node: Node, caplog: pytest.LogCaptureFixture) -> None:
