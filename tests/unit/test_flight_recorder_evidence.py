@@ -60,8 +60,8 @@ def test_a_node_with_a_part_of_the_ranks_blames_no_other_rank(scenario: str) -> 
 
 def test_a_rank_that_waits_itself() -> None:
     """A rank that has not begun the others' operation is blamed; if it waits in another group it is only mentioned."""
-    said = "had not begun all_reduce no. 5 of group default_pg, unlike other ranks of the node"
-    assert blamed(hang({0: 5, 2: 3}, {0: 5})) == {"2": said}
+    text = "had not begun all_reduce no. 5 of group default_pg, unlike other ranks of the node"
+    assert blamed(hang({0: 5, 2: 3}, {0: 5})) == {"2": text}
     names = {"0": "default_pg", "1": "tp"}
     groups = {name: {"name": name, "desc": text, "ranks": "[2, 3]"} for name, text in names.items()}
     status = {name: {"last_enqueued_collective": number} for name, number in (("0", 3), ("1", 4))}
@@ -69,15 +69,15 @@ def test_a_rank_that_waits_itself() -> None:
     words = part([*hang({0: 5}, {0: 5}), *shown({2: pickled(waits)})], "7").words
     assert [(word.rank, word.says, word.blames) for word in words] == [
         ("0", "waited in all_reduce no. 5 of group default_pg", False),
-        ("2", said, False),
+        ("2", text, False),
         ("2", "waited in all_reduce no. 4 of group tp", False),
     ]
 
 
 def test_a_rank_that_does_not_finish() -> None:
     """A rank in an operation that other ranks finished is blamed, unless a third rank has not begun the operation."""
-    said = "had not finished all_reduce no. 3 of group default_pg, unlike other ranks of the node"
-    assert blamed(hang({0: 5, 1: 3}, {0: 5, 1: 3})) == {"1": said}
+    text = "had not finished all_reduce no. 3 of group default_pg, unlike other ranks of the node"
+    assert blamed(hang({0: 5, 1: 3}, {0: 5, 1: 3})) == {"1": text}
     assert blamed(hang({0: 5, 1: 3, 2: 2}, {0: 5, 1: 3})).keys() == {"2"}
 
 

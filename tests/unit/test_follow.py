@@ -243,7 +243,7 @@ class Written:
         self.handle = handle
         self.lines: list[bytes] = []
         self.half = b""
-        self.seen = False
+        self.is_polled = False
 
 
 class World:
@@ -254,7 +254,7 @@ class World:
         self.number = 0
         self.name = 0
         self.path = root / "0.log"
-        self.gone: list[Written] = []
+        self.unlinked: list[Written] = []
         self.opened: list[Written] = []
         self.file = self._open()
         self.follower = follow(root)
@@ -286,7 +286,7 @@ class World:
             self.file.handle.write(self.file.half[:3])
 
     def append_to_gone(self) -> None:
-        for file in self.gone:
+        for file in self.unlinked:
             self.append(file)
 
     def begin_anew(self) -> None:
@@ -310,17 +310,17 @@ class World:
 
     def replace(self) -> None:
         self.path.unlink()
-        if self.file.seen:
-            self.gone.append(self.file)
+        if self.file.is_polled:
+            self.unlinked.append(self.file)
         self.file = self._open()
 
     def look(self) -> None:
-        expected = [line for file in (*self.gone, self.file) for line in file.lines]
+        expected = [line for file in (*self.unlinked, self.file) for line in file.lines]
         already = set(self.given_lines)
         new = [line for line in poll(self.follower).split(b"\n") if LINE.fullmatch(line)]
         assert (len(new), sorted(new)) == (len(set(new)), sorted(line for line in expected if line not in already))
         self.given_lines += new
-        self.file.seen = True
+        self.file.is_polled = True
 
     def checkpoint(self) -> None:
         self.saved = (self.follower.positions(), list(self.given_lines))
@@ -330,8 +330,8 @@ class World:
         positions, given_lines = self.saved
         self.follower = follow(self.root, resume=positions)
         self.given_lines = list(given_lines)
-        self.gone = []
-        self.file.seen = False
+        self.unlinked = []
+        self.file.is_polled = False
 
     def close(self) -> None:
         self.follower.close()

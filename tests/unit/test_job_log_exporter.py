@@ -88,7 +88,7 @@ def test_an_end_waits_for_no_hung_file_system(tmp_path: Path, monkeypatch: pytes
     node.look()
     hangs, released = threading.Event(), threading.Event()
     real = node.exporter._reader.look
-    monkeypatch.setattr(node.exporter._reader, "look", lambda *given: (hangs.set(), released.wait(), real(*given))[2])
+    monkeypatch.setattr(node.exporter._reader, "look", lambda *args: (hangs.set(), released.wait(), real(*args))[2])
 
     async def ended() -> None:
         update = asyncio.ensure_future(node.exporter.update())

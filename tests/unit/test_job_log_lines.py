@@ -45,10 +45,10 @@ def test_every_recorded_line_has_its_groups() -> None:
     """Each group of a recorded line has the expected text."""
     for category, groups, what, line in RECORDED:
         if category not in {"-", "?"}:
-            wanted = {
+            expected = {
                 name: text or "" for name, text in (groups or {}).items() if name not in ELSEWHERE.get(what, set())
             }
-            assert {name: event(line).text(name) for name in wanted} == wanted, line
+            assert {name: event(line).text(name) for name in expected} == expected, line
 
 
 @pytest.mark.parametrize("entry", failures().entries, ids=lambda entry: entry.category)

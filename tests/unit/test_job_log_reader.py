@@ -214,10 +214,10 @@ def test_processes_below_a_batch_step_are_bounded(node: Node, monkeypatch: pytes
 
 def test_ranks_own_outputs_need_no_pattern(unnamed: Node) -> None:
     """A file that only one rank writes counts for the rank; a file of several, or of their launcher, for the job."""
-    mine, ours, launcher = (unnamed.write(f"{name}.txt", "ValueError: x\n") for name in ("mine", "ours", "launcher"))
-    unnamed.run(4000, mine, parent=3900)
-    unnamed.run(4001, ours, parent=3900)
-    unnamed.run(4002, ours)
+    of_rank, of_ranks, launcher = (unnamed.write(f"{name}.txt", "ValueError: x\n") for name in "abc")
+    unnamed.run(4000, of_rank, parent=3900)
+    unnamed.run(4001, of_ranks, parent=3900)
+    unnamed.run(4002, of_ranks)
     unnamed.run(3900, launcher)
     ranks = tuple(view(4000 + rank, str(rank), parent_pid=3900) for rank in range(4))
     logs = unnamed.look(job(ranks=8)._replace(ranks=ranks))

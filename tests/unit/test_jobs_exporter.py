@@ -38,10 +38,10 @@ def jobs(tmp_path: Path) -> Path:
     return path
 
 
-def put(jobs: Path, job_id: str = "4", mode: int = 0o644, **said: Any) -> Path:
+def put(jobs: Path, job_id: str = "4", mode: int = 0o644, **fields: Any) -> Path:
     """Write a job's file."""
     path = jobs / f"{job_id}.json"
-    path.write_text(json.dumps({"job_id": job_id, **said}))
+    path.write_text(json.dumps({"job_id": job_id, **fields}))
     path.chmod(mode)
     return path
 
@@ -109,7 +109,7 @@ def test_a_refused_file_costs_no_memory(jobs: Path) -> None:
     for _ in range(3):
         source.look(NOW)
         gc.collect()
-        counts.append(sum(isinstance(kept, TracebackType) for kept in gc.get_objects()))
+        counts.append(sum(isinstance(entry, TracebackType) for entry in gc.get_objects()))
     assert counts[1] == counts[2]
 
 
@@ -151,7 +151,7 @@ def test_only_what_changed_is_read_again(jobs: Path, monkeypatch: pytest.MonkeyP
     assert trusted.look() is None
 
 
-@pytest.mark.parametrize(("said", "state", "reason", "signal"), [
+@pytest.mark.parametrize(("fields", "state", "reason", "signal"), [
     ({"exit_code": 0}, "UNKNOWN", "", ""),
     ({}, "UNKNOWN", "", ""),
     ({"exit_code": 7}, "FAILED", "", ""),
@@ -162,9 +162,9 @@ def test_only_what_changed_is_read_again(jobs: Path, monkeypatch: pytest.MonkeyP
     ({"state": "TIMEOUT", "reason": "my own"}, "TIMEOUT", "", ""),
     ({"state": "SPECIAL_EXIT"}, "OTHER", "", ""),
 ])  # fmt: skip
-def test_how_a_job_ended(said: dict[str, Any], state: str, reason: str, signal: str) -> None:
+def test_how_a_job_ended(fields: dict[str, Any], state: str, reason: str, signal: str) -> None:
     """The scheduler's state comes first, then a nonzero exit status; states and reasons are closed sets."""
-    end = ending(JobFile("4", ended=5, **said))
+    end = ending(JobFile("4", ended=5, **fields))
     assert (end.state, end.reason, end.signal) == (state, reason, signal)
 
 

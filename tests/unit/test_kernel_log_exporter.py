@@ -198,7 +198,7 @@ async def test_the_agents_log_has_each_kind_of_event_once(node: Node, caplog: py
 OOM_LINE = "Memory cgroup out of memory: Killed process {} (python3) total-vm:1234kB, anon-rss:1234kB"
 
 
-@pytest.mark.parametrize(("seen", "seconds", "status", "expected"), [
+@pytest.mark.parametrize(("known", "seconds", "status", "expected"), [
     (KILLED, 2.0, KILLED, OOM),
     (None, 2.0, KILLED, OOM),
     (ExitStatus(known=False), OOM_LOG_SECONDS, None, OOM),
@@ -206,7 +206,7 @@ OOM_LINE = "Memory cgroup out of memory: Killed process {} (python3) total-vm:12
     (ExitStatus(known=True, code=3), 2.0, None, ExitStatus(known=True, code=3)),
 ])  # fmt: skip
 async def test_the_log_names_a_death_by_the_oom_killer(
-    node: Node, seen: ExitStatus | None, seconds: float, status: ExitStatus | None, expected: ExitStatus
+    node: Node, known: ExitStatus | None, seconds: float, status: ExitStatus | None, expected: ExitStatus
 ) -> None:
     """A line that names a rank as the OOM killer's victim makes the exit an OOM kill if it is read at most
     OOM_LOG_SECONDS after the exit, and no status other than SIGKILL is known."""
@@ -215,8 +215,8 @@ async def test_the_log_names_a_death_by_the_oom_killer(
     node.ranks.tick()
     async with node.running():
         await node.look_again()
-        if seen is not None:
-            node.ranks.observe_exit(ProcessKey(4711, 5000), seen)
+        if known is not None:
+            node.ranks.observe_exit(ProcessKey(4711, 5000), known)
         node.clock.advance(seconds)
         node.write(OOM_LINE.format(4711))
         await node.look_again()

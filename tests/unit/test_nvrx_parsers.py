@@ -41,7 +41,7 @@ def event(name: str, second: float, cycle_number: int = 1, host: str = "n07", ra
     )
 
 
-def heard(*texts: str) -> JobEvents:
+def counted(*texts: str) -> JobEvents:
     """Return the sums over these lines."""
     sums = JobEvents()
     for text in texts:
@@ -149,9 +149,9 @@ SCORES = {
 def test_lines_of_monitors_and_reports() -> None:
     """Events, timeouts and scores are read with their numbers; cut lines and invalid values do not count."""
     for text, expected in LINES.items():
-        assert heard(text) == expected, text
+        assert counted(text) == expected, text
     for text, scores in SCORES.items():
-        assert heard("GPU relative performance:", f"  Rank={text}").scores == scores, text
+        assert counted("GPU relative performance:", f"  Rank={text}").scores == scores, text
 
 
 NOTICES = {
@@ -185,14 +185,14 @@ NOTICES = {
 def test_notices() -> None:
     """Each line about a decision or a defect is counted under its name."""
     for text, notice in NOTICES.items():
-        assert heard(text).events == ({notice: 1} if notice else {}), text
+        assert counted(text).events == ({notice: 1} if notice else {}), text
     names = [name for name in NOTICES.values() if name]
-    assert heard(*NOTICES, *NOTICES).events == {name: 2 * names.count(name) for name in names}
+    assert counted(*NOTICES, *NOTICES).events == {name: 2 * names.count(name) for name in names}
 
 
 def test_recovery_until_workers_and_until_progress() -> None:
     """A recovery begins with the cycle's first failure on any node and ends with progress after the last start."""
-    sums = heard(
+    sums = counted(
         event("worker_start_completed", 1, 0),
         event("failure_detected", 10, 1),
         event("failure_detected", 9.5, 1, "n08"),
@@ -220,16 +220,16 @@ def test_recovery_until_workers_and_until_progress() -> None:
 ])  # fmt: skip
 def test_a_requeued_job_has_a_new_recovery(earlier: list[tuple[str, float, int]], seconds: float) -> None:
     """A failure after a requeue under the same id does not join a failure of the earlier run."""
-    sums = heard(*(event(*entry) for entry in [*earlier, (FAILED, 40, 1), (STARTED, 52, 1)]))
+    sums = counted(*(event(*entry) for entry in [*earlier, (FAILED, 40, 1), (STARTED, 52, 1)]))
     assert sums.recovery_seconds() == {"workers_started": pytest.approx(seconds)}
 
 
 def test_scores_follow_their_heading() -> None:
     """A report has up to MAX_SCORES scores below its heading, and replaces the previous report of its kind."""
     scores = [f"  Rank={rank} Node=n Score=0.5" for rank in range(events.MAX_SCORES + 1)]
-    sums = heard(scores[0], "GPU relative performance:", *scores)
+    sums = counted(scores[0], "GPU relative performance:", *scores)
     assert sums.scores == {(str(rank), "relative"): 0.5 for rank in range(events.MAX_SCORES)}
-    sums = heard("GPU relative performance:", *scores, "GPU individual performance:", scores[8])
+    sums = counted("GPU relative performance:", *scores, "GPU individual performance:", scores[8])
     sums.take("GPU relative performance:", {}, lambda: True)
     assert sums.scores == {("8", "individual"): 0.5}
 
@@ -254,21 +254,21 @@ def test_interruptions() -> None:
     for no rank."""
     for text, ranks in INTERRUPTED.items():
         by_rank = {(rank, "soft_timeout"): 1 for rank in ranks.split()}
-        assert heard(f"Interruption.SOFT_TIMEOUT {text}").interruptions == by_rank, text
+        assert counted(f"Interruption.SOFT_TIMEOUT {text}").interruptions == by_rank, text
     text = "rank=0 term_ex: RankShouldRestart('Interruption.{} affecting ranks {{3}}, Interruption.{} on ranks=[3]')"
-    sums = heard(text.format("HARD_TIMEOUT", "LATER_ONE"), text.format("HARD_TIMEOUT", "TERMINATED"))
+    sums = counted(text.format("HARD_TIMEOUT", "LATER_ONE"), text.format("HARD_TIMEOUT", "TERMINATED"))
     assert sums.interruptions == {("3", "hard_timeout"): 2, ("3", "other"): 1, ("3", "terminated"): 1}
 
 
 def test_what_real_launchers_log() -> None:
     """Logs of ft_launcher 0.4.1, 0.5.0 and of August 2026, with ranks without heartbeats, give these counts."""
-    sums = heard(*(RECORDED / "ft_launcher_0.4.1.log").read_text().splitlines())
+    sums = counted(*(RECORDED / "ft_launcher_0.4.1.log").read_text().splitlines())
     assert sums.timeouts == {("1", "subsequent"): 2}
     assert sums.events == {"restart_of_own_failure": 1, "ranks_failed": 1, "nested_restart": 3}
-    sums = heard(*(RECORDED / "ft_launcher_0.5.0.log").read_text().splitlines())
+    sums = counted(*(RECORDED / "ft_launcher_0.5.0.log").read_text().splitlines())
     assert sums.timeouts == {("9", "subsequent"): 2, ("9", "section"): 1, ("9", "out_of_section"): 1}
     assert sums.events == {"restart_of_own_failure": 1, "restart_of_others_failure": 1}
-    sums = heard(*(RECORDED / "ft_launcher_2026-08.log").read_text().splitlines())
+    sums = counted(*(RECORDED / "ft_launcher_2026-08.log").read_text().splitlines())
     assert sums.timeouts == {("9", "subsequent"): 3, ("9", "section"): 1, ("8", "out_of_section"): 1}
     assert sums.events == {
         "no_progress": 3, "restart_of_own_failure": 2, "stopped_without_progress": 1, "restart_refused": 2,
@@ -282,6 +282,6 @@ def test_ranks_of_a_job_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks above the limit count as unknown."""
     monkeypatch.setattr(events, "MAX_BY_RANK", 2)
     texts = [MONITOR.format(rank, HEARTBEAT.format("initial")) for rank in (1, 2, 3, 1)]
-    assert heard(*texts).timeouts == {
+    assert counted(*texts).timeouts == {
         ("1", "initial"): 2, ("2", "initial"): 1, ("unknown", "initial"): 1,
     }  # fmt: skip

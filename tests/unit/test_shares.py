@@ -9,7 +9,7 @@ from agent.tail.shares import FairTable, Share, in_turns
 A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
 
 
-@pytest.mark.parametrize(("held", "asks", "gives_way"), [
+@pytest.mark.parametrize(("sizes", "requester", "loser"), [
     ({}, A, A),
     ({A: 4}, A, A),
     ({A: 4}, B, A),
@@ -23,24 +23,24 @@ A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
     ({A: 1, A2: 4}, C, A2),
     ({A: 1, B: 1}, C, C),
 ])  # fmt: skip
-def test_the_user_with_the_most_entries_loses_one(held: dict[Share, int], asks: Share, gives_way: Share) -> None:
+def test_the_user_with_the_most_entries_loses_one(sizes: dict[Share, int], requester: Share, loser: Share) -> None:
     """The user with the most entries, with the new one, loses one of its fullest directory; at a tie, the requester."""
     table: FairTable[tuple[Share, int], None] = FairTable()
-    for share, count in held.items():
+    for share, count in sizes.items():
         for number in range(count):
             table.put((share, number), None, share)
-    assert table.losing_share(asks) == gives_way
+    assert table.losing_share(requester) == loser
 
 
 def fill(budget: FairBudget, groups: list[Group]) -> dict[Group, int]:
     """Give each group one unit in turn until all groups are refused; return the units of each group."""
-    held = dict.fromkeys(groups, 0)
-    asking = list(groups)
-    while asking:
-        asking = [group for group in asking if budget.take(group)]
-        for group in asking:
-            held[group] += 1
-    return held
+    sizes = dict.fromkeys(groups, 0)
+    requesters = list(groups)
+    while requesters:
+        requesters = [group for group in requesters if budget.take(group)]
+        for group in requesters:
+            sizes[group] += 1
+    return sizes
 
 
 def test_a_budget_without_groups_is_the_sum_alone() -> None:
@@ -57,9 +57,9 @@ def test_a_budget_without_groups_is_the_sum_alone() -> None:
 def test_shares_of_those_who_want_all(groups: list[Share], amount: int) -> None:
     """Users who add entries in turns have equal shares, and a late user gets a share."""
     budget = FairBudget(700)
-    held = fill(budget, list(groups))
-    assert max(held.values()) - min(held.values()) <= 1
-    assert abs(min(held.values()) - amount) <= 2
+    sizes = fill(budget, list(groups))
+    assert max(sizes.values()) - min(sizes.values()) <= 1
+    assert abs(min(sizes.values()) - amount) <= 2
     assert budget.take(Share(9, "/late"), (700 - budget.taken) // 3)
 
 

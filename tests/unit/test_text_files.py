@@ -142,10 +142,10 @@ def test_named_files_are_followed_too(tmp_path: Path) -> None:
     """Files whose paths are given to ``discover`` are followed like matching files, at most MAX_NAMED of them."""
     write(tmp_path / "x/stdout", b"line\n")
     files = files_of(tmp_path, "*.log")
-    stdout, gone = f"{tmp_path}/x/stdout", f"{tmp_path}/gone"
-    assert [file.path for file in files.discover([stdout, gone])] == [stdout]
+    stdout, missing = f"{tmp_path}/x/stdout", f"{tmp_path}/missing"
+    assert [file.path for file in files.discover([stdout, missing])] == [stdout]
     assert lines(files) == [b"line"]
-    files.discover([gone] * MAX_NAMED + [f"{tmp_path}/x/second"])
+    files.discover([missing] * MAX_NAMED + [f"{tmp_path}/x/second"])
     assert [file.path for file in files.discover([stdout])] == [stdout]
 
 
