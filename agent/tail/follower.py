@@ -163,16 +163,12 @@ class Follower:
     # The directories.
 
     def _handle_entry(self, directory: Directory, entry: FoundEntry) -> None:
-        if not self._is_passed_over(entry, directory.device):
-            self._follow_entry(directory, entry)
-
-    def _is_passed_over(self, entry: FoundEntry, device: int) -> bool:
-        identity = (device, entry.inode)
+        identity = (directory.device, entry.inode)
         if identity in self._files or identity in self._resume or not self._foreign(entry.name, identity):
-            return False
-        self.passed_over += 1
-        self._pass_over(identity)
-        return True
+            self._follow_entry(directory, entry)
+        else:
+            self.passed_over += 1
+            self._pass_over(identity)
 
     def _pass_over(self, identity: tuple[int, int]) -> None:
         self._listed.add(identity)
@@ -261,15 +257,13 @@ class Follower:
                 file.unlinked = True  # or renamed out of the directories: read on while open
                 if self._keeps_open(file.path) and not was_unlinked:
                     file.drained = False  # read to its end
-            if file.drained and self._may_close(file, now, was_unlinked=was_unlinked):
+            is_idle = was_unlinked if self._keeps_open(file.path) else now - file.grown_at >= IDLE_SECONDS
+            if file.drained and is_idle:
                 self._reader.close(file)
             if file.unlinked and file.descriptor is None:
                 self.skipped["gone_unread"] += self.lag_bytes(file) > 0
                 self._retire(file.position())
                 self._files.pop(file.identity)
-
-    def _may_close(self, file: FollowedFile, now: float, *, was_unlinked: bool) -> bool:
-        return was_unlinked if self._keeps_open(file.path) else now - file.grown_at >= IDLE_SECONDS
 
     def _retire(self, position: Position) -> None:
         """Save the position in case the file returns, and the next generation in case another file gets the inode."""

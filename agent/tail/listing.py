@@ -182,14 +182,9 @@ class Listing(Walk):
             return False
         with closing(root):
             top = [Subdirectory("", os.fstat(root).st_uid, 0)]
-            below = self.visit(root, top, self._root, self._matches, any_name)
+            below = self.visit(root, top, self._root, self._matches, lambda _name: True)
             self.visit(root, below, self._root, self._matches, no_name)
         return True
-
-
-def any_name(_name: str) -> bool:
-    """Match every name."""
-    return True
 
 
 def no_name(_name: str) -> bool:

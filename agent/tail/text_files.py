@@ -98,12 +98,12 @@ class TextFiles:
             lines = self._read(file) if is_ours(file) else None
             if lines is not None and len(lines.data) < PIECE_BYTES // 2:
                 # Probably the end of the file; the reader may close a file that is read to its end.
-                budget_bytes -= _cost_bytes(lines)
+                budget_bytes -= len(lines.data) or SCAN_BYTES  # to skip a hole or a line can take this much
                 yield lines
                 lines = self._read(file)
             if lines is not None:
                 self._queue.append(file)
-                budget_bytes -= _cost_bytes(lines)
+                budget_bytes -= len(lines.data) or SCAN_BYTES
                 yield lines
 
     def job_id(self, file: FollowedFile) -> str | None:
@@ -124,11 +124,6 @@ class TextFiles:
     def _read(self, file: FollowedFile) -> TextLines | None:
         chunk = self._follower.read(file, PIECE_BYTES)
         return None if chunk is None else TextLines(file, file.generation, chunk.data)
-
-
-def _cost_bytes(lines: TextLines) -> int:
-    """Return the cost of a read. A read that skips a hole or an overlong line may have searched SCAN_BYTES."""
-    return len(lines.data) or SCAN_BYTES
 
 
 def newest(files: Iterable[FollowedFile], most: int | None = None) -> list[FollowedFile]:

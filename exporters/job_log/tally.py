@@ -170,7 +170,7 @@ class JobTally:
         """
         if not event.rule.role:
             if self._training.take(event, seconds):
-                self._forget_old_causes(seconds)
+                self._forget_causes(seconds - RECOVERED_SECONDS)  # the training survived them
             return UNKNOWN_RANK
         speaker = self._rank(event, job, rank, hostnames)
         blamed = job.valid_rank(event.number("rank"))
@@ -186,10 +186,8 @@ class JobTally:
 
     def note_raised(self, raised: Raised, rank: str) -> None:
         """Use the exception of a rank as a possible cause. It is no log line, so no counter counts it."""
-        first, known = (
-            FirstEvent(raised.category, rank, self._hostname, raised.seconds, raised.weak, raised.name),
-            self.saved.root,
-        )
+        first = FirstEvent(raised.category, rank, self._hostname, raised.seconds, raised.weak, raised.name)
+        known = self.saved.root
         if known is not None and (known.rank, known.category) == (rank, raised.category):
             self.saved.root = msgspec.structs.replace(known, exception=raised.name)
         else:
@@ -198,9 +196,7 @@ class JobTally:
     def begin(self, started_seconds: float) -> None:
         """Forget causes of an earlier run. ``started_seconds``: when the ranks started (epoch)."""
         self._training.begin(started_seconds)
-        times = [event.seconds for event in (self.saved.root, self.saved.cascade) if event is not None]
-        if times and max(times) < started_seconds - STARTED_SECONDS:
-            self._forget_causes()
+        self._forget_causes(started_seconds - STARTED_SECONDS)
 
     def shown(self, now: float) -> ShownLog:
         """Return the data to show at this time."""
@@ -254,15 +250,12 @@ class JobTally:
         elif role == CASCADE and self.saved.cascade is None:
             self.saved.cascade = first
 
-    def _forget_old_causes(self, seconds: float) -> None:
-        """Forget causes if the training made progress RECOVERED_SECONDS after them."""
+    def _forget_causes(self, before_seconds: float) -> None:
+        """Forget all causes if the last of them came before this time (epoch)."""
         times = [event.seconds for event in (self.saved.root, self.saved.cascade) if event is not None]
-        if times and seconds - max(times) > RECOVERED_SECONDS:
-            self._forget_causes()
-
-    def _forget_causes(self) -> None:
-        self.saved.root = self.saved.cascade = None
-        self.collectives = Collectives()
+        if times and max(times) < before_seconds:
+            self.saved.root = self.saved.cascade = None
+            self.collectives = Collectives()
 
     def _rank(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str]) -> str:
         """Return the global rank of a line's writer; UNKNOWN_RANK if unknown."""

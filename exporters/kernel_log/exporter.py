@@ -117,7 +117,8 @@ class KernelLogExporter(ShownExporter[bytes]):
         """
         self._learn_names()
         try:
-            look = await self._look()
+            read_only = tuple(self._past.parts.get(READ_ONLY, ()))
+            look = await self._thread.call(partial(self._log.look, read_only, is_backlog=self._is_backlog))
         except FileNotFoundError:
             raise NoData from None
         except PermissionError as error:
@@ -140,10 +141,6 @@ class KernelLogExporter(ShownExporter[bytes]):
         self._ctx.hardware.observe_faults(self._past.gpu_errors.faults)
         self.shown = msgspec.msgpack.encode(self._past)
         self._ctx.state.publish(self.shown)
-
-    async def _look(self) -> LookResult:
-        read_only = tuple(self._past.parts.get(READ_ONLY, ()))
-        return await self._thread.call(partial(self._log.look, read_only, is_backlog=self._is_backlog))
 
     def _note(self, look: LookResult) -> None:
         self._past.lost = saved_sum(self._past.lost, look.lost)
