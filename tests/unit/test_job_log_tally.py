@@ -21,6 +21,7 @@ from exporters.job_log.tally import (
     STARTED_SECONDS,
     JobTally,
     ShownLog,
+    Training,
 )
 
 ECC = "[rank{rank}]: RuntimeError: CUDA error: uncorrectable ECC error encountered"
@@ -265,11 +266,10 @@ def test_iterations_and_their_time() -> None:
 def test_a_sites_pattern_may_match_any_text(iteration: str, ms: str, shown: tuple[int | None, float | None]) -> None:
     """A group of a site's pattern counts only if its text is a number."""
     pattern = ProgressPattern(kind="iteration", contains="step ", pattern=r"step (?P<iteration>\S+) in (?P<ms>\S+)")
-    found = classify(f"step {iteration} in {ms}\n".encode(), catalogue([pattern]))
-    assert found is not None
-    log = Log()
-    log.tally.take(found, log.job, UNKNOWN_RANK, frozenset(), 1000.0)
-    assert (log.shown().progress.iteration, log.shown().progress.iteration_seconds) == shown
+    match, progress = classify(f"step {iteration} in {ms}\n".encode(), catalogue([pattern])), Training()
+    assert match is not None
+    progress.take(match, 1000.0)
+    assert (progress.shown.iteration, progress.shown.iteration_seconds) == shown
 
 
 def test_a_restart_goes_back_and_an_evaluation_does_not() -> None:

@@ -230,17 +230,16 @@ async def test_the_log_names_a_death_by_the_oom_killer(
 
 async def test_the_oom_killer_and_a_pid_that_is_used_again(node: Node) -> None:
     """If an exited rank had the pid before, the OOM kill is that of the newest rank with this pid."""
-    old, new = ProcessKey(4711, 5000), ProcessKey(4711, 6000)
     node.add_rank(4711, 3)
-    node.ranks.observe_exit(old, KILLED)
+    node.ranks.observe_exit(ProcessKey(4711, 5000), KILLED)
     node.clock.advance(OOM_LOG_SECONDS + 1.0)
-    assert node.ranks.observe_process(msgspec.structs.replace(facts(4711, environment(4)), key=new))
+    assert node.ranks.observe_process(msgspec.structs.replace(facts(4711, environment(4)), key=ProcessKey(4711, 6000)))
     node.ranks.tick()
     async with node.running():
         await node.look_again()
         node.write(OOM_LINE.format(4711))
         await node.look_again()
-        node.ranks.observe_exit(new, KILLED)
+        node.ranks.observe_exit(ProcessKey(4711, 6000), KILLED)
         assert {view.label.rank: view.process.exit for view in node.ranks.snapshot().ranks} == {"3": KILLED, "4": OOM}
 
 
