@@ -8,6 +8,8 @@ MAX_HOSTS = 65_536
 MAX_TEXT_CHARACTERS = 1 << 20
 MAX_BRACKETS = 8
 """Limit of bracket pairs in one name. Slurm writes one pair, or one per dimension of a torus."""
+MAX_NAME_CHARACTERS = 255
+"""Limit of a name before its last number: else a short text could make MAX_HOSTS names of its own length."""
 _MAX_DIGITS = 9
 _RANGE = re.compile(rf"([0-9]{{1,{_MAX_DIGITS}}})(?:-([0-9]{{1,{_MAX_DIGITS}}}))?", re.ASCII)
 _BRACKETS = re.compile(r"([^\[\]]*)(?:\[([^\[\]]*)\])?")
@@ -60,6 +62,8 @@ def _names(part: str, room: int) -> list[str]:
     if part.count("[") > MAX_BRACKETS:
         raise ValueError(f"more than {MAX_BRACKETS} pairs of brackets in one name")
     for prefix, inside in _BRACKETS.findall(part):
+        if len(names[0]) + len(prefix) > MAX_NAME_CHARACTERS:
+            raise ValueError(f"a name of more than {MAX_NAME_CHARACTERS} characters")
         tails = list(_inside(inside, room)) if inside else [""]
         if len(names) * len(tails) > room:
             raise ValueError(f"more than {MAX_HOSTS} hosts")
