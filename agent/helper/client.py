@@ -61,7 +61,7 @@ class HelperSpec(Generic[Answer]):
 class Helper(Generic[Answer]):
     """A helper with at most one process, started by the first call; calls run one after the other.
 
-    ``calls``: results since the agent's start. ``ok``: result of the last call, None before the first.
+    ``calls``: results since the agent's start. ``ok``: result of the last call; None before the first, after ``stop``.
     """
 
     def __init__(self, spec: HelperSpec[Answer], clock: Clock) -> None:
@@ -170,7 +170,7 @@ class Helper(Generic[Answer]):
 
     def _note(self, result: CallResult) -> None:
         self.calls[result] += 1
-        self.ok = result == "ok"
+        self.ok = result == "ok" if self._users > 0 else None
 
     # -- a call ----------------------------------------------------------------------------------------------------
 

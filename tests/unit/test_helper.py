@@ -337,8 +337,14 @@ async def test_a_stop_during_a_start_leaves_no_process(bench: Bench) -> None:
 
 
 async def test_a_stop_kills_one_that_does_not_leave(bench: Bench) -> None:
-    """A process that does not exit at the end of its input is killed."""
-    helper = bench.helpers.lend(HelperSpec("other", SPEC.target, Outcome, MEMORY_BYTES))
+    """A process that does not exit at the end of its input is killed; a call of a stopped helper leaves no result."""
+    helper = bench.helpers.lend(HelperSpec("other", "helper_targets:stop_at_once", Outcome, MEMORY_BYTES))
+    call = asyncio.ensure_future(helper.call({}, LONG))
+    await helper.stop()
+    with pytest.raises(HelperFailed):
+        await call
+    assert helper.ok is None
+    helper = bench.helpers.lend(HelperSpec("another", SPEC.target, Outcome, MEMORY_BYTES))
     pid = (await helper.call(Order(), LONG)).pid
     os.kill(pid, signal.SIGSTOP)
     began = asyncio.get_running_loop().time()
