@@ -23,8 +23,8 @@ MAX_TEXT_CHARACTERS = 1_024
 OWN_PREFIX = "rankwatch_"
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
 _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]{0,127}")
-_WITHOUT = ("_created", "_gcount", "_gsum")
-"""Suffixes of samples that do not exist in Prometheus' text format."""
+_CREATED = "_created"
+"""Suffix of samples that do not exist in Prometheus' text format."""
 
 
 class Collector(Protocol):
@@ -97,7 +97,7 @@ def converted(collected: Iterable[Any]) -> tuple[Metric, ...]:
                 raise CollectorError(f"more than {MAX_SAMPLES} samples")
             if sample.timestamp is not None:
                 raise CollectorError(f"{sample.name} has a timestamp")
-            if not sample.name.endswith(_WITHOUT):
+            if not sample.name.endswith(_CREATED):
                 name = family.name if family.type == "histogram" else sample.name
                 by_name.setdefault(str(name), []).append(sample)
         for name, members in by_name.items():
@@ -110,10 +110,11 @@ def converted(collected: Iterable[Any]) -> tuple[Metric, ...]:
 def _metric(family: Any, name: str, samples: list[Any]) -> Metric:
     if name.startswith(OWN_PREFIX) or not _NAME.fullmatch(name):
         raise CollectorError(f"{name[:200]!r} is not a valid metric name for a collector")
-    labels = tuple(sorted({label for sample in samples for label in sample.labels} - {"le"}))
+    kind: MetricKind = family.type if family.type in ("counter", "histogram") else "gauge"
+    buckets = {"le"} if kind == "histogram" else set()
+    labels = tuple(sorted({label for sample in samples for label in sample.labels} - buckets))
     if bad := [label for label in labels if not _LABEL.fullmatch(label)]:
         raise CollectorError(f"{name}: {bad[0][:200]!r} is not a valid label name")
-    kind: MetricKind = family.type if family.type in ("counter", "histogram") else "gauge"
     names = (*labels, "le") if kind == "histogram" else labels
     rows = Family(name, kind, _text(family.documentation) or name, names, "its own").rows()
     series: set[tuple[str, ...]] = set()

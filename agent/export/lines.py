@@ -83,7 +83,7 @@ class Heads:
 
 def _line(family: Family, suffix: str) -> str:
     """Return the template of heads for series with this suffix, with placeholders for the label values."""
-    shown = [index for index, label in enumerate(family.labels) if label != "le" or suffix == "_bucket"]
+    shown = [index for index, label in enumerate(family.labels) if label != "le" or suffix in ("", "_bucket")]
     order = sorted(shown, key=family.labels.__getitem__)
     labels = ",".join(f'{family.labels[index]}="{{{index}}}"' for index in order)
     return f"{family.name}{suffix}{{{{{labels}}}}} " if labels else f"{family.name}{suffix} "

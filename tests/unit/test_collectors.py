@@ -15,7 +15,7 @@ from client_metrics import encode
 from fake_clock import FakeClock
 from lent import lent
 from prometheus_client import CollectorRegistry, GCCollector, Histogram, PlatformCollector, Summary
-from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Sample
+from prometheus_client.core import GaugeHistogramMetricFamily, GaugeMetricFamily, InfoMetricFamily, Sample
 from prometheus_client.exposition import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -79,6 +79,7 @@ class Fixed:
     histogram,
     summary,
     lambda: Fixed(InfoMetricFamily("firmware", "Firmware.", {"version": "1.2"}), unlike_labels()),
+    lambda: Fixed(GaugeHistogramMetricFamily("queue", "Queue.", buckets=[("1.0", 2), ("+Inf", 3)], gsum_value=4)),
 ])  # fmt: skip
 def test_a_page_has_what_prometheus_client_writes(make: Callable[[], Any]) -> None:
     """The agent exports the same series, with the same names, labels and values, as prometheus-client."""
