@@ -123,5 +123,8 @@ def inherited_listeners(environ: Mapping[str, str], pid: int) -> list[socket.soc
 def _targets(address: ListenAddress) -> list[tuple[socket.AddressFamily, str]]:
     if not address.host:
         return [(socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET, "")]
-    resolved = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    try:
+        resolved = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except UnicodeError:
+        raise OSError(errno.EINVAL, "the host's name is not valid") from None
     return list(dict.fromkeys((family, str(where[0])) for family, _, _, _, where in resolved))

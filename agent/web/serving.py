@@ -3,6 +3,7 @@
 import asyncio
 import socket
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -63,7 +64,8 @@ class Serving:
         await asyncio.gather(self._server.stop(STOP_SECONDS), self._local.stop(STOP_SECONDS))
         if self._local_path is not None:
             path = self._local_path
-            await self._thread.call(lambda: path.unlink(missing_ok=True))
+            with suppress(OSError):
+                await self._thread.call(path.unlink)
         self._thread.stop()
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:

@@ -36,7 +36,8 @@ def context_of(config: TlsConfig, folder: Path) -> ssl.SSLContext:
         _load_certificate(context, config, folder)
         source = config.client_ca_file or "client_ca"
         if config.client_ca:
-            context.load_verify_locations(cadata=config.client_ca)
+            # ssl refuses other characters, even in comments
+            context.load_verify_locations(cadata=config.client_ca.encode("ascii", "replace").decode())
         elif config.client_ca_file:
             context.load_verify_locations(cafile=folder / config.client_ca_file)
     except (OSError, ssl.SSLError) as error:

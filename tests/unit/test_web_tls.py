@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import os
 import shutil
 import socket
@@ -29,6 +30,7 @@ DATA = Path(__file__).parents[1] / "data" / "web"
 BIG = b"rankwatch_x 1\n" * 300_000
 TLS = "tls_server_config: {cert_file: server.pem, key_file: server.key"
 MUTUAL = f"{TLS}, client_ca_file: ca.pem, client_auth_type: RequireAndVerifyClientCert"
+INLINE_CA = f"client_ca: {json.dumps('# Müller' + chr(10) + (DATA / 'ca.pem').read_text(), ensure_ascii=False)}"
 CLOSE = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"
 
 
@@ -107,6 +109,7 @@ async def test_refusals_arrive_whole(tmp_path: Path) -> None:
     (f"{MUTUAL}, client_allowed_sans: [prometheus.example]}}", "scraper", True),
     (f"{MUTUAL}, client_allowed_sans: [prometheus.example]}}", "other", False),
     (f"{TLS}, client_ca_file: ca.pem, client_auth_type: VerifyClientCertIfGiven}}", "", True),
+    (f"{MUTUAL.replace('client_ca_file: ca.pem', INLINE_CA)}}}", "scraper", True),
     (f"{TLS}, min_version: TLS13}}", "", True),
     (f"{TLS}, max_version: TLS12, cipher_suites: [TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256]}}", "", True),
 ])  # fmt: skip
@@ -243,6 +246,14 @@ async def test_several_addresses_and_a_local_socket(tmp_path: Path) -> None:
     finally:
         await serving.stop()
     assert not await asyncio.to_thread(local.exists)
+
+
+async def test_a_local_socket_that_cannot_be_made_or_removed(tmp_path: Path) -> None:
+    """A local socket whose directory is a file is no error: the server starts and stops without it."""
+    serving = Serving(big, Logger("web"), local_path=tmp_path / "file" / "web.sock")
+    await asyncio.to_thread((tmp_path / "file").touch)
+    await serving.start(["127.0.0.1:0"])
+    await serving.stop()
 
 
 async def test_none_of_several_addresses_stays_open(tmp_path: Path) -> None:
