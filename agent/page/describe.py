@@ -15,7 +15,7 @@ TROUBLE_FIRST = ("dead", "unresponsive", "unknown", "exited", "alive", "finished
 STALE_SECONDS = 10.0
 """A rank's last bandwidth is out of date after this time without progress."""
 _MAX_NAMED = 3
-"""Limit of ranks named in a sentence; further ranks are counted."""
+"""Limit of ranks named for one trouble, and of troubles named in a sentence; further ranks are counted."""
 
 
 def ranks(known: health.HealthSnapshot, speeds: RankSpeeds) -> list[Rank]:
@@ -45,28 +45,29 @@ def waits_for(rank: Rank, others: Iterable[Rank], idle_seconds: float) -> str:
 
 
 def sentence(members: Sequence[Rank], now_seconds: float) -> str:
-    """Return a sentence about a job's ranks on this node: ranks in trouble with their states, then the other ranks."""
+    """Return a sentence about a job's ranks on this node: ranks in trouble by what is wrong, then the other ranks."""
     counts = Counter(rank.state for rank in members)
-    said = [_trouble(state, [rank for rank in members if rank.state == state], now_seconds) for state in _TROUBLE]
-    runs = counts["alive"]
-    if runs:
-        said.append(f"{runs} {'rank runs' if runs == 1 else 'ranks run'}")
+    troubles: defaultdict[str, list[Rank]] = defaultdict(list)
+    for rank in sorted(members, key=lambda rank: TROUBLE_FIRST.index(rank.state)):
+        if rank.state in ("dead", "unresponsive", "unknown"):
+            troubles[_words(rank)].append(rank)
+    parts = [_trouble(words, group, now_seconds) for words, group in list(troubles.items())[:_MAX_NAMED]]
+    if more := sum(map(len, list(troubles.values())[_MAX_NAMED:])):
+        parts.append(f"{more} more in trouble")
+    if runs := counts["alive"]:
+        parts.append(f"{runs} {'rank runs' if runs == 1 else 'ranks run'}")
     words = {"finished": "finished", "exited": "left"}
-    said += [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
-    return "; ".join(filter(None, said))
+    parts += [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
+    return "; ".join(parts)
 
 
-_TROUBLE = ("dead", "unresponsive", "unknown")
+def _words(rank: Rank) -> str:
+    return {"dead": how_ended(rank.ended), "unresponsive": _held(rank)}.get(rank.state, "cannot be judged")
 
 
-def _trouble(state: str, members: Sequence[Rank], now_seconds: float) -> str:
-    if not members:
-        return ""
+def _trouble(words: str, members: Sequence[Rank], now_seconds: float) -> str:
     named = ", ".join(rank.rank for rank in members[:_MAX_NAMED])
     more = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
-    words = {"dead": how_ended(members[0].ended), "unresponsive": _held(members[0]), "unknown": "cannot be judged"}[
-        state
-    ]
     ended = members[0].ended
     ago = f", {age(now_seconds - ended.at_seconds)} ago" if ended is not None else ""
     return f"{'rank' if len(members) == 1 else 'ranks'} {named}{more} {words}{ago}"

@@ -79,6 +79,10 @@ def ranks(state: str, count: int, reason: str = "", ended: RankEnd | None = None
     (ranks("unresponsive", 1, "unanswered"), "rank 0 not answering NCCL's RAS"),
     (ranks("unknown", 1), "rank 0 cannot be judged"),
     ([*ranks("alive", 2), *ranks("dead", 1)], "rank 0 exited, status unknown; 2 ranks run"),
+    ([*ranks("unresponsive", 1, "stopped"), *ranks("dead", 1, ended=RankEnd(990.0, "signaled", "SIGKILL")),
+      *(rank for code in (7, 8, 9) for rank in ranks("dead", 1, ended=RankEnd(940.0, "exited", "", code)))],
+     "rank 0 killed (SIGKILL), 10 s ago; rank 0 exited with status 7, 1 min ago; "
+     "rank 0 exited with status 8, 1 min ago; 2 more in trouble"),
 ])  # fmt: skip
 def test_sentences(members: list[Rank], expected: str) -> None:
     """A job's sentence names the ranks in trouble, with cause and time, and then counts the others."""
