@@ -216,7 +216,7 @@ async def _within(process: HelperProcess, deadline_seconds: float, step: Awaitab
         raise HelperHung(f"no answer after {deadline_seconds} s") from None
     except FrameError as error:
         raise HelperFailed(str(error)) from None
-    except (EOFError, OSError):
+    except (EOFError, OSError, RuntimeError):  # RuntimeError: a further piece after `end`
         await process.gone_within(KILL_SECONDS)
         raise HelperFailed(process.ending or "it closed its stream") from None
 

@@ -327,6 +327,21 @@ async def test_a_stop_lets_the_call_under_way_end(bench: Bench) -> None:
         await helper.call(Order(), LONG)
 
 
+async def test_a_stop_during_a_body_fails_the_call(bench: Bench) -> None:
+    """A helper that is stopped before a body is complete takes no further piece: the call fails like any other."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"x"
+        stop = asyncio.ensure_future(helper.stop())
+        await asyncio.sleep(0)
+        yield b"y"
+        await stop
+
+    helper = bench.helpers.lend(HelperSpec("other", SPEC.target, Outcome, MEMORY_BYTES))
+    with pytest.raises(HelperFailed):
+        await helper.call_with_body(Order(), pieces(), LONG)
+
+
 async def test_a_stop_during_a_start_leaves_no_process(bench: Bench) -> None:
     """If a helper is stopped while its first call starts the process, the process ends after the call."""
     helper = bench.helpers.lend(HelperSpec("other", SPEC.target, Outcome, MEMORY_BYTES))
