@@ -6,7 +6,7 @@ the writer runs as another user, as in containers. Without such a group the file
 ``JobTexts`` blocks and belongs to the thread of its exporter.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -24,7 +24,7 @@ TURN_BYTES = 1024 * 1024
 LOOK_SECONDS = 5.0
 """Interval between searches for new files."""
 HOLDERS_SECONDS = 15.0
-"""Interval between searches for the writers of files without a known writer."""
+"""Interval between searches for the writers of files without a known writer, or with a writer of an ended job."""
 MAX_OURS = 4096
 """Limit of files with a known writer on this node. A file stays known after its writer closes it."""
 MAX_POSITIONS = 256
@@ -113,18 +113,22 @@ class JobTexts:
         if now >= self._next_search:
             self._next_search = now + LOOK_SECONDS
             self._known = self._files.discover()
-        wanted = {file.path: file.share.uid for file in self._known if self._is_wanted(file, ranks)}
-        if wanted and now >= self._next_writer_search:
+        if now < self._next_writer_search or self._ctx.once:
+            return
+        live = {view.label.job_id for view in ranks.ranks if view.process.exited_at is None}
+        unclear = {file.path: file.share.uid for file in self._known if self._is_writer_unclear(file, ranks, live)}
+        if unclear:
             self._next_writer_search = now + HOLDERS_SECONDS
-            self._ours.update(writers_of(self._proc, wanted))
+            self._ours.update(writers_of(self._proc, unclear))
             self._resumed.difference_update(file.identity for file in self._known)
             while len(self._ours) > MAX_OURS:
                 del self._ours[next(iter(self._ours))]
 
-    def _is_wanted(self, file: FollowedFile, ranks: RankSnapshot) -> bool:
-        """Return True if the file can belong to a job on this node and the file's writer is not known yet."""
-        if self._ctx.once or (file.identity in self._ours and file.identity not in self._resumed):
-            return False
+    def _is_writer_unclear(self, file: FollowedFile, ranks: RankSnapshot, live: Collection[str]) -> bool:
+        """Return True if a job on this node can write the file, and the writer is not known or was of an ended job."""
+        if file.identity in self._ours and file.identity not in self._resumed:
+            has_grown = file.grown_at > self._next_writer_search - HOLDERS_SECONDS
+            return has_grown and self._ours[file.identity] not in {"", *live}
         named, job_id = self._files.job_id(file), self._job(file, ranks)
         if named and job_id and self.claim(file.path, job_id) is not None:
             return False

@@ -112,7 +112,7 @@ def test_what_was_ours_stays_ours(tmp_path: Path) -> None:
 
 
 def test_file_of_a_job_that_is_gone(tmp_path: Path) -> None:
-    """A file of an ended job never counts for another job, even if the other job is now the user's only job."""
+    """A file of an ended job counts for another job of the user only once a process of the other job writes it."""
     proc, log = ProcTree(tmp_path / "proc"), tmp_path / "out"
     log.write_text("first\n")
     hold(proc, 10, log, ME, "0100001")
@@ -124,7 +124,15 @@ def test_file_of_a_job_that_is_gone(tmp_path: Path) -> None:
     with log.open("a") as file:
         file.write("last\n")
     clock.advance(LOOK_SECONDS)
-    assert (texts.turn(users_of((11, "4712", ME))), texts.files(users_of((11, "4712", ME)))) == ([], [])
+    later = users_of((11, "4712", ME))
+    assert (texts.turn(later), texts.files(later)) == ([], [])
+    hold(proc, 11, log, ME, "0100001")
+    (proc.root / "11/cgroup").write_text("0::/system.slice/slurmstepd.scope/job_4712\n")
+    for line, lines in (("of the next job\n", [["last", "of the next job"]]), ("more\n", [["more"]])):
+        with log.open("a") as file:
+            file.write(line)
+        clock.advance(HOLDERS_SECONDS)
+        assert [text.lines for text in texts.turn(later) if text.job_id == "4712"] == lines
     texts.close()
 
 
