@@ -62,7 +62,8 @@ def causes(snapshot: Callable[[], HealthSnapshot], has_failed: Callable[[], bool
 def _struck(known: HealthSnapshot) -> list[tuple[RankView, Entry]]:
     """Return each rank with each failed check of its hardware, if the check counts."""
     failed = known.counted_failures()
-    return [(view, entry) for view in known.ranks.ranks for entry in failed if entry.subject in subjects_of(view)]
+    hardware = ((view, subjects_of(view)) for view in known.ranks.ranks if failed)
+    return [(view, entry) for view, subjects in hardware for entry in failed if entry.subject in subjects]
 
 
 def _what(entry: Entry) -> str:
