@@ -116,11 +116,8 @@ class Running:
     def _mark_late(self) -> None:
         self.late += 1
         self.ok = False
-        self._log.warning(
-            "an update of exporter {exporter} takes longer than {seconds} s",
-            exporter=self.name,
-            seconds=self.spec.deadline_seconds,
-        )
+        self._failure = f"an update takes longer than {self.spec.deadline_seconds} s"
+        self._log.warning("exporter {exporter}: {why}", exporter=self.name, why=self._failure)
 
     def status(self) -> ExporterStatus:
         """Return the exporter's state for the agent's own families."""
@@ -138,7 +135,8 @@ class Running:
         if isinstance(error, LeaseEnded) and self._lease.is_closed:  # the update ended after its exporter was drained
             return
         self.looked = True
-        self._failure = "" if error is None else str(error)[:MAX_WHY_CHARACTERS]
+        kind = "its source is absent" if isinstance(error, NoData) else type(error).__name__
+        self._failure = "" if error is None else (str(error) or kind)[:MAX_WHY_CHARACTERS]
         if error is None:
             self.ok = self.present = True
             self.last_success_seconds = self._clock.time()

@@ -90,6 +90,17 @@ async def test_failure_is_counted_and_ages(bench: Bench) -> None:
     assert not bench.running.shown()
 
 
+@pytest.mark.parametrize(("error", "why"), [
+    (NoData(), "its source is absent"), (NoData("no /x"), "no /x"), (RuntimeError(), "RuntimeError"),
+])  # fmt: skip
+async def test_an_exporter_that_is_down_has_a_reason(error: Exception, why: str) -> None:
+    """The reason is the error's text, or without a text its kind."""
+    bench = Bench(enabled=True)
+    bench.exporter.outcome = error
+    await bench.running.update_once()
+    assert (bench.running.ok, bench.running.why) == (False, why)
+
+
 async def test_late_update_is_neither_cancelled_nor_doubled(bench: Bench) -> None:
     """A late update is counted once and goes on; the next update starts only after the late one has returned."""
     gate = asyncio.Event()
@@ -97,7 +108,7 @@ async def test_late_update_is_neither_cancelled_nor_doubled(bench: Bench) -> Non
     bench.running.begin()
     while bench.running.late == 0:
         await asyncio.sleep(0.001)
-    assert not bench.running.ok
+    assert (bench.running.ok, bench.running.why) == (False, "an update takes longer than 0.02 s")
     assert bench.exporter.updates == 1
     bench.exporter.outcome = None
     gate.set()
