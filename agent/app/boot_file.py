@@ -72,9 +72,7 @@ class BootFile:
         except OSError as error:
             self._saved = None  # the next tick tries again
             if error.errno != self._failed_by:
-                text = (
-                    "the ranks of this boot are not saved; state.path must be in a directory that the agent can write"
-                )
+                text = "the ranks of this boot are not saved; the directory of state.path must be writable"
                 self._log.warning(text, path=path, error=error.strerror)
             self._failed_by = error.errno
         else:

@@ -22,10 +22,7 @@ MAX_ADDRESSES = 8
 DEFAULT_LISTEN_ADDRESS = "127.0.0.1:19028"
 DEFAULT_STATE_PATH = "/var/lib/rankwatch/checkpoint"
 
-
 VariableName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
-
-
 Address = Annotated[str, msgspec.Meta(pattern=r"^(https?://[^\s\0\"'<>]+)?$", max_length=1024)]
 
 
@@ -177,7 +174,7 @@ def _without_empty(raw: object) -> object:
         return {}
     if not isinstance(raw, dict):
         return raw
-    kept = {name: section for name, section in raw.items() if section is not None}
-    if isinstance(exporters := kept.get("exporters"), dict):
-        kept["exporters"] = {name: section for name, section in exporters.items() if section is not None}
-    return kept
+    sections = {name: section for name, section in raw.items() if section is not None}
+    if isinstance(exporters := sections.get("exporters"), dict):
+        sections["exporters"] = {name: section for name, section in exporters.items() if section is not None}
+    return sections

@@ -14,7 +14,7 @@ from typing import Any
 from agent import __version__
 from agent.app.config import Loaded, Options, load, read_config_in
 from agent.app.discovery import ExporterPlan, exporter_names, prepare
-from agent.app.front import STATIC, HeldAnswer, exporter_views, node_document
+from agent.app.front import STATIC, CachedAnswer, exporter_views, node_document
 from agent.app.supervisor import Supervisor
 from agent.app.web_terms import WebTerms, local_socket
 from agent.app.yaml_document import ConfigError
@@ -70,8 +70,8 @@ class Daemon:
             self._registry.render,
             self._registry.names,
             self._ready,
-            HeldAnswer(self._clock, self._page),
-            HeldAnswer(self._clock, lambda: write(self._document())),
+            CachedAnswer(self._clock, self._page),
+            CachedAnswer(self._clock, lambda: write(self._document())),
             self._supervisor.may_show,
             STATIC,
             self._supervisor.evidence_file,

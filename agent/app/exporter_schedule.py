@@ -89,9 +89,8 @@ class Running:
                 seconds=self.spec.drain_seconds,
             )
             drain.add_done_callback(_retrieve)
-        elif drain.cancelled():  # a task that the drain awaited was cancelled
-            self._log.error("exporter {exporter} failed while it was stopped", exporter=self.name, error="cancelled")
-        elif (error := drain.exception()) is not None:
+        # Cancelled: a task that the drain awaited was cancelled.
+        elif (error := "cancelled" if drain.cancelled() else drain.exception()) is not None:
             self._log.error("exporter {exporter} failed while it was stopped", exporter=self.name, error=error)
 
     async def update_once(self) -> None:
@@ -170,12 +169,12 @@ def _wake(rest: asyncio.Future[None]) -> None:
         rest.set_result(None)
 
 
-def rest_seconds(took_seconds: float, interval_seconds: float) -> float:
+def rest_seconds(update_seconds: float, interval_seconds: float) -> float:
     """Return the pause after an update: the rest of its interval, but at least REST_RATIO of an interval.
 
     Missed updates are not repeated.
     """
-    return max(interval_seconds - took_seconds, REST_RATIO * interval_seconds)
+    return max(interval_seconds - update_seconds, REST_RATIO * interval_seconds)
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

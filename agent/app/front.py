@@ -26,21 +26,21 @@ STATIC = {file.path: HttpResponse(200, file.content_type, file.text, STATIC_HEAD
 """Script and style of the page, by path."""
 
 
-class HeldAnswer(Generic[T]):
+class CachedAnswer(Generic[T]):
     """Caches the result of ``make`` for HOLD_SECONDS."""
 
     def __init__(self, clock: Clock, make: Callable[[], T]) -> None:
         self._clock = clock
         self._make: Callable[[], T] = make
-        self._made: T | None = None
-        self._made_at = 0.0
+        self._cached: T | None = None
+        self._cached_at = 0.0
 
     def __call__(self) -> T:
         """Return the cached result, or a new result if the cached one is too old."""
         now = self._clock.monotonic()
-        if self._made is None or now - self._made_at >= HOLD_SECONDS:
-            self._made, self._made_at = self._make(), now
-        return self._made
+        if self._cached is None or now - self._cached_at >= HOLD_SECONDS:
+            self._cached, self._cached_at = self._make(), now
+        return self._cached
 
 
 def node_document(

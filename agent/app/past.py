@@ -21,7 +21,7 @@ MAX_ROWS = 5000
 
 class _Moment(NamedTuple):
     at: float
-    taken: tuple[tuple[Source, object], ...]
+    snapshots: tuple[tuple[Source, object], ...]
 
 
 class ShownPast:
@@ -32,23 +32,23 @@ class ShownPast:
         self._sources = sources
         self._log = Logger("past")
         self._moments: deque[_Moment] = deque(maxlen=STEPS)
-        self._kept_at = float("-inf")
+        self._snapshot_at = float("-inf")
         self._thread = OwnThread("past")
 
     def tick(self) -> None:
         """Keep the current snapshots if STEP_SECONDS have passed."""
         now = self._clock.monotonic()
-        if now - self._kept_at < STEP_SECONDS:
+        if now - self._snapshot_at < STEP_SECONDS:
             return
-        self._kept_at = now
-        taken = []
+        self._snapshot_at = now
+        snapshots = []
         for source in self._sources():
             try:
                 if source.shown():
-                    taken.append((source, source.snapshot()))
+                    snapshots.append((source, source.snapshot()))
             except Exception as error:  # noqa: BLE001  # an error affects only this exporter's past series
                 self._log.error("the past of exporter {exporter} is not kept", exporter=source.name, error=error)
-        self._moments.append(_Moment(self._clock.time(), tuple(taken)))
+        self._moments.append(_Moment(self._clock.time(), tuple(snapshots)))
 
     async def part(self, _wanted: Wanted) -> Offered:
         """Return the part of a bundle: per source a table with a row per series and a column per time."""
@@ -65,7 +65,7 @@ def tables(moments: Sequence[_Moment], log: Logger) -> dict[str, bytes]:
     columns = [time.strftime("%H:%M:%S", time.gmtime(moment.at)) for moment in moments]
     rows: dict[str, dict[str, list[str]]] = {}
     for number, moment in enumerate(moments):
-        for source, snapshot in moment.taken:
+        for source, snapshot in moment.snapshots:
             known = rows.setdefault(source.name, {})
             try:
                 for series, value in _series(source.families(snapshot)):
@@ -80,8 +80,8 @@ def _series(families: Iterable[Metric]) -> Iterable[tuple[str, str]]:
     for metric in families:
         names = metric.family.labels
         for labels, value in zip(metric.labels, metric.values, strict=True):
-            said = ",".join(f"{name}={label}" for name, label in zip(names, labels, strict=True))
-            yield f"{metric.family.name}{{{said}}}", f"{value:.15g}"
+            pairs = ",".join(f"{name}={label}" for name, label in zip(names, labels, strict=True))
+            yield f"{metric.family.name}{{{pairs}}}", f"{value:.15g}"
 
 
 def _text(columns: Sequence[str], rows: dict[str, list[str]]) -> bytes:

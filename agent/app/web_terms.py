@@ -50,8 +50,8 @@ class WebTerms:
         if self._file is None and not (web_file.tls_server_config or web_file.basic_auth_users):
             self._log.warning("web configuration without TLS and passwords: any client may read", path=str(self.path))
         before = [] if self._file is None else self._file.protections()
-        if gone := ", ".join(name for name in before if name not in web_file.protections()):
-            why = f"the new file lacks {gone} and would remove protection: restart the agent if that is intended"
+        if lacking := ", ".join(name for name in before if name not in web_file.protections()):
+            why = f"the new file lacks {lacking} and would remove protection: restart the agent if that is intended"
             raise ConfigError(f"{self.path}: {why}")
         terms = self._terms_of(web_file, folder)
         self.terms, self._file, self._stamp = terms, web_file, stamp
@@ -72,10 +72,10 @@ class WebTerms:
         try:
             await self._files.call(self.load)
         except Exception as error:  # noqa: BLE001  # errors of OpenSSL, bcrypt, paths: logged and shown, the terms stay
-            said = str(error) or type(error).__name__
-            if self.refused != said:
-                self._log.error("web configuration refused, the previous one stays", error=said)
-            self.refused = said
+            reason = str(error) or type(error).__name__
+            if self.refused != reason:
+                self._log.error("web configuration refused, the previous one stays", error=reason)
+            self.refused = reason
         else:
             self.refused = ""
             self._log.info("web configuration taken into use", path=str(path))

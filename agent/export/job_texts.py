@@ -25,7 +25,7 @@ LOOK_SECONDS = 5.0
 """Interval between searches for new files."""
 HOLDERS_SECONDS = 15.0
 """Interval between searches for the writers of files without a known writer, or with a writer of an ended job."""
-MAX_OURS = 4096
+MAX_WRITTEN = 4096
 """Limit of files with a known writer on this node. A file stays known after its writer closes it."""
 MAX_POSITIONS = 256
 """Limit of saved positions, with equal shares of all users. A restarted agent reads files without a position again."""
@@ -65,8 +65,8 @@ class JobTexts:
         self._proc = ProcFS(ctx.roots.proc)
         self.claim: Claim = lambda _path, _job_id: None
         self._files = TextFiles(patterns, ctx.clock.monotonic, resume=resume, from_beginning=ctx.once)
-        self._ours: dict[tuple[int, int], str] = {(position.device, position.inode): "" for position in resume}
-        self._resumed = set(self._ours)
+        self._writer_jobs: dict[tuple[int, int], str] = {(position.device, position.inode): "" for position in resume}
+        self._resumed = set(self._writer_jobs)
         self._known: list[FollowedFile] = []
         self._next_search = self._next_writer_search = float("-inf")
 
@@ -86,7 +86,7 @@ class JobTexts:
     def _read(self, ranks: RankSnapshot) -> list[JobLines]:
         results = []
         now = self._ctx.clock.time()
-        for read in self._files.read(TURN_BYTES, lambda file: self._is_ours(file, ranks)):
+        for read in self._files.read(TURN_BYTES, lambda file: self._is_read_here(file, ranks)):
             job_id = self._job(read.file, ranks)
             written = min(now, read.file.modified_ns / 1e9) if read.file.modified_ns >= 0 else now
             lines = [line.decode("utf-8", "replace") for line in read.lines()]
@@ -96,13 +96,13 @@ class JobTexts:
     def positions(self) -> list[Position]:
         """Return the newest MAX_POSITIONS positions in files of this node, with equal shares for all users."""
         positions = [
-            position for position in self._files.positions() if (position.device, position.inode) in self._ours
+            position for position in self._files.positions() if (position.device, position.inode) in self._writer_jobs
         ]
         return in_turns(reversed(positions), lambda position: position.uid, MAX_POSITIONS)
 
     def files(self, ranks: RankSnapshot) -> list[tuple[str, FollowedFile]]:
         """Return (job id, file) of each file that this node reads."""
-        return [(self._job(file, ranks), file) for file in self._known if self._is_ours(file, ranks)]
+        return [(self._job(file, ranks), file) for file in self._known if self._is_read_here(file, ranks)]
 
     def close(self) -> None:
         """Close all files."""
@@ -119,35 +119,35 @@ class JobTexts:
         unclear = {file.path: file.share.uid for file in self._known if self._is_writer_unclear(file, ranks, live)}
         if unclear:
             self._next_writer_search = now + HOLDERS_SECONDS
-            self._ours.update(writers_of(self._proc, unclear))
+            self._writer_jobs.update(writers_of(self._proc, unclear))
             self._resumed.difference_update(file.identity for file in self._known)
-            while len(self._ours) > MAX_OURS:
-                del self._ours[next(iter(self._ours))]
+            while len(self._writer_jobs) > MAX_WRITTEN:
+                del self._writer_jobs[next(iter(self._writer_jobs))]
 
     def _is_writer_unclear(self, file: FollowedFile, ranks: RankSnapshot, live: Collection[str]) -> bool:
         """Return True if a job on this node can write the file, and the writer is not known or was of an ended job."""
-        if file.identity in self._ours and file.identity not in self._resumed:
+        if file.identity in self._writer_jobs and file.identity not in self._resumed:
             has_grown = file.grown_at > self._next_writer_search - HOLDERS_SECONDS
-            return has_grown and self._ours[file.identity] not in {"", *live}
+            return has_grown and self._writer_jobs[file.identity] not in {"", *live}
         named, job_id = self._files.job_id(file), self._job(file, ranks)
         if named and job_id and self.claim(file.path, job_id) is not None:
             return False
         return bool(job_id) or named is None or named in ranks.job_ids
 
-    def _is_ours(self, file: FollowedFile, ranks: RankSnapshot) -> bool:
+    def _is_read_here(self, file: FollowedFile, ranks: RankSnapshot) -> bool:
         job_id = self._job(file, ranks)
         may_claim = job_id and not self._ctx.once and self._files.job_id(file)
         claimed = self.claim(file.path, job_id) if may_claim else None
         if claimed:
-            self._ours.setdefault(file.identity, "")
-        is_ours = self._ctx.once or file.identity in self._ours
-        return bool(job_id) and (is_ours if claimed is None else claimed)
+            self._writer_jobs.setdefault(file.identity, "")
+        has_writer = self._ctx.once or file.identity in self._writer_jobs
+        return bool(job_id) and (has_writer if claimed is None else claimed)
 
     def _job(self, file: FollowedFile, ranks: RankSnapshot) -> str:
         named = self._files.job_id(file)
         if self._ctx.once:  # recorded data: the jobs have no ranks on this node
             return named or "recorded"
-        proven = self._ours.get(file.identity, "")
+        proven = self._writer_jobs.get(file.identity, "")
         if proven and proven in ranks.job_ids and named in (None, proven):  # even if another user runs the job's ranks
             return proven
         return ranks.job_of(file.share.uid, named or proven or None)  # the proven job, or no job

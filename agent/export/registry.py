@@ -42,7 +42,7 @@ class SourceCounts:
 
 @dataclass(slots=True)
 class _Outcome:
-    given: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
+    labels_of: dict[str, set[tuple[str, ...]]] = field(default_factory=dict)
     series: int = 0
     dropped: int = 0
     doubles: int = 0
@@ -76,17 +76,17 @@ class Registry:
     async def render(self, selection: Selection) -> Rendered:
         """Take snapshots on the loop and render them on the render thread."""
         shown = [source for source in self._sources() if source.shown()]
-        taken: list[tuple[Source, object]] = []
+        snapshots: list[tuple[Source, object]] = []
         for source in shown:
             if not selection.takes(source.name):
                 continue
             try:
-                taken.append((source, source.snapshot()))
+                snapshots.append((source, source.snapshot()))
             except Exception as error:  # noqa: BLE001  # an exporter's error must not affect other exporters' series
                 self._account(source.name, _Outcome(error=error))
         names = frozenset(source.name for source in shown)
-        rendered, outcomes = await self._thread.call(lambda: self._render(taken, names, selection))
-        for (source, _), outcome in zip(taken, outcomes, strict=True):
+        rendered, outcomes = await self._thread.call(lambda: self._render(snapshots, names, selection))
+        for (source, _), outcome in zip(snapshots, outcomes, strict=True):
             self._account(source.name, outcome)
         return rendered
 
@@ -110,12 +110,12 @@ class Registry:
     # -- on the render thread --------------------------------------------------------------------------------------
 
     def _render(
-        self, taken: Sequence[tuple[Source, object]], shown: frozenset[str], selection: Selection
+        self, snapshots: Sequence[tuple[Source, object]], shown: frozenset[str], selection: Selection
     ) -> tuple[Rendered, list[_Outcome]]:
         self.heads.keep_sources(shown)
         body = Body(selection)
         owners: dict[str, str] = {}
-        outcomes = [self._gather(source, snapshot, selection, body, owners) for source, snapshot in taken]
+        outcomes = [self._gather(source, snapshot, selection, body, owners) for source, snapshot in snapshots]
         return body.rendered(), outcomes
 
     def _gather(
@@ -128,36 +128,36 @@ class Registry:
         outcome = _Outcome()
         try:
             for metric in source.families(snapshot):
-                kept = _limited(metric, source.series_cap, outcome)
-                if kept.labels and owners.setdefault(metric.family.name, source.name) != source.name:
-                    outcome.doubles += len(kept.labels)
-                    outcome.series -= len(kept.labels)
-                elif kept.labels:
-                    for piece in self.heads.text(source.name, kept, openmetrics=selection.openmetrics):
+                exported = _limited(metric, source.series_cap, outcome)
+                if exported.labels and owners.setdefault(metric.family.name, source.name) != source.name:
+                    outcome.doubles += len(exported.labels)
+                    outcome.series -= len(exported.labels)
+                elif exported.labels:
+                    for piece in self.heads.text(source.name, exported, openmetrics=selection.openmetrics):
                         body.add(piece)
         except Exception as error:  # noqa: BLE001  # an exporter's error must not affect other exporters' series
             outcome.error = error
-        self.heads.keep_families(source.name, outcome.given)
+        self.heads.keep_families(source.name, outcome.labels_of)
         return outcome
 
 
 def _limited(metric: Metric, cap: int, outcome: _Outcome) -> Metric:
     """Return the series of ``metric`` that are no duplicates and within the limit, and count the other series."""
-    seen = outcome.given.setdefault(metric.family.name, set())
-    kept = metric
-    own = set(metric.labels)
-    if seen or len(own) < len(metric.labels) or outcome.series + len(metric.labels) > cap:
-        kept = Metric(metric.family)
+    seen = outcome.labels_of.setdefault(metric.family.name, set())
+    exported = metric
+    labels_here = set(metric.labels)
+    if seen or len(labels_here) < len(metric.labels) or outcome.series + len(metric.labels) > cap:
+        exported = Metric(metric.family)
         for labels, value in zip(metric.labels, metric.values, strict=True):
             if labels in seen:
                 outcome.doubles += 1
-            elif outcome.series + len(kept.labels) >= cap:
+            elif outcome.series + len(exported.labels) >= cap:
                 outcome.dropped += 1
             else:
                 seen.add(labels)
-                kept.labels.append(labels)
-                kept.values.append(value)
+                exported.labels.append(labels)
+                exported.values.append(value)
     else:
-        seen |= own
-    outcome.series += len(kept.labels)
-    return kept
+        seen |= labels_here
+    outcome.series += len(exported.labels)
+    return exported

@@ -33,18 +33,18 @@ class ByUser(Generic[R, A]):
         default_bytes = threading.stack_size(STACK_BYTES)
         results: list[A | None] = [None] * len(requests)
         until = time.monotonic() + grace_seconds
-        begun: list[threading.Thread] = []
+        started: list[threading.Thread] = []
         for user in sorted(dict.fromkeys(map(_user_of, requests)), key=lambda user: not user[0]):  # root's last
             if self._is_full(user):
-                _join(begun, until)  # threads that do not hang end now
+                _join(started, until)  # threads that do not hang end now
             if self._is_full(user) or user in self._waiting:
                 continue
             thread = threading.Thread(target=self._read_all, args=(requests, user, results), daemon=True)
             self._waiting[user] = thread
             thread.start()
-            begun.append(thread)
+            started.append(thread)
         threading.stack_size(default_bytes)
-        _join(begun, until)
+        _join(started, until)
         return list(results)
 
     def _is_full(self, user: _User) -> bool:

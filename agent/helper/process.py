@@ -7,13 +7,14 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from agent.core.log import Logger
 from agent.helper.frames import HEADER_BYTES, FrameKind, frame, parse_header
 
-MAX_SAID_BYTES = 512  # Limit of an unfinished line on standard error; a longer part is logged
+MAX_LINE_BYTES = 512  # Limit of an unfinished line on standard error; a longer part is logged
 _MAIN = Path(__file__).with_name("main.py")
 _MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072"}  # One heap, which returns free memory early
 
@@ -22,7 +23,7 @@ class _Spawned(NamedTuple):
     pid: int
     pidfd: int
     stream: socket.socket
-    said: int
+    stderr: int
 
 
 def _spawn(target: str, memory_bytes: int) -> _Spawned:
@@ -33,10 +34,11 @@ def _spawn(target: str, memory_bytes: int) -> _Spawned:
     """
     path = os.pathsep.join(sys.path)
     arguments = [sys.executable, "-I", "-X", "faulthandler", str(_MAIN), target, str(memory_bytes), str(os.getpid())]
-    ours, theirs = socket.socketpair()
-    said, says = os.pipe()
+    stream, child_stream = socket.socketpair()
+    stderr, child_stderr = os.pipe()
     try:
-        actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate((theirs.fileno(),) * 2 + (says,))]
+        descriptors = (child_stream.fileno(), child_stream.fileno(), child_stderr)
+        actions = [(os.POSIX_SPAWN_DUP2, fd, number) for number, fd in enumerate(descriptors)]
         environment = {**os.environ, **_MALLOC}
         pid = os.posix_spawn(sys.executable, [*arguments, path], environment, file_actions=actions)
         try:
@@ -46,13 +48,13 @@ def _spawn(target: str, memory_bytes: int) -> _Spawned:
             os.waitpid(pid, 0)
             raise
     except OSError:
-        ours.close()
-        os.close(said)
+        stream.close()
+        os.close(stderr)
         raise
     finally:
-        theirs.close()
-        os.close(says)
-    return _Spawned(pid, pidfd, ours, said)
+        child_stream.close()
+        os.close(child_stderr)
+    return _Spawned(pid, pidfd, stream, stderr)
 
 
 class HelperProcess:
@@ -65,15 +67,15 @@ class HelperProcess:
         self.killed = False
         self.ending = ""
         self._pidfd = spawned.pidfd
-        self._said: int | None = spawned.said
+        self._stderr = spawned.stderr
         self._line = b""
         self._reader = reader
         self._writer = writer
         self._log = log
         self._gone = asyncio.Event()
         self._loop = asyncio.get_running_loop()
-        os.set_blocking(spawned.said, False)
-        self._loop.add_reader(spawned.said, self._listen)
+        os.set_blocking(spawned.stderr, False)
+        self._loop.add_reader(spawned.stderr, self._listen)
         self._loop.add_reader(self._pidfd, self._reap)
 
     @classmethod
@@ -100,12 +102,10 @@ class HelperProcess:
 
     async def gone_within(self, seconds: float) -> bool:
         """Wait at most ``seconds`` for the process' exit; return True if the process has exited."""
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._gone.wait()
-        except TimeoutError:
-            return self.is_gone
-        return True
+        return self.is_gone
 
     def end(self) -> None:
         """Tell the process to exit after its current answer."""
@@ -120,23 +120,20 @@ class HelperProcess:
         self._writer.transport.abort()
 
     def _listen(self) -> None:
-        if self._said is None:
-            return
         try:
-            data = os.read(self._said, 4096)
+            data = os.read(self._stderr, 4096)
         except BlockingIOError:
             return
         lines = (self._line + data).split(b"\n")
         self._line = lines.pop() if data else b""
-        if len(self._line) > MAX_SAID_BYTES:
+        if len(self._line) > MAX_LINE_BYTES:
             lines.append(self._line)
             self._line = b""
         for line in filter(None, lines):
             self._log.warning("a helper wrote to its standard error", text=line.decode("utf-8", "backslashreplace"))
         if not data:
-            self._loop.remove_reader(self._said)
-            os.close(self._said)
-            self._said = None
+            self._loop.remove_reader(self._stderr)
+            os.close(self._stderr)
 
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)

@@ -14,6 +14,9 @@ from agent.ranks.speeds import RankSpeeds
 TROUBLE_FIRST = ("dead", "unresponsive", "unknown", "exited", "alive", "finished")
 STALE_SECONDS = 10.0
 """A rank's last bandwidth is out of date after this time without progress."""
+_UNRESPONSIVE = {
+    "stopped": "stopped by a signal", "blocked": "blocked in the kernel", "unanswered": "not answering NCCL's RAS",
+}  # fmt: skip
 _MAX_NAMED = 3
 """Limit of ranks named for one trouble, and of troubles named in a sentence; further ranks are counted."""
 
@@ -62,15 +65,17 @@ def sentence(members: Sequence[Rank], now_seconds: float) -> str:
 
 
 def _words(rank: Rank) -> str:
-    return {"dead": how_ended(rank.ended), "unresponsive": _held(rank)}.get(rank.state, "cannot be judged")
+    if rank.state == "dead":
+        return how_ended(rank.ended)
+    return _UNRESPONSIVE.get(rank.state_reason, "unresponsive") if rank.state == "unresponsive" else "cannot be judged"
 
 
 def _trouble(words: str, members: Sequence[Rank], now_seconds: float) -> str:
-    named = ", ".join(rank.rank for rank in members[:_MAX_NAMED])
+    numbers = ", ".join(rank.rank for rank in members[:_MAX_NAMED])
     more = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
     ended = members[0].ended
     ago = f", {age(now_seconds - ended.at_seconds)} ago" if ended is not None else ""
-    return f"{'rank' if len(members) == 1 else 'ranks'} {named}{more} {words}{ago}"
+    return f"{'rank' if len(members) == 1 else 'ranks'} {numbers}{more} {words}{ago}"
 
 
 def how_ended(ended: RankEnd | None) -> str:
@@ -79,14 +84,6 @@ def how_ended(ended: RankEnd | None) -> str:
         return in_words("unknown", "", "")
     words = in_words(ended.reason, ended.signal, "" if ended.code is None else str(ended.code))
     return f"{words}, raised {ended.exception}" if ended.exception else words
-
-
-def _held(rank: Rank) -> str:
-    return {
-        "stopped": "stopped by a signal",
-        "blocked": "blocked in the kernel",
-        "unanswered": "not answering NCCL's RAS",
-    }.get(rank.state_reason, "unresponsive")
 
 
 def age(seconds: float) -> str:
@@ -151,13 +148,13 @@ WITHOUT_NCCL = (
 
 def notes(table: RankSnapshot) -> list[str]:
     """Return sentences for an operator: rank processes without series, with remedies."""
-    said = [WITHOUT_NCCL.format(count=table.without_nccl)] if table.without_nccl else []
+    sentences = [WITHOUT_NCCL.format(count=table.without_nccl)] if table.without_nccl else []
     if table.unidentified and table.unreadable:
-        said.append(
+        sentences.append(
             f"{table.unidentified} rank processes, not identified: no right to read their environment; {OTHER_USERS}"
         )
     elif table.unidentified:
-        said.append(f"{table.unidentified} rank processes, not identified: nothing names their ranks yet")
+        sentences.append(f"{table.unidentified} rank processes, not identified: nothing names their ranks yet")
     if table.duplicates:
-        said.append(f"{table.duplicates} rank processes not shown: another process has the same job id and rank")
-    return said
+        sentences.append(f"{table.duplicates} rank processes not shown: another process has the same job id and rank")
+    return sentences

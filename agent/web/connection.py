@@ -28,7 +28,7 @@ WRITE_PIECE_BYTES = 64 * 1024
 class ServerLimits:
     """All limits of the server. ``idle_seconds`` exceeds a scrape interval, so that a scraper keeps its connection.
 
-    ``tls_connections``: limit with TLS, where asyncio holds 256 KiB per connection. ``held_bytes``: limit of all
+    ``tls_connections``: limit with TLS, where asyncio holds 256 KiB per connection. ``unread_bytes``: limit of all
     replies that clients have not read yet; a shared reply counts once. A single reply can be larger.
     """
 
@@ -40,7 +40,7 @@ class ServerLimits:
     idle_seconds: float = 90.0
     response_seconds: float = 30.0
     write_seconds: float = 15.0
-    held_bytes: int = 16 * 1024 * 1024
+    unread_bytes: int = 16 * 1024 * 1024
     query_fields: int = 256
 
 
@@ -61,7 +61,7 @@ class Connection:
     peer: str = ""
     served: bool = False
     header_begun: bool = False
-    held: bytes = b""
+    body: bytes = b""
     """The body that is being written; several connections can share one body."""
     tls: TlsTerms | None = None
     task: asyncio.Task[None] | None = None
@@ -123,8 +123,8 @@ async def write_pieces(connection: Connection, head: bytes | None) -> None:
     If the client disconnects, the error's traceback keeps this frame, with at most one piece, until ``end``.
     """
     connection.writer.write(head or b"")
-    for start in range(0, len(connection.held), WRITE_PIECE_BYTES):
-        piece = h11.Data(data=connection.held[start : start + WRITE_PIECE_BYTES])
+    for start in range(0, len(connection.body), WRITE_PIECE_BYTES):
+        piece = h11.Data(data=connection.body[start : start + WRITE_PIECE_BYTES])
         for written in connection.http.send_with_data_passthrough(piece) or ():
             connection.writer.write(written)
         await connection.writer.drain()

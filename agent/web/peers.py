@@ -20,8 +20,6 @@ _OWNER = struct.Struct("=6x2s56xII")
 """struct inet_diag_msg: the port at the other end, user and inode. The inode is 0 if the process closed the socket."""
 _ALL_STATES = 0xFFFFFFFF
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
-
-
 _NO_NETLINK = frozenset({errno.EAFNOSUPPORT, errno.EPROTONOSUPPORT, errno.EPERM, errno.EACCES})
 """Errors of a sandbox without AF_NETLINK (55-hardware.conf allows it). Other errors, such as too many open files, are
 temporary."""

@@ -15,7 +15,7 @@ from agent.web.connection import TlsTerms
 from agent.web.messages import TEXT, HttpRequest, HttpResponse
 from agent.web.web_file import RateLimit
 
-MAX_GOOD = 64
+MAX_VALID = 64
 """Limit of cached valid (user, password) pairs; a scraper needs one pair."""
 MAX_CLIENTS = 1024
 """Limit of peers whose rate of checks is stored."""
@@ -70,7 +70,7 @@ class Passwords:
         self._monotonic = monotonic
         self._check_password = check_password
         self._salt = os.urandom(16)
-        self._good: OrderedDict[bytes, None] = OrderedDict()
+        self._valid: OrderedDict[bytes, None] = OrderedDict()
         self._buckets: OrderedDict[str, _Bucket] = OrderedDict()
         self._checks: FairLane[tuple[bytes, bytes], bool] = FairLane(self._matches)
         self._waiting = 0
@@ -82,8 +82,8 @@ class Passwords:
             return "wrong"
         user, password = pair
         known = hashlib.sha256(self._salt + len(user).to_bytes(4, "big") + user + password).digest()
-        if known in self._good:
-            self._good.move_to_end(known)
+        if known in self._valid:
+            self._valid.move_to_end(known)
             return "right"
         if self._waiting >= MAX_WAITING or not self._may_check(client):
             return "too_many"
@@ -94,9 +94,9 @@ class Passwords:
             self._waiting -= 1
         if not matches or user not in self._users:
             return "wrong"
-        self._good[known] = None
-        while len(self._good) > MAX_GOOD:
-            self._good.popitem(last=False)
+        self._valid[known] = None
+        while len(self._valid) > MAX_VALID:
+            self._valid.popitem(last=False)
         return "right"
 
     async def _matches(self, pair: tuple[bytes, bytes]) -> bool:
@@ -163,5 +163,5 @@ class Secured:
         """Return the answer with the web file's headers, which replace headers of the same name."""
         if not self._headers:
             return response
-        kept = tuple(header for header in response.headers if header[0] not in self._headers)
-        return replace(response, headers=(*kept, *self._headers.items()))
+        own_headers = tuple(header for header in response.headers if header[0] not in self._headers)
+        return replace(response, headers=(*own_headers, *self._headers.items()))

@@ -109,12 +109,12 @@ class WebServer:
     def _make_room(self, newcomer: Connection) -> None:
         """Close connections until the new reply fits the limit of unread replies, or until no connection writes."""
         while self._writing:
-            bodies = {id(connection.held): len(connection.held) for connection in (newcomer, *self._writing)}
-            if sum(bodies.values()) <= self._limits.held_bytes:
+            bodies = {id(connection.body): len(connection.body) for connection in (newcomer, *self._writing)}
+            if sum(bodies.values()) <= self._limits.unread_bytes:
                 return
             shares: Counter[str] = Counter()
             for connection in (newcomer, *self._writing):
-                shares[connection.peer] += len(connection.held)
+                shares[connection.peer] += len(connection.body)
             self._close(max(self._writing, key=lambda connection: shares[connection.peer]), "evicted")
 
     def _close(self, connection: Connection, reason: CloseReason | None) -> None:
@@ -236,7 +236,7 @@ class WebServer:
 
     async def _send(self, connection: Connection, response: HttpResponse, method: bytes, *, is_last: bool) -> None:
         head = connection.http.send(head_of(response, "close" if is_last else ""))
-        connection.held = b"" if method == b"HEAD" else response.body
+        connection.body = b"" if method == b"HEAD" else response.body
         self._make_room(connection)
         self._writing[connection] = None
         try:
@@ -245,6 +245,6 @@ class WebServer:
         except TimeoutError:
             raise Closed("write_timeout") from None
         finally:
-            connection.held = b""
+            connection.body = b""
             self._writing.pop(connection, None)
         connection.http.send(h11.EndOfMessage())

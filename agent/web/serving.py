@@ -63,9 +63,8 @@ class Serving:
         """Stop listening; wait at most STOP_SECONDS for running replies."""
         await asyncio.gather(self._server.stop(STOP_SECONDS), self._local.stop(STOP_SECONDS))
         if self._local_path is not None:
-            path = self._local_path
             with suppress(OSError):
-                await self._thread.call(path.unlink)
+                await self._thread.call(self._local_path.unlink)
         self._thread.stop()
 
     async def _answer(self, request: HttpRequest) -> HttpResponse:

@@ -53,14 +53,14 @@ def has_allowed_name(certificate: Mapping[str, Any] | None, allowed: Collection[
 
 def _load_certificate(context: ssl.SSLContext, config: TlsConfig, folder: Path) -> None:
     """Load the certificate chain. Inline text is written to memory files, as OpenSSL reads only files."""
-    held: list[int] = []
+    descriptors: list[int] = []
 
     def path_of(text: str, name: str) -> str:
         if not text:
             (folder / name).open("rb").close()  # OpenSSL's own error does not name the file
             return str(folder / name)
         fd = os.memfd_create("rankwatch-tls")
-        held.append(fd)
+        descriptors.append(fd)
         os.write(fd, text.encode())
         return f"/proc/self/fd/{fd}"
 
@@ -68,7 +68,7 @@ def _load_certificate(context: ssl.SSLContext, config: TlsConfig, folder: Path) 
         certificate, key = path_of(config.cert, config.cert_file), path_of(config.key, config.key_file)
         context.load_cert_chain(certificate, key, password=_no_password)
     finally:
-        for fd in held:
+        for fd in descriptors:
             os.close(fd)
 
 

@@ -90,7 +90,7 @@ def test_ranks_in_containers_of_another_user(tmp_path: Path) -> None:
     texts.close()
 
 
-def test_what_was_ours_stays_ours(tmp_path: Path) -> None:
+def test_a_file_is_read_to_its_end_after_its_writer_exits(tmp_path: Path) -> None:
     """A file is read once a local process writes it, and then to its end, even after that process has exited."""
     proc, log = ProcTree(tmp_path / "proc"), tmp_path / "4711.log"
     log.write_text("first\n")
@@ -136,15 +136,15 @@ def test_file_of_a_job_that_is_gone(tmp_path: Path) -> None:
     texts.close()
 
 
-def test_files_that_were_ours_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most MAX_OURS files with a writer on this node are read, and at most MAX_POSITIONS positions are saved."""
+def test_written_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most MAX_WRITTEN files with a writer on this node are read, and at most MAX_POSITIONS positions are saved."""
     proc = ProcTree(tmp_path / "proc")
     for number in range(3):
         log = tmp_path / f"{number + 1}_4711.log"
         log.write_text("line\n")
         hold(proc, 10 + number, log, ME, "0100001")
     (tmp_path / "9_4711.log").write_text("line\n")
-    for bound, read in (("MAX_POSITIONS", 3), ("MAX_OURS", 2)):
+    for bound, read in (("MAX_POSITIONS", 3), ("MAX_WRITTEN", 2)):
         monkeypatch.setattr(job_texts, bound, 2)
         texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/*_%j.log"])
         assert (len(texts.turn(users_of((10, "4711", ME)))), len(texts.positions())) == (read, 2)

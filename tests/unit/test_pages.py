@@ -3,7 +3,7 @@ import gzip
 
 from fake_clock import FakeClock
 
-from agent.app.front import HOLD_SECONDS, STATIC, HeldAnswer
+from agent.app.front import HOLD_SECONDS, STATIC, CachedAnswer
 from agent.export.exposition import LIVENESS, Body, Rendered, Selection
 from agent.page.static import SCRIPT, STYLE
 from agent.web.handlers import Pages
@@ -145,7 +145,7 @@ async def test_evidence_is_for_private_requests() -> None:
 def test_it_is_made_at_most_twice_a_second() -> None:
     """The page is rendered once in HOLD_SECONDS, however many clients request it."""
     clock, made = FakeClock(), iter(("first", "second"))
-    page = HeldAnswer(clock, lambda: next(made))
+    page = CachedAnswer(clock, lambda: next(made))
     assert {page() for _ in range(100)} == {"first"}
     clock.advance(HOLD_SECONDS)
     assert page() == "second"

@@ -237,14 +237,14 @@ async def test_write_deadline() -> None:
 
 async def test_answers_not_read_are_bounded_in_memory() -> None:
     """Above the limit of unread bytes, the connection writing for longest is closed; one response can exceed it."""
-    async with serving(ServerLimits(held_bytes=2 * len(HUGE) - 1)) as served:
+    async with serving(ServerLimits(unread_bytes=2 * len(HUGE) - 1)) as served:
         with await stuck_reader(served, b"/huge"):
             await until(lambda: len(served.site.requests) == 1)
             assert served.log.closed["evicted"] == 0
             with await stuck_reader(served, b"/huge"):
                 await until(lambda: served.log.closed["evicted"] == 1)
                 assert served.connections() == 1
-    async with serving(ServerLimits(held_bytes=1)) as served:
+    async with serving(ServerLimits(unread_bytes=1)) as served:
         assert (await served.ask(LAST_GET.replace(b"/small", b"/huge"))).endswith(HUGE)
 
 
@@ -311,7 +311,7 @@ async def test_a_client_that_leaves_in_the_middle_of_an_answer_leaves_nothing() 
 
 async def test_the_peer_with_the_largest_answers_loses_one() -> None:
     """Above the limit, the peer with the most unread bytes loses a connection, not the peer reading for longest."""
-    async with serving(ServerLimits(held_bytes=2 * len(HUGE))) as served:
+    async with serving(ServerLimits(unread_bytes=2 * len(HUGE))) as served:
         name_peers(served)
         ask = GET.replace(b"/small", b"/huge")
         few, _ = await served.connect(ask)

@@ -10,7 +10,7 @@ from fake_clock import FakeClock
 
 from agent.core.threads import OwnThread
 from agent.web.messages import TEXT, HttpRequest, HttpResponse
-from agent.web.secured import CHECKS_AT_ONCE, MAX_CLIENTS, MAX_GOOD, MAX_WAITING, Passwords, Secured
+from agent.web.secured import CHECKS_AT_ONCE, MAX_CLIENTS, MAX_VALID, MAX_WAITING, Passwords, Secured
 from agent.web.web_file import RateLimit
 
 HERE = "10.0.0.1"
@@ -115,10 +115,10 @@ async def test_tables_are_bounded(door: Door) -> None:
     for number in range(MAX_CLIENTS + 1):
         await door.ask(said="wrong", client=str(number))
     assert len(door.passwords._buckets) == MAX_CLIENTS
-    many = Door({f"u{number}": "secret" for number in range(MAX_GOOD + 1)})
-    for number in range(MAX_GOOD + 1):
+    many = Door({f"u{number}": "secret" for number in range(MAX_VALID + 1)})
+    for number in range(MAX_VALID + 1):
         await many.ask(f"u{number}", client=str(number))
-    assert len(many.passwords._good) == MAX_GOOD
+    assert len(many.passwords._valid) == MAX_VALID
 
 
 async def answered(secured: Secured, path: str, authorization: str = "") -> int:
