@@ -25,8 +25,6 @@ LOOK_SECONDS = 5.0
 """Interval between searches for new files."""
 HOLDERS_SECONDS = 15.0
 """Interval between searches for the writers of files without a known writer, or with a writer of an ended job."""
-MAX_WRITTEN = 4096
-"""Limit of files with a known writer on this node. A file stays known after its writer closes it."""
 MAX_POSITIONS = 256
 """Limit of saved positions, with equal shares of all users. A restarted agent reads files without a position again."""
 
@@ -113,6 +111,8 @@ class JobTexts:
         if now >= self._next_search:
             self._next_search = now + LOOK_SECONDS
             self._known = self._files.discover()
+            followed = self._resumed.union(file.identity for file in self._known)  # a later file can get a free inode
+            self._writer_jobs = {file: job_id for file, job_id in self._writer_jobs.items() if file in followed}
         if now < self._next_writer_search or self._ctx.once:
             return
         live = {view.label.job_id for view in ranks.ranks if view.process.exited_at is None}
@@ -121,8 +121,6 @@ class JobTexts:
             self._next_writer_search = now + HOLDERS_SECONDS
             self._writer_jobs.update(writers_of(self._proc, unclear))
             self._resumed.difference_update(file.identity for file in self._known)
-            while len(self._writer_jobs) > MAX_WRITTEN:
-                del self._writer_jobs[next(iter(self._writer_jobs))]
 
     def _is_writer_unclear(self, file: FollowedFile, ranks: RankSnapshot, live: Collection[str]) -> bool:
         """Return True if a job on this node can write the file, and the writer is not known or was of an ended job."""

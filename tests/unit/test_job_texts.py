@@ -18,6 +18,7 @@ from agent.system import outputs as file_holders
 from agent.system.outputs import writers_of
 from agent.system.procfs import ProcFS
 from agent.tail.file import Position
+from agent.tail.follower import IDLE_SECONDS
 
 ME = os.getuid()
 
@@ -108,6 +109,14 @@ def test_a_file_is_read_to_its_end_after_its_writer_exits(tmp_path: Path) -> Non
     clock.advance(LOOK_SECONDS)
     assert [text.lines for text in texts.turn(users)] == [["last"]]
     assert (texts.turn(users_of((10, "4712", ME))), [job_id for job_id, _ in texts.files(users)]) == ([], ["4711"])
+    away = log.rename(tmp_path / "away")
+    for _ in range(2):
+        clock.advance(IDLE_SECONDS)
+        assert texts.turn(users) == []
+    away.write_text("of another node, by chance with the same inode\n")
+    away.rename(log)
+    clock.advance(HOLDERS_SECONDS)
+    assert texts.turn(users) == []
     texts.close()
 
 
@@ -136,19 +145,18 @@ def test_file_of_a_job_that_is_gone(tmp_path: Path) -> None:
     texts.close()
 
 
-def test_written_files_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most MAX_WRITTEN files with a writer on this node are read, and at most MAX_POSITIONS positions are saved."""
+def test_saved_positions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each file with a writer on this node is read, and at most MAX_POSITIONS positions are saved."""
     proc = ProcTree(tmp_path / "proc")
     for number in range(3):
         log = tmp_path / f"{number + 1}_4711.log"
         log.write_text("line\n")
         hold(proc, 10 + number, log, ME, "0100001")
     (tmp_path / "9_4711.log").write_text("line\n")
-    for bound, read in (("MAX_POSITIONS", 3), ("MAX_WRITTEN", 2)):
-        monkeypatch.setattr(job_texts, bound, 2)
-        texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/*_%j.log"])
-        assert (len(texts.turn(users_of((10, "4711", ME)))), len(texts.positions())) == (read, 2)
-        texts.close()
+    monkeypatch.setattr(job_texts, "MAX_POSITIONS", 2)
+    texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/*_%j.log"])
+    assert (len(texts.turn(users_of((10, "4711", ME)))), len(texts.positions())) == (3, 2)
+    texts.close()
 
 
 def test_saved_positions_are_shared_by_users(tmp_path: Path) -> None:
