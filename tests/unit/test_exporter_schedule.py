@@ -90,15 +90,13 @@ async def test_failure_is_counted_and_ages(bench: Bench) -> None:
     assert not bench.running.shown()
 
 
-@pytest.mark.parametrize(("error", "why"), [
-    (NoData(), "its source is absent"), (NoData("no /x"), "no /x"), (RuntimeError(), "RuntimeError"),
-])  # fmt: skip
-async def test_an_exporter_that_is_down_has_a_reason(error: Exception, why: str) -> None:
+async def test_an_exporter_that_is_down_has_a_reason() -> None:
     """The reason is the error's text, or without a text its kind."""
     bench = Bench(enabled=True)
-    bench.exporter.outcome = error
-    await bench.running.update_once()
-    assert (bench.running.ok, bench.running.why) == (False, why)
+    for error, why in ((NoData(), "its source is absent"), (NoData("no x"), "no x"), (RuntimeError(), "RuntimeError")):
+        bench.exporter.outcome = error
+        await bench.running.update_once()
+        assert (bench.running.ok, bench.running.why) == (False, why)
 
 
 async def test_late_update_is_neither_cancelled_nor_doubled(bench: Bench) -> None:
