@@ -18,7 +18,7 @@ from exporters.evidence.story import NAMES, because, live_pids, ranks_file, shar
 from exporters.evidence.watch import Occasion, TroubleWatch
 
 LOOK_SECONDS = 1.0
-FREEZE_SECONDS = 2.0  # Time limit of reading a job's processes at a first abnormal exit; meanwhile no rank is watched
+FREEZE_SECONDS = 3.0  # Time limit of reading a job's processes at a first abnormal exit; meanwhile no rank is watched
 FROZEN_SECONDS = 120.0
 """Files that were read at a first abnormal exit wait this long for a verdict. The slowest verdict takes 45 s."""
 MAX_FROZEN = 8  # Limit of jobs with waiting files; at the limit the user with the most such jobs loses the oldest
@@ -253,7 +253,7 @@ class EvidenceExporter:
         for _, summary in bundles:
             if summary.trigger != "asked":
                 age = max(0.0, clock.time() - summary.taken_at)
-                self._begun.setdefault(summary.job_id, clock.monotonic() - age)
+                self._begun[summary.job_id] = clock.monotonic() - age  # the newest bundle comes last
                 covered = self._watch.covered
                 covered[summary.job_id] = max(covered.get(summary.job_id, 0.0), min(summary.taken_at, clock.time()))
 

@@ -86,6 +86,21 @@ async def test_a_look_that_hangs_costs_its_own_rank(site: Site, monkeypatch: pyt
     assert failures(site) == {}
 
 
+async def test_a_first_exit_with_looks_that_hang(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a first exit, reads that hang, as many as an owner may have, cost only their own ranks."""
+    await site.start()
+    door = Door(500)
+    monkeypatch.setattr(processes, "rank_files", door)
+    pids = dict.fromkeys(map(str, range(processes.MAX_PER_OWNER)), 500)
+    monkeypatch.setattr(module, "live_pids", lambda _views: {"9": 1, **pids})
+    site.kill(1)
+    try:
+        await site.exporter.update()
+    finally:
+        door.opened.set()
+    assert "ranks/9/status" in site.exporter._frozen["7"].files
+
+
 async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the limit of hanging reads of one user, and of all users, no read starts until a hanging read has returned."""
     await site.start()

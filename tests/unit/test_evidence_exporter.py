@@ -21,6 +21,7 @@ from agent.sdk.exporter import NoData
 from agent.sdk.ranks import ProcessKey
 from exporters.evidence import EvidenceConfig, EvidenceExporter, exporter as module, processes
 from exporters.evidence.bundle import bundle_name
+from exporters.evidence.watch import Occasion
 
 
 @pytest.fixture
@@ -132,6 +133,19 @@ async def test_a_restarted_agent_takes_no_bundle_again(site: Site, minutes: int)
     await site.exporter.start(lent("evidence", site.clock, ranks=site.ranks))
     await site.look(5)
     assert len(await site.summaries()) == 1
+
+
+async def test_a_restarted_agent_knows_a_jobs_newest_bundle(site: Site) -> None:
+    """After a restart, a job with an old and a new bundle gets no further bundle within ten minutes."""
+    await site.start_and_kill(1)
+    site.clock.advance(3600.0)
+    for _ in range(2):
+        site.exporter._wait_for(Occasion("7", "silent", "0"), "ann")
+        await site.look(1)
+        assert len(await site.summaries()) == 2
+        site.exporter = EvidenceExporter(site.config)
+        await site.exporter.start(lent("evidence", site.clock, ranks=site.ranks))
+        await site.look(1)
 
 
 async def test_a_requested_bundle_holds_back_none_after_a_restart(site: Site) -> None:
