@@ -81,7 +81,7 @@ class StacksExporter:
         self._held: dict[RankLabel, _Held] = {}
         self._silent: frozenset[str] = frozenset()
         self._rests_until = float("-inf")
-        self._counts: Counter[str] = Counter(dict.fromkeys(RESULTS, 0))
+        self._counts: Counter[str] = Counter(dict.fromkeys((*RESULTS, UNANSWERED), 0))
 
     async def start(self, ctx: Context) -> None:
         """Offer the stacks to bundles of evidence."""
@@ -163,6 +163,8 @@ class StacksExporter:
 
     async def _look_at(self, view: RankView) -> Stack | None:
         """Let the helper read one rank's stack, keep it until the rank makes progress, and return it."""
+        if not self._may_look_at(view):  # a bundle and an update can run at the same time
+            return None
         key = view.process.key
         self._looked_at[key] = self._ctx.clock.monotonic()
         request = StackRequest(self._config.py_spy, str(self._ctx.roots.proc), key.pid, key.start_ticks)

@@ -50,6 +50,7 @@ class Reader:
 
     async def call(self, request: StackRequest, _deadline_seconds: float) -> StackAnswer:
         self.pids.append(request.pid)
+        await asyncio.sleep(0)
         if self.error is not None or request.pid == self.hangs:
             raise self.error or HelperHung("no answer")
         return StackAnswer("read", Stack(self.labels.get(request.pid, "all_reduce #1"), "text\n"))
@@ -167,6 +168,7 @@ async def test_a_look_that_does_not_come_back_ends_looking(node: Node) -> None:
     """A look that hangs is counted, and stops the looks for ten minutes."""
     await node.silent(2)
     node.reader.error = HelperHung("no answer")
+    assert node.exporter.snapshot().counts["unanswered"] == 0
     with pytest.raises(HelperHung):
         await node.look(SILENCE)
     node.reader.error = None
@@ -246,6 +248,15 @@ def test_uninterruptible_sleep(tmp_path: Path, state: str, result: str) -> None:
     ProcTree(tmp_path / "proc").add(5, start=77, threads={6: "loader"}, thread_states={6: (state, 1)})
     request = StackRequest(str(script(tmp_path / "program", f"cat {RECORDED}")), str(tmp_path / "proc"), 5, 77)
     assert take_stack(request, b"").result == result
+
+
+async def test_a_bundle_during_an_update(node: Node) -> None:
+    """A bundle and an update at the same time read each rank once."""
+    await node.silent(4)
+    node.clock.advance(SILENCE)
+    part = node.registry.of("test").all()["stacks"]
+    await asyncio.gather(node.exporter.update(), part(Wanted("7", {}, ())))
+    assert node.reader.pids == [100, 101, 102, 103]
 
 
 async def test_a_bundle_keeps_what_was_read_before_a_look_failed(node: Node) -> None:
