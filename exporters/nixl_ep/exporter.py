@@ -230,7 +230,8 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
         """Add new lines to their job's run. Jobs beyond MAX_JOBS are ignored."""
         runs = self.saved.runs
         if lines.job_id not in self._full and (lines.job_id in runs or len(runs) < MAX_JOBS):
-            runs.setdefault(lines.job_id, JobRun()).take(lines)
+            path = os.fsencode(lines.path).decode(errors="replace")  # the checkpoint needs UTF-8
+            runs.setdefault(lines.job_id, JobRun()).take(lines._replace(path=path))
 
     def known_jobs(self) -> frozenset[str]:
         """Return the ids of jobs with a run."""

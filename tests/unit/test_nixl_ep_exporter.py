@@ -134,6 +134,17 @@ def test_runs_go_on_after_a_restart(node: EpNode) -> None:
     assert node.look() == before
 
 
+def test_a_directory_whose_name_is_not_utf8(tmp_path: Path) -> None:
+    """A log in a directory with an invalid name is read, and the other jobs' runs are saved."""
+    node = EpNode(tmp_path, os.fsdecode(b"\xff/nixl-ep-node-*.log"))
+    node.say(edge(0, "start", 2))
+    before = node.look()
+    assert before["nixl_ep_phase/4711/0/begun"] == 2.0
+    node.restart()
+    assert node.look() == before
+    node.end()
+
+
 def test_newest_directory_counts() -> None:
     """A run in a newer directory replaces the older one, and a truncated log is a new run."""
     newer = lines(edge(1, "start", 0), path="/new/nixl-ep-node-0.log", seconds=200.0)
