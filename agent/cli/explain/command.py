@@ -96,12 +96,11 @@ def _page(
 
 def _of_bundles(read: bundles.Read, job: KnownJob) -> Incident:
     """Return the incident of the last bundles, for a job whose metrics show no incident."""
-    times = [summary.taken_at - job.offsets.get(summary.node, 0.0) for summary in read.summaries]
-    last = max(times)
-    first = min(taken_at for taken_at in times if last - taken_at <= bundles.LATE_SECONDS)
-    is_death = any(
-        summary.trigger == "dead" for summary in read.summaries if last - summary.taken_at <= bundles.LATE_SECONDS
-    )
+    timed = [(summary.taken_at - job.offsets.get(summary.node, 0.0), summary.trigger) for summary in read.summaries]
+    last = max(taken_at for taken_at, _ in timed)
+    of_incident = [(taken_at, trigger) for taken_at, trigger in timed if last - taken_at <= bundles.LATE_SECONDS]
+    first = min(taken_at for taken_at, _ in of_incident)
+    is_death = any(trigger == "dead" for _, trigger in of_incident)
     return Incident(first, last, first, None, "died" if is_death else "hung")
 
 
