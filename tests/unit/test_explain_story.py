@@ -288,6 +288,13 @@ def test_a_long_time_line_keeps_both_ends() -> None:
     assert (len(rows), rows[story.MAX_TIMELINE // 2][3], rows[-1][1]) == (story.MAX_TIMELINE + 1, "1 more", "rank z")
 
 
+def test_the_time_line_of_many_nodes_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events of different ranks and of different nodes are not compared."""
+    monkeypatch.setattr(story, "_same", lambda _event, _other: pytest.fail("compared"))
+    happened = [Happened(1.0, "other", rank, node, "line", "x") for rank, node in (("1", "a"), ("2", "a"), ("", "b"))]
+    assert len(story.timeline([*happened, Happened(1.0, "other", "", "c", "line", "x")])) == 4
+
+
 def test_the_time_line_is_in_order() -> None:
     """If a death is reported twice, it has one line, with the earlier time and the text "first to go"."""
     deaths = [(1000.0, "3", "died"), (1008.0, "5", "died"), (1012.0, "3", "died: first to go")]

@@ -2,6 +2,7 @@
 
 import html
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import NamedTuple
@@ -89,9 +90,12 @@ def page_of(
 def timeline(happened: Iterable[Happened]) -> tuple[tuple[str, ...], ...]:
     """Return rows of time, rank, node, event and source, each event once, without the middle of a long time line."""
     kept: list[Happened] = []
+    numbers: defaultdict[tuple[str, str], list[int]] = defaultdict(list)  # in kept, of a rank or of a node
     for event in sorted(set(happened), key=lambda event: (event.at, KINDS.index(event.kind), event)):
-        double = next((number for number, other in enumerate(kept) if _same(event, other)), None)
+        of_subject = numbers[event.rank, "" if event.rank else event.node]
+        double = next((number for number in of_subject if _same(event, kept[number])), None)
         if double is None:
+            of_subject.append(len(kept))
             kept.append(event)
         elif ": first" in event.what:  # "killed (SIGKILL): first to go" says more than "killed (SIGKILL)"
             kept[double] = event._replace(at=kept[double].at)
