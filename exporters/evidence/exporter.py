@@ -182,8 +182,10 @@ class EvidenceExporter:
     async def _offers(self, wanted: Wanted, share: str) -> list[tuple[str, Offered, str, float]]:
         """Return the name of each part, its content, its error (or ""), and the seconds that it took."""
         makers = self._ctx.evidence.all()
-        works = {PROCESSES: self._processes(wanted, share)} | {name: makers[name](wanted) for name in sorted(makers)}
         seconds = self._config.seconds_per_bundle
+        works = {PROCESSES: self._processes(wanted, share, seconds)} | {
+            name: makers[name](wanted) for name in sorted(makers)
+        }
         made = await asyncio.gather(*(self._timed(name, work, seconds) for name, work in works.items()))
         return [(name, *result) for name, result in zip(works, made, strict=True)]
 
@@ -208,14 +210,14 @@ class EvidenceExporter:
             self._ctx.log.warning("a part of the evidence failed", part=name, error=error)
         return offered, failed, self._ctx.clock.monotonic() - began
 
-    async def _processes(self, wanted: Wanted, share: str) -> Offered:
+    async def _processes(self, wanted: Wanted, share: str, seconds: float) -> Offered:
         roots = self._ctx.roots
-        return Offered(await self._looks.look(roots.proc, roots.sys / "fs" / "cgroup", share, wanted.pids))
+        return Offered(await self._looks.look(roots.proc, roots.sys / "fs" / "cgroup", share, wanted.pids, seconds))
 
     async def _freeze(self, job_id: str, views: Iterable[RankView]) -> None:
         """Keep the state of the job's processes: after a death the launcher ends the other ranks within a second."""
         ranks = _of_job(views, job_id)
-        work = self._processes(Wanted(job_id, live_pids(ranks), ()), share_of(ranks))
+        work = self._processes(Wanted(job_id, live_pids(ranks), ()), share_of(ranks), FREEZE_SECONDS)
         made, failed, _ = await self._timed(PROCESSES, work, FREEZE_SECONDS)
         self._failures[PROCESSES] += bool(failed)
         self._frozen[job_id] = _Frozen(self._ctx.clock.monotonic(), made.files, user_of(ranks))

@@ -107,16 +107,20 @@ class ProcessFiles:
         self._made = 0
         self._reading: list[str | None] = []
 
-    async def look(self, proc: Path, cgroups: Path, share: str, pids: Mapping[str, int]) -> _Files:
-        """Return the files about the node and these ranks' processes, by name in the bundle.
+    async def look(self, proc: Path, cgroups: Path, share: str, pids: Mapping[str, int], seconds: float) -> _Files:
+        """Return the files about the node and these ranks' processes, by name in the bundle, within ``seconds``.
 
         ``pids``: by rank. ``share``: their owner (RankProcess.share). The file UNREAD names the ranks whose files could
         not be read. RuntimeError if no thread is free.
         """
+        clock = asyncio.get_running_loop().time
+        last_start = clock() + seconds / 2
         files = await self._on_a_thread(None, partial(node_files, proc))
         unread = []
         for rank, pid in list(pids.items())[:MAX_RANKS]:
             try:
+                if clock() > last_start:
+                    raise RuntimeError("no time left")
                 async with asyncio.timeout(RANK_SECONDS):
                     files |= await self._on_a_thread(share, partial(rank_files, proc, cgroups, rank, pid))
             except TimeoutError:

@@ -15,10 +15,9 @@ import msgspec
 from agent.sdk.exporter import SavedSeconds
 from agent.sdk.files import JobLines, SavedTexts
 from exporters.nixl_ep.plan import Plan
-from exporters.nixl_ep.run import Launch, NodeRun, RankRun
+from exporters.nixl_ep.run import MAX_PHASE, Launch, NodeRun, RankRun
 
 MAX_LINE_CHARACTERS = 4096
-MAX_PHASE = 1 << 20
 
 _FAILURES: tuple[tuple[str, str], ...] = (
     ("primary_exited", "Primary NIXL EP launch exited before phase "),

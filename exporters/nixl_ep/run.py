@@ -15,11 +15,10 @@ from typing import Annotated
 import msgspec
 
 from agent.sdk.exporter import SavedSeconds
-from exporters.nixl_ep.plan import Plan
+from exporters.nixl_ep.plan import RANK_LIMIT, Plan
 
 MAX_LINE_CHARACTERS = 65_536  # The parser ignores the rest of a longer line
 MAX_RECORDS = 256  # Limit of records per line
-RANK_LIMIT = 1 << 20  # Rank numbers are below this
 MAX_PHASE = 1 << 20
 MAX_NUMBER = 1e12
 _GB = 1e9

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -101,13 +102,26 @@ async def test_a_first_exit_with_looks_that_hang(site: Site, monkeypatch: pytest
     assert "ranks/9/status" in site.exporter._frozen["7"].files
 
 
+async def test_slow_looks_at_a_first_exit(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the reads of a job's ranks take too long together, the first ranks' files stay, and the others are named."""
+    await site.start()
+    monkeypatch.setattr(processes, "rank_files", lambda *given: time.sleep(0.15) or {f"ranks/{given[2]}": b"well"})
+    monkeypatch.setattr(module, "FREEZE_SECONDS", 2.0)
+    monkeypatch.setattr(module, "live_pids", lambda _views: {str(rank): 1 for rank in range(20)})
+    site.kill(1)
+    await site.exporter.update()
+    files = site.exporter._frozen["7"].files
+    assert files.get("ranks/0") == b"well"
+    assert b"rank 19, pid 1: no time left\n" in files[processes.UNREAD]
+
+
 async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """At the limit of hanging reads of one user, and of all users, no read starts until a hanging read has returned."""
     await site.start()
     door = Door(500)
     monkeypatch.setattr(processes, "rank_files", door)
     monkeypatch.setattr(processes, "RANK_SECONDS", 0.05)
-    look = partial(site.exporter._looks.look, Path("/proc"), Path("/"))
+    look = partial(site.exporter._looks.look, Path("/proc"), Path("/"), seconds=60.0)
     try:
         hanging = dict.fromkeys(map(str, range(processes.MAX_PER_OWNER)), 500)
         files = await look("mal", hanging | {"late": 1})
@@ -134,7 +148,7 @@ async def test_threads_that_do_not_start_use_no_limit(site: Site, monkeypatch: p
 
     await site.start()
     monkeypatch.setattr(processes, "rank_files", Door(0))
-    look = partial(site.exporter._looks.look, Path("/proc"), Path("/"), "ann", {"1": 1})
+    look = partial(site.exporter._looks.look, Path("/proc"), Path("/"), "ann", {"1": 1}, 60.0)
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", start)
         for _ in range(processes.MAX_THREADS):
@@ -157,7 +171,8 @@ async def test_ranks_that_are_looked_at_are_bounded(site: Site, monkeypatch: pyt
     """Of a job with more ranks than MAX_RANKS, only the first MAX_RANKS are read."""
     await site.start()
     monkeypatch.setattr(processes, "rank_files", Door(0))
-    files = await site.exporter._looks.look(Path("/none"), Path("/"), "ann", {str(pid): pid for pid in range(1, 67)})
+    pids = {str(pid): pid for pid in range(1, 67)}
+    files = await site.exporter._looks.look(Path("/none"), Path("/"), "ann", pids, 60.0)
     assert len(files) == processes.MAX_RANKS
 
 

@@ -120,7 +120,7 @@ def test_bounds_of_lines() -> None:
     assert taken([edge * run.MAX_RECORDS + last]).phase() == 1
     for line in (
         " " * run.MAX_LINE_CHARACTERS + edge,
-        f"global_rank={run.RANK_LIMIT}, local_rank=1 -> start phase 1",
+        f"global_rank={plan.RANK_LIMIT}, local_rank=1 -> start phase 1",
         f"global_rank=1, local_rank=1 -> start phase {run.MAX_PHASE + 1}",
     ):
         assert taken([line]) == NodeRun()
@@ -189,7 +189,7 @@ FAILURES = {
 def test_steps_of_the_launcher() -> None:
     """The launcher's steps are read with the phase that they name."""
     line = "Detected completion of phase {} in /o/nixl-ep-node-0.log"
-    phases = {1: 1, 10: 10, job_run.MAX_PHASE: job_run.MAX_PHASE, job_run.MAX_PHASE + 1: None}
+    phases = {1: 1, 10: 10, run.MAX_PHASE: run.MAX_PHASE, run.MAX_PHASE + 1: None}
     assert {phase: read_completed(line.format(phase)) for phase in phases} == phases
     assert read_completed("Waiting for phase 1 before starting phase 2...") is None
     assert is_excuse("All NIXL EP launches completed successfully")
