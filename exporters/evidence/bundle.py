@@ -20,8 +20,6 @@ MAX_PART_BYTES = 4 * 1024 * 1024  # Limit per file; only the end of a longer fil
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _DRAFT = re.compile(rf".+({re.escape(bundle_files.SUFFIX)}|{re.escape(bundle_files.SUMMARY_SUFFIX)})\.(new|part)")
 """The name of a file that is not complete (``write_own_file``)."""
-
-
 MOST_TIMES = 4
 """The node's limit in multiples of ``keep_bundles``. Up to it, a user's only bundle and bundles of open pages stay."""
 
@@ -44,11 +42,6 @@ class Held(NamedTuple):
     has_open_page: bool
 
 
-def most_kept(keep: int) -> int:
-    """Return the node's limit of bundles; ``keep``: ``keep_bundles``."""
-    return min(MOST_TIMES * keep, bundle_files.MAX_LISTED)
-
-
 def evicted(held: Sequence[Held], keep: int) -> int | None:
     """Return the index of the bundle to evict, or None; ``held``: the oldest first, the new one last.
 
@@ -63,7 +56,7 @@ def evicted(held: Sequence[Held], keep: int) -> int | None:
     not_only = [number for number in older if counts[held[number].user] > 1]
     candidates = [number for number in not_only if not held[number].has_open_page]
     if not candidates:
-        if len(held) <= most_kept(keep):
+        if len(held) <= min(MOST_TIMES * keep, bundle_files.MAX_LISTED):
             return None
         candidates = not_only or [number for number in older if not held[number].has_open_page]
     return max(candidates, key=lambda number: (counts[held[number].user], -number), default=len(held) - 1)

@@ -33,8 +33,6 @@ NAMES = frozenset(
     }
 )
 """The only environment variables of a rank that a bundle may hold."""
-
-
 COMPLETED = "last completed "  # The beginning of Inspector's statement about a rank's last operation
 WAITS = {"dead": "is dead", "unresponsive": "does not respond"}
 

@@ -78,11 +78,6 @@ def held_by(proc: ProcFS, key: ProcessKey) -> list[HeldMeans] | None:
     return list(by_target.values())
 
 
-def look(proc: ProcFS, keys: Iterable[ProcessKey]) -> dict[ProcessKey, list[HeldMeans] | None]:
-    """Return the files of each of these processes."""
-    return {key: held_by(proc, key) for key in keys}
-
-
 MeansHolder = tuple[ProcessKey, int]  # A process that holds a file, and its user
 
 

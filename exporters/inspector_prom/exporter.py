@@ -78,7 +78,7 @@ class InspectorPromExporter(ShownExporter[Mapping[RankLabel, Means]]):
         ]
         keys = in_turns(due, lambda key: _uid(here[key]), descriptors.MAX_PROCESSES)
         self._looked_at.update(dict.fromkeys(keys, now))
-        self._held.update(await self._thread.call(partial(descriptors.look, self._proc, keys)))
+        self._held |= await self._thread.call(lambda: {key: descriptors.held_by(self._proc, key) for key in keys})
 
     async def _look_at_files(self, here: Ranks, now: float) -> None:
         """Check the files; read a file when its new contents have not changed since the last poll."""

@@ -15,7 +15,7 @@ from agent.evidence.registry import EvidenceRegistry
 from agent.evidence.summary import Event, Part, RankAtTime, Summary, Word
 from agent.page.document import Configuration, JobView, NodeDocument
 from exporters.evidence import bundle
-from exporters.evidence.bundle import MAX_PART_BYTES, MOST_TIMES, Held, bundle_name, evicted, fitted, most_kept, write
+from exporters.evidence.bundle import MAX_PART_BYTES, Held, bundle_name, evicted, fitted, write
 
 
 def summary(job_id: str = "7", at: float = 1.7e9, user: str = "ann") -> Summary:
@@ -294,9 +294,8 @@ def test_which_goes(users: str, keep: int, goes: int | None) -> None:
 
 def test_the_limit_of_a_node() -> None:
     """A node keeps at most four times ``keep_bundles`` bundles, and never more than MAX_LISTED."""
-    assert (MOST_TIMES, most_kept(10), most_kept(1000)) == (4, 40, folder.MAX_LISTED)
-    only = [Held(str(user), has_open_page=True) for user in range(41)]
-    assert (evicted(only[:40], 10), evicted(only, 10)) == (None, 40)
+    only = [Held(str(user), has_open_page=True) for user in range(folder.MAX_LISTED + 1)]
+    assert (evicted(only[:40], 10), evicted(only[:41], 10), evicted(only, 1000)) == (None, 40, folder.MAX_LISTED)
 
 
 def test_what_the_command_refuses(
