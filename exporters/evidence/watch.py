@@ -38,7 +38,7 @@ class WatchedTrouble(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Seen:
+class _RankHistory:
     """The remembered state of one process of a rank."""
 
     state: str = ""
@@ -59,7 +59,7 @@ class TroubleWatch:
     def __init__(self, silence_seconds: float) -> None:
         self._silence_seconds = silence_seconds
         self.covered: dict[str, float] = {}
-        self._seen: dict[tuple[RankLabel, ProcessKey], _Seen] = {}
+        self._histories: dict[tuple[RankLabel, ProcessKey], _RankHistory] = {}
         self._changes: dict[str, deque[Change]] = {}
         self._stalled: frozenset[str] = frozenset()
         self._ill: frozenset[str] = frozenset()
@@ -79,32 +79,32 @@ class TroubleWatch:
         Each state and each silence of a rank is one occasion. A rank that is dead, unresponsive or silent at the first
         call counts, too, unless ``covered`` excludes it.
         """
-        here = {view.label.job_id for view in views}
-        self._changes = {job_id: changes for job_id, changes in self._changes.items() if job_id in here}
+        job_ids = {view.label.job_id for view in views}
+        self._changes = {job_id: changes for job_id, changes in self._changes.items() if job_id in job_ids}
         occasions = []
         failing = set()
         ill = set()
-        known: dict[tuple[RankLabel, ProcessKey], _Seen] = {}
+        histories: dict[tuple[RankLabel, ProcessKey], _RankHistory] = {}
         for view in views:
             process = view.process
             key = (view.label, process.key)
-            seen = known[key] = self._seen.get(key) or _Seen()
-            if not seen.has_left and process.exited_at is not None:
-                seen.has_left = True
+            history = histories[key] = self._histories.get(key) or _RankHistory()
+            if not history.has_left and process.exited_at is not None:
+                history.has_left = True
                 if process.exit is None or process.exit.signal or process.exit.code:
                     failing.add(view.label.job_id)
             is_struck = process.exited_at is None and view.label in struck
             triggers: tuple[Reason | None, ...] = (  # all three, so that the next call does not return the second one
-                self._changed(view, seen, now_seconds),
-                _newly_struck(seen, is_struck=is_struck),
-                self._silent(view, seen, now_seconds),
+                self._changed(view, history, now_seconds),
+                _newly_struck(history, is_struck=is_struck),
+                self._silent(view, history, now_seconds),
             )
             trigger = next((trigger for trigger in triggers if trigger), None)
             if trigger:
                 occasions.append(Occasion(view.label.job_id, trigger, view.label.rank))
-            if trigger or is_struck or _is_ill(view, seen):
+            if trigger or is_struck or _is_ill(view, history):
                 ill.add(view.label.job_id)
-        self._seen, self._ill = known, frozenset(ill)
+        self._histories, self._ill = histories, frozenset(ill)
         return WatchedTrouble(tuple(occasions), frozenset(failing))
 
     def changes(self, job_id: str) -> Iterable[Change]:
@@ -117,11 +117,11 @@ class TroubleWatch:
         new, self._stalled = due - self._stalled, due
         return [Occasion(job, "stalled", "") for job in sorted(new)]
 
-    def _changed(self, view: RankView, seen: _Seen, now_seconds: float) -> Reason | None:
+    def _changed(self, view: RankView, history: _RankHistory, now_seconds: float) -> Reason | None:
         verdict = view.process.verdict
-        if verdict is None or verdict.state == seen.state:
+        if verdict is None or verdict.state == history.state:
             return None
-        is_first, seen.state = not seen.state, verdict.state
+        is_first, history.state = not history.state, verdict.state
         if view.label.job_id in self._changes or len(self._changes) < MAX_JOBS:
             changes = self._changes.setdefault(view.label.job_id, deque(maxlen=MAX_CHANGES_PER_JOB))
             changes.append(Change(now_seconds, view.label.rank, verdict.state, verdict.reason))
@@ -130,24 +130,24 @@ class TroubleWatch:
             return None if is_covered else "dead"
         return "unresponsive" if verdict.state == "unresponsive" else None
 
-    def _silent(self, view: RankView, seen: _Seen, now_seconds: float) -> Reason | None:
+    def _silent(self, view: RankView, history: _RankHistory, now_seconds: float) -> Reason | None:
         if view.process.exited_at is not None:
             return None
-        since = seen.pauses.silent_since(view.process.progress_seconds, now_seconds, self._silence_seconds)
-        if since is None or seen.silent_at == since:
+        since = history.pauses.silent_since(view.process.progress_seconds, now_seconds, self._silence_seconds)
+        if since is None or history.silent_at == since:
             return None
-        seen.silent_at = since
+        history.silent_at = since
         return "silent"
 
 
-def _is_ill(view: RankView, seen: _Seen) -> bool:
+def _is_ill(view: RankView, history: _RankHistory) -> bool:
     """Return whether a rank is dead, does not respond, or is still silent since its last operation."""
     if view.process.verdict is not None and view.process.verdict.state in ("dead", "unresponsive"):
         return True
-    is_silent = seen.silent_at is not None and seen.silent_at == view.process.progress_seconds
+    is_silent = history.silent_at is not None and history.silent_at == view.process.progress_seconds
     return is_silent and view.process.exited_at is None
 
 
-def _newly_struck(seen: _Seen, *, is_struck: bool) -> Reason | None:
-    was_well, seen.struck = seen.struck is False, is_struck
+def _newly_struck(history: _RankHistory, *, is_struck: bool) -> Reason | None:
+    was_well, history.struck = history.struck is False, is_struck
     return "hardware" if is_struck and was_well else None

@@ -123,8 +123,8 @@ class InspectorPromExporter(ShownExporter[Mapping[RankLabel, Means]]):
             group = (user(held), here[held.key][0].label.job_id)
             skipped = files[held].take(text, partial(self._ctx.admit.admit, held.file, group=group))
             if +skipped:
-                said = ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items()) if count)
-                self._ctx.log.warning("lines of means were left out", uid=group[0], job_id=group[1], reasons=said)
+                reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(skipped.items()) if count)
+                self._ctx.log.warning("lines of means were left out", uid=group[0], job_id=group[1], reasons=reasons)
 
     def _show(self, here: Ranks, now: float) -> None:
         """Set the state of each rank, and show the rows that are provably the rank's own."""

@@ -61,15 +61,15 @@ def look_at(request: MeansRequest) -> FileMeans | None:
 
 
 def _read(fd: int, request: MeansRequest) -> FileMeans:
-    identity, owner = _place(fd)
+    identity, owner = _version(fd)
     if not request.at_once and identity != request.at_rest:
         return FileMeans(identity, owner)
     raw = read_bounded(fd, MAX_TEXT_BYTES)
-    after, _ = _place(fd)
+    after, _ = _version(fd)
     return FileMeans(identity, owner, raw) if after == identity else FileMeans(after, owner)
 
 
-def _place(fd: int) -> tuple[FileVersion, int]:
+def _version(fd: int) -> tuple[FileVersion, int]:
     status = os.fstat(fd)
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns), status.st_uid
 

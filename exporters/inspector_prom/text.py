@@ -61,7 +61,7 @@ class MeansKind(NamedTuple):
         return 0 if match is None else int(match[1]) * _UNITS[match[2]]
 
 
-_Place = tuple[MeansKind | None, str]
+_ValueKey = tuple[MeansKind | None, str]
 """Where a line's value belongs: a field of a MeansRow, or (None) a counter."""
 
 
@@ -86,7 +86,7 @@ class MeansText(msgspec.Struct):
 def parse(raw: bytes) -> MeansText:
     """Parse a file's first MAX_TEXT_BYTES, only whole lines."""
     skipped: Counter[str] = Counter()
-    values: dict[_Place, float | None] = {}
+    values: dict[_ValueKey, float | None] = {}
     if len(raw) > MAX_TEXT_BYTES:
         skipped["file_size"] += 1
     lines = raw[:MAX_TEXT_BYTES].split(b"\n")
@@ -97,9 +97,9 @@ def parse(raw: bytes) -> MeansText:
         match _value(line):
             case str(reason):
                 pass
-            case place, value:
-                reason = "twice" if place in values else "value" if value is None else ""
-                values[place] = None if reason else value  # either value may be the true value
+            case value_key, value:
+                reason = "twice" if value_key in values else "value" if value is None else ""
+                values[value_key] = None if reason else value  # either value may be the true value
         if reason:
             skipped[reason] += 1
     rows: dict[MeansKind, MeansRow] = {}
@@ -112,7 +112,7 @@ def parse(raw: bytes) -> MeansText:
     return MeansText(dict(sorted(rows.items(), key=lambda row: -row[0].size_bytes())), skipped, counters)
 
 
-def _value(line: bytes) -> tuple[_Place, float | None] | str:
+def _value(line: bytes) -> tuple[_ValueKey, float | None] | str:
     """Return where a line's value belongs and the value (None: implausible), or why it is left out ("": no value)."""
     if not line or line.startswith(b"#"):
         return ""

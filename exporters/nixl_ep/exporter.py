@@ -126,14 +126,14 @@ def nodes_of(views: RankSnapshot) -> dict[str, str]:
     return {job_id: text for job_id, text in nodes if text and job_id in followed}
 
 
-def is_ours(places: Mapping[str, int], path: str, job_id: str) -> bool | None:
+def is_own_log(node_indexes: Mapping[str, int], path: str, job_id: str) -> bool | None:
     """Return whether a log is from this node; None if that is unknown or the file is not a node's log."""
-    node, own_node = node_of(path), places.get(job_id)
+    node, own_node = node_of(path), node_indexes.get(job_id)
     return None if node is None or own_node is None else node == own_node
 
 
 @lru_cache(maxsize=256)
-def place_in(nodes: str, hostname: str) -> int | None:
+def node_index(nodes: str, hostname: str) -> int | None:
     """Return the index of a node in Slurm's node list of a job; None if the list lacks the node."""
     try:
         names = [name.partition(".")[0] for name in expand_hosts(nodes)]
@@ -214,8 +214,8 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
 
     def turn(self, texts: JobTexts, ranks: RankSnapshot) -> None:
         """Read plans and new lines of logs, and compute which ranks leave as planned."""
-        nodes = {job_id: place_in(text, hostname=self.ctx.hostname) for job_id, text in nodes_of(ranks).items()}
-        texts.claim = partial(is_ours, {job_id: index for job_id, index in nodes.items() if index is not None})
+        nodes = {job_id: node_index(text, hostname=self.ctx.hostname) for job_id, text in nodes_of(ranks).items()}
+        texts.claim = partial(is_own_log, {job_id: index for job_id, index in nodes.items() if index is not None})
         lines = texts.turn(ranks)
         self.ctx.failures.attempt("plans of NIXL-EP", partial(self._read_plans, texts, ranks))
         self._full = frozenset(job_id for job_id, run in self.saved.runs.items() if run.is_full())

@@ -21,8 +21,8 @@ from exporters.nixl_ep.exporter import (
     SLACK_SECONDS,
     NixlEpConfig,
     NixlEpExporter,
+    node_index,
     numbers_of,
-    place_in,
     planned_names,
 )
 from exporters.nixl_ep.job_run import SETTLE_SECONDS, JobRun
@@ -226,7 +226,7 @@ def test_ranks_of_a_later_step() -> None:
 def test_place_of_a_node() -> None:
     """A node's number is the position of its short name in Slurm's list, if the name is there once."""
     places = {"n[1-3]": 1, "n2.cluster,n1": 0, "m[1-3]": None, "n2,n2": None, "n[1": None, "": None}
-    assert {nodes: place_in(nodes, "n2.site") for nodes in places} == places
+    assert {nodes: node_index(nodes, "n2.site") for nodes in places} == places
 
 
 def test_each_node_reads_its_own_log(tmp_path: Path) -> None:
@@ -242,7 +242,7 @@ def test_each_node_reads_its_own_log(tmp_path: Path) -> None:
 def test_lists_of_nodes_are_read_in_the_thread(node: EpNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's list of nodes can be huge, so it is read outside of the event loop, for a limited number of jobs."""
     threads = []
-    monkeypatch.setattr(exporter, "place_in", lambda _nodes, hostname: threads.append(threading.current_thread()))
+    monkeypatch.setattr(exporter, "node_index", lambda _nodes, hostname: threads.append(threading.current_thread()))
     monkeypatch.setattr(exporter, "MAX_JOBS", 2)
     for job in "012":
         node.observe(20 + int(job), 0, ME, {"SLURM_JOB_NODELIST": "n[0-65535]", "MASTER_PORT": job}, job=job)
