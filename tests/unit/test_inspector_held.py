@@ -11,7 +11,7 @@ from inspector_reading import published
 from inspector_records import append, line
 
 from agent.tail.follower import Follower
-from agent.tail.listing import FollowLimits, Listing, any_name
+from agent.tail.listing import FollowLimits, Listing
 from exporters.inspector.reading import record_files
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.record_files import Ownership
@@ -68,7 +68,7 @@ def test_a_held_file_beyond_the_entry_limit_is_followed(tmp_path: Path) -> None:
     for number in range(8):
         (tmp_path / f"crowd-{number}").touch()
     log = tmp_path / list(os.scandir(tmp_path))[-1].name
-    follower = Follower(Listing(tmp_path, any_name, FollowLimits(entries=7)), FakeClock().monotonic)
+    follower = Follower(Listing(tmp_path, lambda _name: True, FollowLimits(entries=7)), FakeClock().monotonic)
     assert str(log) not in {file.path for file in follower.discover()}
     follower.follow_held(str(log), identity(log))
     [file] = [file for file in follower.files() if file.path == str(log)]
@@ -93,7 +93,7 @@ def test_a_path_is_no_proof(tmp_path: Path, path: str) -> None:
     (root / "other.log").touch()
     for name in ("outside.log", "there.log", "root/a/b/deep.log"):
         (tmp_path / name).touch()
-    follower = Follower(Listing(root, any_name), FakeClock().monotonic)
+    follower = Follower(Listing(root, lambda _name: True), FakeClock().monotonic)
     follower.discover()
     known, file = {file.path for file in follower.files()}, tmp_path / path
     follower.follow_held(f"{tmp_path}/{path}", identity(file if path != "root/other.log" else tmp_path / "outside.log"))
@@ -105,7 +105,7 @@ def test_a_root_that_is_a_link_is_known_by_both_names(tmp_path: Path) -> None:
     """A held file is found even if the configured directory is a link and the process reports the resolved path."""
     (tmp_path / "real").mkdir()
     (tmp_path / "root").symlink_to(tmp_path / "real")
-    follower = Follower(Listing(tmp_path / "root", any_name), FakeClock().monotonic)
+    follower = Follower(Listing(tmp_path / "root", lambda _name: True), FakeClock().monotonic)
     assert follower.discover() == []
     log = tmp_path / "real/x.log"
     log.touch()
