@@ -1,7 +1,7 @@
 """Run the exporters and the rank table: start, reload section by section, tick, checkpoint, stop."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
 from agent.app.boot_file import BootFile
@@ -221,7 +221,8 @@ class Supervisor:
             await asyncio.shield(self._end(old))
         running = await self._start(prepared)
         if running is not None:
-            self._run([running])
+            self.running[running.name] = running
+            running.begin()
         return running
 
     def _end(self, running: Running) -> asyncio.Task[None]:
@@ -231,20 +232,15 @@ class Supervisor:
         end.add_done_callback(self._ends.discard)
         return end
 
-    def _run(self, started: Iterable[Running]) -> None:
-        for running in started:
-            self.running[running.name] = running
-            running.begin()
-
     async def _return_to(self, old: dict[str, Running], started: list[Running]) -> None:
         """Undo a failed reload: drain the new exporters and restart the previous exporters from their checkpoints."""
         for running in started:
             del self.running[running.name]
-        await asyncio.gather(*(running.end() for running in started))
-        again = {name: await self._start(Prepared(running.spec, running.config)) for name, running in old.items()}
-        self._run(running for running in again.values() if running is not None)
+        await asyncio.gather(*(asyncio.shield(self._end(running)) for running in started))
+        for running in old.values():
+            await self._replace(None, Prepared(running.spec, running.config))
         self.hardware.withdraw(self.running)
-        lost = {name: old[name].config for name, running in again.items() if running is None}
+        lost = {name: running.config for name, running in old.items() if name not in self.running}
         self._refused.update(lost)
         self.broken |= frozenset(lost)
 

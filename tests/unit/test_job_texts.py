@@ -145,20 +145,6 @@ def test_file_of_a_job_that_is_gone(tmp_path: Path) -> None:
     texts.close()
 
 
-def test_saved_positions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each file with a writer on this node is read, and at most MAX_POSITIONS positions are saved."""
-    proc = ProcTree(tmp_path / "proc")
-    for number in range(3):
-        log = tmp_path / f"{number + 1}_4711.log"
-        log.write_text("line\n")
-        hold(proc, 10 + number, log, ME, "0100001")
-    (tmp_path / "9_4711.log").write_text("line\n")
-    monkeypatch.setattr(job_texts, "MAX_POSITIONS", 2)
-    texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/*_%j.log"])
-    assert (len(texts.turn(users_of((10, "4711", ME)))), len(texts.positions())) == (3, 2)
-    texts.close()
-
-
 def test_saved_positions_are_shared_by_users(tmp_path: Path) -> None:
     """The checkpoint keeps the newest MAX_POSITIONS positions, with equal shares of all users."""
     of_users = [7] + [8] * job_texts.MAX_POSITIONS

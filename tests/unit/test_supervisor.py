@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 from fake_clock import FakeClock
+from lent import until
 from rank_table import environment, facts
 from scripted import Idle, Section, plan, state_file, supervisor
 
@@ -106,6 +107,24 @@ async def test_old_one_that_does_not_come_back_is_shown(bench: Bench, monkeypatc
     monkeypatch.setattr(Made, "start", refuse)
     assert not await bench.supervisor.apply(bench.plan(a=Section(number=1)))
     assert (bench.supervisor.running, bench.supervisor.broken) == ({}, {"a"})
+
+
+async def test_a_stop_while_a_failed_reload_is_undone(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the agent stops while it undoes a reload, each exporter that started is drained with its lease."""
+    drain = Made.drain
+
+    async def slow(self: Made) -> None:
+        await asyncio.sleep(0.02)
+        await drain(self)
+
+    monkeypatch.setattr(Made, "drain", slow)
+    await bench.supervisor.begin(bench.plan(a=Section()))
+    reload = asyncio.ensure_future(bench.supervisor.apply(bench.plan(a=Section(number=1), b=Section(refuse=True))))
+    await until(lambda: "start a1 from a0" in bench.events)
+    reload.cancel()
+    await asyncio.wait({reload})
+    await bench.supervisor.stop()
+    assert "drain a1" in bench.take()
 
 
 async def test_stop_writes_the_checkpoint(bench: Bench, tmp_path: Path) -> None:
