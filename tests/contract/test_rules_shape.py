@@ -18,7 +18,7 @@ MAX_LINES = 1300  # lines of all sources
 MAX_COLUMNS = 120  # columns of a line
 MAX_RECORDINGS = 90  # recordings in all sources
 MAX_DEPTH = 2  # recordings below an alert, one upon the other
-MAX_EXPRESSION = 31
+MAX_EXPRESSION = 36
 """A built expression fits on this many lines of MAX_COLUMNS."""
 RECORDING = re.compile(r"\b\w+:rankwatch_\w+:\w+")
 

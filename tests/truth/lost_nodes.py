@@ -5,7 +5,23 @@ from __future__ import annotations
 from signal import SIGABRT, SIGKILL, SIGSEGV, SIGTERM
 
 from play import Due, Play, Situation, Step
-from steps import ALL, HANG, N0, N1, RUNNING, boots, ended, exits, job, loses_power, misses, node, starts, wait
+from steps import (
+    ALL,
+    HANG,
+    N0,
+    N1,
+    RUNNING,
+    boots,
+    ended,
+    exits,
+    job,
+    loses_power,
+    misses,
+    node,
+    starts,
+    tears_down,
+    wait,
+)
 
 
 def renamed(play: Play) -> None:
@@ -145,6 +161,47 @@ SITUATIONS = (
         [exits(1, SIGSEGV), wait(2.0), exits(RUNNING, SIGABRT), wait(60.0), loses_power(0), wait(1300.0)],
         {"RankDead 1 n0 crash": Due(0, 22, 250)},
         per_node=8,
+    ),
+    # A rank crashes and its peers fail; a minute later the other node is switched off.
+    Situation(
+        "other_node_is_switched_off",
+        [exits(1, SIGSEGV), wait(8.0), exits(RUNNING, code=1), wait(60.0), loses_power(1), wait(600.0)],
+        {"RankDead 1 n0 crash": Due(0, 22)},
+    ),
+    # A job goes on without one of three nodes, which is switched off; four minutes later a rank crashes and all end.
+    Situation(
+        "death_after_a_node_left",
+        [
+            *(exits(N0, SIGTERM), job(world=8), wait(10.0), loses_power(0), wait(230.0)),
+            *(exits(5, SIGSEGV), wait(2.0), exits(RUNNING, code=1), wait(600.0)),
+        ],
+        {f"{DEAD} crash": Due(240, 262)},
+        nodes=3,
+    ),
+    # Ranks of two nodes crash alike, a sign of a bug; a minute later one of the nodes is switched off.
+    Situation(
+        "node_of_a_like_crash_is_switched_off",
+        [exits(1, SIGSEGV), exits(5, SIGSEGV), exits(RUNNING, SIGTERM), wait(60.0), loses_power(0), wait(600.0)],
+        {"RankDead 1 n0 crash info": Due(0, 22, 240), f"{DEAD} crash info": Due(0, 22, 240)},
+    ),
+    # A rank crashes and starts again, then another one crashes and all end; the node of the first is switched off.
+    Situation(
+        "node_of_a_restarted_rank_is_switched_off",
+        [
+            *(exits(1, SIGSEGV), wait(35.0), starts(1), wait(15.0), exits(5, SIGSEGV), wait(2.0)),
+            *(exits(RUNNING, SIGTERM), wait(60.0), loses_power(0), wait(600.0)),
+        ],
+        {"RankDead 1 n0 crash": Due(0, 22, 35), f"{DEAD} crash": Due(50, 72, 290)},
+    ),
+    # The same job runs without the node of its crash, and ends; then the nodes of this run are switched off.
+    Situation(
+        "nodes_of_a_requeued_job_are_switched_off",
+        [
+            *(exits(5, SIGSEGV), tears_down(), wait(60.0), starts(N1, 2), wait(240.0)),
+            *(exits(ALL), wait(60.0), loses_power(0, 2), wait(600.0)),
+        ],
+        {f"{DEAD} crash": Due(0, 22, 60)},
+        idle=1,
     ),
     # A node loses power while its job is being cancelled.
     Situation("power_in_an_end", [exits(N0, SIGTERM), loses_power(1), ended("CANCELLED", 0)]),
