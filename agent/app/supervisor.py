@@ -1,7 +1,7 @@
 """Run the exporters and the rank table: start, reload section by section, tick, checkpoint, stop."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from agent.app.boot_file import BootFile
@@ -18,6 +18,7 @@ from agent.export.exporter import ExporterConfig, Roots
 from agent.export.registry import Source
 from agent.ranks import families, health, liveness_page
 from agent.ranks.table import RankTable
+from agent.tail.hung_paths import PathUse
 
 TICK_SECONDS = 1.0
 RANKS_BYTES = 12 * 1024 * 1024
@@ -40,6 +41,7 @@ class Supervisor:
         self._log = Logger("supervisor")
         self._state = state
         self._state_thread = OwnThread("checkpoint")
+        self._mounts_thread = OwnThread("mounts")
         self._ranks_section = state.section("ranks", RANKS_BYTES)
         self._checks_section = state.section("checks")
         self._saved_at = float("-inf")
@@ -71,6 +73,8 @@ class Supervisor:
         self._begun = self._may_show = False
         self._started_at = clock.monotonic()
         self._ends: set[asyncio.Task[None]] = set()
+        self._changing = asyncio.Lock()
+        self._renewal: asyncio.Task[None] | None = None
         self._restore("health ledger", self._checks_section, self.ledger.load)
         self._boot_file = BootFile(state.directory, state.boot_id, self._state_thread)
         self._ran_before = self._boot_file.load(clock.time())
@@ -100,6 +104,10 @@ class Supervisor:
         Exporters with an unchanged section keep running. If an exporter with a changed section does not start, and has
         not failed with this section before, the previous exporters run again and the result is False.
         """
+        async with self._changing:
+            return await self._apply(plan)
+
+    async def _apply(self, plan: ExporterPlan) -> bool:
         wanted, current = plan.enabled, self.running
         changed = [name for name in wanted if name not in current or current[name].config != wanted[name].config]
         removed = [name for name in current if name not in wanted]
@@ -132,6 +140,8 @@ class Supervisor:
 
     async def stop(self) -> None:
         """Drain every exporter, including exporters that a reload was stopping, then write the last checkpoint."""
+        if self._renewal is not None:
+            self._renewal.cancel()
         await asyncio.gather(*(running.end() for running in self.running.values()), *self._ends)
         if not self._once:
             self._publish("rank table", self._ranks_section, self.ranks.dump)
@@ -141,6 +151,7 @@ class Supervisor:
             if late:
                 self._log.warning("the last checkpoint was not written within {seconds} s", seconds=LAST_SAVE_SECONDS)
         self._state_thread.stop()
+        self._mounts_thread.stop()
         self._past.stop()
 
     def health_snapshot(self) -> health.HealthSnapshot:
@@ -184,6 +195,7 @@ class Supervisor:
                 self._saved_at = now
                 if self._state.changed():
                     saving = asyncio.get_running_loop().create_task(self._save())
+            self._renew_hung()
             self._boot_file.keep(self.ranks.liveness.running(self.ranks.processes.values()), self._clock.time())
             beat()
             await asyncio.sleep(TICK_SECONDS)
@@ -224,6 +236,26 @@ class Supervisor:
             self.running[running.name] = running
             running.begin()
         return running
+
+    def _renew_hung(self) -> None:
+        """Replace each run whose thread hangs in a file system by a run that leaves this file system out."""
+        hung = [(running, use) for running in self.running.values() if (use := running.paths.hung()) is not None]
+        if hung and (self._renewal is None or self._renewal.done()):
+            self._renewal = asyncio.get_running_loop().create_task(self._renew(hung))
+
+    async def _renew(self, hung: Sequence[tuple[Running, PathUse]]) -> None:
+        async with self._changing:
+            for running, use in hung:
+                is_current = self.running.get(running.name) is running
+                if is_current and await self._mounts_thread.call(partial(running.paths.leave_out, use)):
+                    del self.running[running.name]
+                    self._log.warning(
+                        "exporter {exporter} starts again, without a file system that hangs",
+                        exporter=running.name,
+                        path=use.path,
+                    )
+                    if await self._replace(running, Prepared(running.spec, running.config)) is None:
+                        self.broken |= {running.name}
 
     def _end(self, running: Running) -> asyncio.Task[None]:
         """End a run in a task of its own: if the agent stops and cancels the reload, the task continues."""

@@ -97,9 +97,9 @@ class TextExporter(ShownExporter[T], Generic[S, T]):
         return self.texts.available
 
     async def drain(self) -> None:
-        """Close the files."""
+        """Close the files after the running update, without a wait: the update may hang."""
         if self.texts is not None:
-            await self.thread.call(self.texts.close)
+            self.thread.submit(self.texts.close)
 
     def turn(self, texts: JobTexts, ranks: RankSnapshot) -> None:
         """Process the next lines."""

@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from agent.system.procfs import MAX_FILES_READ, OpenFile, ProcFS
+from agent.tail.hung_paths import PathGuard
 
 OUTPUT_DESCRIPTORS = ("1", "2")
 FORWARDER = "srun"  # The program that writes the output of other processes, through any descriptor
@@ -21,9 +22,13 @@ _JOB = re.compile(
 
 
 class Outputs:
-    """Reads descriptors of the processes under ``root`` (/proc, or a recorded tree)."""
+    """Reads descriptors of the processes under ``root`` (/proc, or a recorded tree).
 
-    def __init__(self, root: Path) -> None:
+    ``paths``: leaves out file systems that hang.
+    """
+
+    def __init__(self, root: Path, paths: PathGuard | None = None) -> None:
+        self._paths = paths or PathGuard()
         self._root = str(root)
         self._procfs = ProcFS(root)
 
@@ -31,13 +36,15 @@ class Outputs:
         """Return a process' standard output and error, if these are regular files that the process can write.
 
         ``forwards``: the process (srun) writes the output of other processes, so all its descriptors are searched, not
-        only output and error. Blocks on a hung file system.
+        only output and error.
         """
         files = []
         for number in self._descriptors(pid) if forwards else OUTPUT_DESCRIPTORS:
             link = f"{self._root}/{pid}/fd/{number}"
             try:
-                target, info = os.readlink(link), os.stat(link)
+                target = os.readlink(link)
+                with self._paths.using(link):
+                    info = os.stat(link)
             except OSError:
                 continue
             file = OpenFile(int(number), target, info.st_dev, info.st_ino)
@@ -74,7 +81,8 @@ class Outputs:
         """
         for path in (file.target, f"{self._root}/{pid}/root{file.target}"):
             try:
-                status = os.stat(path, follow_symlinks=False)
+                with self._paths.using(path):
+                    status = os.stat(path, follow_symlinks=False)
             except (OSError, ValueError):
                 continue
             if (status.st_dev, status.st_ino) == (file.device, file.inode):

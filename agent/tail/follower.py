@@ -80,7 +80,7 @@ class Follower:
         self.skipped: Counter[str] = Counter()
         self._lost = LostPositions(lost_positions, self.skipped)
         self._listing = listing
-        self._reader = LineReader(listing.roots, clock, listing.limits.open_files, self.skipped)
+        self._reader = LineReader(listing.roots, clock, listing.limits.open_files, self.skipped, listing.paths)
         self.available = False
         self.looked = False
         self.passed_over = 0
@@ -277,7 +277,8 @@ class Follower:
     def _is_in_place(self, file: FollowedFile) -> bool:
         """Return True if the path still leads to the file, or if this is unknown (hung or stale mount)."""
         try:
-            status = os.stat(file.path, follow_symlinks=False)
+            with self._listing.paths.using(file.path):
+                status = os.stat(file.path, follow_symlinks=False)
         except FileNotFoundError:
             return False
         except OSError as error:

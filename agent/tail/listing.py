@@ -12,6 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from agent.tail.hung_paths import PathGuard
 from agent.tail.reader import DIRECTORY_FLAGS, closing
 from agent.tail.shares import in_turns
 
@@ -71,8 +72,9 @@ class Walk:
     roots: frozenset[str]
     """Directories at which a search starts; links are followed to them, but not to directories below them."""
 
-    def __init__(self, limits: FollowLimits) -> None:
+    def __init__(self, limits: FollowLimits, paths: PathGuard | None = None) -> None:
         self.limits = limits
+        self.paths = paths or PathGuard()
 
     def look(self, now_ns: int, take: Take, skip: Skip, skipped: Counter[str]) -> bool:
         """Pass files to ``take`` and errors to ``skip``; count skipped files. Return False if no directory exists."""
@@ -86,7 +88,8 @@ class Walk:
     def base(self, path: str) -> int | None:
         """Open one of ``roots``; return None if that fails."""
         try:
-            return os.open(path, DIRECTORY_FLAGS)
+            with self.paths.using(path):
+                return os.open(path, DIRECTORY_FLAGS)
         except OSError as error:
             if error.errno != errno.ENOENT:
                 self.skip(error, "")
@@ -143,9 +146,9 @@ class Walk:
         Returns the number of handled entries, and True if no entry follows (or an error ended the search).
         """
         handled = 0
+        path = f"{prefix}/{subdirectory.name}" if subdirectory.name else prefix
         try:
-            directory = opened_below(base, subdirectory.name)
-            with closing(directory):
+            with self.paths.using(path), closing(opened_below(base, subdirectory.name)) as directory:
                 handle = enter(subdirectory.name, directory)
                 with os.scandir(directory) as entries:
                     for entry in islice(entries, start, start + count + 1):
@@ -153,13 +156,15 @@ class Walk:
                             return handled, False
                         handled += 1
                         handle(entry)
+                        self.paths.note_answer()
         except OSError as error:
-            self.skip(error, f"{prefix}/{subdirectory.name}" if subdirectory.name else "")
+            self.skip(error, path if subdirectory.name else "")
         return handled, True
 
     def _gather(self, subdirectories: list[Subdirectory], prefix: str, path: str, descriptor: int) -> None:
         try:
-            status = os.stat(path.rpartition("/")[2], dir_fd=descriptor, follow_symlinks=False)
+            with self.paths.using(f"{prefix}/{path}"):
+                status = os.stat(path.rpartition("/")[2], dir_fd=descriptor, follow_symlinks=False)
         except OSError as error:
             self.skip(error, f"{prefix}/{path}")
             return

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from agent.tail.hung_paths import PathGuard
 from agent.tail.listing import Directory, Fits, FollowLimits, FoundEntry, Subdirectory, Walk, no_name
 from agent.tail.reader import closing
 
@@ -50,8 +51,8 @@ class PatternListing(Walk):
     ``limits.entries`` entries of these directories together.
     """
 
-    def __init__(self, patterns: Sequence[Pattern], limits: FollowLimits) -> None:
-        super().__init__(limits)
+    def __init__(self, patterns: Sequence[Pattern], limits: FollowLimits, paths: PathGuard | None = None) -> None:
+        super().__init__(limits, paths)
         self._patterns = patterns
         self.named: Iterable[str] = ()
         self.roots = frozenset(pattern.base for pattern in patterns)
@@ -80,7 +81,8 @@ class PatternListing(Walk):
         """Pass on one file by its path; a missing file is not an error."""
         directory, name = os.path.split(path)
         try:
-            status = os.stat(path, follow_symlinks=False)
+            with self.paths.using(path):
+                status = os.stat(path, follow_symlinks=False)
         except OSError as error:
             if error.errno != errno.ENOENT:
                 self.skip(error, "")

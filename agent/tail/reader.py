@@ -17,6 +17,7 @@ from agent.tail.file import (
     is_replaced,
     next_lines,
 )
+from agent.tail.hung_paths import PathGuard
 from agent.tail.shares import FairTable, Share
 
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -32,9 +33,15 @@ class LineReader:
     """
 
     def __init__(
-        self, roots: frozenset[str], clock: Callable[[], float], open_files: int, skipped: Counter[str]
+        self,
+        roots: frozenset[str],
+        clock: Callable[[], float],
+        open_files: int,
+        skipped: Counter[str],
+        paths: PathGuard,
     ) -> None:
         self._roots = roots
+        self._paths = paths
         self._clock = clock
         self._open_files = open_files
         self._skipped = skipped
@@ -48,7 +55,8 @@ class LineReader:
         if file.drained and file.descriptor is None:
             return None
         try:
-            return self._read(file, budget_bytes)
+            with self._paths.using(file.path):
+                return self._read(file, budget_bytes)
         except OSError as error:
             self._skipped[error_name(error)] += 1
             self.close(file)
@@ -159,10 +167,10 @@ def error_name(error: OSError) -> str:
 
 
 @contextlib.contextmanager
-def closing(descriptor: int) -> Iterator[None]:
+def closing(descriptor: int) -> Iterator[int]:
     """Close a descriptor at the end of the block."""
     try:
-        yield
+        yield descriptor
     finally:
         os.close(descriptor)
 

@@ -54,8 +54,6 @@ class JobLogExporter(ShownExporter[PublishedLogs]):
     def __init__(self, config: JobLogConfig) -> None:
         super().__init__(PublishedLogs(), render)
         self._config = config
-        self._reads = False
-        self._section = b""
         self._jobs: dict[str, LoggedJob] = {}
 
     async def start(self, ctx: Context) -> None:
@@ -81,17 +79,13 @@ class JobLogExporter(ShownExporter[PublishedLogs]):
         self._learn_jobs()
         if not (self._jobs or self.shown.available or self._ctx.once):
             raise NoData  # a node without ranks needs no search
-        self._reads = True
-        try:
-            look = partial(self._reader.look, dict(self._jobs), self._ctx.ranks.snapshot().hostnames)
-            self.shown = await self._thread.call(look)
-        finally:
-            self._reads = False
-        self._section = self.shown.section or self._section
+        look = partial(self._reader.look, dict(self._jobs), self._ctx.ranks.snapshot().hostnames)
+        self.shown = await self._thread.call(look)
         for key, name in self.shown.raised:
             self._ctx.ranks.observe_exception(key, name)
         self._ctx.exits.set_causes(causes(self.shown.jobs, self._ctx.clock.time()))
-        self._save()
+        if not self._ctx.once:
+            self._ctx.state.publish(self.shown.section)
         if not self.shown.available:
             raise NoData
 
@@ -99,14 +93,9 @@ class JobLogExporter(ShownExporter[PublishedLogs]):
         return log_part(self.shown.jobs, self.shown.passages, wanted)
 
     async def drain(self) -> None:
-        """Save the read positions and stop the thread. If an update hangs, the last saved positions stay."""
-        try:
-            if not self._reads:
-                self._section = await self._thread.call(self._reader.section)
-                await self._thread.call(self._reader.close)
-            self._save()
-        finally:
-            self._thread.stop()
+        """Close the files after the running update, without a wait: the update may hang."""
+        self._thread.submit(self._reader.close)
+        self._thread.stop()
 
     def _learn_jobs(self) -> None:
         jobs = jobs_of(self._ctx.ranks.snapshot())
@@ -119,10 +108,6 @@ class JobLogExporter(ShownExporter[PublishedLogs]):
         job = self._jobs.get(job_id)
         ranks, group = (1, (job_id,)) if job is None else (max(1, len(job.ranks)), (min(job.uids, default=0), job_id))
         return self._ctx.admit.admit(_owner(job_id), 1, ranks, group)
-
-    def _save(self) -> None:
-        if self._section and not self._ctx.once:
-            self._ctx.state.publish(self._section)
 
 
 def causes(logs: Iterable[ShownLog], now_seconds: float) -> dict[RankLabel, str]:

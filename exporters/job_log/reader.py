@@ -37,7 +37,6 @@ MAX_DISCOVER_SECONDS = 60.0
 LOOKS_SHARE = 0.02  # Limit of the time share of file searches. Searches of a large shared directory become rarer.
 NEW_RANKS_SECONDS = 10.0  # New ranks cause a search this early: after a crash no process holds their logs open
 HOLDERS_SECONDS = 30.0  # Interval between searches of all processes for open files on shared file systems
-SAVE_SECONDS = 2.5  # Half the interval at which the agent writes its checkpoint
 READ_CPU_SECONDS = 0.1  # CPU time limit per turn. A backlog takes at most a tenth of a core.
 READ_BYTES = 64 * 1024 * 1024
 MAX_CLAIMED = 1024  # Limit of read logs: the last written log of each owner, then each owner's second, and so on
@@ -83,7 +82,7 @@ class JobLogReader:
         self._catalogue = catalogue
         self._proc = proc = ctx.roots.proc
         self._procfs = ProcFS(proc)
-        self._outputs = Outputs(proc)
+        self._outputs = Outputs(proc, ctx.paths)
         self._cycle_logs = CycleLogs(proc)
         self._error_files = ErrorFiles(proc, catalogue)
         self._admit = admit
@@ -96,10 +95,11 @@ class JobLogReader:
             wall_clock=clock.time,
             # A path through /proc into a container disappears with its process.
             keeps_open=lambda path: path.startswith(f"{proc}/"),
+            paths=ctx.paths,
         )
         self._saved = dict(section.jobs)
         self._restored = frozenset((position.device, position.inode) for position in section.positions)
-        self._made_at = self._save_at = clock.monotonic()
+        self._made_at = clock.monotonic()
         self._tallies: dict[str, JobTally] = {}
         self._claims: dict[Identity, ClaimedLog] = {}
         self._paths: dict[Identity, str] = {}
@@ -253,22 +253,15 @@ class JobLogReader:
 
     def _published(self) -> PublishedLogs:
         now = self._clock.time()
+        if self._clock.monotonic() - self._made_at > FORGET_SECONDS:
+            self._saved.clear()
+            self._restored = frozenset()
         return PublishedLogs(
             jobs=tuple(tally.shown(now) for tally in self._tallies.values()),
             available=bool(self._claims or self._tallies),
-            section=self._section_if_due(),
+            section=self.section(),
             passages={} if self._passages is None else self._passages.of(),
         )
-
-    def _section_if_due(self) -> bytes:
-        now = self._clock.monotonic()
-        if now < self._save_at:
-            return b""
-        self._save_at = now + SAVE_SECONDS
-        if now - self._made_at > FORGET_SECONDS:
-            self._saved.clear()
-            self._restored = frozenset()
-        return self.section()
 
     def section(self) -> bytes:
         """Return the current checkpoint, encoded."""
