@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 
@@ -45,10 +45,11 @@ MAX_COLLECTIVE_ENTRIES = 65_536
 
 
 class LogSection(msgspec.Struct):
-    """The checkpoint: read positions, and the tally of each job's log."""
+    """The checkpoint: read positions, the tally of each job's log, and the outputs of processes by device and inode."""
 
     positions: list[Position] = []
     jobs: dict[str, SavedLog] = {}
+    outputs: Annotated[list[tuple[int, int, ClaimedLog]], msgspec.Meta(max_length=MAX_CLAIMED)] = []
 
 
 class PublishedLogs(NamedTuple):
@@ -101,8 +102,9 @@ class JobLogReader:
         self._restored = frozenset((position.device, position.inode) for position in section.positions)
         self._made_at = clock.monotonic()
         self._tallies: dict[str, JobTally] = {}
-        self._claims: dict[Identity, ClaimedLog] = {}
-        self._paths: dict[Identity, str] = {}
+        # Exited ranks hold no output open.
+        self._claims = {(device, inode): claim for device, inode, claim in section.outputs}
+        self._paths = {identity: claim.path for identity, claim in self._claims.items()}
         self._open_here: frozenset[str] = frozenset()
         self._holders_at = self._discover_at = self._looked_at = float("-inf")
         self._searched_pids: frozenset[int] = frozenset()
@@ -268,7 +270,8 @@ class JobLogReader:
         read = self._claims.keys() | self._restored
         positions = [position for position in self._texts.positions() if (position.device, position.inode) in read]
         jobs = self._saved | {job_id: tally.saved for job_id, tally in self._tallies.items()}
-        return msgspec.msgpack.encode(LogSection(positions, jobs))
+        outputs = [(*identity, claim) for identity, claim in self._claims.items() if claim.path]
+        return msgspec.msgpack.encode(LogSection(positions, jobs, outputs))
 
 
 def _owner(job_id: str, jobs: Mapping[str, LoggedJob]) -> str:

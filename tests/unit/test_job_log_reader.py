@@ -119,16 +119,24 @@ def test_what_proves_whose_a_log_is(
     assert claimed(path, uid, name_id, holds, {"4711": known}, {"4711": [known]}) == claim
 
 
-def test_the_last_words_of_ranks_that_were_silent_are_read(unnamed: Node) -> None:
-    """The last lines of a job that was silent for minutes count, even if no process holds the file any more."""
+def test_the_last_words_of_ranks_that_were_silent_are_read(unnamed: Node, tmp_path: Path) -> None:
+    """The last lines of a job that was silent for minutes count, even if no process holds the file any more.
+
+    An agent that starts after the ranks' exits reads them, too.
+    """
     path = unnamed.write("mine.txt", "hello\n")
     unnamed.run(4000, path)
     unnamed.look()
     unnamed.clock.advance(600.0)
     unnamed.look()
+    section = msgspec.msgpack.decode(unnamed.reader.section(), type=LogSection)
     unnamed.write("mine.txt", "ValueError: x\n")
     shutil.rmtree(unnamed.proc / "4000")
     assert sum(counts(unnamed.look()).values()) == 1
+    again = Node(tmp_path, "none/*.log", section=section)
+    assert sum(counts(again.look()).values()) == 1
+    again.look(job("5000"))
+    assert not msgspec.msgpack.decode(again.reader.section(), type=LogSection).outputs, "the job is gone"
 
 
 def test_a_silent_containers_last_words_are_read(unnamed: Node, tmp_path: Path) -> None:
