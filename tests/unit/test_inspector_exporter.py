@@ -17,7 +17,7 @@ from agent.ranks.speeds import RankSpeed
 from agent.sdk.exporter import NoData, StateSection
 from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, PublishedProcess, RankLabel, RankSnapshot, WriterKey
 from exporters.inspector import SPEC, exporter as module
-from exporters.inspector.exporter import InspectorConfig, InspectorExporter
+from exporters.inspector.exporter import Checkpoint, InspectorConfig, InspectorExporter
 from exporters.inspector.format.records import SeriesKey
 from exporters.inspector.reading.turn import Published
 from exporters.inspector.rendering import InspectorSnapshot, render
@@ -224,6 +224,14 @@ def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
     second.start()
     assert (second.look())[OPERATIONS] == {SERIES: 4}
     second.drain()
+
+
+def test_a_restored_past_without_a_writer_is_not_shown(tmp_path: Path) -> None:
+    """Totals of ended writers go once all readers have published without a writer that continues them."""
+    past = Inheritance({SeriesLabels(*SERIES): Accumulator(5, 5, 5, 5)})
+    bench = Bench(tmp_path, restored=msgspec.msgpack.encode(Checkpoint({}, msgspec.Raw(msgspec.msgpack.encode(past)))))
+    assert OPERATIONS not in bench.start().look()
+    bench.drain()
 
 
 def test_hung_directory_harms_only_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

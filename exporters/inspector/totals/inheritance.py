@@ -167,7 +167,7 @@ class Births:
 
     def __init__(self, restored: Iterable[WriterTotals] = (), inherited: Inheritance | None = None) -> None:
         self._restored = list(restored)
-        self._inherited = inherited or Inheritance()
+        self._inherited = inherited
         self._grown: set[SeriesId] = set()
         self._shown_at: dict[SeriesId, float] = {}
         self._looked_at: object = None
@@ -177,7 +177,8 @@ class Births:
     ) -> None:
         """Note which series of ``writers`` are new at monotonic time ``now``. ``whole``: every reader has published.
 
-        A withheld new series is still new when it is first shown.
+        A withheld new series is still new when it is first shown. Once all restored writers have labels, ``inherited``
+        is pruned.
         """
         looked_at = (_shape(writers), dict(labels), list(inherited.sums), list(inherited.tallies), whole)
         if looked_at == self._looked_at:
@@ -188,14 +189,16 @@ class Births:
         if not whole:
             hidden.update(series_id for series_id in series if series_id[0] is Kind.LOST)
         self._grown.update(series_id for series_id, since in self._shown_at.items() if now - since >= BIRTH_SECONDS)
-        self._grown = (self._grown & series) | series_of(self._restored, labels, self._inherited)
+        self._grown = (self._grown & series) | series_of(self._restored, labels, self._inherited or Inheritance())
         self._shown_at = {
             series_id: NOT_SHOWN if series_id in hidden else min(now, self._shown_at.get(series_id, NOT_SHOWN))
             for series_id in series - self._grown
         }
         if whole:
-            self._inherited = Inheritance()
             self._restored = [writer for writer in self._restored if _waits(writer, writers, labels)]
+        if whole and not self._restored and self._inherited is not None:
+            inherited.prune(writers, labels)  # the agent was down when the writers of these totals ended
+            self._inherited = None
 
     def young(self, now: float) -> frozenset[SeriesId]:
         """Return the series that are still 0 at monotonic time ``now``."""
