@@ -32,7 +32,7 @@ MAX_FOUND = 256  # Limit of jobs per directory, with equal shares for all users
 
 
 class Cycle(msgspec.Struct, frozen=True):
-    """One cycle. ``active``: number of nodes with ranks; ``standby``: number of spare nodes without ranks."""
+    """One cycle, begun at ``started`` (UTC). ``active``: number of nodes with ranks; ``standby``: of spare nodes."""
 
     job_id: str
     attempt: int
@@ -40,11 +40,12 @@ class Cycle(msgspec.Struct, frozen=True):
     active: int
     standby: int
     generation: int = 0
+    started: str = ""
 
     @property
-    def order(self) -> tuple[int, int, int]:
-        """Return a sort key: greater for later cycles, and for later writes of the same cycle."""
-        return self.attempt, self.cycle, self.generation
+    def order(self) -> tuple[int, str, int, int]:
+        """Return a sort key: greater for later cycles (a job that starts again counts from 0), and for later writes."""
+        return self.attempt, self.started, self.cycle, self.generation
 
 
 class _Written(msgspec.Struct):
@@ -75,6 +76,7 @@ def read_cycle(raw: bytes) -> Cycle | None:
             active=len(expand_hosts(written.active_nodes)),
             standby=len(expand_hosts(written.standby_nodes)),
             generation=written.generation,
+            started=written.cycle_start_time.rstrip("Z"),
         )
     except (ValueError, RecursionError):  # msgspec and invalid UTF-8 raise ValueErrors
         return None

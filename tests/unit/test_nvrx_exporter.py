@@ -107,6 +107,15 @@ def test_half_written_cycle_leaves_the_last(node: Node) -> None:
         node.look(exporter.CYCLES_SECONDS)
 
 
+def test_a_second_run_begins_its_cycles_again(node: Node) -> None:
+    """A cycle that began later replaces a higher one of the same attempt: a job was started again with its id."""
+    node.add_rank()
+    node.write(7, cycle_start_time="2026-11-22T00:34:20Z")
+    node.look()
+    node.write(0, cycle_start_time="2026-11-22T00:34:20.5Z")
+    assert node.look()["nvrx_cycle/4711"] == 0.0
+
+
 def test_a_cycle_is_forgotten_even_if_the_helper_fails(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cycle that was not read for a minute is not shown, even while the helper cannot start."""
 
