@@ -120,11 +120,15 @@ class JobRun(msgspec.Struct):
     def take(self, lines: JobLines) -> None:
         """Add new lines of a file. Lines from a directory older than the current one are ignored."""
         directory = os.path.dirname(lines.path)
-        if directory != self.directory:
+        is_new = directory != self.directory
+        if is_new:
             if lines.seconds < self.seconds:
                 return
-            self.directory, self.logs, self.failures = directory, {}, set()
-            self.srun, self.srun_seconds = SrunEnd(), 0.0
+            self.directory, self.logs = directory, {}
+        elif lines.path in self.logs:  # the first log of a requeued run starts again
+            is_new = lines.generation > max(log.generation for log in self.logs.values())
+        if is_new:
+            self.failures, self.srun, self.srun_seconds = set(), SrunEnd(), 0.0
             self.completed, self.excused = None, False
         self.seconds = max(self.seconds, lines.seconds)
         log = self._log(lines)

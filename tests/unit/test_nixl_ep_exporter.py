@@ -144,6 +144,16 @@ def test_newest_directory_counts() -> None:
     assert set(run_of(lines(edge(0, "start", 7)), lines(edge(1, "start", 0), generation=1)).ranks()) == {1}
 
 
+def test_a_run_that_writes_its_logs_again_has_no_old_failure() -> None:
+    """The first log that starts again ends the failure of the run before; the next log keeps the new run's failure."""
+    fail, paths = "Traceback (most recent call last):", [f"/o/nixl-ep-node-{node}.log" for node in (0, 1)]
+    run = run_of(*(lines(fail, path=path) for path in paths), lines(edge(0, "start", 0), generation=1))
+    assert not run.failure(None, 200.0)
+    for path in paths:
+        run.take(lines(fail if path == paths[0] else edge(1, "start", 0), path=path, generation=1))
+    assert run.failure(None, 200.0) == "traceback"
+
+
 def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """At most MAX_LOGS nodes' logs of a run are read; the launcher's log is always read."""
     monkeypatch.setattr(job_run, "MAX_LOGS", 2)
