@@ -6,7 +6,7 @@ The reads block, but never wait for records.
 import errno
 import os
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from functools import lru_cache, partial
 from pathlib import Path
@@ -66,7 +66,7 @@ class LookResult(NamedTuple):
 
 
 class KernelLog:
-    """The log at ``path``, which can also be a recorded file. ``lost``: records lost since the last poll.
+    """The log at ``path``, or a recorded file. ``lost``: lost records that no poll counted, by the last one's number.
 
     ``last``: the number of the last record that was read, even by an earlier agent; -1 if there is none.
     ``last_records``: the last records that the kernel wrote.
@@ -81,7 +81,7 @@ class KernelLog:
         self._newest = -1
         self._ahead: list[tuple[list[KernelRecord], bool]] = []
         self.lines = KernelLines()
-        self.lost = 0
+        self.lost: Counter[int] = Counter()
         self.last_records: deque[KernelRecord] = deque(maxlen=LAST_RECORDS)
 
     def look(self, read_only: Iterable[str], *, is_backlog: bool) -> LookResult:
@@ -99,7 +99,7 @@ class KernelLog:
             records = [record for batch, _ in batches for record in batch]
             newest = max(newest, *(record.seconds for record in records), 0.0)
             lines, doubtful = self.lines.select(records, self.last, wait=not is_backlog)
-            self.lost += doubtful
+            self.lost[self.lines.settled] += doubtful
             for record in lines:
                 read = partial(self._event, record, processes)
                 event = self._failures.attempt("a kernel record", read, sequence=record.sequence)
@@ -108,7 +108,8 @@ class KernelLog:
             if batches[-1][1]:
                 break
         groups = [EventGroup(event, at, is_first_start and newest - at > MAX_AGE_SECONDS, 1) for event, at in events]
-        devices, lost, self.lost = tuple(read_only), self.lost, 0
+        devices, counted = tuple(read_only), [number for number in self.lost if number <= self.lines.settled]
+        lost = sum(map(self.lost.pop, counted))
         return LookResult(grouped(groups), lost, read_mounted(self._roots, devices) if devices else None)
 
     def catch_up(self) -> None:
@@ -151,7 +152,8 @@ class KernelLog:
                 self.last_records.append(record)
         if record.sequence <= self.last:
             return False
-        self.lost += record.sequence - self.last - 1 if self.last >= 0 else 0
+        if 0 <= self.last < record.sequence - 1:
+            self.lost[record.sequence - 1] = record.sequence - self.last - 1
         self.last = record.sequence
         return True
 

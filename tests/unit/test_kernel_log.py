@@ -112,7 +112,7 @@ def test_what_was_overwritten_is_counted(tmp_path: Path) -> None:
     log.write_text("4,5,1,-;a\n4,9,1,-;b\n")
     for last, lost, records in ((-1, 3, 2), (3, 4, 2), (9, 0, 0)):
         opened = opened_log(log, last)
-        assert (len(opened.read()[0]), opened.lost) == (records, lost)
+        assert (len(opened.read()[0]), opened.lost.total()) == (records, lost)
         assert [record.text for record in opened.last_records] == ["a", "b"]
 
 
@@ -129,7 +129,7 @@ def test_an_overrun_and_other_errors(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "kmsg").write_text("")
     log = opened_log(tmp_path / "kmsg")
     monkeypatch.setattr(os, "read", read)
-    assert ([record.sequence for record in log.read()[0]], log.lost) == ([5, 8], 2)
+    assert ([record.sequence for record in log.read()[0]], log.lost.total()) == ([5, 8], 2)
     with pytest.raises(OSError, match="Input/output error"):
         log.read()
 

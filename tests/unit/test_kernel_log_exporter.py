@@ -62,20 +62,20 @@ async def test_a_bundle_has_lines_of_before_a_restart(log: Path) -> None:
 
 
 async def test_lines_of_nvidias_driver_are_marked_as_fragments(log: Path) -> None:
-    """An Xid that the driver flags as a continuation counts once, one look later, even if the agent restarts."""
+    """An Xid that the driver flags as a continuation, and a lost record after it, count once, even over a restart."""
     node = Node(log)
     async with node.running():
         node.put(log, "4,0,1,-;eth0: link up\n")
         await node.look_again()
-        node.put(log, f"4,1,7039000000,c;{XID}\n", "a")
+        node.put(log, f"4,1,7039000000,c;{XID}\n5,3,7039000000,-;eth0: link up\n", "a")
         assert ("kernel_events_total", "gpu_xid", "79") not in await node.look_again()
         part = await node.context.evidence.all()["kernel_log"](Wanted("7", {}, ()))
-        assert part.files["kernel.log"].decode().splitlines()[-1] == f"7039.000000 {XID}"
+        assert part.files["kernel.log"].decode().splitlines()[-2] == f"7039.000000 {XID}"
     again = Node(log, node)
     async with again.running():
         for _ in range(2):
             series = await again.look_again()
-            assert series["kernel_events_total", "gpu_xid", "79"] == 1.0
+            assert (series["kernel_events_total", "gpu_xid", "79"], series["kernel_log_lost_total",]) == (1.0, 1.0)
     assert again.failed() == {("GPU-a", "gpu_xid")}
 
 
