@@ -247,8 +247,9 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevSnapshot]):
         try:
             return self._pauses.read(drivers, self.ctx.clock.monotonic())
         except OSError as error:
-            self._pauses = None
-            self.ctx.note.say(NOTE)
+            if error.errno not in netlink.TEMPORARY:
+                self._pauses = None
+                self.ctx.note.say(NOTE)
             self.ctx.log.info("pause frames unavailable: the netlink query to the kernel failed", error=error)
             return {}
 

@@ -5,6 +5,7 @@ Numbers have the kernel's byte order. All requests only read.
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import struct
@@ -16,6 +17,7 @@ TIMEOUT_SECONDS = 2.0  # The kernel replies at once; a driver can wait for its d
 MAX_MESSAGE_BYTES = 64 * 1024  # Limit of one datagram; datagrams of the kernel have at most 32 KiB
 MAX_ANSWER_BYTES = 8 * 1024 * 1024
 REQUEST, DUMP = 0x1, 0x300
+TEMPORARY = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})  # Errors that end by themselves
 _HEADER = struct.Struct("=IHHII")
 _ATTRIBUTE = struct.Struct("=HH")
 _ERROR_CODE = struct.Struct("=i")

@@ -11,6 +11,7 @@ from agent.sdk.exporter import MAX_SECTION_BYTES, Context, ExporterConfig, NoDat
 from agent.sdk.files import FileVersion, read_changed
 from agent.sdk.hardware import Nic
 from agent.sdk.metrics import Metric
+from agent.sdk.system import netlink
 from exporters.rdma.baseline import Baseline, ignore, learn, levels
 from exporters.rdma.families import FAMILIES, Counts, RdmaSnapshot, read_resources, render
 from exporters.rdma.switches import MAX_BYTES, MAX_LLDP_BYTES, PortName, read_neighbours, read_wiring
@@ -89,13 +90,13 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         return render(snapshot)
 
     def _resources(self, roots: Roots) -> Counts:
-        """Return the number of RDMA objects in use. If the netlink query fails, log that once and query no more."""
+        """Return the number of RDMA objects in use. A kernel that refuses the query is not queried again."""
         if not self._counts_resources or roots.sys != Path("/sys"):  # a recorded tree has other devices
             return {}
         try:
             return read_resources()
         except OSError as error:
-            self._counts_resources = False
+            self._counts_resources = error.errno in netlink.TEMPORARY
             self.ctx.log.info("RDMA resources unavailable: the netlink query to the kernel failed", error=error)
             return {}
 

@@ -1,7 +1,9 @@
 """Pause frames: queries, replies (artificial, built from the headers), and intervals."""
 
 import errno
+import os
 import struct
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -178,7 +180,7 @@ def test_a_driver_that_answers_from_a_cache() -> None:
 
 
 async def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frames have series by device; a recorded tree has none; in a sandbox without netlink one attempt is made."""
+    """Frames have series by device; a recorded tree has none; without the right to netlink one attempt is made."""
     network = Network({"ens1f0np0": pause(3, 5)}, {"ens1f0np0": errno.EOPNOTSUPP})
     monkeypatch.setattr(
         exporter_module, "read_devices", lambda _, read=exporter_module.read_devices: read(DATA / "sys")
@@ -190,12 +192,13 @@ async def test_what_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
     questions: list[int] = []
 
-    def forbidden(protocol: int) -> netlink.Netlink:
+    def fail(protocol: int, *, number: int) -> netlink.Netlink:
         questions.append(protocol)
-        raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(exporter_module, "PauseReader", lambda: PauseReader(forbidden))
-    assert (await shown(Roots()), len(questions)) == ({}, 1)
+    for number, attempts in ((errno.EAFNOSUPPORT, 1), (errno.EMFILE, 3)):  # two updates each
+        monkeypatch.setattr(exporter_module, "PauseReader", partial(PauseReader, partial(fail, number=number)))
+        assert (await shown(Roots()), len(questions)) == ({}, attempts)
 
 
 async def shown(roots: Roots) -> dict[tuple[str, ...], float]:

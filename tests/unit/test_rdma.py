@@ -320,11 +320,13 @@ async def test_a_damaged_past_is_learnt_again(root: Path) -> None:
 
 async def test_resources_are_shown_where_they_are_asked_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the option, present devices show their RDMA objects in use; a kernel that refuses is not queried again."""
-    answers = iter([{"mlx5_0": {"qp": 3}, "elsewhere": {"qp": 4}}])
+    answers = iter([None, {"mlx5_0": {"qp": 3}, "elsewhere": {"qp": 4}}])
 
     def read() -> dict[str, dict[str, int]]:
-        answer = next(answers, None)
+        answer = next(answers, {})
         if answer is None:
+            raise OSError(errno.EMFILE, "Too many open files")
+        if not answer:
             monkeypatch.setattr(exporter_module, "read_resources", pytest.fail)
             raise PermissionError
         return answer
@@ -333,7 +335,7 @@ async def test_resources_are_shown_where_they_are_asked_for(root: Path, monkeypa
     monkeypatch.setattr(exporter_module, "Path", lambda _: root / "sys")
     node = Node(root, all_counters=True)
     async with node.under_way() as exporter:
-        for expected in ({"mlx5_0": 3.0}, {}, {}):
+        for expected in ({}, {"mlx5_0": 3.0}, {}, {}):
             assert node.series("resources") == expected
             await exporter.update()
 
