@@ -4,7 +4,7 @@ import argparse
 import contextlib
 import os
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from agent.cli import own_agent
@@ -16,7 +16,7 @@ SHOWN_EVENTS = 40
 """Limit of printed events: the middle of a longer time line is left out."""
 SHOWN_RANKS = 32
 TAKE_SECONDS = 40.0
-"""How long to wait for a bundle: the agent collects for 20 s by default, and can be busy with another bundle."""
+"""How long to wait for a bundle, or twice ``seconds_per_bundle``: the agent can be busy with another bundle."""
 POLL_SECONDS = 0.2
 ASK_SECONDS = 5.0  # Timeout of a query to the agent
 
@@ -111,7 +111,8 @@ def main(arguments: Sequence[str]) -> int:
     if command == "show" and flags.name.endswith((folder.SUFFIX, folder.SUMMARY_SUFFIX)) and "/" in flags.name:
         path, flags.name = Path(flags.name).parent, Path(flags.name).name
     try:
-        path = path or _configured(flags)
+        section = {} if path else _configured(flags)
+        path = path or Path(str(section.get("path", folder.DEFAULT_PATH)))
         _check(path, os.R_OK | os.X_OK | (os.W_OK if command == "take" else 0))
         if command == "list":
             say(listed(folder.summaries(path)))
@@ -119,7 +120,7 @@ def main(arguments: Sequence[str]) -> int:
             _show(path, flags.name)
         else:
             _check_job(flags)
-            _take(path, flags.job, TAKE_SECONDS)
+            _take(path, flags.job, max(TAKE_SECONDS, 2 * float(str(section.get("seconds_per_bundle", 0)))))
     except BrokenPipeError:
         raise  # main handles it
     except (OSError, ValueError) as error:
@@ -127,17 +128,17 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _configured(flags: argparse.Namespace) -> Path:
-    """Return the directory of bundles from the configuration in ``flags``, else from the running agent's configuration.
+def _configured(flags: argparse.Namespace) -> Mapping[str, object]:
+    """Return the settings of bundles from the configuration in ``flags``, else from the running agent's configuration.
 
-    Raises ConfigError if the first cannot be read; returns the default directory if the second cannot be read.
+    Raises ConfigError if the first cannot be read; returns {} if the second cannot be read.
     """
     usual = own_agent.CONFIG_FILE
     with contextlib.suppress(OSError, ValueError):
         used = Path(own_agent.document(own_agent.address_of(flags), ASK_SECONDS).configuration.file)
         usual = used if own_agent.is_text(used) else usual
-    section = own_agent.configuration(flags.config_file, usual).exporters.get("evidence", {})
-    return Path(str(section.get("path", folder.DEFAULT_PATH)))
+    section: Mapping[str, object] = own_agent.configuration(flags.config_file, usual).exporters.get("evidence", {})
+    return section
 
 
 def _check(path: Path, rights: int) -> None:

@@ -4,11 +4,13 @@ import os
 import stat
 import tarfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
+from fake_clock import FakeClock
 
-from agent.cli import own_agent
+from agent.cli import evidence, own_agent
 from agent.cli.evidence import listed, main, shown
 from agent.evidence import folder
 from agent.evidence.registry import EvidenceRegistry
@@ -329,3 +331,15 @@ def test_what_the_command_refuses(
     assert main([*path, "list"]) == 0
     assert main([*path, "take", "--job", "7"]) == 1
     assert "run it as root: sudo rankwatch evidence" in capsys.readouterr().err
+
+
+def test_the_command_waits_as_long_as_a_bundle_can_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command waits twice the configured time: the agent can be busy with another bundle."""
+    clock, config = FakeClock(), tmp_path / "rankwatch.yml"
+    config.write_text(f"exporters: {{evidence: {{path: {tmp_path}, seconds_per_bundle: 60}}}}")
+    monkeypatch.setattr(evidence, "time", Mock(monotonic=clock.monotonic, sleep=clock.advance))
+    monkeypatch.setattr(own_agent, "document", Mock(side_effect=OSError))
+    assert main(["take", "--job", "7", "--config.file", str(config)]) == 1
+    assert "no bundle came within 120 s" in capsys.readouterr().err
