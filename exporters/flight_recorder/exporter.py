@@ -99,6 +99,8 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
                 await self._look()
             finally:  # the registry is correct even if the helper failed
                 self.shown = FlightSnapshot(self._registry.shown(), dict(self._registry.counts))
+            if self._config.ask and not self._ctx.once:  # last, so that a failing helper hides no dump
+                await self._ask()
         if not self._registry.counts:
             raise NoData
 
@@ -110,8 +112,6 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
         views = {view.label: view for view in self._ctx.ranks.snapshot().ranks}
         self._registry.tidy(views, now)
         self._served = {label: look for label, look in self._served.items() if label in views}
-        if self._config.ask and not self._ctx.once:
-            await self._ask(views.values(), now)
         if self._ctx.once:
             requests = await self._thread.call(lambda: recorded(self._config.prefixes))
         else:
@@ -136,11 +136,13 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
         elif results & DECODED:
             self._helper.rest()  # frees the memory of the decoded files
 
-    async def _ask(self, views: Iterable[RankView], now: float) -> None:
+    async def _ask(self) -> None:
         """Trigger dumps of silent ranks. A later search finds the dumps."""
-        requests = self._asker.due(views, str(self._ctx.roots.proc), now, self._ctx.clock.monotonic())
+        views, clock = self._ctx.ranks.snapshot().ranks, self._ctx.clock
+        requests = self._asker.due(views, str(self._ctx.roots.proc), clock.time(), clock.monotonic())
         if requests:
-            results: list[AskResult] = await self._pipes.call(requests, ASK_SECONDS)
+            results: list[AskResult] = await self._pipes.call(list(requests.values()), ASK_SECONDS)
+            self._asker.asked |= dict.fromkeys(requests, clock.monotonic())
             self._ctx.log.info("asked silent ranks for dumps", results=dict(Counter(results)))
             self._pipes.rest()
 

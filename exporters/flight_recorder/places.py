@@ -84,30 +84,30 @@ MAX_ASKED = 64  # Limit of ranks per search. The next searches take the other ra
 
 
 class DumpAsker:
-    """Remembers each rank's pauses between operations, and its last request. ``silence_seconds``: as configured."""
+    """Remembers each rank's pauses between operations. ``silence_seconds``: as configured; ``asked``: the time of each
+    rank's last request (monotonic), which the caller notes."""
 
     def __init__(self, silence_seconds: float) -> None:
         self._silence_seconds = silence_seconds
         self._pauses: dict[ProcessKey, Pauses] = {}
-        self._asked: dict[ProcessKey, float] = {}
+        self.asked: dict[ProcessKey, float] = {}
 
-    def due(self, views: Iterable[RankView], proc_root: str, now_seconds: float, monotonic: float) -> list[PipeRequest]:
-        """Return the requests due now: for silent ranks (by wall clock) without a request in the last AGAIN_SECONDS."""
-        self._asked = {key: at for key, at in self._asked.items() if monotonic - at < AGAIN_SECONDS}
+    def due(self, views: Iterable[RankView], proc: str, now: float, monotonic: float) -> dict[ProcessKey, PipeRequest]:
+        """Return the requests due now: for silent ranks (``now``: epoch) not ``asked`` in the last AGAIN_SECONDS."""
+        self.asked = {key: at for key, at in self.asked.items() if monotonic - at < AGAIN_SECONDS}
         known: dict[ProcessKey, Pauses] = {}
-        requests: list[PipeRequest] = []
+        requests: dict[ProcessKey, PipeRequest] = {}
         for view in views:
             facts = view.process.facts
             if facts.uid is None or view.process.exited_at is not None or facts.key in known:
                 continue
             pauses = known[facts.key] = self._pauses.get(facts.key) or Pauses()
-            since = pauses.silent_since(view.process.progress_seconds, now_seconds, self._silence_seconds)
+            since = pauses.silent_since(view.process.progress_seconds, now, self._silence_seconds)
             prefix = (facts.environment or {}).get(PIPE_VARIABLE, "")
-            if since is None or facts.key in self._asked or not prefix.startswith("/") or len(requests) >= MAX_ASKED:
+            if since is None or facts.key in self.asked or not prefix.startswith("/") or len(requests) >= MAX_ASKED:
                 continue
             if is_number(view.label.rank):
-                self._asked[facts.key] = monotonic
                 path = f"{prefix}{view.label.rank}.pipe"
-                requests.append(PipeRequest(path, proc_root, facts.key.pid, facts.uid))
+                requests[facts.key] = PipeRequest(path, proc, facts.key.pid, facts.uid)
         self._pauses = known
         return requests

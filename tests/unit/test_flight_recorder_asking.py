@@ -5,13 +5,24 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import msgspec
 import pytest
+from fake_clock import FakeClock
+from lent import lent
 from rank_table import environment, owned
 
 from agent.ranks.rank.facts import Owner
-from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess, RankLabel, RankView
+from agent.sdk.helper import HelperError
+from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess, RankLabel, RankSnapshot, RankView
+from exporters.flight_recorder.exporter import (
+    LOOK_SECONDS,
+    PIPES,
+    READER,
+    FlightRecorderConfig,
+    FlightRecorderExporter,
+)
 from exporters.flight_recorder.pipe import AskResult, PipeRequest, ask_for_dumps
 from exporters.flight_recorder.places import AGAIN_SECONDS, MAX_ASKED, PIPE_VARIABLE, DumpAsker
 
@@ -31,24 +42,51 @@ def view(rank: int = 0, progress: float | None = 1000.0, prefix: str = "/tmp/fr_
 def test_a_silent_rank_is_asked_once_in_ten_minutes() -> None:
     """A rank that is silent for longer than the limit gets a request through its pipe, at most every ten minutes."""
     asker = DumpAsker(SILENCE)
-    assert asker.due([view(3)], "/proc", 1000.0 + SILENCE, 0.0) == []
-    [request] = asker.due([view(3)], "/proc", 1001.0 + SILENCE, 1.0)
+    assert not asker.due([view(3)], "/proc", 1000.0 + SILENCE, 0.0)
+    [[key, request]] = asker.due([view(3)], "/proc", 1001.0 + SILENCE, 1.0).items()
     assert request == PipeRequest("/tmp/fr_3.pipe", "/proc", 103, 7)  # a job's path
-    assert asker.due([view(3)], "/proc", 1900.0, AGAIN_SECONDS) == []
+    asker.asked[key] = 1.0
+    assert not asker.due([view(3)], "/proc", 1900.0, AGAIN_SECONDS)
     assert len(asker.due([view(3)], "/proc", 1901.0, AGAIN_SECONDS + 1.0)) == 1
+
+
+async def test_a_request_that_failed_is_made_again() -> None:
+    """After a failed call of the helper, the next search makes the same requests."""
+    answers: list[list[PipeRequest]] = []
+
+    async def ask(requests: list[PipeRequest], _seconds: float) -> list[AskResult]:
+        answers.append(requests)
+        if len(answers) == 1:
+            raise HelperError("no memory")
+        return ["asked"]
+
+    clock, helpers = FakeClock(), {PIPES: Mock(call=ask), READER: Mock(call=AsyncMock(return_value=[None]))}
+    exporter = FlightRecorderExporter(FlightRecorderConfig(ask=True))
+    ranks = Mock(snapshot=lambda: RankSnapshot(ranks=(view(3),)))
+    await exporter.start(lent("flight_recorder", clock, ranks=ranks, helper=helpers.__getitem__))
+    with pytest.raises(HelperError):
+        await exporter.update()
+    for _ in range(2):
+        clock.advance(LOOK_SECONDS)
+        await exporter.update()
+    assert len(answers) == 2
+    assert answers[0] == answers[1]
 
 
 def test_who_is_not_asked() -> None:
     """A rank without a completed operation, an ended rank, and a rank without an absolute path get no request."""
     for odd in ({"progress": None}, {"exited_at": 5.0}, {"prefix": ""}, {"prefix": "relative"}, {"facts": NOT_OURS}):
-        assert DumpAsker(SILENCE).due([view(**odd)], "/proc", 5000.0, 1.0) == []
+        assert not DumpAsker(SILENCE).due([view(**odd)], "/proc", 5000.0, 1.0)
 
 
 def test_so_many_in_one_look() -> None:
     """At most MAX_ASKED ranks get a request at one update; the other ranks get it at the next update."""
     asker = DumpAsker(SILENCE)
     views = [view(rank) for rank in range(MAX_ASKED + 1)]
-    assert [len(asker.due(views, "/proc", 5000.0, at)) for at in (1.0, 2.0, 3.0)] == [MAX_ASKED, 1, 0]
+    for at, count in ((1.0, MAX_ASKED), (2.0, 1), (3.0, 0)):
+        due = asker.due(views, "/proc", 5000.0, at)
+        assert len(due) == count
+        asker.asked |= dict.fromkeys(due, at)
 
 
 class Pipe:
