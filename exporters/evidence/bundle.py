@@ -18,8 +18,8 @@ from agent.sdk.exporter import write_own_file
 
 MAX_PART_BYTES = 4 * 1024 * 1024  # Limit per file; only the end of a longer file is kept
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
-_DRAFT = re.compile(rf".+({re.escape(bundle_files.SUFFIX)}|{re.escape(bundle_files.SUMMARY_SUFFIX)})\.(new|part)")
-"""The name of a file that is not complete (``write_own_file``)."""
+_DRAFT = re.compile(r".+\.(tar\.gz|json)\.(new|part)|.+-\d{8}T\d{6}Z-.+\.json")
+"""The name of a file that is not complete (``write_own_file``), or of a summary."""
 MOST_TIMES = 4
 """The node's limit in multiples of ``keep_bundles``. Up to it, a user's only bundle and bundles of open pages stay."""
 
@@ -152,7 +152,8 @@ def _remove(folder: Path, name: str) -> None:
 
 
 def _remove_drafts(folder: Path) -> None:
-    """Remove unfinished files, such as those of a killed agent."""
+    """Remove unfinished files and summaries without a bundle, such as those of a killed agent."""
     for path in [draft for draft in folder.iterdir() if _DRAFT.fullmatch(draft.name)]:
         with contextlib.suppress(OSError):
-            path.unlink()
+            if not path.with_name(f"{path.stem}{bundle_files.SUFFIX}").exists():
+                path.unlink()

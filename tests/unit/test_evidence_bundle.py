@@ -270,13 +270,16 @@ def test_who_sees_a_bundle_finds_its_summary(tmp_path: Path, monkeypatch: pytest
 
 
 def test_an_agent_killed_while_it_writes_leaves_no_heap(tmp_path: Path) -> None:
-    """The next bundle removes the draft of an agent that was killed; other files stay."""
+    """The next bundle removes drafts of an agent that was killed, and a summary without a bundle; other files stay."""
     (tmp_path / "6-20231114T221320Z-n1.tar.gz.new").write_bytes(b"x")
     (tmp_path / "6-20231114T221320Z-n1.json.new").write_bytes(b"x")
-    (tmp_path / "notes.new").write_bytes(b"mine")
-    name = bundle_name("7", MOMENT, "n1")
-    write(tmp_path, name, {}, summary(), 10)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}.json", f"{name}.tar.gz", "notes.new"]
+    (tmp_path / "6-20231114T221320Z-n1.json").write_bytes(b"x")
+    mine = {"notes.new", "notes.json"}
+    for name in mine:
+        (tmp_path / name).write_bytes(b"mine")
+    names = [keep_bundle(tmp_path, number, "ann", 10) for number in (1, 2)]
+    kept = {f"{name}{end}" for name in names for end in (".json", ".tar.gz")}
+    assert {path.name for path in tmp_path.iterdir()} == kept | mine
 
 
 def held(text: str) -> list[Held]:
