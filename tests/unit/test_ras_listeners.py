@@ -1,11 +1,13 @@
 """The process that listens on RAS's port, and its NCCL library, in a fake /proc."""
 
 import asyncio
+import errno
 import os
 import struct
 import threading
 from collections.abc import Iterable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from fake_clock import FakeClock
@@ -83,7 +85,8 @@ class Search(ListenerSearch):
         sites = super().look(processes)
         while requests := self.requests():
             sent = decode(encode([*requests.values()]), type=list[FileRequest])
-            self.note(requests, dict(zip(requests, map(read_one, sent), strict=True)))
+            answers = zip(requests, map(read_one, sent), strict=True)
+            self.note(requests, {key: facts for key, facts in answers if facts is not None})
             sites = super().look(processes)
         return sites
 
@@ -220,6 +223,21 @@ def test_the_version_of_an_unnumbered_library_is_read_from_it(
     assert look(tree, key)[V4].servers[key].version is None
     (tree.root / "10/maps").unlink()
     assert look(tree, key)[V4].servers[key].version is None
+
+
+def test_a_library_is_read_again_after_an_error_that_ends(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If a file system fails for a moment, the request for the version stays."""
+    key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
+    inside.mkdir(parents=True)
+    (tree.root / "10/maps").write_text("7f00-7f01 r-xp 00000000 08:01 99 /opt/libnccl.so.2\n")
+    library(inside / "libnccl.so.2", b"NCCL version 2.32.3+cuda13.3\0")
+    search = ListenerSearch(tree.root, (V4,))
+    search.look([key])
+    for error in (errno.EIO, errno.ESTALE):
+        with monkeypatch.context() as patch:
+            patch.setattr(job_files, "version_in", Mock(side_effect=OSError(error, os.strerror(error))))
+            assert read_files(list(search.requests().values()), b"") == [None]
+    assert look(tree, key)[V4].servers[key].version == (2, 32, 3)
 
 
 def test_a_plugin_is_not_the_library(tree: ProcTree) -> None:

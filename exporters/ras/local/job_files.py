@@ -4,6 +4,7 @@ At start NCCL takes settings from its own files (src/misc/param.cc: setEnvFile),
 first NCCL_CONF_FILE or, if unset, ~/.nccl.conf; then /etc/nccl.conf. A file changes no setting that is already set.
 """
 
+import errno
 import os
 import re
 import struct
@@ -81,15 +82,19 @@ class FileFacts(msgspec.Struct, frozen=True):
 
 
 def read_files(requests: list[FileRequest], _body: bytes) -> list[FileFacts | None]:
-    """Return the facts for each request; None if its file system does not answer: the request can be repeated."""
+    """Return the facts for each request; None if its file system fails or does not answer: repeat the request."""
     return _readers.answers(requests, GRACE_SECONDS)
 
 
-def read_one(request: FileRequest) -> FileFacts:
-    """Read the requested files; an unreadable file counts as missing."""
+def read_one(request: FileRequest) -> FileFacts | None:
+    """Read the requested files; an unreadable file counts as missing. Return None if the error of a library can end."""
     folder = f"{request.proc_root}/{request.pid}"
     settings = read_conf(f"{folder}/root", request.conf)
-    return FileFacts(settings, oldest([_version(folder, os.fsdecode(name)) for name in request.libraries]))
+    try:
+        return FileFacts(settings, oldest([_version(folder, os.fsdecode(name)) for name in request.libraries]))
+    except (OSError, ValueError, struct.error) as error:  # the job owns path and file: both can be anything, and change
+        can_end = getattr(error, "errno", None) in (errno.EIO, errno.ESTALE)
+        return None if can_end else FileFacts(settings, None)
 
 
 def oldest(versions: Iterable[Version | None]) -> Version | None:
@@ -100,20 +105,17 @@ def oldest(versions: Iterable[Version | None]) -> Version | None:
 
 def _version(folder: str, name: str) -> Version | None:
     mapping = f"{folder}/map_files/{name}"
-    try:
-        with open_inside(f"{folder}/root", name) if "/" in name else open_named(mapping, is_link=True) as fd:
-            info = os.fstat(fd)
-            version = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
-            if version not in _versions:
-                if len(_versions) >= MAX_VERSIONS:
-                    _versions.clear()
-                _versions[version] = version_in(fd)
-            return _versions.get(version)
-    except (OSError, ValueError, struct.error):  # the job owns path and file: both can be anything, and can change
-        return None
+    with open_inside(f"{folder}/root", name) if "/" in name else open_named(mapping, is_link=True) as fd:
+        info = os.fstat(fd)
+        version = (info.st_dev, info.st_ino, info.st_size, info.st_mtime_ns, info.st_ctime_ns)
+        if version not in _versions:
+            if len(_versions) >= MAX_VERSIONS:
+                _versions.clear()
+            _versions[version] = version_in(fd)
+        return _versions.get(version)
 
 
-_readers: ByUser[FileRequest, FileFacts] = ByUser(read_one)
+_readers: ByUser[FileRequest, FileFacts | None] = ByUser(read_one)
 _versions: dict[tuple[int, ...], Version | None] = {}
 
 
