@@ -44,7 +44,7 @@ IDENTITY_PROBLEMS = Family("rankwatch_rank_identity_problems", "gauge",
     "unidentified: no environment and no record names their rank.",
     ("problem",), "3 per node", "sum")
 RANKS_REFUSED = Family("rankwatch_rank_table_refused_total", "counter",
-    "Processes, writers of records and memberships in communicators that were refused because the rank table was full.",
+    "Processes, writers of records and memberships in communicators refused at a limit of the rank table or a process.",
     aggregate="sum")
 
 NODE_TIME = Family("rankwatch_node_time_seconds", "gauge",
