@@ -177,6 +177,7 @@ class GpuDevice:
             return GpuReading(self._index, self.uuid, self._name, self._pci, lost=True)
 
     def _read(self, calls: NvmlCalls, handle: Any) -> GpuReading:
+        self.uuid = self.uuid or queries.text(calls, pynvml.nvmlDeviceGetUUID, handle)  # it can have failed once
         values = queries.values(calls, handle)
         current, supported = queries.reasons(calls, handle)
         partitioned, mig_handles = queries.mig(calls, handle)

@@ -400,6 +400,9 @@ async def test_absurd_answers(start: Start) -> None:
         assert errors[("nameless",)] == 1.0
         assert errors[("insufficient_size",)] == 7.0
         assert errors[("unreadable",)] == 1.0
+        await bench.change({"gpu4.uuid": UUID.format(4)})
+        await bench.look()
+        assert len(bench.series("rankwatch_gpu_present")) == 8  # NVML was not opened again
         assert ("2", "gpu_fabric") in bench.failed()
     async with start({"count": 65, "gpu*.uuid": "GPU-same"}) as bench:
         assert len(bench.series("rankwatch_gpu_present")) == 9
