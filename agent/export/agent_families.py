@@ -36,7 +36,7 @@ EXPORTER_SKIPPED = Family("rankwatch_exporter_skipped_total", "counter",
     "Items of a source (a record, a process) left out because of an error, which the log shows. Absent if 0.",
     ("exporter",), "1 per exporter that left an item out")
 EXPORTER_SERIES = Family("rankwatch_exporter_series", "gauge",
-    "Series of the exporter in the last scrape that included it.",
+    "Series of the exporter in the last scrape that included it; 0 while they are withheld, or the exporter is off.",
     ("exporter",), "1 per exporter with series")
 EXPORTER_DROPPED = Family("rankwatch_exporter_series_dropped_total", "counter",
     "Series left out because the exporter was over its limit or had the same series twice (the log says which), "

@@ -76,6 +76,9 @@ class Registry:
     async def render(self, selection: Selection) -> Rendered:
         """Take snapshots on the loop and render them on the render thread."""
         shown = [source for source in self._sources() if source.shown()]
+        names = frozenset(source.name for source in shown)
+        for name in self.counts.keys() - names:
+            self.counts[name].series, self.counts[name].is_failing = 0, False
         snapshots: list[tuple[Source, object]] = []
         for source in shown:
             if not selection.takes(source.name):
@@ -84,7 +87,6 @@ class Registry:
                 snapshots.append((source, source.snapshot()))
             except Exception as error:  # noqa: BLE001  # an exporter's error must not affect other exporters' series
                 self._account(source.name, _Outcome(error=error))
-        names = frozenset(source.name for source in shown)
         rendered, outcomes = await self._thread.call(lambda: self._render(snapshots, names, selection))
         for (source, _), outcome in zip(snapshots, outcomes, strict=True):
             self._account(source.name, outcome)

@@ -75,6 +75,17 @@ async def test_failure_costs_only_its_own(thread: OwnThread, fails: str, shown: 
     assert made.counts["bad"] == SourceCounts(1, failures=1)
 
 
+async def test_a_source_that_is_not_shown_has_no_series(thread: OwnThread) -> None:
+    """A source that is withheld has 0 series, and its last error counts no longer."""
+    sources = [source("one", gauge("a", 3), fails="families")]
+    made = Registry(lambda: sources, Logger("test"), thread)
+    await lines(made)
+    assert made.counts["one"] == SourceCounts(3, failures=1, is_failing=True)
+    sources[0] = source("one", gauge("a", 3), shown=False)
+    await lines(made)
+    assert made.counts["one"] == SourceCounts(failures=1)
+
+
 async def test_cap(thread: OwnThread) -> None:
     """A series above the limit is dropped and counted."""
     made = registry(thread, source("flood", gauge("a", 3), gauge("b", 3), cap=5), source("good", gauge("good")))
