@@ -14,6 +14,7 @@ import msgspec
 ASK_SECONDS = 10.0
 _PORT = re.compile(r"(?:[^:\[\]]*|\[[^\[\]]*\])(?::[0-9]*)?")
 """Matches a host with an optional port in an address."""
+_LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 
 
@@ -107,7 +108,7 @@ def shown(url: str) -> str:
 def shows_password(url: str) -> bool:
     """Return True if a user and password in the address would cross the network unencrypted."""
     parts = _parts(url)
-    is_near = parts.hostname == "localhost" or str(parts.hostname).startswith(("127.", "::1"))
+    is_near = _LOOPBACK.fullmatch(parts.hostname or "") is not None
     return parts.scheme == "http" and parts.username is not None and not is_near
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from agent.cli import exclude
 from agent.cli.exclude import Lemon, lemons
-from agent.core.prometheus import Sample
+from agent.core.prometheus import Sample, shows_password
 
 
 def failure(node: str, job_id: str, **labels: str) -> Sample:
@@ -75,3 +75,12 @@ def test_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert exclude.main(["--prometheus", "http://u:secret@127.0.0.1:1"]) == 2
     said = capsys.readouterr().err
     assert "no answer from http://127.0.0.1:1: no Prometheus listens there" in said
+
+
+def test_a_password_that_crosses_the_network() -> None:
+    """A password in an address with http is unencrypted, unless the host is a loopback address."""
+    addresses = {
+        "http://a:b@127.0.0.1:9": False, "http://a:b@[::1]": False, "http://a:b@localhost": False,
+        "https://a:b@p": False, "http://p": False, "http://a:b@127.evil.example": True, "http://a:b@[::1:2]": True,
+    }  # fmt: skip
+    assert {address: shows_password(address) for address in addresses} == addresses
