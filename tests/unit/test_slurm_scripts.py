@@ -175,12 +175,12 @@ def test_the_epilog_adds_the_end(site: Site, name: str, codes: tuple[int, int, i
 
 
 @pytest.mark.parametrize(("squeue", "state", "reason"), [
-    ("CANCELLED None\n", "CANCELLED", "None"),
-    ("TIMEOUT TimeLimit\n", "TIMEOUT", "TimeLimit"),
-    ("COMPLETING TimeLimit\n", "TIMEOUT", "TimeLimit"),
-    ("NODE_FAIL NodeDown\n", "NODE_FAIL", "NodeDown"),
-    ("PENDING BeginTime\n", "REQUEUED", "BeginTime"),
-    ('CANCELLED "},{"\n', "CANCELLED", ""),
+    ("3 PENDING None\n4 CANCELLED None\n44 COMPLETED None\n", "CANCELLED", "None"),
+    ("4 TIMEOUT TimeLimit\n", "TIMEOUT", "TimeLimit"),
+    ("4 COMPLETING TimeLimit\n", "TIMEOUT", "TimeLimit"),
+    ("4 NODE_FAIL NodeDown\n", "NODE_FAIL", "NodeDown"),
+    ("4 PENDING BeginTime\n", "REQUEUED", "BeginTime"),
+    ('4 CANCELLED "},{"\n', "CANCELLED", ""),
 ])  # fmt: skip
 def test_the_state_is_asked_for_afterwards(site: Site, squeue: str, state: str, reason: str) -> None:
     """If a rank ended by a signal although the job's exit codes are 0, the epilog queries Slurm once for the state."""
@@ -190,7 +190,7 @@ def test_the_state_is_asked_for_afterwards(site: Site, squeue: str, state: str, 
     record = site.wait_for_state()
     assert (record["state"], record["reason"], record["partition"]) == (state, reason, "low")
     calls = [line for line in site.calls.read_text().splitlines() if line.startswith("squeue")]
-    assert calls == ["squeue --noheader --states=all --jobs=4 --format=%T %r"]
+    assert calls == ["squeue --noheader --states=all --jobs=4 --format=%A %T %r"]
 
 
 @pytest.mark.parametrize(("changed", "asks"), [
@@ -207,7 +207,7 @@ def test_slurm_is_asked_by_the_first_node_where_codes_are_those_of_success(
     site: Site, changed: dict[str, str], asks: bool
 ) -> None:
     """Only the first node of the job queries Slurm, and only if the job's exit codes are 0."""
-    site.answer("CANCELLED None\n", SIGTERMED)
+    site.answer("4 CANCELLED None\n", SIGTERMED)
     site.run(EPILOG, environment("epilog.4") | changed)
     if asks:
         assert site.wait_for_state()["state"] == "CANCELLED"
@@ -228,7 +228,7 @@ def test_slurm_is_asked_by_the_first_node_where_codes_are_those_of_success(
 ])  # fmt: skip
 def test_the_agent_says_whether_to_ask(site: Site, printed: str, asks: bool) -> None:
     """The script queries Slurm only if the agent saw a rank of the job end, and not with status 0."""
-    site.answer("CANCELLED None\n", printed)
+    site.answer("4 CANCELLED None\n", printed)
     site.run(EPILOG, environment("epilog.4"))
     if asks:
         assert site.wait_for_state()["state"] == "CANCELLED"
@@ -237,23 +237,24 @@ def test_the_agent_says_whether_to_ask(site: Site, printed: str, asks: bool) -> 
     assert site.calls.read_text().startswith("rankwatch status\n")
 
 
-@pytest.mark.parametrize(
-    ("squeue", "printed"), [("COMPLETING None\n", SIGTERMED), ("CANCELLED None\n", status("alive", "exited", code="0"))]
-)
+@pytest.mark.parametrize(("squeue", "printed"), [
+    ("4 COMPLETING None\n", SIGTERMED),
+    ("4 CANCELLED None\n", status("alive", "exited", code="0")),
+])  # fmt: skip
 def test_the_script_queries_again_without_an_answer(site: Site, squeue: str, printed: str) -> None:
     """If the job is still completing, or the agent has not seen a rank end, the script queries again."""
     site.answer(squeue, printed)
     site.run(EPILOG, environment("epilog.4") | {"RANKWATCH_ASK_AFTER_SECONDS": "0 0.5 4"})
     command = "squeue" if printed is SIGTERMED else "rankwatch"
     wait_until(lambda: site.calls.exists() and command in site.calls.read_text())
-    site.answer("CANCELLED None\n", SIGTERMED)
+    site.answer("4 CANCELLED None\n", SIGTERMED)
     assert site.wait_for_state()["state"] == "CANCELLED"
 
 
 @pytest.mark.slow
 def test_who_asks_outlives_the_epilogs_process_group(site: Site) -> None:
     """The query goes on after Slurm has killed the epilog's process group."""
-    site.answer("CANCELLED None\n", SIGTERMED)
+    site.answer("4 CANCELLED None\n", SIGTERMED)
     for number in range(EPILOGS):
         env = {**site.settings, **environment("epilog.4"), "SLURM_JOB_ID": str(number + 1)}
         with subprocess.Popen([site.shell, str(EPILOG)], env=env, start_new_session=True) as process:
@@ -264,21 +265,22 @@ def test_who_asks_outlives_the_epilogs_process_group(site: Site) -> None:
 
 
 def test_one_epilog_of_a_node_asks_at_a_time(site: Site) -> None:
-    """At any time only one epilog of a node runs the agent's command; the others wait."""
-    site.answer("CANCELLED None\n", SIGTERMED)
+    """At any time only one epilog of a node runs the agent's command; the others wait. Only root can make them wait."""
+    site.answer("4 CANCELLED None\n", SIGTERMED)
     site.run(PROLOG, environment("prolog.4"))
-    other = os.open(site.jobs, os.O_RDONLY)
+    other = os.open(site.jobs / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(other, fcntl.LOCK_EX)
     site.run(EPILOG, environment("epilog.4"))
     wait_until(lambda: b"flock" in commands(site.jobs))
     assert not site.calls.exists()
     os.close(other)
     assert site.wait_for_state()["state"] == "CANCELLED"
+    assert (site.jobs / ".lock").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_job_that_came_back_keeps_its_file(site: Site, tmp_path: Path) -> None:
     """The state of an earlier run is not written into the new run's file."""
-    site.answer("CANCELLED None\n", SIGTERMED)
+    site.answer("4 CANCELLED None\n", SIGTERMED)
     env, later = environment("epilog.4"), {"RANKWATCH_ASK_AFTER_SECONDS": "0.3"}
     site.run(EPILOG, env | later)
     site.run(PROLOG, environment("prolog.4"))
@@ -286,7 +288,8 @@ def test_a_job_that_came_back_keeps_its_file(site: Site, tmp_path: Path) -> None
     assert "ended" not in site.file()
 
 
-def test_files_of_jobs_that_ended_long_ago_go(site: Site) -> None:
+@pytest.mark.parametrize("script", [EPILOG, JOBCOMP], ids=lambda path: path.parent.name)
+def test_files_of_jobs_that_ended_long_ago_go(site: Site, script: Path) -> None:
     """An hour after its last change the file of an ended job is removed; the file of a running job is kept."""
     site.answer("", "no ranks")
     site.jobs.mkdir()
@@ -294,9 +297,9 @@ def test_files_of_jobs_that_ended_long_ago_go(site: Site) -> None:
     for name, text in (("1", '{"job_id":"1"}'), ("2", '{"job_id":"2","ended":5}')):
         (site.jobs / f"{name}.json").write_text(text)
         os.utime(site.jobs / f"{name}.json", (two_hours_ago, two_hours_ago))
-    site.run(EPILOG, environment("epilog.4"))
+    site.run(script, environment("epilog.4") | {"JOBID": "4", "JOBSTATE": "FAILED"})
     site.wait_until_alone()
-    assert sorted(path.name for path in site.jobs.iterdir()) == ["1.json", "4.json"]
+    assert sorted(path.name for path in site.jobs.glob("*.json")) == ["1.json", "4.json"]
 
 
 def test_a_full_disk_leaves_the_old_file(site: Site) -> None:
@@ -310,7 +313,7 @@ def test_a_full_disk_leaves_the_old_file(site: Site) -> None:
         argv = ["sh", "-c", f"trap '' XFSZ; {full_disk}"]
         done = subprocess.run(argv, env=env, capture_output=True, text=True, timeout=30, check=False)
         assert (done.returncode, done.stderr) == (0, "")
-    assert (site.file(), [path.name for path in site.jobs.iterdir()]) == (before, ["4.json"])
+    assert (site.file(), [path.name for path in site.jobs.iterdir() if path.name != ".lock"]) == (before, ["4.json"])
 
 
 def test_the_epilog_does_not_wait_for_what_it_asks(tmp_path: Path) -> None:
@@ -368,11 +371,13 @@ def test_a_link_that_lay_there_gets_no_records(tmp_path: Path) -> None:
     """If another user has made a link with the directory's name, the job's directory has a suffix instead."""
     (tmp_path / "home").mkdir()
     (tmp_path / "4").symlink_to(tmp_path / "home")
+    os.utime(tmp_path / "4", (1, 1), follow_symlinks=False)
     record = directory_of(task_prolog(tmp_path, str(tmp_path)))
     assert record.parent == tmp_path
     assert record.name.startswith("4.")
     assert (len(record.name), record.stat().st_mode & 0o777) == (len("4.") + 10, 0o700)
     assert list((tmp_path / "home").iterdir()) == []
+    assert (tmp_path / "4").lstat().st_atime == 1, "a link can lead to a file system that never answers"
 
 
 @root_alone
@@ -448,8 +453,10 @@ def test_the_prolog_takes_the_jobs_name_back(site: Site, tmp_path: Path, kind: s
     if kind == "full":
         (taken / "x").touch()
     os.chown(taken, 2000, 2000, follow_symlinks=False)
+    os.utime(taken, (1, 1), follow_symlinks=False)
     site.run(PROLOG, environment("prolog.4") | OWNER)
     owners = {path.name: path.lstat().st_uid for path in site.inspector.iterdir()}
+    assert kind != "link" or {path.lstat().st_atime for path in site.inspector.iterdir() if path.is_symlink()} == {1}
     assert (owners.pop("4"), list(owners.values())) == (1000, [2000])
     assert (site.file()["records"], list(taken.iterdir()), (tmp_path / "elsewhere").stat().st_uid) == ("taken", [], 0)
 
