@@ -8,6 +8,7 @@ from grafana.queries import CLUSTER, WORST, rate_of, worst
 from grafana.tables import rows
 
 LISTED = 64
+NAME = "{{node}} {{cluster}}"
 TIME = f"rankwatch_node_time_seconds{{{CLUSTER}}}"
 SILENT = f"node:rankwatch_fails:bool{{{CLUSTER}}}"
 OURS = f"and on (cluster, instance) rankwatch_build_info{{{CLUSTER}}}"
@@ -57,10 +58,10 @@ def _troubles() -> list[Panel]:
             "Exporters that fail",
             "Exporters that cannot read their source; the agent's page (/) on the node says why.",
             Query(
-                f"max by (node, exporter) (rankwatch_exporter_up{{{CLUSTER}}} == 0\n"
+                f"max by (node, exporter, cluster) (rankwatch_exporter_up{{{CLUSTER}}} == 0\n"
                 f"  and on (cluster, instance, exporter) rankwatch_exporter_source_present{{{CLUSTER}}} == 1)"
             ),
-            columns=("node", "exporter"),
+            columns=("node", "exporter", "cluster"),
             nothing="none",
         ),
         rows(
@@ -92,19 +93,19 @@ def _costs() -> list[Panel]:
         lines(
             "CPU",
             f"Share of one core that an agent uses, without its helper processes; the {WORST} highest.",
-            Query(worst(f"max by (node) ({cpu}\n  {OURS})"), "{{node}}"),
+            Query(worst(f"max by (node, cluster) ({cpu}\n  {OURS})"), NAME),
             unit="percentunit",
         ),
         lines(
             "Memory",
             f"Resident memory of an agent, without its helper processes; the {WORST} highest.",
-            Query(worst(f"max by (node) (process_resident_memory_bytes{{{CLUSTER}}}\n  {OURS})"), "{{node}}"),
+            Query(worst(f"max by (node, cluster) (process_resident_memory_bytes{{{CLUSTER}}}\n  {OURS})"), NAME),
             unit="bytes",
         ),
         lines(
             "Event loop",
             f"Greatest delay of an agent's event loop in the last minute; the {WORST} worst.",
-            Query(worst(f"max by (node) (rankwatch_event_loop_lag_seconds{{{CLUSTER}}})"), "{{node}}"),
+            Query(worst(f"max by (node, cluster) (rankwatch_event_loop_lag_seconds{{{CLUSTER}}})"), NAME),
             unit="s",
         ),
         lines(

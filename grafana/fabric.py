@@ -9,6 +9,7 @@ from grafana.queries import CLUSTER, WORST, bus_bandwidth, rate_of, worst
 from grafana.tables import rows
 
 LINK_DOWNED = f'rankwatch_rdma_port_counter_total{{{CLUSTER}, counter="link_downed"}}'
+FLAGGED = f"rankwatch_nvlink_flagged_ratio{{{CLUSTER}}}"
 LISTED = 64
 PAIR = ("job_id", "rank", "node", "peer", "peer_node", "cluster", "alertstate")
 
@@ -31,7 +32,7 @@ def _summary() -> list[Panel]:
         stats(
             "GPUs with a bad NVLink",
             "GPUs whose worst link had errors in at least half of the updates of the last five minutes.",
-            Query(f"count(rankwatch_nvlink_flagged_ratio{{{CLUSTER}}} >= {FLAGGED_SHARE}) or vector(0)"),
+            Query(f"count({FLAGGED} >= {FLAGGED_SHARE}) or vector(0)"),
             steps=Steps("green", {1: "red"}),
         ),
         stats(
@@ -54,13 +55,13 @@ def _summary() -> list[Panel]:
 
 
 def _tables() -> list[Panel]:
-    lost = f"(increase({LINK_DOWNED}[$__range]) > 0)"
+    lost = f"(round(increase({LINK_DOWNED}[$__range])) > 0)"
     return [
         rows(
             "Ports that are not active",
             "Ports that are not active, with their node: the link was lost, or never cabled.",
-            Query(f"max by (node, device, port) (rankwatch_rdma_port_state_id{{{CLUSTER}}} < {ACTIVE})"),
-            columns=("node", "device", "port"),
+            Query(f"max by (node, device, port, cluster) (rankwatch_rdma_port_state_id{{{CLUSTER}}} < {ACTIVE})"),
+            columns=("node", "device", "port", "cluster"),
             size=HALF,
             nothing="none",
         ),
@@ -69,12 +70,12 @@ def _tables() -> list[Panel]:
             "Number of times that each link was lost in the time shown. The switch comes from a site's file or from "
             "lldpd.",
             Query(
-                f"topk({LISTED}, max by (node, device, port, switch, switch_port) (\n"
+                f"topk({LISTED}, max by (node, device, port, switch, switch_port, cluster) (\n"
                 f"  {lost} * on (cluster, instance, device, port) group_left (switch, switch_port)\n"
                 f"    rankwatch_rdma_switch_info{{{CLUSTER}}}\n"
                 f"    or on (cluster, instance, device, port)\n  {lost}\n))"
             ),
-            columns=("node", "device", "port", "switch", "switch_port"),
+            columns=("node", "device", "port", "switch", "switch_port", "cluster"),
             value="lost",
             unit="short",
             size=HALF,
@@ -84,15 +85,15 @@ def _tables() -> list[Panel]:
 
 
 def _nics() -> list[Panel]:
-    errors = 'max by (node, device) (device:rankwatch_rdma_errors:rate5m{{{}, of="{}"}})'
+    errors = 'max by (node, device, cluster) (device:rankwatch_rdma_errors:rate5m{{{}, of="{}"}})'
     port, transport = (errors.format(CLUSTER, of) for of in ("link", "transport"))
-    pauses = rate_of("rankwatch_netdev_pause_frames_total", CLUSTER, "node, device, direction")
+    pauses = rate_of("rankwatch_netdev_pause_frames_total", CLUSTER, "node, device, direction, cluster")
     traffic = rate_of("rankwatch_rdma_data_bytes_total", f'{CLUSTER}, direction="transmit"', "device")
     return [
         lines(
             "Errors of RDMA links",
             f"Link errors per second, from the ports' counters; the {WORST} worst devices.",
-            Query(worst(port), "{{node}} {{device}}"),
+            Query(worst(port), "{{node}} {{device}} {{cluster}}"),
             unit="cps",
             nothing="none",
             size=HALF,
@@ -100,7 +101,7 @@ def _nics() -> list[Panel]:
         lines(
             "Errors of RDMA transport",
             f"Retransmissions, timeouts and similar errors per second, from the devices' counters; the {WORST} worst.",
-            Query(worst(transport), "{{node}} {{device}}"),
+            Query(worst(transport), "{{node}} {{device}} {{cluster}}"),
             unit="cps",
             nothing="none",
             size=HALF,
@@ -109,7 +110,7 @@ def _nics() -> list[Panel]:
             "Pause frames",
             "Pause frames per second: sent by a device with a full buffer, or received from such a switch; the "
             f"{WORST} worst.",
-            Query(worst(pauses), "{{node}} {{device}} {{direction}}"),
+            Query(worst(pauses), "{{node}} {{device}} {{direction}} {{cluster}}"),
             unit="cps",
             size=HALF,
         ),
@@ -129,7 +130,7 @@ def _gpu_links() -> list[Panel]:
         lines(
             "NVLinks that make errors",
             f"Share of the last five minutes' updates in which a GPU's worst link had errors; the {WORST} worst GPUs.",
-            Query(worst(f"max by (node, gpu) (rankwatch_nvlink_flagged_ratio{{{CLUSTER}}})"), "{{node}} {{gpu}}"),
+            Query(worst(f"max by (node, gpu, cluster) ({FLAGGED})"), "{{node}} {{gpu}} {{cluster}}"),
             unit="percentunit",
             size=WHOLE,
             most=1,

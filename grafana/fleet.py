@@ -69,7 +69,7 @@ def _summary() -> list[Panel]:
 
 
 def _trouble() -> list[Panel]:
-    labels = ("alertname", "severity", "job_id", "node")
+    labels = ("alertname", "severity", "job_id", "node", "cluster")
     return [
         rows(
             "Alerts that fire",

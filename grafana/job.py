@@ -4,11 +4,7 @@ from itertools import chain
 
 from grafana import job_goodput, job_head, job_speed
 from grafana.panels import HALF, WHOLE, Panel, Query, Size
-from grafana.queries import (
-    CLUSTER,
-    JOB,
-    endings,
-)
+from grafana.queries import CLUSTER, JOB, endings
 from grafana.tables import rows
 
 FOLDED = frozenset({"The fabric's own time, and slow pairs", "GPU time", "Members"})
@@ -16,7 +12,6 @@ FOLDED = frozenset({"The fabric's own time, and slow pairs", "GPU time", "Member
 RULE_INTERVAL = "60s"
 """Interval of the slower rules: more points would show nothing new, and 10,000 ranks make them expensive."""
 LISTED = 32
-
 
 ON_NODES = 'job_id="", node!=""'
 ALERT = ("alertname", "severity", "alertstate", "node", "domain")

@@ -153,14 +153,14 @@ def latest(series: str) -> str:
     return f"last_over_time({series}[$__range])"
 
 
-def endings(selector: str, by: str, when: Callable[[str], str] = str) -> str:
+def endings(selector: str, by: str, *, all_shown: bool = False) -> str:
     """Return a query for ranks' ends (epoch ms), by labels of the rank and of its exit.
 
-    ``when``: exits still exported (15 minutes), or all exits in the shown time (``latest``).
+    ``all_shown``: all exits in the shown time, and not only those of the last 15 minutes.
     """
-    info = when(f"rankwatch_rank_exit_info{{{selector}}}")
-    at = when(f"rankwatch_rank_exit_timestamp_seconds{{{selector}}}")
-    return f"max by ({by}) (\n  {info} * on (cluster, instance, job_id, rank) group_left ()\n    (1000 * {at})\n)"
+    at = f"(1000 * rankwatch_rank_exit_timestamp_seconds{{{selector}}})"
+    ends = f"rankwatch_rank_exit_info{{{selector}}} * on (cluster, instance, job_id, rank) group_left ()\n    {at}"
+    return f"max by ({by}) (\n  {f'last_over_time(({ends})[$__range:15s])' if all_shown else ends}\n)"
 
 
 def jobs_that_died_first(selector: str) -> str:

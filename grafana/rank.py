@@ -16,12 +16,12 @@ from grafana.queries import (
     lateness,
     latest,
     rate_of,
+    silence,
 )
 from grafana.tables import rows
 
 STATES_INTERVAL = "15s"
 
-LAST_PROGRESS = f"max(rankwatch_rank_last_progress_timestamp_seconds{{{RANK}}})"
 STARTED = f"max({latest(f'rankwatch_rank_start_timestamp_seconds{{{RANK}}}')})"
 LEFT = f"max({latest(f'rankwatch_rank_exit_timestamp_seconds{{{RANK}}}')})"
 SEEN = f"max(max_over_time(timestamp(rankwatch_rank_up{{{RANK}}} == 1)[$__range:15s]))"
@@ -59,9 +59,9 @@ def _summary(late_share: float) -> list[Panel]:
         ),
         stats(
             "Age and silence",
-            "Run time of the rank's latest process; time since the rank last completed an operation (from records).",
+            "Run time of the rank's latest process; while it runs, time since its last operation (from records).",
             Query(f"(({LEFT} >= {STARTED}) or {SEEN}) - {STARTED}", "age"),
-            Query(f"time() - {LAST_PROGRESS}", "silence"),
+            Query(silence(RANK), "silence"),
             unit="s",
             overrides={"silence": {"thresholds": Steps("green", {60: "yellow", 300: "red"}).build().build()}},
         ),
@@ -131,7 +131,7 @@ def _identity() -> list[Panel]:
         rows(
             "How it ended",
             "When and how the rank's processes ended in the time shown.",
-            Query(endings(RANK, "node, reason, signal, code", latest)),
+            Query(endings(RANK, "node, reason, signal, code", all_shown=True)),
             columns=("node", "reason", "signal", "code"),
             value="left at",
             unit="dateTimeAsIso",
