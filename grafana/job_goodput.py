@@ -15,7 +15,6 @@ COLORS = {
 }
 """Colour of each class of time."""
 
-
 GPUS = "job:rankwatch_gpus:count"
 BUSY = "job:rankwatch_gpus_busy:count"
 MEMORY = "[6h]"

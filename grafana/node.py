@@ -21,7 +21,6 @@ HEALTH = {"unhealthy": Value(0, "red"), "healthy": Value(1, "green")}
 
 ERROR = ("gpu", "code", "meaning", "severity", "hurts", "role", "action")
 
-
 FOLDED = frozenset({"NVLink, XGMI and NICs", "Kernel's log, storage and jobs before"})
 
 

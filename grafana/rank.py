@@ -26,10 +26,8 @@ STARTED = f"max({latest(f'rankwatch_rank_start_timestamp_seconds{{{RANK}}}')})"
 LEFT = f"max({latest(f'rankwatch_rank_exit_timestamp_seconds{{{RANK}}}')})"
 SEEN = f"max(max_over_time(timestamp(rankwatch_rank_up{{{RANK}}} == 1)[$__range:15s]))"
 
-
 ITS_NODE = f"and on (cluster, node) rankwatch_rank_up{{{RANK}}}"
 ITS_GPU = f"and on (cluster, node, gpu_uuid) rankwatch_rank_info{{{RANK}}}"
-
 
 FOLDED = frozenset({"Identity", "Process, GPU and node", "Point to point, and records"})
 

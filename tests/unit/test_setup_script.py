@@ -38,10 +38,10 @@ class Machine:
         """Return all files below the root."""
         return {str(path.relative_to(self.root)) for path in self.root.rglob("*") if not path.is_dir()}
 
-    def configure_slurm(self, folder: str = "etc/slurm") -> None:
+    def configure_slurm(self, folder: str = "etc/slurm", name: str = "*") -> None:
         """Write a slurm.conf as in docs/schedulers.md."""
         (self.root / folder).mkdir(parents=True, exist_ok=True)
-        lines = "# ours\nProlog=/etc/slurm/prolog.d/*\nEpilog=/etc/slurm/epilog.d/*\n"
+        lines = f"# ours\nProlog=/etc/slurm/prolog.d/{name}\nEpilog=/etc/slurm/epilog.d/{name}\n"
         (self.root / folder / "slurm.conf").write_text(lines)
 
 
@@ -77,22 +77,25 @@ def test_what_was_chosen_is_there_and_goes(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("folder", ["etc/slurm", "run/slurm/conf", "var/spool/slurmd/conf-cache"])
-def test_no_pattern_of_slurms_is_left_without_a_file(machine: Machine, folder: str) -> None:
+@pytest.mark.parametrize("name", ["*", "50-rankwatch"])
+def test_no_pattern_of_slurms_is_left_without_a_file(machine: Machine, folder: str, name: str) -> None:
     """While slurm.conf names the directories, each keeps an empty script: without one slurmd would drain the node."""
     machine.setup("--slurm")
-    machine.configure_slurm(folder)
+    machine.configure_slurm(folder, name)
+    for hook in HOOKS if name != "*" else ():
+        (machine.slurm / hook / "10-site").touch()
     said = machine.setup("--remove")
     for hook in HOOKS:
         stays = machine.slurm / hook / "50-rankwatch"
         assert f"{stays} stays" in said
         assert "jobs" not in stays.read_text()
         assert subprocess.run([stays], check=False, env={}).returncode == 0
-        assert [path.name for path in (machine.slurm / hook).iterdir()] == ["50-rankwatch"]
+        assert {path.name for path in (machine.slurm / hook).iterdir()} - {"10-site"} == {"50-rankwatch"}
     assert "slurm: no" in machine.setup("--check")
 
 
 def test_what_a_site_put_there_by_hand_outlives_an_installation(machine: Machine) -> None:
-    """Without a choice in /etc/default/rankwatch no existing file is changed or removed."""
+    """Without a choice in /etc/default/rankwatch no existing file is changed or removed; a new right removes none."""
     machine.configure_slurm()
     own = {machine.drop_ins / "50-other-users.conf", machine.slurm / "task_prolog.d" / "50-rankwatch"}
     own |= {machine.slurm / hook / "50-rankwatch" for hook in HOOKS}
@@ -100,6 +103,9 @@ def test_what_a_site_put_there_by_hand_outlives_an_installation(machine: Machine
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("the site's\n")
     assert (machine.setup("--defaults"), {path.read_text() for path in own}) == ("", {"the site's\n"})
-    machine.setup("--with-other-users", "--slurm")
+    for hook in HOOKS:
+        shutil.copy(machine.share / "slurm" / hook / "50-rankwatch", machine.slurm / hook)
+    machine.setup("--with-hardware")
+    assert machine.setup("--check").count(": yes") == 3
     machine.setup("--remove")
     assert (machine.slurm / "task_prolog.d" / "50-rankwatch").read_text() == "the site's\n"
