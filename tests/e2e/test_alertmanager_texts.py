@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(WHY_NOT is not None, reason=WHY_NOT or "")
 
 RECEIVERS = {receiver["name"]: receiver for receiver in yaml.safe_load(SHIPPED.read_text())["receivers"]}
 PAGE, TICKET = RECEIVERS["page"]["pagerduty_configs"][0], RECEIVERS["ticket"]["slack_configs"][0]
+EMAIL = RECEIVERS["page-email"]["email_configs"][0]
 BARE = {"labels": {"alertname": "Own", "severity": "page"}, "annotations": {}}
 """A site's own alert, without texts and without a cluster."""
 FULL = posted(alert("RankDead", "page", "1"))
@@ -35,7 +36,8 @@ def templates(node: Any) -> Iterator[str]:
 
 def render(directory: Path, text: str, firing: int, over: int, one: dict[str, Any]) -> str:
     """Return the text of a group of ``firing`` equal alerts and ``over`` resolved alerts; no template may fail."""
-    alerts = [{**one, "status": status} for status in ["firing"] * firing + ["resolved"] * over]
+    ended = {**one, "status": "resolved", "annotations": {} if firing else one["annotations"]}
+    alerts = [ended] * over + [{**one, "status": "firing"}] * firing
     group = {
         "status": "firing" if firing else "resolved",
         "alerts": alerts,
@@ -58,7 +60,7 @@ def render(directory: Path, text: str, firing: int, over: int, one: dict[str, An
 @pytest.mark.parametrize(("firing", "over"), [(1, 0), (2, 0), (9, 0), (10, 1), (0, 1), (0, 10)])
 def test_no_text_fails(tmp_path: Path, one: dict[str, Any], firing: int, over: int) -> None:
     """Every template renders for one alert and for many, firing or resolved, with and without annotations."""
-    for text in templates([PAGE, TICKET]):
+    for text in templates([PAGE, TICKET, EMAIL]):
         assert "<no value>" not in render(tmp_path, text, firing, over, one)
 
 
@@ -72,6 +74,8 @@ def test_a_title_counts_what_fires(tmp_path: Path, firing: int, over: int, one: 
     """A title has the cluster, the first summary and the number of further alerts, or says that all are resolved."""
     assert render(tmp_path, TICKET["title"], firing, over, one) == title
     assert render(tmp_path, PAGE["description"], firing, over, one) == title.removeprefix("Over: ")
+    assert render(tmp_path, EMAIL["headers"]["Subject"], firing, over, one) == title
+    assert render(tmp_path, PAGE["links"][1]["href"], firing, over, one) == one["annotations"]["runbook_url"]
 
 
 def test_what_is_shown_of_many_alerts_is_said(tmp_path: Path) -> None:
