@@ -15,11 +15,11 @@ PYTHON
 
 find_python() { # [MINOR]: print the path of a supported Python; fail if there is none
     # The distribution's Python comes first: every user can run it. Other users cannot run a Python in root's home.
-    local place minor candidate
-    for place in /usr/bin/ /usr/local/bin/ '' "${PYENV_ROOT:-${HOME:-/root}/.pyenv}/versions/"; do
+    local folder minor candidate
+    for folder in /usr/bin/ /usr/local/bin/ '' "${PYENV_ROOT:-${HOME:-/root}/.pyenv}/versions/"; do
         for minor in ${1:-13 12 11}; do
-            if [[ $place == */versions/ ]]; then candidate=$(compgen -G "${place}3.$minor.*/bin/python" | tail -n1 || true)
-            else candidate=${place}python3.$minor; fi
+            if [[ $folder == */versions/ ]]; then candidate=$(compgen -G "${folder}3.$minor.*/bin/python" | tail -n1 || true)
+            else candidate=${folder}python3.$minor; fi
             if [[ -n $candidate ]] && is_python "$candidate" "$minor"; then command -v "$candidate"; return; fi
         done
     done
@@ -37,25 +37,23 @@ need_python() { # print the path of a supported Python; if there is none, instal
     find_python || fail "this release has no Python 3.11, 3.12 or 3.13: use a container (docs/containers.md)"
 }
 
-apt_install() { # PACKAGE...: install without starting any service
-    local policy=/usr/sbin/policy-rc.d ours=false status=0
+apt_install() ( # PACKAGE...: install without starting any service
+    policy=/usr/sbin/policy-rc.d
     if [[ ! -e $policy ]]; then # invoke-rc.d(8) calls it; 101: starting services is not allowed
-        ours=true
+        trap 'rm -f "$policy"' EXIT # also after Ctrl-C: with the file no package could start a service
         printf '#!/bin/sh\nexit 101\n' >"$policy"
         chmod 755 "$policy"
     fi
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@"; } \
-        </dev/null || status=$?
-    if $ours; then rm -f "$policy"; fi
-    return $status
-}
+    apt-get update -qq </dev/null &&
+        DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends "$@" </dev/null
+)
 
 make_environment() { # DIR PYTHON LOCK...: install the packages of the locks and this checkout in DIR, unless they are there
-    local dir=$1 python=$2 stamp wanted locks=()
+    local dir=$1 python=$2 stamp checksum locks=()
     shift 2
-    wanted=$(cat "$@" pyproject.toml | sha256sum)
+    checksum=$(cat "$@" pyproject.toml | sha256sum)
     stamp=$dir/installed-$(basename "$1")
-    if [[ -f $stamp && $(<"$stamp") == "$wanted" ]] && "$dir/bin/python" -c '' 2>/dev/null; then return; fi
+    if [[ -f $stamp && $(<"$stamp") == "$checksum" ]] && "$dir/bin/python" -c '' 2>/dev/null; then return; fi
     if ! "$dir/bin/python" -m pip --version >/dev/null 2>&1; then
         if [[ -z $python ]]; then python=$(need_python) || return; fi
         say "making $dir"
@@ -67,5 +65,5 @@ make_environment() { # DIR PYTHON LOCK...: install the packages of the locks and
     local pip=("$dir/bin/python" -m pip --disable-pip-version-check --no-input install --quiet)
     "${pip[@]}" --require-hashes "${locks[@]}"
     "${pip[@]}" --no-deps --no-build-isolation --editable .
-    printf '%s\n' "$wanted" >"$stamp"
+    printf '%s\n' "$checksum" >"$stamp"
 }
