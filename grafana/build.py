@@ -61,7 +61,7 @@ def build(late_share: float, runbooks: str) -> dict[str, str]:
         "node.json": _dashboard("Node", about_node, [cluster, host], node.panels(), node.FOLDED),
         "rank.json": _dashboard("Rank", about_rank, [cluster, job_id, number], rank.panels(late_share), rank.FOLDED),
     }
-    return {name: _encode(each, events.BY_DASHBOARD[name], runbooks) for name, each in dashboards.items()}
+    return {name: _encode(dashboard, events.BY_DASHBOARD[name], runbooks) for name, dashboard in dashboards.items()}
 
 
 def _variable(name: str, label: str, query: str, sort: models.VariableSort) -> builders.QueryVariable:
@@ -142,9 +142,9 @@ def main(directory: Path, thresholds: Path = THRESHOLDS, archive: Path | None = 
 
     ``thresholds``: a site's own file, as for build.py of the rules.
     """
-    given = yaml.safe_load(THRESHOLDS.read_text()) | yaml.safe_load(thresholds.read_text())
+    values = yaml.safe_load(THRESHOLDS.read_text()) | yaml.safe_load(thresholds.read_text())
     directory.mkdir(parents=True, exist_ok=True)
-    texts = build(given["late_share"], given["runbooks"])
+    texts = build(values["late_share"], values["runbooks"])
     for name, text in texts.items():
         (directory / name).write_text(text)
     if archive is not None:

@@ -100,9 +100,9 @@ def pairs() -> Panel:
 
 def fabric() -> Panel:
     """Return the panel on the time of operations without waiting."""
-    each = "sum by (comm, collective, size) (rate({}{{{}}}{}))"
+    rate = "sum by (comm, collective, size) (rate({}{{{}}}{}))"
     floor, matched = (
-        each.format(f"rankwatch_communicator_{name}_total", JOB, WINDOW)
+        rate.format(f"rankwatch_communicator_{name}_total", JOB, WINDOW)
         for name in ("floor_seconds", "matched_operations")
     )
     over_nodes = f"min by ({COMM_SIZE}) (rankwatch_communicator_transfer_seconds{{{JOB}}})"

@@ -230,7 +230,7 @@ def _links() -> list[Panel]:
             "Errors of NICs per second",
             f"The {SHOWN_COUNTERS} counters of each kind with the highest rates: errors of RDMA links and transport, "
             "dropped packets, pause frames (by priority, or of the whole link).",
-            *(Query(f"topk({SHOWN_COUNTERS}, {each})", "{{device}} {{counter}}") for each in counters),
+            *(Query(f"topk({SHOWN_COUNTERS}, {counter})", "{{device}} {{counter}}") for counter in counters),
             Query(rate_of("rankwatch_netdev_receive_losses_total", NODE, "device, reason"), "{{device}} {{reason}}"),
             Query(f"topk({SHOWN_COUNTERS}, {pauses})", "{{device}} pause {{direction}} {{priority}}"),
             unit="cps",

@@ -106,9 +106,9 @@ def board_link(board: str, variable: str, value: str, job: str = "") -> builders
 
     ``job``: the link's parameter for the job, if any.
     """
-    kept = filter(None, ("${datasource:queryparam}", "${cluster:queryparam}", job, "${__url_time_range}"))
+    parameters = filter(None, ("${datasource:queryparam}", "${cluster:queryparam}", job, "${__url_time_range}"))
     return builders.DashboardLink(board).url(
-        f"/d/rankwatch-{board.lower()}?{'&'.join(kept)}&var-{variable}=${{{value}}}"
+        f"/d/rankwatch-{board.lower()}?{'&'.join(parameters)}&var-{variable}=${{{value}}}"
     )
 
 
@@ -151,12 +151,12 @@ def stats(
         .no_value(nothing)
     )
     for name, properties in (overrides or {}).items():
-        panel = panel.override_by_name(name, [models.DynamicConfigValue(*each) for each in properties.items()])
+        panel = panel.override_by_name(name, [models.DynamicConfigValue(*value) for value in properties.items()])
     if sentences:
         panel = panel.orientation(common_models.VizOrientation.HORIZONTAL)
         panel = panel.text(common.VizTextDisplayOptions().title_size(SENTENCE_PIXELS).value_size(SENTENCE_PIXELS))
     for letter, properties in (by_query or {}).items():
-        panel = panel.override_by_query(letter, [models.DynamicConfigValue(*each) for each in properties.items()])
+        panel = panel.override_by_query(letter, [models.DynamicConfigValue(*value) for value in properties.items()])
     dress(panel, title, description, unit, size)
     return panel.targets(targets(queries, instant=True))
 

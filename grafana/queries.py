@@ -61,8 +61,8 @@ def rank_state_code() -> str:
     series = f"rankwatch_rank_state{{{JOB}, state="
     terms = {state: f'{value.code} * ({series}"{state}"}} == 1)' for state, value in STATES.items()}
     live = [terms.pop(state) for state in LIVE_STATES]
-    gone = "\n    or on (cluster, job_id, rank)\n  ("
-    return "max by (rank) (\n  " + "\n    or\n  ".join(live) + gone + "\n    or\n  ".join(terms.values()) + ")\n)"
+    ended = "\n    or on (cluster, job_id, rank)\n  ("
+    return "max by (rank) (\n  " + "\n    or\n  ".join(live) + ended + "\n    or\n  ".join(terms.values()) + ")\n)"
 
 
 def rank_states_count(by: str, selector: str) -> str:

@@ -52,9 +52,9 @@ def no_child_left(request: pytest.FixtureRequest) -> Iterator[None]:
     before = child_pids()
     yield
     deadline = time.monotonic() + CHILD_SECONDS
-    while (left := child_pids() - before) and time.monotonic() < deadline:
+    while (remaining := child_pids() - before) and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert not left
+    assert not remaining
 
 
 def child_pids() -> set[str]:
@@ -63,8 +63,8 @@ def child_pids() -> set[str]:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return set()
-    found: set[str] = set()
+    pids: set[str] = set()
     for task in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # a thread that ended
-            found |= set((task / "children").read_text().split())
-    return found
+            pids |= set((task / "children").read_text().split())
+    return pids

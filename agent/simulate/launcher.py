@@ -176,25 +176,25 @@ def rank_environment(
     Variables of other jobs are removed from ``inherited``; ``module_path``: where the process finds this package. A
     process of several ranks has no RANK.
     """
-    kept = {
+    variables = {
         name: value
         for name, value in inherited.items()
         if name not in RANK_VARIABLES and not name.startswith(FOREIGN_PREFIXES)
     }
-    kept["PYTHONPATH"] = ":".join(entry for entry in module_path if entry)
+    variables["PYTHONPATH"] = ":".join(entry for entry in module_path if entry)
     if job.scheduler in JOB_ID_VARIABLE:
-        kept[JOB_ID_VARIABLE[job.scheduler]] = job.job_id
+        variables[JOB_ID_VARIABLE[job.scheduler]] = job.job_id
     if not job.rank_environment:
-        return kept
-    kept |= {
+        return variables
+    variables |= {
         "WORLD_SIZE": str(job.ranks),
         "LOCAL_WORLD_SIZE": str(job.ranks_per_host),
         "MASTER_ADDR": job.master_addr,
         "MASTER_PORT": str(job.master_port),
     }
     if len(ranks) == 1:
-        kept |= {"RANK": str(ranks[0]), "LOCAL_RANK": str(ranks[0] % job.ranks_per_host)}
-    return kept
+        variables |= {"RANK": str(ranks[0]), "LOCAL_RANK": str(ranks[0] % job.ranks_per_host)}
+    return variables
 
 
 def _how_it_left(status: int) -> dict[str, int | str]:

@@ -161,17 +161,17 @@ class SimulatedRank:
 
 def start_library_thread() -> None:
     """Start a thread with the name of NCCL's thread."""
-    named = threading.Event()
+    has_name = threading.Event()
 
     def stay() -> None:
         try:
             Path(f"/proc/self/task/{threading.get_native_id()}/comm").write_text(THREAD_NAME)
         finally:
-            named.set()
+            has_name.set()
         threading.Event().wait()
 
     threading.Thread(target=stay, daemon=True).start()
-    named.wait()
+    has_name.wait()
 
 
 def fork_data_loaders(count: int, end_marker: Path, launcher: int) -> None:

@@ -24,8 +24,8 @@ def text(notification: Mapping[str, Any]) -> str:
         head = labels.get("severity", "") if alert["status"] == "firing" else "over"
         lines.append(f"{head.upper()}: {labels.get('alertname', '')}: {notes.get('summary', '')}")
         if alert["status"] == "firing":
-            said = [*str(notes.get("description", "")).splitlines(), notes.get("runbook_url", "")]
-            lines += [f"    {line}" for line in said]
+            details = [*str(notes.get("description", "")).splitlines(), notes.get("runbook_url", "")]
+            lines += [f"    {line}" for line in details]
     lines += [f"and {more} more"] if (more := len(notification["alerts"]) - MAX_ALERTS) > 0 else []
     return "\n".join("".join(c if c.isprintable() else " " for c in line) for line in lines)
 
@@ -39,11 +39,11 @@ class Handler(BaseHTTPRequestHandler):
             size = int(self.headers.get("Content-Length", "0"))
             if not 0 <= size <= MAX_BYTES:
                 raise ValueError(size)
-            told = text(json.loads(self.rfile.read(size)))
+            printed = text(json.loads(self.rfile.read(size)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             self.send_error(400, f"no notification: {type(error).__name__}")
             return
-        sys.stdout.write(f"{told}\n")
+        sys.stdout.write(f"{printed}\n")
         sys.stdout.flush()
         self.send_response(200)
         self.send_header("Content-Length", "0")

@@ -41,18 +41,18 @@ def write(output: Path, thresholds: Path | None, agent: Path | None = None) -> N
     """Write everything below ``output``; raises RulesError for errors in the thresholds."""
     rules = builder()
     output.mkdir(parents=True, exist_ok=True)
-    made = {}
+    documents = {}
     sources = {path.name: path.read_text() for path in sorted((PROMETHEUS / "sources").glob("*.yml"))}
     values = rules.read_thresholds(PROMETHEUS / "thresholds.yml", thresholds)
     if agent is not None:
         values = rules.with_verdict(values, agent)
     for name, text in rules.build(sources, values).items():
         stem = name.removesuffix(".yml")
-        made[f"rules-{stem}.yaml"] = rule(stem, text)
+        documents[f"rules-{stem}.yaml"] = rule(stem, text)
     shutil.copy(HERE / "podmonitor.yaml", output)
-    for name, document in made.items():
+    for name, document in documents.items():
         (output / name).write_text(yaml.safe_dump(document, sort_keys=False, width=120, allow_unicode=True))
-    folder = next(each for each in DASHBOARDS if each.is_dir())
+    folder = next(path for path in DASHBOARDS if path.is_dir())
     dashboards = sorted(folder.glob("*.json"))
     for path in dashboards:
         shutil.copy(path, output)
@@ -62,7 +62,7 @@ def write(output: Path, thresholds: Path | None, agent: Path | None = None) -> N
                 "apiVersion": "kustomize.config.k8s.io/v1beta1",
                 "kind": "Kustomization",
                 "namespace": NAMESPACE,
-                "resources": ["podmonitor.yaml", *made],
+                "resources": ["podmonitor.yaml", *documents],
                 "configMapGenerator": [
                     {
                         "name": f"rankwatch-dashboard-{path.stem}",

@@ -112,7 +112,7 @@ def rpm(build: Build) -> None:
             version=build.version,
             summary=SUMMARY,
             tree=root,
-            files="\n".join([*folders, *(f'"{each}"' for each in files if not each.startswith("/etc/"))]),
+            files="\n".join([*folders, *(f'"{file}"' for file in files if not file.startswith("/etc/"))]),
             **scripts,
         )
     )
@@ -133,11 +133,11 @@ def bundle(build: Build) -> None:
     folder.mkdir()
     shutil.copytree(wheels(build), folder / "wheels")
     wheel(build, folder / "wheels")
-    for place in ("scripts/install", "scripts/environment.sh", "requirements.lock", "README.md", "LICENSE"):
-        (folder / place).parent.mkdir(exist_ok=True)
-        shutil.copy(ROOT / place, folder / place)
-    for place in ("deploy", "docs", "grafana/dashboards"):
-        shutil.copytree(ROOT / place, folder / place, ignore=shutil.ignore_patterns("__pycache__", "tests"))
+    for source in ("scripts/install", "scripts/environment.sh", "requirements.lock", "README.md", "LICENSE"):
+        (folder / source).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / source, folder / source)
+    for source in ("deploy", "docs", "grafana/dashboards"):
+        shutil.copytree(ROOT / source, folder / source, ignore=shutil.ignore_patterns("__pycache__", "tests"))
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path in sorted(folder.rglob("*")):
@@ -153,16 +153,16 @@ def bundle(build: Build) -> None:
 def sbom(build: Build) -> None:
     """Write the list of the package's components (CycloneDX 1.5), from the lock."""
     lock = (ROOT / "requirements.lock").read_text()
-    found = re.findall(r"^([a-zA-Z0-9_.-]+)==(\S+) ((?:.|\n)*?)(?=^\S|\Z)", lock, re.MULTILINE)
+    packages = re.findall(r"^([a-zA-Z0-9_.-]+)==(\S+) ((?:.|\n)*?)(?=^\S|\Z)", lock, re.MULTILINE)
     components = [
         {
             "type": "library",
             "name": name,
             "version": version,
             "purl": f"pkg:pypi/{name}@{version}",
-            "hashes": [{"alg": "SHA-256", "content": each} for each in re.findall(r"sha256:([0-9a-f]{64})", rest)],
+            "hashes": [{"alg": "SHA-256", "content": sha} for sha in re.findall(r"sha256:([0-9a-f]{64})", hashes)],
         }
-        for name, version, rest in found
+        for name, version, hashes in packages
     ]
     document = {
         "bomFormat": "CycloneDX",

@@ -44,7 +44,7 @@ class Build(NamedTuple):
 def run(*command: str | Path, **options: object) -> str:
     """Run a command, which must succeed; return its output."""
     done = subprocess.run(  # type: ignore[call-overload]  # options are its own  # noqa: S603  # our own commands
-        [str(each) for each in command], check=True, stdout=subprocess.PIPE, text=True, **options
+        [str(word) for word in command], check=True, stdout=subprocess.PIPE, text=True, **options
     )
     return str(done.stdout)
 
@@ -57,7 +57,7 @@ def pip(*arguments: str | Path, **options: object) -> None:
 def wheels(build: Build) -> Path:
     """Download the locked dependencies for every Python of this machine; return the folder."""
     folder = build.work / "wheels"
-    platforms = [f"--platform={each}_{build.machine}" for each in PLATFORMS]
+    platforms = [f"--platform={platform}_{build.machine}" for platform in PLATFORMS]
     for python in PYTHONS:
         tag = "cp" + python.replace(".", "")
         pip(
@@ -110,17 +110,17 @@ def _unpacked(build: Build) -> Path:
     return lib
 
 
-def _put(root: Path, source: Path, place: str, mode: int = 0o644) -> None:
+def _put(root: Path, source: Path, target: str, mode: int = 0o644) -> None:
     """Copy a text file below ``root``; replace the program's path by the package's path."""
     text = source.read_text().replace(CHECKOUTS_PROGRAM, PROGRAM)
-    _put_bytes(root, text.encode(), place, mode)
+    _put_bytes(root, text.encode(), target, mode)
 
 
-def _put_bytes(root: Path, data: bytes, place: str, mode: int = 0o644) -> None:
-    target = root / place
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.write_bytes(data)
-    target.chmod(mode)
+def _put_bytes(root: Path, data: bytes, target: str, mode: int = 0o644) -> None:
+    path = root / target
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+    path.chmod(mode)
 
 
 def _put_service(root: Path) -> None:
@@ -137,11 +137,11 @@ def _put_shared(root: Path) -> None:
     optional = ("rankwatch.service.d/*", "rankwatch-lldp.*", "rankwatch.socket")
     for path in (path for pattern in optional for path in deploy.glob(f"systemd/{pattern}")):
         _put(root, path, f"{share}/systemd/{path.name}")
-    prometheus = (f"prometheus/{each}" for each in ("rules", "sources", "scrape", "optional"))
-    for place in ("slurm", "alertmanager", "kubernetes", "container", *prometheus):
-        for path in (deploy / place).rglob("*"):
+    prometheus = (f"prometheus/{folder}" for folder in ("rules", "sources", "scrape", "optional"))
+    for folder in ("slurm", "alertmanager", "kubernetes", "container", *prometheus):
+        for path in (deploy / folder).rglob("*"):
             if path.is_file() and not {"__pycache__", "chart"} & set(path.parts):  # the chart needs a checkout
-                _put(root, path, f"{share}/{path.relative_to(deploy)}", 0o755 if place == "slurm" else 0o644)
+                _put(root, path, f"{share}/{path.relative_to(deploy)}", 0o755 if folder == "slurm" else 0o644)
     for path in (deploy / "prometheus").glob("*.*"):
         _put(root, path, f"{share}/prometheus/{path.name}", 0o755 if path.suffix == ".py" else 0o644)
     for path in (ROOT / "grafana" / "dashboards").glob("*.json"):
@@ -164,5 +164,5 @@ def _put_documents(root: Path, build: Build) -> None:
 
 def version() -> str:
     """Return the version, from agent/__init__.py."""
-    [found] = re.findall(r'^__version__ = "(.+)"$', (ROOT / "agent" / "__init__.py").read_text(), re.MULTILINE)
-    return str(found)
+    [number] = re.findall(r'^__version__ = "(.+)"$', (ROOT / "agent" / "__init__.py").read_text(), re.MULTILINE)
+    return str(number)

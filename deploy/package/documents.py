@@ -17,7 +17,7 @@ COMMANDS = ("", "status", "job", "doctor", "evidence", "exclude", "explain", "he
 def help_of(command: str) -> str:
     """Return the help of a command, 80 characters wide."""
     words = [sys.executable, "-m", "agent", *filter(None, [command]), "--help"]
-    return _said(words, {"COLUMNS": "80"})
+    return _output(words, {"COLUMNS": "80"})
 
 
 def rankwatch_1(version: str, date: str) -> str:
@@ -39,13 +39,13 @@ def rankwatch_yml_5(version: str, date: str) -> str:
 
 def rankwatch_setup_8(version: str, date: str) -> str:
     """Return rankwatch-setup(8): its help."""
-    said = _said(["sh", str(Path(__file__).with_name("rankwatch-setup")), "--help"], {})
+    text = _output(["sh", str(Path(__file__).with_name("rankwatch-setup")), "--help"], {})
     title = (
         "RANKWATCH-SETUP",
         f'8 "{date}" "rankwatch {version}"',
         "rankwatch-setup \\- gives the rankwatch service its rights",
     )
-    return _page(title, [("DESCRIPTION", said)], ".BR rankwatch (1)")
+    return _page(title, [("DESCRIPTION", text)], ".BR rankwatch (1)")
 
 
 def bash_completion() -> str:
@@ -81,14 +81,14 @@ def zsh_completion() -> str:
 
 
 def _words() -> list[tuple[str, str]]:
-    found = {command: re.findall(r"--[a-z][a-z.-]*[a-z]", help_of(command)) for command in COMMANDS}
-    options = {command: " ".join(sorted(set(words))) for command, words in found.items()}
+    names = {command: re.findall(r"--[a-z][a-z.-]*[a-z]", help_of(command)) for command in COMMANDS}
+    options = {command: " ".join(sorted(set(words))) for command, words in names.items()}
     of_agent = options.pop("")
     return [*options.items(), ("*", f"{' '.join(options)} {of_agent}")]
 
 
-def _said(command: list[str], more: dict[str, str]) -> str:
-    env = {**os.environ, **more}
+def _output(command: list[str], variables: dict[str, str]) -> str:
+    env = {**os.environ, **variables}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env)  # noqa: S603  # ours
     return done.stdout
 
@@ -97,7 +97,7 @@ def _page(title: tuple[str, str, str], sections: list[tuple[str, str]], see_also
     name, edition, summary = title
     lines = [f".TH {name} {edition}", ".SH NAME", summary]
     for heading, text in sections:
-        lines += [f'.SH "{heading}"', ".nf", *(_line(each) for each in text.splitlines()), ".fi"]
+        lines += [f'.SH "{heading}"', ".nf", *(_line(line) for line in text.splitlines()), ".fi"]
     lines += [".SH FILES", "/etc/rankwatch/rankwatch.yml, /etc/default/rankwatch, /var/lib/rankwatch,"]
     lines += ["/usr/share/rankwatch", ".SH SEE ALSO", see_also]
     return "\n".join(lines) + "\n"
