@@ -162,11 +162,11 @@ def main(argv: Sequence[str]) -> int:
 def find_mistake(job: Job) -> str | None:
     """Return the first error in ``job`` in one line, or None."""
     try:
-        make_layout(job.ranks, job.hosts, job.tp, job.job_id, job.seed)
+        layout = make_layout(job.ranks, job.hosts, job.tp, job.job_id, job.seed)
     except ValueError as error:
         return str(error)
-    named = {accident for accident in (job.straggler, job.slow_link, job.stuck) if accident is not None}
-    strangers = sorted((named | {*job.kill_ranks, *job.exit_ranks, *job.slow_sigterm_ranks}) - {*range(job.ranks)})
+    single = {rank for rank in (job.straggler, job.slow_link, job.stuck) if rank is not None}
+    strangers = sorted((single | {*job.kill_ranks, *job.exit_ranks, *job.slow_sigterm_ranks}) - {*range(job.ranks)})
     refusals = (
         (job.host_index >= job.hosts, f"--host-index {job.host_index} is not one of {job.hosts} hosts (from 0)"),
         (job.hosts > 1 and not job.job_dir, "more than one host needs --job-dir, the same for all"),
@@ -175,9 +175,10 @@ def find_mistake(job: Job) -> str | None:
             f"--ranks-per-process {job.ranks_per_process} does not divide {job.ranks_per_host} ranks per host",
         ),
         (bool(strangers), f"there is no rank {strangers[:1]} among {job.ranks} (from 0)"),
+        (job.kill_signal not in KNOWN_SIGNALS, f"--kill-signal {job.kill_signal} is not a signal (KILL, SEGV ...)"),
         (
-            job.kill_signal not in KNOWN_SIGNALS,
-            f"--kill-signal {job.kill_signal} is not a signal (KILL, SEGV, STOP ...)",
+            job.slow_link is not None and not any(comm.network for comm in layout.of(job.slow_link)),
+            f"no communicator of rank {job.slow_link} uses the network: use a smaller --tp or more --hosts",
         ),
         (job.exit_code > 255, f"--exit-code {job.exit_code} is more than 255"),
     )

@@ -16,7 +16,7 @@ JOB = Job(job_dir="/j", dump_dir="/d", ranks=8, hosts=2, host_index=1, tp=2)
 
 @pytest.mark.parametrize(("options", "said"), [
     ("--ranks 1", "'1' is not a whole number of 2 or more"),
-    ("--ranks eight", "'eight' is not a whole number"),
+    ("--ranks 4 --slow-link 1", "no communicator of rank 1 uses the network"),
     ("--ranks 7 --hosts 2", "7 ranks cannot be spread over 2 hosts"),
     ("--ranks 8 --tp 3", "TP groups of 3 do not fit into 8 ranks"),
     ("--ranks 8 --hosts 2 --host-index 2 --job-dir /tmp/x", "--host-index 2 is not one of 2 hosts"),
