@@ -37,6 +37,9 @@ LOST = (
     f'    or rank:rankwatch_exit:time{{{JOB}, class="reboot"}}\n'
     f") and on (cluster, job_id, node) {firing('NodeLost', JOB)}"
 )
+AGE = (
+    f"time() - max(job:rankwatch_run:time{{{JOB}}} and on (cluster, job_id) job:rankwatch_ranks_live:sum{{{JOB}}} > 0)"
+)
 WAITING = f"count({silence(JOB)} > {SILENT_SECONDS})"
 UNRESPONSIVE = f'rankwatch_rank_state{{{JOB}, state="unresponsive"}}'
 UNHEALTHY = f"rankwatch_rank_unhealthy{{{JOB}}}"
@@ -113,9 +116,9 @@ def summary() -> list[Panel]:
         ),
         stats(
             "Age and silence",
-            "Time since the first rank's process started, and time since a rank last completed an operation (from "
-            "records).",
-            Query(f"time() - min(rankwatch_rank_start_timestamp_seconds{{{JOB}}})", "age"),
+            "While the job runs: time since the first process of this run started. Time since a rank last completed an "
+            "operation (from records).",
+            Query(AGE, "age"),
             Query(f"job:rankwatch_silence:seconds{{{JOB}}}", "silence"),
             unit="s",
             overrides={"silence": {"thresholds": Steps("green", {60: "yellow", 300: "red"}).build().build()}},

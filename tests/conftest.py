@@ -18,8 +18,7 @@ settings.register_profile("any-machine", deadline=None)  # the duration of an ex
 settings.load_profile("any-machine")
 settings.register_profile("quick", deadline=None, max_examples=5)
 
-CHILD_SECONDS = 5.0
-"""A process that a test killed must be reaped within this time."""
+CHILD_SECONDS = 5.0  # A process that a test killed must be reaped within this time
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -193,7 +193,7 @@ def test_a_rank_that_lives_elsewhere_is_not_gone(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
 def test_numbers_belong_to_what_they_name(tmp_path: Path) -> None:
-    """Each exit has its own time, an ended rank no silence; ranks in no log are counted; clusters are not added up."""
+    """Each exit has its own time, an ended rank no silence; a job has its run's age; each cluster counts."""
     labels = '{{cluster="{}",node="a",device="e",direction="receive"}}'
     series: list[tuple[str, float | str]] = [
         ('rankwatch_rank_exit_info{job_id="7",rank="1",reason="exited"}', "1 stale"),
@@ -201,11 +201,14 @@ def test_numbers_belong_to_what_they_name(tmp_path: Path) -> None:
         ('rankwatch_rank_exit_timestamp_seconds{job_id="7",rank="1"}', "10 stale 110"),
         ('rankwatch_rank_last_progress_timestamp_seconds{job_id="7",rank="1"}', 9),
         ('rankwatch_nixl_ep_expected_ranks{job_id="7"}', 32),
+        ('job:rankwatch_run:time{job_id="7"}', 100),
+        ('job:rankwatch_ranks_live:sum{job_id="7"}', 8),
         *((f"rankwatch_netdev_pause_frames_total{labels.format(cluster)}", "0+60x9") for cluster in ("c1", "c2")),
     ]
     expected: dict[tuple[str, str, int], dict[str, float]] = {
         ("rank", "How it ended", 0): {'{reason="exited"}': 10_000, '{reason="signaled"}': 110_000},
         ("rank", "Age and silence", 1): {},
+        ("job", "Age and silence", 0): {"{}": ASKED_SECONDS - 100},
         ("launchers", "NIXL-EP run", 2): {"{}": 32},
         ("fabric", "Pause frames", 0): {labels.format(cluster): 1 for cluster in ("c1", "c2")},
     }

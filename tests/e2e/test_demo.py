@@ -20,8 +20,7 @@ from prometheus import why_no_prometheus
 from prometheus_client.parser import text_string_to_metric_families
 
 ROOT = Path(__file__).parents[2]
-START_SECONDS = 120.0
-"""The first call makes the environment."""
+START_SECONDS = 120.0  # The first call makes the environment
 STOP_SECONDS = 15.0
 PAGE_SECONDS = 75.0
 """Time from a rank's death to its page: 15 s in which the other ranks live, the rules' time, and two group waits."""

@@ -31,8 +31,7 @@ SHELLS = sorted({Path(record).resolve().name for shell in ("sh", "dash", "bash")
 EACH = [SHELLS[0], *(pytest.param(shell, marks=pytest.mark.slow) for shell in SHELLS[1:])]
 AFTERWARDS_SECONDS = 20.0
 EPILOGS = 20
-"""Number of epilogs: enough that at least one query would be killed with its epilog's process group if the epilogs did
-not wait."""
+"""Number of epilogs: at least one query would be killed with its epilog's process group if the epilogs did not wait."""
 
 
 def status(state: str, reason: str, signal: str = "", code: str = "", job_id: str = "4") -> str:
