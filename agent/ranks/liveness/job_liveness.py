@@ -119,12 +119,10 @@ class JobLiveness(msgspec.Struct):
     def retract(self, lead: LeadExit, now: float) -> None:
         """Export a lead exit as -1 from now on."""
         if lead.retracted_at is None:
-            invalid = [other for other in self.leads if other.retracted_at is not None]
-            surplus = (
-                min(invalid, key=lambda other: other.retracted_at or 0.0) if len(invalid) >= MAX_RETRACTED else None
-            )
+            invalid = sorted((o for o in self.leads if o.retracted_at is not None), key=lambda o: o.retracted_at or 0.0)
+            surplus = invalid[:1] if len(invalid) >= MAX_RETRACTED else []
             retracted = msgspec.structs.replace(lead, retracted_at=now)
-            self.leads = tuple(retracted if other is lead else other for other in self.leads if other is not surplus)
+            self.leads = tuple(retracted if other is lead else other for other in self.leads if other not in surplus)
 
     def retract_returned(self, running: Collection[tuple[str, float]], now: float) -> None:
         """Retract the exits of ranks that run again on this node, and all exits before the current run.
@@ -161,6 +159,11 @@ class JobLiveness(msgspec.Struct):
         self.leads = tuple(
             lead for lead in self.leads if lead.retracted_at is None or now - lead.retracted_at <= RETRACTED_SECONDS
         )
+
+    def over_at(self) -> float | None:
+        """Return when the last rank ended or lead exit was retracted; None while a rank runs or a lead is valid."""
+        times = [self.left_at, *(lead.retracted_at for lead in self.leads)]
+        return None if None in times else max(at for at in times if at is not None)
 
     def is_over(self, now: float) -> bool:
         """Return True when the job has no more series."""

@@ -31,7 +31,7 @@ CAUSE_SECONDS = 5.0
 MAX_LEADS_PER_NODE = 64
 """Limit of lead exits on the node that are not retracted."""
 MAX_ENDED_JOBS = 64
-"""Limit of one user's jobs that are exported without a running rank on this node. Jobs with valid lead exits stay."""
+"""Limit of one user's jobs that are exported with neither a running rank nor a valid lead exit on this node."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -115,13 +115,10 @@ class LivenessRegistry:
             job.expire(now)
         self.jobs = {job_id: job for job_id, job in self.jobs.items() if not job.is_over(now)}
         ended: Counter[str] = Counter()
-        by_age = sorted(
-            ((job.left_at, job_id) for job_id, job in self.jobs.items() if job.left_at is not None), reverse=True
-        )
-        for _, job_id in by_age:
-            job = self.jobs[job_id]
-            ended[job.share] += 1
-            if ended[job.share] > MAX_ENDED_JOBS and all(lead.retracted_at is not None for lead in job.leads):
+        over = [(job.over_at(), job_id) for job_id, job in self.jobs.items()]
+        for _, job_id in sorted(((at, job_id) for at, job_id in over if at is not None), reverse=True):
+            ended[self.jobs[job_id].share] += 1
+            if ended[self.jobs[job_id].share] > MAX_ENDED_JOBS:
                 del self.jobs[job_id]
 
     def _update_exits(self, job: JobLiveness, processes: Sequence[RankProcess], now: float) -> None:
@@ -132,9 +129,8 @@ class LivenessRegistry:
         soft = {exit_.key for exit_ in exits if self._is_finished(exit_) or ended_by(exit_, SIGTERM)}
         leads = lead_exits(exits, soft, self.thresholds)
         members = {process.key for process in processes}
-        known = {lead.process: lead for lead in job.leads}
         for process in exits:
-            lead = known.get(process.key)
+            lead = next((lead for lead in reversed(job.leads) if lead.process == process.key), None)
             if lead is None and not process.is_victim:
                 is_lead = process.key in leads and not self._follows_a_restarted(process, job, members)
                 self._consider(job, process, is_lead=is_lead, is_torn=process.key in torn, now=now)
@@ -162,7 +158,9 @@ class LivenessRegistry:
         lived: Lifetime = "short" if is_short else "long"
         how = (*ending(process.exit), exit_class, lived, cause)
         lead = LeadExit(label.rank, exited_at, *how, process.user, process=process.key)
-        if not job.admit(lead, now) or not self._make_room(job, now):
+        if job.admit(lead, now):
+            self._make_room(lead, job.share, now)
+        else:
             process.is_victim = True
 
     def _revise(self, job: JobLiveness, lead: LeadExit, process: RankProcess, *, is_torn: bool, now: float) -> None:
@@ -194,26 +192,19 @@ class LivenessRegistry:
             if lead.process not in members and lead.rank not in ranks and started_at(process) <= lead.exited_at
         )
 
-    def _make_room(self, job: JobLiveness, now: float) -> bool:
-        """Above the limit, retract the oldest lead exit of the share with the most; if this is the share of ``job``,
-        remove the newest lead exit of ``job`` and return False."""
-        valid = [
-            (other.share, lead, other)
-            for other in self.jobs.values()
-            for lead in other.leads
-            if lead.retracted_at is None
+    def _make_room(self, newest: LeadExit, share: str, now: float) -> None:
+        """Above the limit, retract the oldest other lead exit of the share with the most; ``share``: of ``newest``."""
+        others = [
+            (job.share, lead, job)
+            for job in self.jobs.values()
+            for lead in job.leads
+            if lead.retracted_at is None and lead is not newest
         ]
-        if len(valid) <= MAX_LEADS_PER_NODE:
-            return True
-        counts = Counter(share for share, _, _ in valid)
-        counts[job.share] -= 1
-        most = max(counts, key=lambda share: (counts[share], share == job.share))
-        if most == job.share:
-            job.leads = job.leads[:-1]
-            return False
-        _, lead, other = min((entry for entry in valid if entry[0] == most), key=lambda entry: entry[1].exited_at)
-        other.retract(lead, now)
-        return True
+        if len(others) >= MAX_LEADS_PER_NODE:
+            counts = Counter(other for other, _, _ in others)
+            most = max(counts, key=lambda other: (counts[other], other == share))
+            _, lead, job = min((entry for entry in others if entry[0] == most), key=lambda entry: entry[1].exited_at)
+            job.retract(lead, now)
 
 
 def started_at(process: RankProcess) -> float:
