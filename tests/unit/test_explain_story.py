@@ -21,6 +21,7 @@ from agent.cli.explain.model import Details, Happened, Incident, KnownJob, Said
 from agent.cli.explain.story import as_html, as_text
 from agent.core.prometheus import Line, Sample
 from agent.evidence.summary import RankAtTime, Summary, Word
+from exporters.job_log.catalogue import failures
 
 START, DEATH, END = 1_800_000_000.0, 1_800_003_000.0, 1_800_003_600.0
 """1,800,000,000 is 2027-01-15 08:00:00 UTC; the death is at 08:50:00."""
@@ -278,6 +279,13 @@ def test_what_is_asked_for_exists() -> None:
     assert len(prometheus) > 25
     assert [entry for entry in sorted(prometheus) if entry not in recorded and f"`{entry}`" not in metrics] == []
     assert [entry for entry in NODE_ALERTS.split("|") if entry not in recorded] == []
+
+
+def test_weak_categories_are_those_of_the_catalogue() -> None:
+    """A category of the job's log is weak if all its entries of roots in categories.yml are weak."""
+    roots = [entry for entry in failures().entries if entry.role == "root"]
+    strong = {entry.category for entry in roots if not entry.weak}
+    assert set(ask.WEAK_CATEGORIES.split("|")) == {entry.category for entry in roots} - strong
 
 
 def test_a_long_time_line_keeps_both_ends() -> None:

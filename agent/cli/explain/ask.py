@@ -31,9 +31,10 @@ GOES_ON_SECONDS = 60
 """A job that completes operations this long after the death of a rank continues without this rank."""
 WEAK_CATEGORIES = (
     "peer_gpu_memory|ib_retry_exceeded|ib_remote_invalid_request|ib_completion_error|ib_async_event|launcher_failed"
-    "|watchdog_exception|ib_call_failed|program_error|restart_refused"
+    "|watchdog_exception|watchdog_stuck|ib_call_failed|program_error|restart_refused"
 )
-"""Log categories that can be a cause or a consequence: they count only if the log has no other category of cause."""
+"""Log categories that can be a cause or a consequence (`weak` in job_log's categories.yml): they count only if the log
+has no other category of cause."""
 
 
 class _Rule(msgspec.Struct):
