@@ -269,7 +269,7 @@ def test_a_witness_that_blames_too_many() -> None:
 
 
 def test_what_is_asked_for_exists() -> None:
-    """The shipped rules or docs define every series in a query."""
+    """The shipped rules or docs define every series in a query; a query for alerts selects alerts that fire."""
     root = Path(__file__).parents[2]
     source = "".join((root / "agent/cli/explain" / f"{name}.py").read_text() for name in ("ask", "details"))
     rules = "".join(path.read_text() for path in (root / "deploy/prometheus/rules").glob("*.yml"))
@@ -279,6 +279,7 @@ def test_what_is_asked_for_exists() -> None:
     assert len(prometheus) > 25
     assert [entry for entry in sorted(prometheus) if entry not in recorded and f"`{entry}`" not in metrics] == []
     assert [entry for entry in NODE_ALERTS.split("|") if entry not in recorded] == []
+    assert [line for line in re.findall("ALERTS{.*", source) if 'alertstate="firing"' not in line] == []
 
 
 def test_weak_categories_are_those_of_the_catalogue() -> None:

@@ -128,7 +128,7 @@ def course(ask: Ask, labels: str, start: float, end: float) -> Course:
     ]
     lines = _log(over(first_root(labels)))
     late = points(_late(labels))
-    hung = f'ALERTS{{{labels}, alertname="CommunicatorStalled"}}'
+    hung = f'ALERTS{{{labels}, alertname="CommunicatorStalled", alertstate="firing"}}'
     silent = [
         f"max(job:rankwatch_stalled:seconds{{{labels}}})",
         f"max(job:rankwatch_launch_silence:seconds{{{labels}}} and on (cluster, job_id) {hung})",
@@ -187,7 +187,8 @@ def _all_killed(labels: str) -> str:
 def _late(labels: str) -> str:
     """Return the query for the share of time that the job waits for its latest rank, while that rank is a straggler."""
     late = f"avg_over_time(comm_rank:rankwatch_late:ratio{{{labels}}}[15m])"
-    return f'max({late} and on (cluster, job_id, rank) ALERTS{{{labels}, alertname="StragglerRank"}})'
+    straggles = f'ALERTS{{{labels}, alertname="StragglerRank", alertstate="firing"}}'
+    return f"max({late} and on (cluster, job_id, rank) {straggles})"
 
 
 def first_root(labels: str, back: str = "") -> str:
@@ -212,7 +213,7 @@ def struck(labels: str) -> str:
 
 def lost_nodes(labels: str) -> str:
     """Return the query for the job's lost nodes; value: when the node last replied, or its ranks ended by a reboot."""
-    lost = f'ALERTS{{{labels}, alertname="NodeLost"}}'
+    lost = f'ALERTS{{{labels}, alertname="NodeLost", alertstate="firing"}}'
     answers = f"rankwatch_job_ranks_live{{{labels}}}"
     return (
         f"max by (cluster, job_id, node) (last_over_time(job_node:rankwatch_silent:time{{{labels}}}[1d])"

@@ -160,7 +160,7 @@ def _lost_nodes(window: _Window) -> None:
 
 
 def _late(window: _Window) -> None:
-    alerts = f'ALERTS{{{window.job}, alertname="StragglerRank"}}'
+    alerts = f'ALERTS{{{window.job}, alertname="StragglerRank", alertstate="firing"}}'
     late = window.query(
         f"topk({_MOST}, max by (rank) (max_over_time(comm_rank:rankwatch_late:ratio{{{window.job}}}[{window.back}]) "
         f"and on (cluster, job_id, rank) last_over_time({alerts}[{window.back}])))"
