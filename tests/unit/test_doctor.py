@@ -12,6 +12,7 @@ from agent.cli.doctor.checks import SHIPPED_JOBS, as_text, examine, main
 from agent.cli.doctor.facts import DumpDirectory, Facts, Watcher, ask_prometheus
 from agent.core import prometheus
 from agent.page.document import Configuration, ExporterView, NodeDocument
+from exporters.netdev import NOTE
 
 FILE = "/etc/rankwatch/rankwatch.yml"
 DOCUMENT = NodeDocument(
@@ -81,8 +82,6 @@ BROKEN: dict[str, tuple[Facts, str, str, str]] = {
      "nvml fails: no library", "journalctl"),
     "gpus-unseen": (shown(exporters=(ExporterView(name="nvml", state="absent"),)), "nvml", "sees none",
      "--with-hardware"),
-    "checkpoint": (counted("rankwatch_checkpoint_save_errors_total"), "checkpoint", "2 writes failed", "writable"),
-    "dropped": (counted("rankwatch_exporter_series_dropped_total"), "series", "2 series", "RankwatchSeriesDropped"),
     "helper": (counted("rankwatch_helper_up", 0.0, helper="ras"), "helper", "ras does not run", "log"),
     "not-scraped": (watched(targets={"rankwatch": True}), "prometheus", "rankwatch-liveness does not scrape",
      "file_sd.yml"),
@@ -102,8 +101,12 @@ NOTES: dict[str, tuple[Facts, str, str]] = {
     "loopback": (replace(GOOD, addresses=("127.0.0.1:19028", "[::1]:1")), "address", "listens only on loopback"),
     "starting": (shown(ready=False), "agent", "the agent is starting"),
     "mode": (replace(GOOD, records=(DumpDirectory("/x", 0o755, 0.5),)), "inspector", "mode 0755"),
-    "blind": (shown(exporters=(ExporterView(name="netdev", state="up", why="no netlink"),)), "rights",
-     "netdev: no netlink"),
+    "checkpoint": (counted("rankwatch_checkpoint_save_errors_total"), "checkpoint",
+     "2 writes failed since the agent's start"),
+    "dropped": (counted("rankwatch_exporter_series_dropped_total"), "series", "2 series"),
+    "blind": (shown(exporters=(ExporterView(name="netdev", state="up", why=NOTE),)), "rights", "netdev: pause frames"),
+    "unreadable": (shown(exporters=(ExporterView(name="inspector", state="up", why="cannot read /x: see the log"),)),
+     "exporter", "inspector: cannot read /x"),
     "own-user": (replace(GOOD, sees_own_user=True), "rights", "may not read the processes of other users"),
     "free-clock": (replace(GOOD, clock_is_kept=False), "clock", "unsynchronised clock"),
     "unknown-ends": (counted("rankwatch_process_exit_status_unknown_total"), "kernel",

@@ -25,7 +25,7 @@ Level = Literal["wrong", "note"]
 class NodeFinding(NamedTuple):
     """The result of one check.
 
-    Level ``wrong`` needs a fix; level ``note`` reports a setting that the reader perhaps does not know.
+    Level ``wrong`` needs a fix; level ``note`` reports a setting or past error that the reader perhaps does not know.
     """
 
     check: str
@@ -125,10 +125,11 @@ _SERIES: tuple[tuple[str, NodeFinding], ...] = (
      note("kernel", "{count} rank processes ended with an unknown signal or exit status",
           "Linux from 6.15 on shows both without rights; else rankwatch-setup --with-other-users shows most exits")),
     ("rankwatch_checkpoint_save_errors_total",
-     wrong("checkpoint", "{count} writes failed: counters start at zero after a restart",
-           "see the log for the reason; state.path must be writable for the agent")),
+     note("checkpoint", "{count} writes failed since the agent's start: without a checkpoint, counters restart at zero",
+          "see the log for the reason; state.path must be writable for the agent")),
     ("rankwatch_exporter_series_dropped_total",
-     wrong("series", "{count} series were dropped at a limit", "see RankwatchSeriesDropped in runbooks.md")),
+     note("series", "{count} series were dropped at a limit since the agent's start",
+          "see RankwatchSeriesDropped in runbooks.md")),
 )  # fmt: skip
 """The finding for each series with a value above 0."""
 
@@ -181,7 +182,9 @@ def _exporters(facts: Facts) -> Iterator[NodeFinding]:
                 "exporter", f"{exporter.name} fails: {exporter.why or 'see the log'}", "journalctl -u rankwatch"
             )
         elif exporter.state == "up" and exporter.why:
-            yield note("rights", f"{exporter.name}: {exporter.why}", "rankwatch-setup --with-hardware")
+            is_right = "55-hardware.conf" in exporter.why
+            remedy = "rankwatch-setup --with-hardware" if is_right else "journalctl -u rankwatch"
+            yield note("rights" if is_right else "exporter", f"{exporter.name}: {exporter.why}", remedy)
         elif exporter.name == "nvml" and exporter.state == "absent" and facts.nvidia_device:
             yield wrong("nvml", "this node has NVIDIA GPUs, but the agent sees none", "rankwatch-setup --with-hardware")
 
@@ -210,6 +213,9 @@ def _prometheus(facts: Facts) -> Iterator[NodeFinding]:
     watcher = facts.watcher
     if watcher is None:
         return
+    if watcher.shows_password:
+        text = "the password in Prometheus' address crosses the network unencrypted"
+        yield note("prometheus", text, "use an https:// address")
     if watcher.error:
         yield wrong("prometheus", f"{watcher.url}: {watcher.error}", "give its address: http://prometheus:9090")
         return
@@ -249,9 +255,6 @@ def _rules(facts: Facts) -> Iterator[NodeFinding]:
         text = f"the runbook links of {watcher.placeholders} alerts have an example address"
         remedy = "set `runbooks` in your thresholds to your copy of docs/runbooks.md, and build the rules"
         yield note("rules", text, remedy)
-    if watcher.shows_password:
-        text = "the password in Prometheus' address crosses the network unencrypted"
-        yield note("prometheus", text, "use an https:// address")
 
 
 CHECKS: tuple[Callable[[Facts], Iterable[NodeFinding]], ...] = (
