@@ -59,8 +59,8 @@ def sentence(members: Sequence[Rank], now_seconds: float) -> str:
         parts.append(f"{more} more in trouble")
     if runs := counts["alive"]:
         parts.append(f"{runs} {'rank runs' if runs == 1 else 'ranks run'}")
-    words = {"finished": "finished", "exited": "left"}
-    parts += [f"{counts[state]} {word}" for state, word in words.items() if counts[state]]
+    calm = {"finished": "finished", "exited": "left"}
+    parts += [f"{counts[state]} {word}" for state, word in calm.items() if counts[state]]
     return "; ".join(parts)
 
 
@@ -73,8 +73,8 @@ def _words(rank: Rank) -> str:
 def _trouble(words: str, members: Sequence[Rank], now_seconds: float) -> str:
     numbers = ", ".join(rank.rank for rank in members[:_MAX_NAMED])
     more = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
-    ended = members[0].ended
-    ago = f", {age(now_seconds - ended.at_seconds)} ago" if ended is not None else ""
+    ages = [age(now_seconds - at) for at in sorted(rank.ended.at_seconds for rank in members if rank.ended is not None)]
+    ago = f", {'' if ages[0] == ages[-1] else 'the last '}{ages[-1]} ago" if ages else ""
     return f"{'rank' if len(members) == 1 else 'ranks'} {numbers}{more} {words}{ago}"
 
 
@@ -149,12 +149,10 @@ WITHOUT_NCCL = (
 def notes(table: RankSnapshot) -> list[str]:
     """Return sentences for an operator: rank processes without series, with remedies."""
     sentences = [WITHOUT_NCCL.format(count=table.without_nccl)] if table.without_nccl else []
-    if table.unidentified and table.unreadable:
-        sentences.append(
-            f"{table.unidentified} rank processes, not identified: no right to read their environment; {OTHER_USERS}"
-        )
-    elif table.unidentified:
-        sentences.append(f"{table.unidentified} rank processes, not identified: nothing names their ranks yet")
+    if table.unidentified:
+        hidden = f"no right to read the environment of {table.unreadable}; {OTHER_USERS}"
+        why = hidden if table.unreadable else "nothing names their ranks yet"
+        sentences.append(f"{table.unidentified} rank processes, not identified: {why}")
     if table.duplicates:
         sentences.append(f"{table.duplicates} rank processes not shown: another process has the same job id and rank")
     return sentences

@@ -139,7 +139,7 @@ def test_what_each_drop_in_gives(tmp_path: Path, expected: Expected) -> None:
     cpu = 'rankwatch_rank_cpu_seconds_total{job_id="77",part="rank",rank="0"}'
     assert (cpu in said) == expected.knows_rank, said
     assert ('wait="fuse"' in said) == expected.knows_rank, said
-    for remedy in ("no right to read their environment; run rankwatch-setup", "unavailable: run rankwatch-setup"):
+    for remedy in ("no right to read the environment of ", "unavailable: run rankwatch-setup"):
         assert (remedy in said) != expected.knows_rank, said
     assert "ERROR" not in said, said
 

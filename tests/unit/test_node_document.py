@@ -2,6 +2,7 @@
 
 from signal import SIGSEGV
 
+import msgspec
 import pytest
 from rank_table import WORLD, Table, environment
 
@@ -74,6 +75,8 @@ def ranks(state: str, count: int, reason: str = "", ended: RankEnd | None = None
     (ranks("dead", 1, ended=RankEnd(990.0, "signaled", "SIGKILL")), "rank 0 killed (SIGKILL), 10 s ago"),
     (ranks("dead", 1, ended=RankEnd(990.0, "exited", "", 7)), "rank 0 exited with status 7, 10 s ago"),
     (ranks("dead", 4, ended=RankEnd(990.0, "unknown")), "ranks 0, 1, 2 and 1 more exited, status unknown, 10 s ago"),
+    ([rank for at in (940.0, 990.0) for rank in ranks("dead", 1, ended=RankEnd(at, "signaled", "SIGKILL"))],
+     "ranks 0, 0 killed (SIGKILL), the last 10 s ago"),
     (ranks("unresponsive", 1, "stopped"), "rank 0 stopped by a signal"),
     (ranks("unresponsive", 2, "blocked"), "ranks 0, 1 blocked in the kernel"),
     (ranks("unresponsive", 1, "unanswered"), "rank 0 not answering NCCL's RAS"),
@@ -87,6 +90,15 @@ def ranks(state: str, count: int, reason: str = "", ended: RankEnd | None = None
 def test_sentences(members: list[Rank], expected: str) -> None:
     """A job's sentence names the ranks in trouble, with cause and time, and then counts the others."""
     assert describe.sentence(members, 1000.0) == expected
+
+
+def test_why_processes_are_not_identified() -> None:
+    """The note on unidentified processes counts those that the agent may not read."""
+    nodes = [msgspec.structs.replace(Table().ranks.snapshot(), unidentified=5, unreadable=count) for count in (1, 0)]
+    assert [note for node in nodes for note in describe.notes(node)] == [
+        f"5 rank processes, not identified: no right to read the environment of 1; {describe.OTHER_USERS}",
+        "5 rank processes, not identified: nothing names their ranks yet",
+    ]
 
 
 def test_no_more_ranks_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
