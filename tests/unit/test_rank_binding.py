@@ -107,6 +107,18 @@ def test_several_ranks_in_one_process(table: Table) -> None:
     assert table.ranks.label(writer_key(1), TENSOR, 2) == RankLabel("4711", "6")
 
 
+def test_a_process_of_several_ranks_gets_its_missing_label(table: Table) -> None:
+    """A process of several ranks gets the label that another process held, once that process has ended."""
+    first, second = table.add(1, environment(5)), table.add(2, environment(1))
+    table.record(2, [Membership(WORLD, 4, 8), Membership(WORLD, 5, 8)], second)
+    table.tick(BINDING_SECONDS)
+    assert table.labels() == {RankLabel("4711", "4"): 2, RankLabel("4711", "5"): 1}
+    table.ranks.observe_exit(first, KILLED)
+    table.tick(1.0)
+    assert table.labels() == {RankLabel("4711", "4"): 2, RankLabel("4711", "5"): 2}
+    assert table.ranks.snapshot().duplicates == 0
+
+
 def test_ranks_of_a_process_are_bounded(table: Table) -> None:
     """A process whose records name more ranks than any node has GPUs has MAX_RANKS ranks."""
     key = table.add(1, environment(1, world=256))

@@ -66,6 +66,7 @@ class RankBinder:
         ``processes``: all processes. If ``process`` proves its job id, processes of other owners lose that id.
         """
         if process.labels:
+            self._bind_missing(process, name)
             return
         claimants = self._rivals(process)
         waited = self._clock.monotonic() - process.found_at >= BINDING_SECONDS
@@ -141,6 +142,17 @@ class RankBinder:
         """Return ``process``, and the other processes that claim the same rank and live at the same time."""
         others = [p for p in self._claimants.get(_claimed(process), []) if p is not process]
         return [process, *(p for p in others if p.exited_at is None or p.exited_at > process.found_at)]
+
+    def _bind_missing(self, process: RankProcess, name: ProcessName) -> None:
+        """Take the labels that another process held when ``process``, which has several ranks, got its other labels."""
+        ranks, _ = process.ranks(unique=True)
+        slots = process.slots or []
+        if process.exited_at is None and None in slots and len(ranks) == len(slots):
+            job_id = process.labels[0].job_id
+            wanted = [slot or RankLabel(job_id, rank) for slot, rank in zip(slots, ranks, strict=True)]
+            process.slots = [self.labels.take(label, process, may_regroup=False) for label in wanted]
+            if None not in process.slots:
+                self.duplicates.discard(name)
 
     def _bind_sibling(
         self,
