@@ -38,8 +38,8 @@ class RankTable:
         self.clock = clock
         self.hostname = hostname
         self.refused = 0
-        self.binder = RankBinder(clock, hostname, settle_at_once)
         self.processes: dict[ProcessKey, RankProcess] = {}
+        self.binder = RankBinder(clock, hostname, settle_at_once, self.processes)
         self.writers: dict[WriterKey, WriterRecord] = {}
         self.hostnames: frozenset[str] = frozenset({hostname})
         self.published: RankSnapshot | None = None
@@ -96,7 +96,7 @@ class RankTable:
         """Assign the labels that are due, judge every job, and remove expired records. Called at 1 Hz."""
         now = self.clock.monotonic()
         self.judge_changed()  # first: a restarted rank can take the label of a rank whose exit explains other exits
-        self.binder.bind_due(self.processes, self.stand_ins())
+        self.binder.bind_due(self.stand_ins())
         for process in self.running().values():
             if process.unproven_since is not None and now - process.unproven_since > UNSEEN_SECONDS:
                 process.confirmed = False
@@ -183,7 +183,7 @@ class RankTable:
         self.binder.owners.schedulers.update(saved.schedulers)
         self.processes.update((process.facts.key, process) for process in saved.processes if process.facts is not None)
         self.writers.update(saved.writer_keys)
-        self.binder.restore(self.processes, self.stand_ins())
+        self.binder.restore(self.stand_ins())
         self.collect_hostnames()
         self.liveness.jobs.update(saved.jobs)
         self._judge_all()

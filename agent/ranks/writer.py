@@ -157,7 +157,7 @@ class RankWriter(Leased[RankTable]):
         if process.exited_at is None:
             process.leave(table.clock.monotonic(), table.clock.time())
             if process.slots is None:
-                table.binder.bind(process, key, table.processes)
+                table.binder.bind(process, key)
         process.note_status(status)
         if label := table.binder.labels.label_of(process):
             table.changed.add(label.job_id)

@@ -1,4 +1,4 @@
-"""Decide when a process gets its labels, and in which order. It keeps them until another owner proves the job id."""
+"""Decide when a process gets its labels, and in which order. A process keeps them until another owner proves the id."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -30,13 +30,17 @@ _Claimed = tuple[str, str, str, int | None]
 
 
 class RankBinder:
-    """Gives processes their labels. ``duplicates``: processes that did not get all of their labels.
+    """Gives ``processes`` (all processes of the table) their labels.
 
-    ``renamed``: job ids that moved to a proven owner, oldest first.
+    ``duplicates``: processes that did not get all of their labels. ``renamed``: job ids that moved to a proven owner,
+    oldest first.
     """
 
-    def __init__(self, clock: Clock, hostname: str, settle_at_once: bool) -> None:
+    def __init__(
+        self, clock: Clock, hostname: str, settle_at_once: bool, processes: Mapping[ProcessKey, RankProcess]
+    ) -> None:
         self._clock = clock
+        self._processes = processes
         self._hostname = hostname
         self._settle_at_once = settle_at_once
         self.labels = LabelHolders()
@@ -47,9 +51,9 @@ class RankBinder:
         self._claimants: dict[_Claimed, list[RankProcess]] = {}
         self._log = Logger("ranks")
 
-    def bind_due(self, processes: Mapping[ProcessKey, RankProcess], stand_ins: Mapping[WriterKey, RankProcess]) -> None:
+    def bind_due(self, stand_ins: Mapping[WriterKey, RankProcess]) -> None:
         """Assign the labels of the processes, and of the stand-ins of unseen processes, whose wait is over."""
-        now = self._clock.monotonic()
+        now, processes = self._clock.monotonic(), self._processes
         self._claimants = _claimants(processes)
         self._steps = {shown: step for shown, step in self._steps.items() if shown in self.owners}
         waiting = [key for key, process in processes.items() if process.slots is None or key in self.duplicates]
@@ -58,12 +62,12 @@ class RankBinder:
         due += [(writer_key, process) for writer_key, process in stand_ins.items() if process.slots is None]
         for name, process in due:
             if self._is_due(process, now):
-                self.bind(process, name, processes)
+                self.bind(process, name)
 
-    def bind(self, process: RankProcess, name: ProcessName, processes: Mapping[ProcessKey, RankProcess]) -> None:
-        """Assign the labels of a process, unless it has labels, has to wait, or no source names its rank.
+    def bind(self, process: RankProcess, name: ProcessName) -> None:
+        """Assign the labels of a process, unless it has all, has to wait, or no source names its rank.
 
-        ``processes``: all processes. If ``process`` proves its job id, processes of other owners lose that id.
+        If ``process`` proves its job id, processes of other owners lose that id.
         """
         if process.labels:
             self._bind_missing(process, name)
@@ -74,13 +78,13 @@ class RankBinder:
         ranks, source = process.ranks(unique=len(claimants) <= 1)
         if 1 < len(siblings) <= MAX_SIBLINGS and source == "environment":
             if waited or self._settle_at_once or process.exited_at is not None:
-                self._bind_sibling(process, name, siblings, processes)
+                self._bind_sibling(process, name, siblings)
             return
         if not ranks and (waited or process.exited_at is not None):
             ranks, source = process.pid_rank(), "pid"
         if not ranks:
             return
-        job_id = self._job_id(process, processes)
+        job_id = self._job_id(process)
         slots = [self.labels.take(RankLabel(job_id, rank), process, may_regroup=waited) for rank in ranks]
         if None in slots:
             if not waited and process.exited_at is None and not self._settle_at_once:
@@ -92,7 +96,7 @@ class RankBinder:
         process.slots, process.source = slots, source
 
     def label(self, process: RankProcess, comm: str, comm_rank: int) -> RankLabel | None:
-        """Return the label of rank ``comm_rank`` of ``comm``; while unknown, None and after a wait UNKNOWN_RANK."""
+        """Return the label of rank ``comm_rank`` of ``comm``: None while it is unknown, after a wait UNKNOWN_RANK."""
         if not process.slots:
             return None
         if (slot := process.slot_of(comm, comm_rank)) is not None:
@@ -109,17 +113,17 @@ class RankBinder:
         if process is not None:
             self.labels.release(process)
 
-    def restore(self, processes: Mapping[ProcessKey, RankProcess], stand_ins: Mapping[WriterKey, RankProcess]) -> None:
+    def restore(self, stand_ins: Mapping[WriterKey, RankProcess]) -> None:
         """Restore the labels of the processes from the checkpoint."""
-        restored = [*processes.values(), *stand_ins.values()]
+        restored = [*self._processes.values(), *stand_ins.values()]
         # Of several processes with a label the last holds it: a live one, else an ended one, else one never seen.
         for process in sorted(restored, key=lambda p: (p.facts is not None, p.exited_at is None)):
             self.labels.restore(process)
         self.owners.restore(restored)
-        for process in processes.values():
+        for process in self._processes.values():
             if any(label.job_id == process.shown_job_id for label in process.labels):
                 self._steps[process.shown_job_id] = process.claim.group
-        self.duplicates = {key for key, process in processes.items() if None in (process.slots or ())}
+        self.duplicates = {key for key, process in self._processes.items() if None in (process.slots or ())}
 
     def _is_due(self, process: RankProcess, now: float) -> bool:
         waited = now - process.found_at
@@ -154,15 +158,9 @@ class RankBinder:
             if None not in process.slots:
                 self.duplicates.discard(name)
 
-    def _bind_sibling(
-        self,
-        process: RankProcess,
-        name: ProcessName,
-        siblings: Sequence[RankProcess],
-        processes: Mapping[ProcessKey, RankProcess],
-    ) -> None:
+    def _bind_sibling(self, process: RankProcess, name: ProcessName, siblings: Sequence[RankProcess]) -> None:
         """Bind ``process``, which shares its task's environment, to the first free candidate rank."""
-        job_id = self._job_id(process, processes)
+        job_id = self._job_id(process)
         for rank, source in candidates(process, siblings):
             label = RankLabel(job_id, rank)
             is_taken = any(self.labels.holds(sibling, label) for sibling in siblings)
@@ -171,18 +169,18 @@ class RankBinder:
                 self.duplicates.discard(name)
                 return
 
-    def _job_id(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> str:
+    def _job_id(self, process: RankProcess) -> str:
         """Return the job id shown for this process. If the process proves the id, processes of other owners lose it."""
         had_job_id = bool(process.shown_job_id)
         plain = process.plain_job_id = job_owners.plain_id(process, self._unnamed_job_id(process))
-        process.shown_job_id, was_taken = self.owners.assign(plain, process, processes.values())
+        process.shown_job_id, was_taken = self.owners.assign(plain, process, self._processes.values())
         if was_taken:
-            self._rename_others(process, processes)
+            self._rename_others(process)
         if process.shown_job_id != plain and not had_job_id:
             self._log_owner(process)
-        return self._step_id(process, processes)
+        return self._step_id(process)
 
-    def _step_id(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> str:
+    def _step_id(self, process: RankProcess) -> str:
         """Return the job's id, followed by a hash of this step while an earlier step of the job runs on this node."""
         shown, step = process.shown_job_id, process.claim.group
         if not step.startswith(environment.STEP):
@@ -190,7 +188,8 @@ class RankBinder:
         first = self._steps.setdefault(shown, step)
         if first == step:
             return shown
-        if any(p.exited_at is None and (p.shown_job_id, p.claim.group) == (shown, first) for p in processes.values()):
+        members = (p for p in self._processes.values() if (p.shown_job_id, p.claim.group) == (shown, first))
+        if any(process.exited_at is None for process in members):
             return environment.group_job_id(shown, step)
         self._steps[shown] = step
         return shown
@@ -210,11 +209,11 @@ class RankBinder:
         message = "a process of {user} claims job {claim} of another owner: the process is shown as {job_id}"
         self._log.warning(message, user=user, claim=claim, job_id=process.shown_job_id)
 
-    def _rename_others(self, process: RankProcess, processes: Mapping[ProcessKey, RankProcess]) -> None:
+    def _rename_others(self, process: RankProcess) -> None:
         if len(self.renamed) < MAX_RENAMED:
             self.renamed.append(process.plain_job_id)
         plain = process.plain_job_id
-        for other in processes.values():
+        for other in self._processes.values():
             has_plain = other.plain_job_id == other.shown_job_id == plain and other is not process
             if not has_plain or job_owners.party(other) == job_owners.party(process):
                 continue
