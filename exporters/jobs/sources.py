@@ -80,6 +80,8 @@ class TrustedDirectory(Generic[T]):
                 record = self._file(directory, name, before)
             except FileNotFoundError:
                 continue  # removed since the names were read
+            except OSError:  # perhaps of the moment: the next look reads the file again
+                record = Refusal("content")
             if isinstance(record, Refusal):
                 self.refused[record.reason] += 1
             else:
@@ -88,6 +90,8 @@ class TrustedDirectory(Generic[T]):
 
     def _file(self, directory: int, name: str, before: Mapping[str, tuple[_Version, T | Refusal]]) -> T | Refusal:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+        if not stat.S_ISREG(status.st_mode):
+            return Refusal("kind")
         version = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
         known = before.get(name)
         if known is None or known[0] != version:
@@ -96,21 +100,11 @@ class TrustedDirectory(Generic[T]):
         return known[1]
 
     def _read(self, directory: int, name: str) -> T | Refusal:
+        file = os.open(name, _FILE_FLAGS, dir_fd=directory)
         try:
-            file = os.open(name, _FILE_FLAGS, dir_fd=directory)
-        except FileNotFoundError:
-            raise
-        except OSError:
-            return Refusal("kind")  # a symbolic link, a socket, or an unreadable file
-        try:
-            status = os.fstat(file)
-            if not stat.S_ISREG(status.st_mode):
-                return Refusal("kind")
-            if not self._is_trusted(status):
+            if not self._is_trusted(os.fstat(file)):
                 return Refusal("owner")
             content = os.read(file, MAX_FILE_BYTES + 1)
-        except OSError:
-            return Refusal("content")
         finally:
             os.close(file)
         if len(content) > MAX_FILE_BYTES:

@@ -101,6 +101,17 @@ def test_what_is_no_record_is_refused(jobs: Path, content: bytes) -> None:
     assert look(jobs) == (["6"], {"content": 1})
 
 
+def test_an_error_of_the_moment_refuses_no_file_for_ever(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that the kernel could not read once is read at the next look, even if it has not changed."""
+    put(jobs)
+    source = JobSources(jobs, None, None, [os.geteuid()])
+    with monkeypatch.context() as broken:
+        broken.setattr(os, "read", lambda *_: os.close(-1))  # raises OSError
+        assert source.look(NOW) == ((), {"content": 1})
+    [job] = (source.look(NOW) or ((),))[0]
+    assert job.file.job_id == "4"
+
+
 def test_a_refused_file_costs_no_memory(jobs: Path) -> None:
     """Further looks at a refused file keep no objects."""
     put(jobs).write_text("{")
