@@ -89,6 +89,16 @@ def test_ranks_that_live() -> None:
     assert job.shown("job_ranks_live") == {}
 
 
+def test_a_job_whose_last_ranks_have_a_pending_kill_has_just_ended() -> None:
+    """The 15 minutes begin when the last running ranks get SIGKILL, not at the earlier exit of another rank."""
+    job = Job(ranks=2)
+    job.exit(0, WELL, then=60.0)
+    job.table.ranks.observe_state(job.keys[1], "D", None, kill_pending=True, finalized=False)
+    job.tick()
+    job.tick(ENDED_JOB_SECONDS)
+    assert job.shown("job_ranks_live") == {(): 0}
+
+
 @pytest.mark.parametrize(
     ("scheduler", "first", "expected"), [("", 0, {(): 0}), ("slurm", 0, {(): 1}), ("slurm", 1, {})]
 )
@@ -241,6 +251,19 @@ def test_the_schedulers_word() -> None:
     assert job.shown("job_ended_age_seconds") == {("CANCELLED",): 3.0}
     job.tick(EXPLAINS_SECONDS)
     assert job.shown("job_ended_age_seconds") == {}
+
+
+def test_an_end_that_a_rank_outlives() -> None:
+    """The scheduler's end of a job whose rank still runs is exported for 30 minutes, and not again when repeated."""
+    job = Job(ranks=1)
+    job.tick(1.0)
+    end = JobEnd("4711", 0.0, job.table.clock.time(), "CANCELLED")
+    for seconds, states in ((EXPLAINS_SECONDS - 1.0, ["CANCELLED"]), (2.0, [""])):
+        job.table.ranks.observe_job_ends([end])
+        job.tick(seconds)
+        assert [line.end_state for line in job.table.ranks.snapshot().jobs.values()] == states
+        job.table.ranks.observe_job_ends([end])
+        assert [line.end_state for line in job.table.ranks.snapshot().jobs.values()] == states
 
 
 def test_an_orderly_end_is_ok() -> None:

@@ -68,7 +68,7 @@ class JobLiveness(msgspec.Struct):
     ``share``: the container or user; limits count all jobs of one share together. ``live``: number of live ranks, None
     if unknown. ``proven``: the scheduler or Kubernetes proves that a rank on this node belongs to the job.
     ``proves_first``: this is proven for rank 0. ``started_at``: when the oldest rank of the latest run started.
-    ``left_at``: when the last rank ended, None while one runs. ``ranks``: peak number of ranks on this node.
+    ``left_at``: when the last rank ended or got SIGKILL, None before. ``ranks``: peak number of ranks on this node.
     ``expected``: ranks of the job (0: unknown).
     """
 
@@ -100,10 +100,11 @@ class JobLiveness(msgspec.Struct):
         self.expected = max((p.world_size or 0 for p in live), default=self.expected)
         if live and started_at is not None:
             self.started_at, self.left_at = min(started_at, now), None
-            if self.started_at > self.end_at or now - self.end_at > ENDED_JOB_SECONDS:
+            if self.started_at > self.end_at or now - self.end_at > EXPLAINS_SECONDS:
                 self.end_state = ""
         elif self.left_at is None:
-            self.left_at = max((p.exited_at for p in members if p.exited_at is not None), default=now)
+            exits = [p.exited_at for p in members if p.exited_at is not None]
+            self.left_at = now if running else max(exits, default=now)
 
     def note_progress(self, newest_seconds: float | None, now: float, now_seconds: float) -> None:
         """Note the time of the newest completed operation (epoch seconds), and the pause before it."""

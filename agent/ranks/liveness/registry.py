@@ -11,6 +11,7 @@ from agent.core.clock import Clock
 from agent.core.identity import ProcessKey
 from agent.ranks.liveness.causes import OOM, ExitFacts
 from agent.ranks.liveness.job_liveness import (
+    EXPLAINS_SECONDS,
     JobLiveness,
     LeadExit,
     Lifetime,
@@ -102,11 +103,12 @@ class LivenessRegistry:
         }
 
     def note_end(self, end: JobEnd, job_id: str, now: float, now_seconds: float) -> None:
-        """Note that the scheduler ended the job that is exported as ``job_id``."""
+        """Note that the scheduler ended the job that is exported as ``job_id``, unless its ranks outlived this end."""
         job = self.jobs.get(job_id)
         if job is not None and end.state in ENDED_BY_SCHEDULER and job.end_state != end.state:
             ended_at = min(now, now - (now_seconds - end.ended_seconds))  # on the boot clock
-            if ended_at >= job.started_at:  # else this is the end of an earlier run, repeated by the scheduler
+            is_outlived = job.left_at is None and now - ended_at > EXPLAINS_SECONDS
+            if ended_at >= job.started_at and not is_outlived:  # the scheduler repeats ends, also of earlier runs
                 job.end_state, job.end_at = end.state, ended_at
 
     def expire(self, now: float) -> None:
