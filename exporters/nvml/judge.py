@@ -33,6 +33,7 @@ NANOSECONDS_PER_SECOND = 10**9
 BUSY_PERCENT = 10  # Below this utilization a GPU can lower the generation of its PCIe link to save power
 MAX_REPLAYS_PER_MINUTE = 50.0
 RECOVERY_NONE = 0
+DRAIN_P2P = 3  # When the peer-to-peer traffic has ended, the driver requests another action, or none
 RECOVER_IMEX_DOMAIN = 5  # An action for an NVLink domain of many nodes. A node outside a domain can ignore it.
 LOOKS = 30
 FLAGGED_LOOKS = 15  # A check fails when more than this many of the last LOOKS polls are flagged
@@ -138,13 +139,13 @@ def votes(
 
 
 def was_reset(reading: GpuReading, before: Mapping[str, int]) -> bool:
-    """Return True after a reset: a counter fell, or the driver no longer requests its recovery action.
+    """Return True after a reset: a counter fell, or the driver no longer requests a reset or reboot.
 
     Only a reset or a newly loaded driver lowers these counters. ``before``: the SIGNS of an earlier poll.
     """
     values = reading.values
     fell = any(values[name] < before[name] for name in _COUNTERS if name in values and name in before)
-    requested = before.get("recovery_action", RECOVERY_NONE) != RECOVERY_NONE
+    requested = before.get("recovery_action", RECOVERY_NONE) not in (RECOVERY_NONE, DRAIN_P2P, RECOVER_IMEX_DOMAIN)
     done = requested and values.get("recovery_action") == RECOVERY_NONE
     return fell or done
 

@@ -136,6 +136,8 @@ def test_a_reset_shows() -> None:
         ({"recovery_action": 1}, {"recovery_action": 0}, True),
         ({"recovery_action": 0}, {"recovery_action": 1}, False),
         ({"recovery_action": 1}, {"recovery_action": 2}, False),
+        ({"recovery_action": 3}, {"recovery_action": 0}, False),  # the peer-to-peer traffic was drained
+        ({"recovery_action": 5}, {"recovery_action": 0}, False),  # the IMEX domain was recovered
         ({"recovery_action": 1}, {}, False),
     ]
     for before, now, reset in cases:
