@@ -21,7 +21,7 @@ LINGER_BYTES = 256 * 1024
 
 Handler: TypeAlias = Callable[[HttpRequest], Awaitable[HttpResponse]]
 _WITH_AN_ANSWER = frozenset({None, "header_too_large", "malformed", "refused_request"})
-"""Reasons to close after which the client still reads a reply."""
+"""Reasons to close a connection whose client must still be able to read the reply."""
 
 
 class WebServer:
@@ -29,9 +29,10 @@ class WebServer:
 
     A connection waits (idle, or its header is incomplete), is handled, or writes. At the limit of connections, the peer
     with the most connections loses the connection that waits longest, else the connection that writes longest, else the
-    new connection, else the oldest. At the limit of unread replies, the peer with the most unread bytes loses the
-    connection that writes longest. So the clients of one peer, whatever their number, never prevent a scrape by another
-    peer. ``tls`` returns the TLS settings of a connection.
+    new connection, else the oldest. At the limit of unread replies, a peer loses the connection that writes longest: of
+    the peers that read a reply, the one with the most unread bytes, the new reply included. So the clients of one peer,
+    whatever their number, never prevent a scrape by another peer, unless one reply alone nearly fills the limit.
+    ``tls`` returns the TLS settings of a connection.
     """
 
     def __init__(
@@ -120,18 +121,18 @@ class WebServer:
     def _close(self, connection: Connection, reason: CloseReason | None) -> None:
         """Close a connection at once and drop unsent data.
 
-        The connection's task ends; if the handler runs, the task is cancelled.
+        The connection's task ends; if the handler runs and ``reason`` is "evicted", the task is cancelled.
         """
         if reason in ("all_busy", "evicted"):
             self._log.warning("too many connections, one was closed: {reason}", reason=reason, peer=connection.peer)
         elif reason is not None:
             self._log.info("a connection was closed: {reason}", reason=reason, peer=connection.peer)
-        is_answered = connection not in self._waiting and connection not in self._writing
+        is_handled = connection not in self._waiting and connection not in self._writing
         self._waiting.pop(connection, None)
         self._writing.pop(connection, None)
         self._connections.pop(connection, None)
         connection.abort()
-        if reason == "evicted" and is_answered and connection.task is not None:
+        if reason == "evicted" and is_handled and connection.task is not None:
             connection.task.cancel()
 
     async def _serve(self, connection: Connection) -> None:
