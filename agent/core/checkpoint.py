@@ -229,7 +229,7 @@ def write_own_file(path: Path, content: bytes, *, sync: bool) -> None:
 def read_own_file(path: Path, max_bytes: int) -> bytes:
     """Return the content of a file that only this user or root can write; raises OSError for another file.
 
-    Never blocks.
+    A FIFO or a device does not block it.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(fd, "rb") as file:

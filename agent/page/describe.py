@@ -86,13 +86,15 @@ def how_ended(ended: RankEnd | None) -> str:
     return f"{words}, raised {ended.exception}" if ended.exception else words
 
 
-def age(seconds: float) -> str:
-    """Return a time span in its largest unit, such as ``6 min``."""
+def age(seconds: float, units: int = 1) -> str:
+    """Return a time span in its largest units, such as ``6 min`` or, in two units, ``2 d 3 h``."""
     whole = max(0, int(seconds))
-    for unit, length in (("d", 86400), ("h", 3600), ("min", 60)):
-        if whole >= length:
-            return f"{whole // length} {unit}"
-    return f"{whole} s"
+    parts: list[str] = []
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        if parts or whole >= length:
+            parts.append(f"{whole // length} {unit}")
+            whole %= length
+    return " ".join(parts[:units]) or "0 s"
 
 
 def _order(rank: Rank) -> tuple[object, ...]:

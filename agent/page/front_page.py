@@ -9,7 +9,7 @@ from html import escape
 from typing import NamedTuple
 from urllib.parse import quote
 
-from agent.page.describe import STALE_SECONDS, how_ended, waits_for
+from agent.page.describe import STALE_SECONDS, age, how_ended, waits_for
 from agent.page.document import ExporterView, JobView, NodeDocument, Rank
 from agent.page.static import SCRIPT, STYLE
 
@@ -40,24 +40,11 @@ def front_page(document: NodeDocument, links: SiteLinks) -> str:
         '<noscript><meta http-equiv="refresh" content="10"></noscript></head><body>\n'
         '<p id="lost" role="status" hidden></p>\n'
         f"<header><h1>{host}</h1><p>rankwatch {_text(document.rankwatch)} &middot; {ready} &middot; up "
-        f"{age_text(document.up_seconds)}</p>\n<nav>{_nav(document.hostname, links)}</nav>"
+        f"{age(document.up_seconds, 2)}</p>\n<nav>{_nav(document.hostname, links)}</nav>"
         f"{_refused(document.configuration.refused)}</header>\n"
         f"<main>\n<div>{_jobs(document, links)}</div>\n<div>{_notes(document.notes)}</div>\n"
         f"{_exporters(document.exporters, document.now_seconds)}</main></body></html>\n"
     )
-
-
-def age_text(seconds: float | None) -> str:
-    """Return a duration in its two largest units, such as ``2 d 3 h``; empty for None."""
-    if seconds is None:
-        return ""
-    whole = max(0, int(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if minutes < 60:
-        return f"{minutes} min {whole % 60} s"
-    return f"{hours} h {minutes % 60} min" if hours < 24 else f"{days} d {hours % 24} h"
 
 
 def _title(document: NodeDocument) -> str:
@@ -131,9 +118,7 @@ def _rank_cells(rank: Rank, others: Sequence[Rank], now: float) -> tuple[str, ..
     bandwidth, ended = rank.bus_bandwidth_bytes_per_second, rank.ended
     idle = None if rank.last_progress_seconds is None else now - rank.last_progress_seconds
     is_stale = idle is not None and idle > STALE_SECONDS
-    how = ""
-    if ended is not None:
-        how = f"{how_ended(ended)}, {_ago(now - ended.at_seconds)}"
+    how = "" if ended is None else f"{how_ended(ended)}, {_ago(now - ended.at_seconds)}"
     speed = "" if bandwidth is None else f"{bandwidth / 1e9:.2f}"
     return (
         _state(rank.state) + "".join(f" {_mark(_text(check), 'bad')}" for check in rank.unhealthy),
@@ -153,10 +138,9 @@ def _progress(rank: Rank, others: Sequence[Rank], idle: float | None) -> str:
     """Return the time since a rank's last progress; without recent progress also the rank that it waits for."""
     if idle is None:
         return ""
-    if idle <= STALE_SECONDS or rank.state != "alive":
-        return _ago(idle)
-    blamed = waits_for(rank, others, idle)
-    return f"waits for rank {blamed}, {age_text(idle)}" if blamed else f"none for {age_text(idle)}"
+    if blamed := waits_for(rank, others, idle):
+        return f"waits for rank {blamed}, {age(idle, 2)}"
+    return f"none for {age(idle, 2)}" if idle > STALE_SECONDS and rank.state == "alive" else _ago(idle)
 
 
 def _meter(share: float | None, rank: str) -> str:
@@ -181,9 +165,9 @@ def _exporters(exporters: Sequence[ExporterView], now: float) -> str:
 
 
 def _exporter_cells(exporter: ExporterView, now: float) -> tuple[str, ...]:
-    age = None if exporter.last_success_seconds is None else now - exporter.last_success_seconds
+    success = "" if exporter.last_success_seconds is None else _ago(now - exporter.last_success_seconds)
     mark = _mark(_text(exporter.state), {"up": "good", "down": "bad"}.get(exporter.state, "calm"))
-    return _text(exporter.name), mark, _ago(age), str(exporter.series), _text(exporter.why)
+    return _text(exporter.name), mark, success, str(exporter.series), _text(exporter.why)
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], label: str) -> str:
@@ -200,8 +184,8 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], label: str)
     )
 
 
-def _ago(seconds: float | None) -> str:
-    return "" if seconds is None else f"{age_text(seconds)} ago"
+def _ago(seconds: float) -> str:
+    return f"{age(seconds, 2)} ago"
 
 
 def _state(state: str) -> str:

@@ -89,7 +89,7 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
         """Return the job id for a file of user ``uid``; ``named``: the job id in the file's name, if any.
 
         A file counts only for jobs of its own user. Empty if the user has no such job on this node, or has several jobs
-        and the file's name does not choose one.
+        and the file's name names none. If the name fits several jobs, the smallest id counts.
         """
         jobs = self._names.get(uid, {})
         if named is None:

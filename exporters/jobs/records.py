@@ -2,10 +2,11 @@
 
 import re
 from collections.abc import Iterable
-from signal import Signals
 from typing import Annotated
 
 import msgspec
+
+from agent.sdk.ranks import ExitStatus
 
 MAX_TEXT = 256
 MAX_GPUS = 64  # Limit of GPUs per job on a node
@@ -127,17 +128,8 @@ def ending(file: JobFile) -> Ending:
         state = OTHER
     reason = file.reason if file.reason in REASONS else ""
     code = "" if file.exit_code is None else str(file.exit_code)
-    return Ending(state, "" if reason == "None" else reason, code, signal_name(file.exit_signal))
-
-
-def signal_name(number: int) -> str:
-    """Return the name of a signal, or its number if it has no name; empty for 0."""
-    if not number:
-        return ""
-    try:
-        return Signals(number).name
-    except ValueError:
-        return str(number)
+    signal = ExitStatus(known=True, signal=file.exit_signal).signal_name
+    return Ending(state, "" if reason == "None" else reason, code, signal)
 
 
 def gpu_numbers(text: str) -> tuple[str, ...]:

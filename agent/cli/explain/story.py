@@ -11,7 +11,7 @@ from agent.cli.explain.culprit import WeighedWords
 from agent.cli.explain.incident import Cost
 from agent.cli.explain.model import KINDS, Details, Happened, Incident, KnownJob, Said, What
 from agent.cli.terminal import count, plain, rank_set
-from agent.page.front_page import age_text
+from agent.page.describe import age
 
 MAX_TIMELINE = 28
 """Limit of lines in the time line, so that the story fits one page."""
@@ -188,7 +188,7 @@ def _cost(spent: Cost) -> tuple[tuple[str, ...], ...]:
     guess = " (counting each rank as one GPU)" if spent.is_guess else ""
     if spent.seconds > 0:
         still = ", and it goes on" if spent.goes_on else ""
-        rows.append((f"{spent.stopped:.2f} GPU-hours", f"no work done for {age_text(spent.seconds)}{guess}{still}"))
+        rows.append((f"{spent.stopped:.2f} GPU-hours", f"no work done for {age(spent.seconds, 2)}{guess}{still}"))
     if spent.again is not None:
         rows.append(
             (f"{spent.again:.2f} GPU-hours", "of work after the last checkpoint, lost if the job restarted from it")

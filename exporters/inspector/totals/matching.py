@@ -290,11 +290,8 @@ class Matching:
             kind = saved_pending.kind
             for saved_member in saved_pending.members:
                 key = SeriesKey(kind.comm, saved_member.comm_rank, kind.collective, kind.size)
-                credit = credit_of(saved_member.writer_key, key)
-                member = (
-                    None
-                    if credit is None
-                    else self.join(saved_member.writer_key, key, kind.n_ranks, credit, uid=kind.uid)
-                )
-                if member is not None:
-                    member.note([*saved_member.times], saved_member.highest, [*saved_member.times.values()])
+                writer_key, times = saved_member.writer_key, saved_member.times
+                if (credit := credit_of(writer_key, key)) is None:
+                    continue
+                if member := self.join(writer_key, key, kind.n_ranks, credit, uid=kind.uid):
+                    member.note([*times], saved_member.highest, [*times.values()])
