@@ -3,7 +3,7 @@
 Every user of the node may open the socket, and the kernel identifies the user. Users may mark only jobs in which they
 have ranks on this node; root may mark all jobs.
 
-Needs socket: to make its socket, and to identify the peer. Needs asyncio.start_unix_server: to listen.
+Needs socket: to create the listening socket, and to identify its peers. Needs asyncio.start_unix_server: to listen.
 """
 
 from __future__ import annotations

@@ -123,7 +123,10 @@ def document(agent: AgentAddress, seconds: float) -> NodeDocument:
 
 
 def is_text(path: Path) -> bool:
-    """Return True for a regular file with content or an inaccessible path. A user's agent can name a device."""
+    """Return True for a regular file with content, or an inaccessible path.
+
+    The path comes from the agent. The agent of another user can send a device's path, and opening a device can block.
+    """
     try:
         status = path.stat()
     except PermissionError:

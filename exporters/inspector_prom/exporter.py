@@ -81,7 +81,7 @@ class InspectorPromExporter(ShownExporter[Mapping[RankLabel, Means]]):
         self._held |= await self._thread.call(lambda: {key: descriptors.held_by(self._proc, key) for key in keys})
 
     async def _look_at_files(self, here: Ranks, now: float) -> None:
-        """Check the files; read a file when its new contents have not changed since the last poll."""
+        """Check the files; read a file with new contents once its identity is the same in two polls."""
 
         def user(held: HeldMeans) -> int:
             return _uid(here[held.key])

@@ -60,9 +60,9 @@ def _number(text: bytes) -> int | None:
 
 
 class LogEvent(NamedTuple):
-    """An event in a line. ``named``: the text of each named group of the pattern. ``rule.role`` is empty for progress.
+    """An event in a line. ``named``: the text of each named group of the pattern.
 
-    ``start``: offset of its line in the searched text.
+    An event of the job's progress has a rule with an empty ``role``. ``start``: offset of the line in the text.
     """
 
     rule: LineRule

@@ -116,7 +116,7 @@ class Gpus:
         return [*verdicts, *(GpuVerdict(f"index {view.index}", {"gpu_lost": CheckState.FAILED}) for view in nameless)]
 
     def keep_signs(self) -> None:
-        """Save the last poll's SIGNS. After a restart these values show whether a GPU was reset in between."""
+        """Save ``judge.SIGNS`` of the last poll. After a restart they show whether a GPU was reset meanwhile."""
         for uuid, history in self._histories.items():
             if history.before is not None:
                 self.remembered[uuid].signs = _signs(history.before)

@@ -40,7 +40,8 @@ class ScanRequest(msgspec.Struct, frozen=True):
 class ScanResult(msgspec.Struct, frozen=True):
     """The result of one scan. ``gone``: known processes that have ended, even if they are still zombies.
 
-    ``held``: the record files that ranks hold open, see ``held_files``. ``usages``: set once in THREADS_SECONDS.
+    ``held``: the record files that ranks hold open, see ``held_files``. ``usages``: those of all ranks, in one scan per
+    THREADS_SECONDS; in the other scans None.
     """
 
     new: tuple[ProcessFacts, ...]

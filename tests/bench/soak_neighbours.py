@@ -124,7 +124,7 @@ def churn(node: SharedNode, over: threading.Event) -> None:
 
 
 def disturb(agent: Agent, node: SharedNode, minute: int, middle: int) -> None:
-    """Disturb the agent as a site might, depending on the minute."""
+    """In certain minutes, reload the agent, kill its helper, set its wall clock, or fill its disk."""
     if minute % 5 == 1:
         agent.signal(signal.SIGHUP)
     if minute % 10 == 2:

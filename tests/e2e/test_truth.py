@@ -59,7 +59,7 @@ def judge(situation: Situation, interval: int, seed: int, scratch: Path, ruler: 
 
 
 def check(times: list[float], due: Due, interval: int, end: float, slower: float) -> None:
-    """Check the times of an alert: ``times`` after the event, ``end`` the last of all times, up to ``slower`` late."""
+    """Check when an alert fires: ``times``, in s after the event, up to ``end``; it may be late by ``slower`` s."""
     assert due.after <= times[0] <= due.by + slower
     assert all(later - earlier == interval for earlier, later in pairwise(times))
     assert times[-1] >= (end if due.until is None else due.until) - 3 * interval

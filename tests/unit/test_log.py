@@ -120,7 +120,7 @@ def test_one_users_lines_do_not_hold_back_anothers(sink: Sink) -> None:
 
 
 def test_one_line_more_than_a_users_bound_is_held_back() -> None:
-    """In a window 30 lines of all jobs of a user pass; a job suppressed by this limit is not remembered."""
+    """In a window 30 lines of one user pass, for any number of jobs; suppressed lines add nothing to ``forgotten``."""
     limit = RepeatLimit(lambda: 0.0)
     key = ("x", 20, "left")
     admitted = [limit.admit(key, "eve", str(number)) for number in range(10 * MAX_MESSAGES)]

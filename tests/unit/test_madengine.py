@@ -212,7 +212,7 @@ def test_rows_of_perf_csv() -> None:
 
 @pytest.mark.slow
 def test_bounds_of_perf_csv(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file or cell above its limit is refused; of too many, the last results are kept and the first rows read."""
+    """A file or cell above its limit makes the table unreadable; the last results of the first MAX_ROWS rows count."""
     rows = "".join(f"m{number},8,1,tok,SUCCESS,\n" for number in range(results.MAX_RESULTS + 1))
     result = read_perf_csv(f"{HEADER}\n{rows}".encode())
     assert result is not None

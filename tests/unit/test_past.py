@@ -1,4 +1,4 @@
-"""The exporters' values of the last minutes, as a bundle of evidence has them."""
+"""The values that the exporters showed in the last minutes, and their rows in a bundle of evidence."""
 
 from collections.abc import Iterable
 

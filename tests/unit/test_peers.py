@@ -78,7 +78,7 @@ def test_another_address_of_the_node_is_no_other_peer() -> None:
 
 
 def test_a_question_that_fails_is_no_end() -> None:
-    """If the kernel refuses one lookup, the client counts by its address, and later lookups go on."""
+    """If the kernel refuses a lookup, the client's peer is its address, not its user; later clients are looked up."""
 
     class Broken:
         questions = 0

@@ -132,7 +132,7 @@ def add_since_start(
 
 
 def communicators(series: Iterable[tuple[str, ...]]) -> set[CommunicatorLabel]:
-    """Return the communicators that have a collective series of their own, given the labels of all series."""
+    """Return the communicators with at least one series of a collective; ``series``: the labels of each series."""
     return {
         CommunicatorLabel(job_id, comm)
         for job_id, _, comm, collective, _ in series

@@ -138,7 +138,7 @@ class WriterLosses:
             loss.credit = min(MAX_TOTAL, loss.credit + dropped)
 
     def begin_pass(self, ring: RingKey) -> None:
-        """Attribute no further gap before ``end_pass``: a pass has begun that may have found the ring full."""
+        """Begin a pass, which can find the ring full: store the number of gaps so far for ``end_pass``."""
         gaps = self._gaps(ring)
         if gaps is not None and not self._one_slot:
             self._losses.setdefault(ring, Loss()).gaps_before_pass = gaps

@@ -182,7 +182,10 @@ def _silent(communicator: model.Communicator) -> list[model.NamedRank]:
 
 
 def _left(communicator: model.Communicator, known: Watch) -> list[model.NamedRank]:
-    """Return the ranks that left, after LEFT_SECONDS without a launch; none if half have left: the others will, too."""
+    """Return the ranks that left a communicator, once it had no launch for LEFT_SECONDS.
+
+    If half of its ranks or more have left, return none: the job ends, and the other ranks will leave, too.
+    """
     departed = _missing(communicator, "no_communicator")
     count = communicator.missing - (communicator.unresponsive or 0)  # ``departed`` can lack some: names are limited
     return departed if known.still_seconds >= LEFT_SECONDS and 2 * count < communicator.size else []
