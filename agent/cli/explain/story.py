@@ -23,7 +23,7 @@ WHAT: Mapping[What, str] = {
     "node_lost": "a node was lost",
     "went_on": "the job went on, and waited for a late rank or ran on hardware that had failed",
 }
-SAME_SECONDS = 20.0
+ONE_REPORT_SECONDS = 20.0
 """Reports of two sources about one rank within this time are one event: Prometheus scrapes every 15 s."""
 NAMES: Mapping[str, str] = {
     "verdict": "process", "records": "NCCL's records", "ras": "NCCL's RAS", "flight_recorder": "flight recorder",
@@ -115,11 +115,10 @@ def _source(happened: Happened) -> str:
 
 def _same(event: Happened, other: Happened) -> bool:
     """Return True if two queries, or metrics and a bundle, report one event."""
+    is_near = abs(event.at - other.at) < ONE_REPORT_SECONDS
     if event.kind == other.kind and event.kind in ("died", "unresponsive"):
-        return event.rank == other.rank and abs(event.at - other.at) < SAME_SECONDS
-    return (event.rank, event.node, event.what) == (other.rank, other.node, other.what) and (
-        abs(event.at - other.at) < SAME_SECONDS
-    )
+        return is_near and event.rank == other.rank
+    return is_near and (event.rank, event.node, event.what) == (other.rank, other.node, other.what)
 
 
 def _title(job: KnownJob) -> str:
@@ -138,12 +137,12 @@ def _hint_of_rules(job: KnownJob) -> list[str]:
 
 def _sentences(job: KnownJob, incident: Incident, incidents: Sequence[Incident]) -> list[str]:
     what = WHAT[incident.what]
-    over = ""
+    outcome = ""
     if not job.has_rules:
-        over = "; whether it works again is unknown"
+        outcome = "; whether it works again is unknown"
     elif incident.stopped:
-        over = "; no work since" if incident.back is None else f"; it works again since {_clock(incident.back)}"
-    said = [f"{what}: from {_moment(incident.start)} to {_moment(incident.end)}{over}"]
+        outcome = "; no work since" if incident.back is None else f"; it works again since {_clock(incident.back)}"
+    said = [f"{what}: from {_moment(incident.start)} to {_moment(incident.end)}{outcome}"]
     if len(incidents) > 1:
         said.append(
             "earlier incidents (use --until with one of these times): "

@@ -206,7 +206,7 @@ def liveness_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: f
 
 
 def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitClass:
-    """Return an exit's class. ``finished``: proven to have finished. ``torn``: ``killed_before_teardown`` has it."""
+    """Return an exit's class. ``finished``: proven to have finished. ``torn``: ``killed_before_teardown`` names it."""
     if finished:
         return "ok"
     reason = fatal_reason(status)
@@ -231,8 +231,8 @@ def lead_exits(
     victims, struck = preceded(exits, thresholds), struck_exits(exits, thresholds)
     leads: set[ProcessKey] = {process.key for process in exits if process.key not in victims}
     for episode in _episodes(exits, thresholds.episode_seconds):
-        leads.update(process.key for process in [p for p in episode if p.key in soft][:1])
-        leads.update(process.key for process in [p for p in episode if p.key in struck][:1])
+        for chosen in (soft, struck):
+            leads.update([process.key for process in episode if process.key in chosen][:1])
     return leads
 
 

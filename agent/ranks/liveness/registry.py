@@ -134,7 +134,7 @@ class LivenessRegistry:
         for process in exits:
             lead = next((lead for lead in reversed(job.leads) if lead.process == process.key), None)
             if lead is None and not process.is_victim:
-                is_lead = process.key in leads and not self._follows_a_restarted(process, job, members)
+                is_lead = process.key in leads and not self._follows_departed(process, job, members)
                 self._consider(job, process, is_lead=is_lead, is_torn=process.key in torn, now=now)
             elif lead is not None and lead.retracted_at is not None:
                 process.is_victim = True  # even after its lead exit is dropped
@@ -183,8 +183,8 @@ class LivenessRegistry:
         is_planned = label is not None and self.facts.is_planned(label)
         return is_planned or process.shown_state == "finished"
 
-    def _follows_a_restarted(self, process: RankProcess, job: JobLiveness, members: Container[ProcessKey]) -> bool:
-        """Return True if a peer that is no member had a lead exit while ``process`` ran, shortly before its exit.
+    def _follows_departed(self, process: RankProcess, job: JobLiveness, members: Container[ProcessKey]) -> bool:
+        """Return True if a peer whose process is not in ``members`` had a lead exit shortly before ``process`` exited.
 
         ``members``: keys of the known processes. Shortly: at most ``episode_seconds``."""
         ranks = {label.rank for label in process.labels}
