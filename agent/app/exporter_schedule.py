@@ -9,7 +9,7 @@ from agent.core.log import Logger
 from agent.export.agent_families import ExporterStatus
 from agent.export.exporter import Exporter, ExporterConfig, NoData, Spec
 from agent.export.registry import Source
-from agent.tail.hung_paths import PathGuard
+from agent.tail.hang_guard import HangGuard
 
 REST_RATIO = 0.5
 """After a slow update, this part of an interval passes before the next update."""
@@ -51,12 +51,12 @@ class Running:
     @property
     def why(self) -> str:
         """Return why the last update failed or found no source; else what the exporter cannot read, if anything."""
-        return self._failure or self.paths.why() or self._lease.context.note.text
+        return self._failure or self.hangs.why() or self._lease.context.note.text
 
     @property
-    def paths(self) -> PathGuard:
-        """Return the guard of the exporter's paths."""
-        return self._lease.context.paths
+    def hangs(self) -> HangGuard:
+        """Return the guard of the exporter's calls."""
+        return self._lease.context.hangs
 
     def shown(self) -> bool:
         """Return True while the series are recent enough to be exported."""

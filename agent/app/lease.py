@@ -17,7 +17,7 @@ from agent.hardware.ledger import HealthLedger
 from agent.helper.client import Answer, Helper, Helpers, HelperSpec
 from agent.ranks.table import RankTable
 from agent.ranks.writer import RankWriter
-from agent.tail.hung_paths import HungDevices, PathGuard
+from agent.tail.hang_guard import HangGuard, HungSources
 
 HELPERS_SECONDS = 3.0
 """Longest wait for helpers to stop. A helper that hangs in the kernel is then abandoned."""
@@ -40,7 +40,7 @@ class Lender:
         self.hardware = Hardware()
         self.ledger = HealthLedger(self.clock)
         self.evidence = EvidenceRegistry()
-        self.hung_devices = HungDevices(self.roots.proc)
+        self.hung_sources = HungSources()
 
 
 class Lease:
@@ -71,14 +71,14 @@ class Lease:
             log=log,
             failures=FailureCounter(log),
             once=lender.once,
-            paths=PathGuard(lender.hung_devices),
+            hangs=HangGuard(lender.hung_sources),
         )
 
     async def close(self) -> None:
         """Close the writers, stop each thread after its current call, stop the helpers."""
         self.is_closed = True
         end_writers(self.context)
-        self.context.paths.close()
+        self.context.hangs.close()
         for thread in self._threads:
             thread.stop()
         if self._helpers:

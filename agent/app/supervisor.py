@@ -18,7 +18,7 @@ from agent.export.exporter import ExporterConfig, Roots
 from agent.export.registry import Source
 from agent.ranks import families, health, liveness_page
 from agent.ranks.table import RankTable
-from agent.tail.hung_paths import PathUse
+from agent.tail.hang_guard import Call
 
 TICK_SECONDS = 1.0
 RANKS_BYTES = 12 * 1024 * 1024
@@ -41,7 +41,6 @@ class Supervisor:
         self._log = Logger("supervisor")
         self._state = state
         self._state_thread = OwnThread("checkpoint")
-        self._mounts_thread = OwnThread("mounts")
         self._ranks_section = state.section("ranks", RANKS_BYTES)
         self._checks_section = state.section("checks")
         self._saved_at = float("-inf")
@@ -151,7 +150,6 @@ class Supervisor:
             if late:
                 self._log.warning("the last checkpoint was not written within {seconds} s", seconds=LAST_SAVE_SECONDS)
         self._state_thread.stop()
-        self._mounts_thread.stop()
         self._past.stop()
 
     def health_snapshot(self) -> health.HealthSnapshot:
@@ -238,21 +236,20 @@ class Supervisor:
         return running
 
     def _renew_hung(self) -> None:
-        """Replace each run whose thread hangs in a file system by a run that leaves this file system out."""
-        hung = [(running, use) for running in self.running.values() if (use := running.paths.hung()) is not None]
+        """Replace each run whose thread hangs by a run that leaves out the source of the hung call."""
+        hung = [(running, call) for running in self.running.values() if (call := running.hangs.hung()) is not None]
         if hung and (self._renewal is None or self._renewal.done()):
             self._renewal = asyncio.get_running_loop().create_task(self._renew(hung))
 
-    async def _renew(self, hung: Sequence[tuple[Running, PathUse]]) -> None:
+    async def _renew(self, hung: Sequence[tuple[Running, Call]]) -> None:
         async with self._changing:
-            for running, use in hung:
-                is_current = self.running.get(running.name) is running
-                if is_current and await self._mounts_thread.call(partial(running.paths.leave_out, use)):
+            for running, call in hung:
+                if self.running.get(running.name) is running and running.hangs.leave_out(call):
                     del self.running[running.name]
                     self._log.warning(
                         "exporter {exporter} starts again, without a file system that hangs",
                         exporter=running.name,
-                        path=use.path,
+                        path=call.path,
                     )
                     if await self._replace(running, Prepared(running.spec, running.config)) is None:
                         self.broken |= {running.name}

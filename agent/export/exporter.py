@@ -20,7 +20,7 @@ from agent.hardware.ledger import Checks
 from agent.helper.client import LendHelper
 from agent.ranks.liveness.causes import ExitFactsWriter
 from agent.ranks.writer import RankWriter
-from agent.tail.hung_paths import PathGuard
+from agent.tail.hang_guard import HangGuard
 
 
 class NoData(Exception):  # noqa: N818  # a signal, not an error: the source is absent
@@ -67,7 +67,7 @@ class Context:
     blocking calls. ``helper``: lends a process for calls that may hang. ``checks``: takes findings about hardware.
     ``hardware``: takes the hardware's inventory. ``evidence``: takes functions that make parts of bundles. ``exits``:
     takes causes of ranks' exits. ``failures``: limits an error to one item of a source (a record, a process). ``note``:
-    shown to operators. ``paths``: leaves out file systems that hang. ``once``: a single pass over recorded data (no
+    shown to operators. ``hangs``: leaves out file systems that hang. ``once``: a single pass over recorded data (no
     streams, no state, files of all hosts).
     """
 
@@ -87,7 +87,7 @@ class Context:
     failures: FailureCounter
     once: bool = False
     note: Note = field(default_factory=Note)
-    paths: PathGuard = field(default_factory=PathGuard)
+    hangs: HangGuard = field(default_factory=HangGuard)
 
 
 class Exporter(Protocol):

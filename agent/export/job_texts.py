@@ -62,7 +62,7 @@ class JobTexts:
         self._ctx = ctx
         self._proc = ProcFS(ctx.roots.proc)
         self.claim: Claim = lambda _path, _job_id: None
-        self._files = TextFiles(patterns, ctx.clock.monotonic, resume=resume, from_beginning=ctx.once, paths=ctx.paths)
+        self._files = TextFiles(patterns, ctx.clock.monotonic, resume=resume, from_beginning=ctx.once, hangs=ctx.hangs)
         self._writer_jobs: dict[tuple[int, int], str] = {(position.device, position.inode): "" for position in resume}
         self._resumed = set(self._writer_jobs)
         self._known: list[FollowedFile] = []

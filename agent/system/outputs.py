@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from agent.system.procfs import MAX_FILES_READ, OpenFile, ProcFS
-from agent.tail.hung_paths import PathGuard
+from agent.tail.hang_guard import HangGuard
 
 OUTPUT_DESCRIPTORS = ("1", "2")
 FORWARDER = "srun"  # The program that writes the output of other processes, through any descriptor
@@ -24,11 +24,11 @@ _JOB = re.compile(
 class Outputs:
     """Reads descriptors of the processes under ``root`` (/proc, or a recorded tree).
 
-    ``paths``: leaves out file systems that hang.
+    ``hangs``: leaves out the processes of a user whose files hang.
     """
 
-    def __init__(self, root: Path, paths: PathGuard | None = None) -> None:
-        self._paths = paths or PathGuard()
+    def __init__(self, root: Path, hangs: HangGuard | None = None) -> None:
+        self._hangs = hangs or HangGuard()
         self._root = str(root)
         self._procfs = ProcFS(root)
 
@@ -39,11 +39,12 @@ class Outputs:
         only output and error.
         """
         files = []
+        user = self._user(pid)
         for number in self._descriptors(pid) if forwards else OUTPUT_DESCRIPTORS:
             link = f"{self._root}/{pid}/fd/{number}"
             try:
                 target = os.readlink(link)
-                with self._paths.using(link):
+                with self._hangs.using(link, source=user):
                     info = os.stat(link)
             except OSError:
                 continue
@@ -51,6 +52,12 @@ class Outputs:
             if stat.S_ISREG(info.st_mode) and target.startswith("/") and self._procfs.may_write(pid, file):
                 files.append(file)
         return files
+
+    def _user(self, pid: int) -> str:
+        """Return a name for the user of a process; for root, which runs most containers, for its mount namespace."""
+        status = self._procfs.status(pid)
+        uid = 0 if status is None else status.uid
+        return f"files of user {uid}" if uid else f"files of mount namespace {self._procfs.namespace(pid, 'mnt')}"
 
     def open_among(self, paths: Iterable[str]) -> frozenset[str]:
         """Return the ``paths`` that are standard output or error of a process, or that an srun has open.
@@ -81,7 +88,7 @@ class Outputs:
         """
         for path in (file.target, f"{self._root}/{pid}/root{file.target}"):
             try:
-                with self._paths.using(path):
+                with self._hangs.using(path, source=self._user(pid)):
                     status = os.stat(path, follow_symlinks=False)
             except (OSError, ValueError):
                 continue

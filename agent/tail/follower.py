@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from agent.tail.file import MAX_LINE_BYTES, Chunk, FollowedFile, Position
 from agent.tail.followed_files import FollowedFiles, LostPositions
+from agent.tail.hang_guard import device_source
 from agent.tail.listing import Directory, FoundEntry, Walk, entry_at
 from agent.tail.reader import LineReader, error_name
 from agent.tail.shares import Share, share_of
@@ -80,7 +81,7 @@ class Follower:
         self.skipped: Counter[str] = Counter()
         self._lost = LostPositions(lost_positions, self.skipped)
         self._listing = listing
-        self._reader = LineReader(listing.roots, clock, listing.limits.open_files, self.skipped, listing.paths)
+        self._reader = LineReader(listing.roots, clock, listing.limits.open_files, self.skipped, listing.hangs)
         self.available = False
         self.looked = False
         self.passed_over = 0
@@ -114,6 +115,8 @@ class Follower:
         self._now_ns = int(self._wall_clock() * 1e9)
         self._files.begin_look()
         self.passed_over = 0
+        known = self.positions() if self._listing.hangs.left_out() else ()
+        self._listing.devices = {position.path: position.device for position in known}
         self.available = self._listing.look(self._now_ns, self._handle_entry, self._skip, self.skipped)
         self._release()
         if self._is_complete:
@@ -277,7 +280,7 @@ class Follower:
     def _is_in_place(self, file: FollowedFile) -> bool:
         """Return True if the path still leads to the file, or if this is unknown (hung or stale mount)."""
         try:
-            with self._listing.paths.using(file.path):
+            with self._listing.hangs.using(file.path, device_source(file.device)):
                 status = os.stat(file.path, follow_symlinks=False)
         except FileNotFoundError:
             return False

@@ -5,14 +5,14 @@ import os
 import stat
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from agent.tail.hung_paths import PathGuard
+from agent.tail.hang_guard import HangGuard
 from agent.tail.reader import DIRECTORY_FLAGS, closing
 from agent.tail.shares import in_turns
 
@@ -67,14 +67,18 @@ _Enter = Callable[[str, int], Callable[[os.DirEntry[str]], None]]
 
 
 class Walk:
-    """Base of searches through directories; a subclass chooses the directories."""
+    """Base of searches through directories; a subclass chooses the directories.
+
+    ``devices``: devices of known files, by path. Only used while something hangs.
+    """
 
     roots: frozenset[str]
     """Directories at which a search starts; links are followed to them, but not to directories below them."""
 
-    def __init__(self, limits: FollowLimits, paths: PathGuard | None = None) -> None:
+    def __init__(self, limits: FollowLimits, hangs: HangGuard | None = None) -> None:
         self.limits = limits
-        self.paths = paths or PathGuard()
+        self.hangs = hangs or HangGuard()
+        self.devices: Mapping[str, int] = {}
 
     def look(self, now_ns: int, take: Take, skip: Skip, skipped: Counter[str]) -> bool:
         """Pass files to ``take`` and errors to ``skip``; count skipped files. Return False if no directory exists."""
@@ -88,7 +92,7 @@ class Walk:
     def base(self, path: str) -> int | None:
         """Open one of ``roots``; return None if that fails."""
         try:
-            with self.paths.using(path):
+            with self.hangs.using(path):
                 return os.open(path, DIRECTORY_FLAGS)
         except OSError as error:
             if error.errno != errno.ENOENT:
@@ -148,7 +152,7 @@ class Walk:
         handled = 0
         path = f"{prefix}/{subdirectory.name}" if subdirectory.name else prefix
         try:
-            with self.paths.using(path), closing(opened_below(base, subdirectory.name)) as directory:
+            with self.hangs.using(path), closing(opened_below(base, subdirectory.name)) as directory:
                 handle = enter(subdirectory.name, directory)
                 with os.scandir(directory) as entries:
                     for entry in islice(entries, start, start + count + 1):
@@ -156,14 +160,14 @@ class Walk:
                             return handled, False
                         handled += 1
                         handle(entry)
-                        self.paths.note_answer()
+                        self.hangs.note_answer()
         except OSError as error:
             self.skip(error, path if subdirectory.name else "")
         return handled, True
 
     def _gather(self, subdirectories: list[Subdirectory], prefix: str, path: str, descriptor: int) -> None:
         try:
-            with self.paths.using(f"{prefix}/{path}"):
+            with self.hangs.using(f"{prefix}/{path}"):
                 status = os.stat(path.rpartition("/")[2], dir_fd=descriptor, follow_symlinks=False)
         except OSError as error:
             self.skip(error, f"{prefix}/{path}")

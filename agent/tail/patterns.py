@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from agent.tail.hung_paths import PathGuard
+from agent.tail.hang_guard import HangGuard, device_source
 from agent.tail.listing import Directory, Fits, FollowLimits, FoundEntry, Subdirectory, Walk, no_name
 from agent.tail.reader import closing
 
@@ -51,8 +51,8 @@ class PatternListing(Walk):
     ``limits.entries`` entries of these directories together.
     """
 
-    def __init__(self, patterns: Sequence[Pattern], limits: FollowLimits, paths: PathGuard | None = None) -> None:
-        super().__init__(limits, paths)
+    def __init__(self, patterns: Sequence[Pattern], limits: FollowLimits, hangs: HangGuard | None = None) -> None:
+        super().__init__(limits, hangs)
         self._patterns = patterns
         self.named: Iterable[str] = ()
         self.roots = frozenset(pattern.base for pattern in patterns)
@@ -81,7 +81,7 @@ class PatternListing(Walk):
         """Pass on one file by its path; a missing file is not an error."""
         directory, name = os.path.split(path)
         try:
-            with self.paths.using(path):
+            with self.hangs.using(path, device_source(self.devices.get(path, 0))):
                 status = os.stat(path, follow_symlinks=False)
         except OSError as error:
             if error.errno != errno.ENOENT:

@@ -17,7 +17,7 @@ from agent.tail.file import (
     is_replaced,
     next_lines,
 )
-from agent.tail.hung_paths import PathGuard
+from agent.tail.hang_guard import HangGuard, device_source
 from agent.tail.shares import FairTable, Share
 
 DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
@@ -38,10 +38,10 @@ class LineReader:
         clock: Callable[[], float],
         open_files: int,
         skipped: Counter[str],
-        paths: PathGuard,
+        hangs: HangGuard,
     ) -> None:
         self._roots = roots
-        self._paths = paths
+        self._hangs = hangs
         self._clock = clock
         self._open_files = open_files
         self._skipped = skipped
@@ -54,8 +54,14 @@ class LineReader:
         """
         if file.drained and file.descriptor is None:
             return None
+        device = device_source(file.device)
         try:
-            with self._paths.using(file.path):
+            with self._hangs.using(file.path, device):
+                is_open = self._opened(file)
+            if not is_open:
+                self._put_off(file)
+                return None
+            with self._hangs.using(file.path, source=device):
                 return self._read(file, budget_bytes)
         except OSError as error:
             self._skipped[error_name(error)] += 1
@@ -122,9 +128,6 @@ class LineReader:
         file.modified_ns = -1
 
     def _read(self, file: FollowedFile, budget_bytes: int) -> Chunk | None:
-        if not self._opened(file):
-            self._put_off(file)
-            return None
         descriptor = _descriptor(file)
         status = os.fstat(descriptor)
         file.note(status.st_size, status.st_mtime_ns, self._clock())

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from agent.tail.file import CHUNK_BYTES, SCAN_BYTES, FollowedFile, Position
 from agent.tail.follower import Follower
-from agent.tail.hung_paths import PathGuard
+from agent.tail.hang_guard import HangGuard
 from agent.tail.listing import FollowLimits
 from agent.tail.patterns import PatternListing, compiled_path_pattern
 from agent.tail.shares import in_turns
@@ -41,8 +41,8 @@ class TextFiles:
 
     Patterns are absolute; ``*`` matches within one name; ``%j`` is the job id. An invalid pattern raises ValueError.
     ``resume``: saved positions. Reading of a new file begins BACKLOG_BYTES before the file's end, or at its beginning
-    if ``from_beginning`` is set. ``keeps_open``: see Follower. ``paths``: leaves out file systems
-    that hang. No method raises OSError.
+    if ``from_beginning`` is set. ``keeps_open``: see Follower. ``hangs``: leaves out what
+    hangs. No method raises OSError.
     """
 
     def __init__(
@@ -55,10 +55,10 @@ class TextFiles:
         limits: FollowLimits = TEXT_LIMITS,
         wall_clock: Callable[[], float] = time.time,
         keeps_open: Callable[[str], bool] = lambda _path: False,
-        paths: PathGuard | None = None,
+        hangs: HangGuard | None = None,
     ) -> None:
         self._patterns = [compiled_path_pattern(pattern) for pattern in patterns]
-        self._listing = PatternListing(self._patterns, limits, paths)
+        self._listing = PatternListing(self._patterns, limits, hangs)
         self._follower = Follower(
             self._listing,
             clock,

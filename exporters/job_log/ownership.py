@@ -180,16 +180,17 @@ def claimed(
     by_id: Mapping[str, list[LoggedJob]],
 ) -> ClaimedLog | None:
     """Return the job of a log; None without proof. ``uid``: the log's owner; ``job_id``: the id in the log's name."""
-    if output is not None and (job := jobs.get(output.job_id)) is not None and _may_be_of(uid, job):
+    if output is not None and (job := jobs.get(output.job_id)) is not None and may_be_of(uid, job):
         return output
     named = by_id.get(job_id, []) if job_id is not None else []
     if uid == ROOT_UID and (pod := _POD_UID.search(path)) is not None:
         named = [job for job in jobs.values() if pod[1] in job.pods]
-    fitting = [job for job in named if _may_be_of(uid, job)]
+    fitting = [job for job in named if may_be_of(uid, job)]
     return ClaimedLog(fitting[0].job_id) if len(fitting) == 1 else None
 
 
-def _may_be_of(uid: int, job: LoggedJob) -> bool:
+def may_be_of(uid: int, job: LoggedJob) -> bool:
+    """Return True if a job's log can belong to this user."""
     return uid == ROOT_UID or uid in job.uids
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -27,6 +28,7 @@ from exporters.job_log.ownership import (
     by_any_id,
     claimed,
     job_outputs,
+    may_be_of,
     shared_devices,
 )
 from exporters.job_log.passages import LogPassages, Passage
@@ -83,7 +85,7 @@ class JobLogReader:
         self._catalogue = catalogue
         self._proc = proc = ctx.roots.proc
         self._procfs = ProcFS(proc)
-        self._outputs = Outputs(proc, ctx.paths)
+        self._outputs = Outputs(proc, ctx.hangs)
         self._cycle_logs = CycleLogs(proc)
         self._error_files = ErrorFiles(proc, catalogue)
         self._admit = admit
@@ -96,7 +98,7 @@ class JobLogReader:
             wall_clock=clock.time,
             # A path through /proc into a container disappears with its process.
             keeps_open=lambda path: path.startswith(f"{proc}/"),
-            paths=ctx.paths,
+            hangs=ctx.hangs,
         )
         self._saved = dict(section.jobs)
         self._restored = frozenset((position.device, position.inode) for position in section.positions)
@@ -190,8 +192,13 @@ class JobLogReader:
         read_here = [file for file in files if file.identity in claims and file.identity not in remote]
         read_here.sort(key=lambda file: -file.written_ns)
         read_here = in_turns(read_here, lambda file: _owner(claims[file.identity].job_id, jobs), MAX_CLAIMED)
-        self._claims = {file.identity: claims[file.identity] for file in read_here}
-        self._paths = {file.identity: file.path for file in files if file.identity in self._claims}
+        before = self._claims if self._ctx.hangs.left_out() else {}  # files that this search does not see
+        kept = [file for file in before if file not in claims and before[file].job_id in jobs][:MAX_CLAIMED]
+        unseen = {file: before[file] for file in kept}
+        self._claims = unseen | {file.identity: claims[file.identity] for file in read_here}
+        self._paths = {file: self._paths[file] for file in unseen} | {
+            file.identity: file.path for file in files if file.identity in self._claims
+        }
         if self._passages is not None:
             self._passages.keep(self._claims.keys(), jobs.keys())
         self._looked_at = now = self._clock.monotonic()
@@ -211,7 +218,7 @@ class JobLogReader:
         job = None if before is None else jobs.get(before.job_id)
         # Exited ranks hold no files open. After them the next job can write to the file.
         is_next = job is not None and not job.started_seconds and output is not None and output.job_id != job.job_id
-        if before is None or job is None or is_next:
+        if before is None or job is None or is_next or not may_be_of(file.share.uid, job):
             return claimed(file.path, file.share.uid, job_id, output, jobs, by_id)
         return before if output is None or output.rank == before.rank else before._replace(rank=UNKNOWN_RANK)
 
@@ -255,7 +262,7 @@ class JobLogReader:
 
     def _published(self) -> PublishedLogs:
         now = self._clock.time()
-        if self._clock.monotonic() - self._made_at > FORGET_SECONDS:
+        if self._clock.monotonic() - self._made_at > FORGET_SECONDS and not self._ctx.hangs.left_out():
             self._saved.clear()
             self._restored = frozenset()
         return PublishedLogs(
@@ -270,7 +277,11 @@ class JobLogReader:
         read = self._claims.keys() | self._restored
         positions = [position for position in self._texts.positions() if (position.device, position.inode) in read]
         jobs = self._saved | {job_id: tally.saved for job_id, tally in self._tallies.items()}
-        outputs = [(*identity, claim) for identity, claim in self._claims.items() if claim.path]
+        outputs = [
+            (*identity, claim._replace(path=os.fsencode(claim.path).decode(errors="replace")))
+            for identity, claim in list(self._claims.items())[-MAX_CLAIMED:]
+            if claim.path
+        ]
         return msgspec.msgpack.encode(LogSection(positions, jobs, outputs))
 
 

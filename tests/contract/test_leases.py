@@ -35,7 +35,7 @@ from agent.sdk.ranks import (
 )
 
 CONSTANT = {"roots", "clock", "hostname", "once"}
-OWN = {"log", "failures", "paths"}
+OWN = {"log", "failures", "hangs"}
 """Fields that an update may use after the lease's end: they change nothing in the agent."""
 KEY, RANK, RECORDS = ProcessKey(1, 2), RankLabel("7", "0"), WriterKey(64, 1, 0, "here", 1)
 FACTS = ProcessFacts(KEY, 1.0, 1, "ann", "thread", {"RANK": "0", "SLURM_JOB_ID": "7"})

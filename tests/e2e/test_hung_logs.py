@@ -13,7 +13,7 @@ from machines import Machine, alive
 from nodes import wait_until
 from slow_files import hung_directory
 
-from agent.tail.hung_paths import HUNG_SECONDS
+from agent.tail.hang_guard import HUNG_SECONDS
 
 RANKS = 2
 EVENTS = "rankwatch_job_log_events_total"

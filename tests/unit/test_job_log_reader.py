@@ -17,6 +17,7 @@ from rank_table import view
 
 from agent.sdk.ranks import UNKNOWN_RANK, Owner
 from agent.sdk.system import ProcFS
+from agent.tail.hang_guard import Call, HangGuard, HungSources
 from exporters.job_log import ownership, reader
 from exporters.job_log.jobs import ERROR_FILE, LoggedJob
 from exporters.job_log.ownership import ClaimedLog, claimed, shared_devices
@@ -37,8 +38,9 @@ class Node:
             folder.mkdir(parents=True, exist_ok=True)
         self.tree = ProcTree(self.proc)
         self.clock = FakeClock()
+        self.hung = HungSources()
         self.reader = JobLogReader(
-            lent("job_log", self.clock, root, once=everyone),
+            lent("job_log", self.clock, root, once=everyone, hangs=HangGuard(self.hung)),
             [f"{self.logs}/{pattern}" for pattern in patterns or ("*.out", "%j.out")],
             CATALOGUE,
             lambda _: True,
@@ -137,6 +139,46 @@ def test_the_last_words_of_ranks_that_were_silent_are_read(unnamed: Node, tmp_pa
     assert sum(counts(again.look()).values()) == 1
     again.look(job("5000"))
     assert not msgspec.msgpack.decode(again.reader.section(), type=LogSection).outputs, "the job is gone"
+
+
+@pytest.mark.parametrize("name", ["mine.txt", "4711.out"])
+def test_a_log_that_hangs_keeps_its_job_and_its_position(node: Node, tmp_path: Path, name: str) -> None:
+    """A log can be left out for long: when it answers, its last lines count, and no line counts twice."""
+    path = node.write(name)
+    if name == "mine.txt":
+        node.run(4000, path)
+    node.look()
+    again = Node(tmp_path, section=msgspec.msgpack.decode(node.reader.section(), type=LogSection))
+    source = str(path if name == "mine.txt" else node.logs)  # a directory of configured paths
+    entry = again.hung.add(Call(str(path), source, 0.0))
+    assert entry is not None
+    shutil.rmtree(node.proc / "4000", ignore_errors=True)
+    for _ in range(2):
+        assert counts(again.look()) == {("4711", "1"): 1}
+        again.clock.advance(reader.FORGET_SECONDS + 1)
+    assert msgspec.msgpack.decode(again.reader.section(), type=LogSection).positions
+    node.write(name)
+    again.hung.remove(entry)
+    assert counts(again.look()) == {("4711", "1"): 2}
+
+
+def test_a_saved_output_of_another_user_now(unnamed: Node, tmp_path: Path) -> None:
+    """After a restart, a file that has the inode of a job's output but another user's is not read for the job."""
+    path = unnamed.write("mine.txt")
+    unnamed.run(4000, path)
+    unnamed.look()
+    again = Node(tmp_path, "none/*.log", section=msgspec.msgpack.decode(unnamed.reader.section(), type=LogSection))
+    shutil.rmtree(unnamed.proc / "4000")
+    unnamed.write("mine.txt")
+    os.chown(path, OWNER + 1, -1)
+    assert counts(again.look()) == {("4711", "1"): 1}
+
+
+def test_an_output_whose_name_is_no_text(unnamed: Node) -> None:
+    """An output with a name that is not UTF-8 is read, and its position is saved."""
+    unnamed.run(4000, unnamed.write(os.fsdecode(b"mine\xff.txt")))
+    assert counts(unnamed.look()) == {("4711", "1"): 1}
+    assert msgspec.msgpack.decode(unnamed.reader.section(), type=LogSection).positions
 
 
 def test_a_silent_containers_last_words_are_read(unnamed: Node, tmp_path: Path) -> None:
