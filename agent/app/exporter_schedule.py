@@ -69,7 +69,8 @@ class Running:
         self._schedule = asyncio.get_running_loop().create_task(self._run(), name=f"schedule-{self.name}")
 
     async def end(self) -> None:
-        """Stop the schedule and drain the exporter within ``drain_seconds``; a running update gets at most half of it.
+        """Stop the schedule and drain the exporter within ``drain_seconds``; a running update gets at most half of it,
+        and none if it hangs.
 
         The lease ends even if the drain fails or is late.
         """
@@ -78,7 +79,7 @@ class Running:
         self._ending = True
         if self._rest is not None:
             _wake(self._rest)
-        if self._schedule is not None:
+        if self._schedule is not None and self.hangs.hung() is None:
             await asyncio.wait({self._schedule}, timeout=self.spec.drain_seconds / 2)
         drain = loop.create_task(self.exporter.drain(), name=f"drain-{self.name}")
         try:

@@ -119,7 +119,7 @@ class JobTexts:
         unclear = {file.path: file.share.uid for file in self._known if self._is_writer_unclear(file, ranks, live)}
         if unclear:
             self._next_writer_search = now + HOLDERS_SECONDS
-            self._writer_jobs.update(writers_of(self._proc, unclear))
+            self._writer_jobs.update(writers_of(self._proc, unclear, self._ctx.hangs))
             self._resumed.difference_update(file.identity for file in self._known)
 
     def _is_writer_unclear(self, file: FollowedFile, ranks: RankSnapshot, live: Collection[str]) -> bool:

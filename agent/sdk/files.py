@@ -5,8 +5,8 @@ FORGET_SECONDS: how long the section keeps jobs without ranks. PathPatterns, com
 JobTexts: follows text files of jobs; JobLines: new lines of a file. TextFiles, TextLines, Follower, Listing,
 FollowedFile: the parts of JobTexts. jobs_in_turns: jobs on this node, owners in turn. Position, SavedPositions: read
 positions for the checkpoint. ChangedFiles, read_changed, FileVersion: small files, read completely when they change.
-FairTable, Share: a table with a limit and fair eviction; in_turns: items in the order of turns of their owners; newest:
-files in turns of their users. atoi, strtoll: numbers as C programs parse them.
+HangGuard: type of Context.hangs. FairTable, Share: a table with a limit and fair eviction; in_turns: items in the order
+of turns of their owners; newest: files in turns of their users. atoi, strtoll: numbers as C programs parse them.
 """
 
 from agent.core.hosts import atoi, strtoll
@@ -15,6 +15,7 @@ from agent.export.job_texts import JobLines, JobTexts, PathPatterns, SavedPositi
 from agent.system.whole_file import ChangedFiles, FileVersion, read_changed
 from agent.tail.file import FollowedFile, Position
 from agent.tail.follower import Follower
+from agent.tail.hang_guard import HangGuard
 from agent.tail.listing import Listing
 from agent.tail.patterns import compiled_path_pattern
 from agent.tail.shares import FairTable, Share, in_turns

@@ -39,7 +39,7 @@ class Outputs:
         only output and error.
         """
         files = []
-        user = self._user(pid)
+        user = user_source(self._procfs, pid)
         for number in self._descriptors(pid) if forwards else OUTPUT_DESCRIPTORS:
             link = f"{self._root}/{pid}/fd/{number}"
             try:
@@ -52,12 +52,6 @@ class Outputs:
             if stat.S_ISREG(info.st_mode) and target.startswith("/") and self._procfs.may_write(pid, file):
                 files.append(file)
         return files
-
-    def _user(self, pid: int) -> str:
-        """Return a name for the user of a process; for root, which runs most containers, for its mount namespace."""
-        status = self._procfs.status(pid)
-        uid = 0 if status is None else status.uid
-        return f"files of user {uid}" if uid else f"files of mount namespace {self._procfs.namespace(pid, 'mnt')}"
 
     def open_among(self, paths: Iterable[str]) -> frozenset[str]:
         """Return the ``paths`` that are standard output or error of a process, or that an srun has open.
@@ -88,7 +82,7 @@ class Outputs:
         """
         for path in (file.target, f"{self._root}/{pid}/root{file.target}"):
             try:
-                with self._hangs.using(path, source=self._user(pid)):
+                with self._hangs.using(path, source=user_source(self._procfs, pid)):
                     status = os.stat(path, follow_symlinks=False)
             except (OSError, ValueError):
                 continue
@@ -97,7 +91,14 @@ class Outputs:
         return None
 
 
-def writers_of(proc: ProcFS, paths: Mapping[str, int]) -> dict[tuple[int, int], str]:
+def user_source(proc: ProcFS, pid: int) -> str:
+    """Return the source of a process' files (``HangGuard``): its user; for root, as in most containers, its mounts."""
+    status = proc.status(pid)
+    uid = 0 if status is None else status.uid
+    return f"files of user {uid}" if uid else f"files of mount namespace {proc.namespace(pid, 'mnt')}"
+
+
+def writers_of(proc: ProcFS, paths: Mapping[str, int], hangs: HangGuard | None = None) -> dict[tuple[int, int], str]:
     """Return the files of ``paths`` that a process of the file's owner, or of root, has open for writing.
 
     ``paths`` maps each path to its owner's uid. The result's key is (device, inode). The value is the Slurm job whose
@@ -110,7 +111,12 @@ def writers_of(proc: ProcFS, paths: Mapping[str, int]) -> dict[tuple[int, int], 
         status = proc.status(pid)
         if status is None or status.uid not in users:
             continue
-        for file in proc.open_files(pid, paths.__contains__) or ():
+        try:
+            with (hangs or HangGuard()).using(f"/proc/{pid}/fd", source=user_source(proc, pid)):
+                files = proc.open_files(pid, paths.__contains__) or ()
+        except OSError:  # files of this user hang
+            continue
+        for file in files:
             is_own_or_root = paths.get(file.target) == status.uid or status.uid == ROOT_UID
             if file.inode and is_own_or_root and proc.may_write(pid, file):
                 identity = (file.device, file.inode)

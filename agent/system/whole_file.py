@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 from agent.system.inside import open_named, read_bounded
+from agent.tail.hang_guard import HangGuard
 
 LOOK_BYTES = 8 * 1024 * 1024  # Approximate limit of bytes per call; later calls read further files
 T = TypeVar("T")
@@ -28,9 +29,13 @@ def read_changed(
 
 
 class ChangedFiles(Generic[T]):
-    """Contents of files by path. While a file is half written or too long, its last good content stays."""
+    """Contents of files by path. While a file is half written or too long, its last good content stays.
 
-    def __init__(self, max_bytes: int, read: Callable[[bytes], T | None]) -> None:
+    ``hangs``: leaves out files that hang.
+    """
+
+    def __init__(self, max_bytes: int, read: Callable[[bytes], T | None], hangs: HangGuard | None = None) -> None:
+        self._hangs = hangs or HangGuard()
         self._max_bytes = max_bytes
         self._read = read
         self._versions: dict[str, FileVersion] = {}
@@ -48,7 +53,8 @@ class ChangedFiles(Generic[T]):
             if remaining_bytes <= 0:
                 break
             try:
-                changed = read_changed(path, self._max_bytes, self._versions.get(path), uid)
+                with self._hangs.using(path):
+                    changed = read_changed(path, self._max_bytes, self._versions.get(path), uid)
             except OSError:
                 self._forget(path)
                 continue

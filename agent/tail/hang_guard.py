@@ -76,7 +76,13 @@ class HangGuard:
         if self._closed or not self.left_out().isdisjoint((path, source, *others)):
             self._refused = path
             raise OSError(errno.EHOSTDOWN, os.strerror(errno.EHOSTDOWN), path)
-        outer, self._call = self._call, Call(path, source or path, time.monotonic())
+        with self.noting(path, source or path):
+            yield
+
+    @contextmanager
+    def noting(self, path: str, source: str) -> Iterator[None]:
+        """Make a call that must be made in any case, such as a close, within the block."""
+        outer, self._call = self._call, Call(path, source, time.monotonic())
         try:
             yield
         finally:

@@ -84,11 +84,12 @@ class LineReader:
                 self.close(file)
 
     def close(self, file: FollowedFile) -> None:
-        """Close the file's descriptor, if it has one."""
-        if file.descriptor is not None:
-            os.close(file.descriptor)
-            file.descriptor = None
+        """Close the file's descriptor, if it has one. The file system can hang or fail: then it is closed, too."""
+        descriptor, file.descriptor = file.descriptor, None
+        if descriptor is not None:
             self._open.pop(file.identity)
+            with contextlib.suppress(OSError), self._hangs.noting(file.path, device_source(file.device)):
+                os.close(descriptor)
 
     def _opened(self, file: FollowedFile) -> bool:
         """Open a closed file; count and return False at the limit, or if the path leads to another file."""

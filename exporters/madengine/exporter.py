@@ -161,7 +161,7 @@ class MadengineExporter(TextExporter[SavedTasks, MadSnapshot]):
         """Restore the checkpoint. This opens no file."""
         await super().start(ctx)
         config = self._config
-        self._site = SiteReader(config.results, config.tables, config.manifests, ctx.clock)
+        self._site = SiteReader(config.results, config.tables, config.manifests, ctx.clock, ctx.hangs)
 
     async def update(self) -> None:
         """Read new lines and files. Raise NoData if nothing is configured or no configured file exists."""

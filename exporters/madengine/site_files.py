@@ -11,7 +11,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 
 from agent.sdk.exporter import Clock
-from agent.sdk.files import ChangedFiles, FollowedFile, TextFiles, newest
+from agent.sdk.files import ChangedFiles, FollowedFile, HangGuard, TextFiles, newest
 from exporters.madengine.results import (
     MAX_CSV_BYTES,
     MAX_RESULTS,
@@ -112,15 +112,27 @@ class SiteFacts(NamedTuple):
 
 
 class SiteReader:
-    """Reads perf.csv files by name (``results``), and tables (in ``node_N`` of a job) and manifests by patterns."""
+    """Reads perf.csv files by name (``results``), and tables (in ``node_N`` of a job) and manifests by patterns.
 
-    def __init__(self, results: Sequence[str], tables: Sequence[str], manifests: Sequence[str], clock: Clock) -> None:
+    ``hangs``: leaves out files that hang.
+    """
+
+    def __init__(
+        self,
+        results: Sequence[str],
+        tables: Sequence[str],
+        manifests: Sequence[str],
+        clock: Clock,
+        hangs: HangGuard | None = None,
+    ) -> None:
         self._paths = dict.fromkeys(results)
-        self._results: ChangedFiles[Results] = ChangedFiles(MAX_CSV_BYTES, read_perf_csv)
-        self._listing = TextFiles(tables, clock.monotonic)
-        self._tables: ChangedFiles[ResultTable] = ChangedFiles(MAX_TABLE_BYTES, read_table)
-        self._manifest_listing = TextFiles(manifests, clock.monotonic)
-        self._manifests: ChangedFiles[tuple[ManifestModel, ...]] = ChangedFiles(MAX_MANIFEST_BYTES, read_manifest)
+        self._results: ChangedFiles[Results] = ChangedFiles(MAX_CSV_BYTES, read_perf_csv, hangs)
+        self._listing = TextFiles(tables, clock.monotonic, hangs=hangs)
+        self._tables: ChangedFiles[ResultTable] = ChangedFiles(MAX_TABLE_BYTES, read_table, hangs)
+        self._manifest_listing = TextFiles(manifests, clock.monotonic, hangs=hangs)
+        self._manifests: ChangedFiles[tuple[ManifestModel, ...]] = ChangedFiles(
+            MAX_MANIFEST_BYTES, read_manifest, hangs
+        )
 
     def look(self, job_of: JobOf) -> SiteFacts:
         """Read new and changed files, and return the content of all files."""

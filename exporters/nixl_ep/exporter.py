@@ -195,12 +195,12 @@ class NixlEpExporter(TextExporter[SavedRuns, EpSnapshot]):
     def __init__(self, config: NixlEpConfig) -> None:
         super().__init__("nixl_ep", config.paths, SavedRuns, EpSnapshot(), render, MAX_JOBS)
         self._plans: dict[str, Plan] = {}
-        self._files = ChangedFiles(MAX_PLAN_BYTES, read_plan)
         self._full: frozenset[str] = frozenset()
         self._planned: frozenset[tuple[str, str]] = frozenset()
 
     async def start(self, ctx: Context) -> None:
         """Restore the checkpoint. This opens no file."""
+        self._files = ChangedFiles(MAX_PLAN_BYTES, read_plan, ctx.hangs)
         ctx.ranks.keep_variables(frozenset({NODES}))
         await super().start(ctx)
 

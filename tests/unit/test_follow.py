@@ -79,8 +79,16 @@ def test_what_is_no_file_is_neither_opened_nor_followed(tmp_path: Path) -> None:
     assert follower.skipped["not_a_regular_file"] == 3
 
 
-def test_unlinked_file_is_let_go_when_idle(tmp_path: Path) -> None:
-    """An unlinked file is read while it grows; its descriptor is closed after a minute without new bytes."""
+@pytest.mark.parametrize("fails", [False, True])
+def test_unlinked_file_is_let_go_when_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
+    """An unlinked file is read while it grows; its descriptor is closed after a minute without new bytes, and once."""
+
+    def close(descriptor: int) -> None:
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        works(descriptor)
+        if fails and ".log" in path:
+            raise OSError(errno.EIO, "a FUSE file system replies so to a flush")
+
     clock, before = FakeClock(), open_descriptors(tmp_path)
     path, follower = begun(tmp_path, b"one\n", clock=clock)
     path.unlink()
@@ -88,6 +96,8 @@ def test_unlinked_file_is_let_go_when_idle(tmp_path: Path) -> None:
     poll(follower)
     assert open_descriptors(tmp_path) == before + 1
     clock.now += 1
+    works = os.close
+    monkeypatch.setattr(os, "close", close)
     assert follower.discover() == []
     assert open_descriptors(tmp_path) == before
 

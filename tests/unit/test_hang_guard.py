@@ -68,6 +68,9 @@ def test_a_call_that_cannot_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None
     assert guard.hung() is None
     guard.close()
     assert refused(guard, "/y")
+    with guard.noting("/y", DEVICE):
+        call = guard.hung()
+    assert call is not None and call.source == DEVICE, "a late update closes its files"
 
 
 def test_a_call_that_returns_while_it_is_left_out() -> None:
