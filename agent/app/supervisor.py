@@ -18,7 +18,7 @@ from agent.export.exporter import ExporterConfig, Roots
 from agent.export.registry import Source
 from agent.ranks import families, health, liveness_page
 from agent.ranks.table import RankTable
-from agent.tail.hang_guard import Call
+from agent.tail.hang_guard import WaitingCall
 
 TICK_SECONDS = 1.0
 RANKS_BYTES = 12 * 1024 * 1024
@@ -241,7 +241,7 @@ class Supervisor:
         if hung and (self._renewal is None or self._renewal.done()):
             self._renewal = asyncio.get_running_loop().create_task(self._renew(hung))
 
-    async def _renew(self, hung: Sequence[tuple[Running, Call]]) -> None:
+    async def _renew(self, hung: Sequence[tuple[Running, WaitingCall]]) -> None:
         async with self._changing:
             for running, call in hung:
                 if self.running.get(running.name) is running and running.hangs.leave_out(call):

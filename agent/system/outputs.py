@@ -82,7 +82,7 @@ class Outputs:
         """
         for path in (file.target, f"{self._root}/{pid}/root{file.target}"):
             try:
-                with self._hangs.using(path, source=user_source(self._procfs, pid)):
+                with self._hangs.using(path):
                     status = os.stat(path, follow_symlinks=False)
             except (OSError, ValueError):
                 continue

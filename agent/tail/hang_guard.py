@@ -24,7 +24,7 @@ def device_source(device: int) -> str:
     return f"device {os.major(device)}:{os.minor(device)}"
 
 
-class Call(NamedTuple):
+class WaitingCall(NamedTuple):
     """A call for ``path`` that waits for ``source``, or a source that is left out, since a monotonic time."""
 
     path: str
@@ -36,9 +36,9 @@ class HungSources:
     """The sources that are left out. Each hung call adds its source. Called from any thread."""
 
     def __init__(self) -> None:
-        self._left_out: list[Call] = []
+        self._left_out: list[WaitingCall] = []
 
-    def add(self, call: Call) -> Call | None:
+    def add(self, call: WaitingCall) -> WaitingCall | None:
         """Leave out a call's source. Return None at the limit, or if it was left out before the call began."""
         was_left_out = any(other.source == call.source and other.since <= call.since for other in self._left_out)
         if was_left_out or len(self._left_out) >= MAX_HUNG:
@@ -47,7 +47,7 @@ class HungSources:
         self._left_out.append(entry)
         return entry
 
-    def remove(self, entry: Call) -> None:
+    def remove(self, entry: WaitingCall) -> None:
         """End ``add``: the call has returned."""
         self._left_out.remove(entry)
 
@@ -62,9 +62,9 @@ class HangGuard:
     def __init__(self, hung: HungSources | None = None) -> None:
         self._hung = hung or HungSources()
         self._closed = False
-        self._call: Call | None = None
-        self._hopeless: Call | None = None
-        self._entries: deque[Call] = deque()
+        self._call: WaitingCall | None = None
+        self._hopeless: WaitingCall | None = None
+        self._entries: deque[WaitingCall] = deque()
         self._refused = ""
 
     @contextmanager
@@ -82,7 +82,7 @@ class HangGuard:
     @contextmanager
     def noting(self, path: str, source: str) -> Iterator[None]:
         """Make a call that must be made in any case, such as a close, within the block."""
-        outer, self._call = self._call, Call(path, source, time.monotonic())
+        outer, self._call = self._call, WaitingCall(path, source, time.monotonic())
         try:
             yield
         finally:
@@ -98,13 +98,13 @@ class HangGuard:
         """Return the sources that are left out now."""
         return self._hung.all()
 
-    def hung(self) -> Call | None:
+    def hung(self) -> WaitingCall | None:
         """Return the current call if it hangs and ``leave_out`` has not refused it."""
         call = self._call
         is_hung = call is not None and call is not self._hopeless and time.monotonic() - call.since > HUNG_SECONDS
         return call if is_hung else None
 
-    def leave_out(self, call: Call) -> bool:
+    def leave_out(self, call: WaitingCall) -> bool:
         """Leave out the source of a call that hangs, until the call returns; return False if it cannot be left out."""
         entry = self._hung.add(call)
         if entry is None:

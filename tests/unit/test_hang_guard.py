@@ -13,7 +13,7 @@ from scripted import Idle, Section, plan, state_file, supervisor
 
 from agent.sdk.exporter import Context
 from agent.tail import hang_guard
-from agent.tail.hang_guard import Call, HangGuard, HungSources, device_source
+from agent.tail.hang_guard import HangGuard, HungSources, WaitingCall, device_source
 
 DEVICE = device_source(os.makedev(0, 41))
 
@@ -49,7 +49,7 @@ def test_what_hangs_is_left_out_until_the_call_returns(monkeypatch: pytest.Monke
 def test_a_call_that_cannot_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call to a source that was left out before, and a call above the limit, cause no further run."""
     hung = HungSources()
-    calls = [Call(f"/{number}", f"/{number}", time.monotonic()) for number in range(hang_guard.MAX_HUNG + 1)]
+    calls = [WaitingCall(f"/{number}", f"/{number}", time.monotonic()) for number in range(hang_guard.MAX_HUNG + 1)]
     entries = [hung.add(call) for call in calls]
     assert entries.count(None) == 1 and entries[-1] is None
     first = entries[0]
@@ -77,7 +77,7 @@ def test_a_call_that_returns_while_it_is_left_out() -> None:
     """Nothing stays left out if the call returned before or meanwhile."""
     hung = HungSources()
     guard = HangGuard(hung)
-    assert not guard.leave_out(Call("/x", "/x", 0.0)) and not hung.all()
+    assert not guard.leave_out(WaitingCall("/x", "/x", 0.0)) and not hung.all()
 
 
 class Reader(Idle):

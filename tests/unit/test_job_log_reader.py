@@ -17,7 +17,7 @@ from rank_table import view
 
 from agent.sdk.ranks import UNKNOWN_RANK, Owner
 from agent.sdk.system import ProcFS
-from agent.tail.hang_guard import Call, HangGuard, HungSources
+from agent.tail.hang_guard import HangGuard, HungSources, WaitingCall
 from exporters.job_log import ownership, reader
 from exporters.job_log.jobs import ERROR_FILE, LoggedJob
 from exporters.job_log.ownership import ClaimedLog, claimed, shared_devices
@@ -150,7 +150,7 @@ def test_a_log_that_hangs_keeps_its_job_and_its_position(node: Node, tmp_path: P
     node.look()
     again = Node(tmp_path, section=msgspec.msgpack.decode(node.reader.section(), type=LogSection))
     source = str(path if name == "mine.txt" else node.logs)  # a directory of configured paths
-    entry = again.hung.add(Call(str(path), source, 0.0))
+    entry = again.hung.add(WaitingCall(str(path), source, 0.0))
     assert entry is not None
     shutil.rmtree(node.proc / "4000", ignore_errors=True)
     for _ in range(2):
