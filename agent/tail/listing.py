@@ -104,8 +104,8 @@ class Walk:
     ) -> list[Subdirectory]:
         """Pass on the files with matching names, and return the matching directories within the limit.
 
-        Each directory of ``chosen`` has a share of the entry limit. The unused part goes to directories with more
-        entries.
+        Each directory of ``chosen`` has a share of the entry limit. What it does not use goes to directories with more
+        entries than their share.
         """
         inner: list[Subdirectory] = []
 
