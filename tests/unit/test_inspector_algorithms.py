@@ -82,11 +82,13 @@ def test_communicators_that_end_take_theirs_along() -> None:
 
 
 def test_no_more_series_than_the_bound() -> None:
-    """Above MAX_CHOICES the last series by name are not shown; ``forget`` drops the series of its job ids."""
+    """Above MAX_CHOICES the last series by name are not shown; ``forget`` drops series of its jobs and their groups."""
     names = [f"{number:05}" for number in range(MAX_CHOICES + 1)]
     labels = ("AllReduce", "8192", "RING", "LL")
     inherited = Inheritance(since_start={(name, Counted.ALGORITHMS, labels): (1,) for name in names})
     (metric,) = [one for one in render(InspectorSnapshot((), {}, inherited)) if one.family.name == FAMILY]
     assert [labels[0] for labels in metric.labels] == names[:-1]
+    others = {(name, Counted.ALGORITHMS, labels): (1,) for name in ("00001-0a1b2c3d", "00001-2", "00001-0a1b2c3d4")}
+    inherited.since_start |= others
     inherited.forget(names[1:])
-    assert [job_id for job_id, *_ in inherited.copy().since_start] == names[:1]
+    assert [job_id for job_id, *_ in inherited.copy().since_start] == [names[0], "00001-2", "00001-0a1b2c3d4"]

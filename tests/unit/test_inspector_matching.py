@@ -204,6 +204,7 @@ def test_members_made_up_by_one_user_leave_others_theirs(monkeypatch: pytest.Mon
     assert matching.join(WRITER_KEYS[0], keys[19], 2, lambda _: None, ("crowd",)) is None
     assert member_of_victim.pending is not None
     assert matching.room.refused == 8
+    assert matching.join(WRITER_KEYS[2], keys[0], 2, lambda _: None, ("crowd",)) is not None, "it replaces a member"
 
 
 def test_the_user_with_the_most_waiting_operations_loses_some(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ series is 0 for BIRTH_SECONDS, for every scraper. See docs/decisions/0017-series
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import NamedTuple, TypeVar
@@ -19,6 +20,8 @@ from exporters.inspector.totals.bindings import P2P_SERIES
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.losses import Tally
 from exporters.inspector.totals.since_start import Counted, JobCount, add, job_count
+
+_GROUP_HASH = re.compile(r"-[0-9a-f]{8}\Z")  # The end of the job id of a process group, if several groups share an id
 
 
 class SeriesLabels(NamedTuple):
@@ -108,12 +111,11 @@ class Inheritance(msgspec.Struct):
         }
 
     def forget(self, job_ids: Iterable[str]) -> None:
-        """Drop the totals of job ids that now belong to another owner, and of their groups' ids (`<job id>-...`)."""
+        """Drop the totals of job ids that now belong to another owner, and of their groups' ids (``group_job_id``)."""
         moved = frozenset(job_ids)
-        prefixes = tuple(f"{job_id}-" for job_id in moved)
 
         def remaining(counts: dict[K, V]) -> dict[K, V]:
-            return {k: v for k, v in counts.items() if k[0] not in moved and not k[0].startswith(prefixes)}
+            return {k: v for k, v in counts.items() if moved.isdisjoint((k[0], _GROUP_HASH.sub("", k[0])))}
 
         self.sums, self.tallies, self.lost = remaining(self.sums), remaining(self.tallies), remaining(self.lost)
         self.since_start = remaining(self.since_start)

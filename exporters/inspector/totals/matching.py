@@ -220,11 +220,13 @@ class Matching:
                 self.room.keep(group, 1)
                 former.group = group
             return former
-        if not self.room.take(group):
+        is_same_group = former is not None and former.group == group
+        if not is_same_group and not self.room.take(group):
             return None
         self._pending[kind] = pending
         if former is not None:
-            self.room.give_back(former.group, 1)
+            if not is_same_group:
+                self.room.give_back(former.group, 1)
             pending.abandon()
             former.pending = None
         pending.given_up, pending.highest_unmatched = False, -1
