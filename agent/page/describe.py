@@ -149,7 +149,7 @@ WITHOUT_NCCL = (
 
 
 def notes(table: RankSnapshot) -> list[str]:
-    """Return sentences for an operator: rank processes without series, with remedies."""
+    """Return sentences for an operator: how many rank processes have no series, why, and what helps."""
     sentences = [WITHOUT_NCCL.format(count=table.without_nccl)] if table.without_nccl else []
     if table.unidentified:
         hidden = f"no right to read the environment of {table.unreadable}; {OTHER_USERS}"

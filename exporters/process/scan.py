@@ -242,7 +242,7 @@ class Scanner:
         return None if status is None else status.uid
 
     def _is_blind(self, key: ProcessKey) -> bool:
-        """Return True for a process outside containers with unreadable descriptors: its pid alone must suffice."""
+        """Return True for a process outside containers whose descriptors are unreadable: its pid names its file."""
         is_outside = self._ranks[key].namespace_pid == key.pid
         return is_outside and self._proc.open_files(key.pid, is_record_file) is None
 

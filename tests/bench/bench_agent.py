@@ -37,7 +37,7 @@ BENCH_JOB = "bench"
 DEATHS = 40
 SCRAPES = 40
 BACKLOG_RECORDS = 262_500
-"""Records per file: about 128 MB."""
+"""Records per file; a file then has about 128 MB."""
 BACKLOG_PAUSE_SECONDS = 0.25
 """Pause between two scrapes while the backlog is read: much shorter than in the shipped configuration."""
 BACKLOG_SECONDS = 300.0

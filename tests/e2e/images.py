@@ -20,7 +20,7 @@ SLIM = TREES / "trixie-slim.tar"
 WITHOUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*", "/usr/share/info/*")
 """Paths that Debian's slim image leaves out as well."""
 SECCOMP = Path("/usr/share/containers/seccomp.json")
-"""The default system calls of runtimes, from the package of their common files."""
+"""The system calls that container runtimes allow by default; from the package of their common files."""
 HIDDEN = (
     "/proc/acpi", "/proc/kcore", "/proc/keys", "/proc/timer_list", "/proc/sched_debug", "/proc/scsi", "/sys/firmware",
 )  # fmt: skip

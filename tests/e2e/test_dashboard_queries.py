@@ -155,7 +155,7 @@ def test_hundreds_of_ranks_are_in_order(tmp_path: Path, title: str) -> None:
 
 
 def elsewhere(job_id: str, ranks: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return series of ranks for which others wait, by lateness, and of one rank without lateness."""
+    """Return each rank's share of time outside collectives: 0.05 plus its lateness. One lateness must be 0."""
     own = 'comm_rank:rankwatch_elsewhere:ratio{{job_id="{}",comm="c",node="a",rank="{}"}}'
     lost = f'comm_node:rankwatch_operations:per_record{{job_id="{job_id}",comm="c",node="a"}}'
     return [(lost, 1), *((own.format(job_id, rank), 0.05 + late) for rank, late in ranks.items())]

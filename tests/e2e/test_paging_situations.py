@@ -29,7 +29,7 @@ pytestmark = [
 LARGE_AND_OLD = {"page_lived": "long|short", "page_ranks": 4}
 """Jobs of four ranks count as large, and young jobs as old; all else is as shipped, even Alertmanager's waits."""
 TICKETS = {("ticket", "ClockSkew"), ("ticket", "LemonNode"), ("ticket", "RankwatchDown")}
-"""A clock is fast, many jobs lose their first rank on one node, and a node is lost."""
+"""The causes: a clock is fast, many jobs lose their first rank on one node, and a node is lost."""
 MEMORY = "memory"
 SMALL = Situation(
     "The OOM killer takes a rank, and the launcher ends the other",

@@ -32,7 +32,7 @@ def report(
     hash_number: int = 0xAB,
     launched: int | None = None,
 ) -> bytes:
-    """Return a report of a communicator without its last ranks; ``launched``: AllReduce launches of each other rank."""
+    """Return a report of a communicator without its last ranks; ``launched``: AllReduce launches of each rank in it."""
     counts = {} if launched is None else {"collective_counts": {"AllReduce": launched}}
     locations = [
         {"rank": rank, "host": "10.0.0.1", "pid": pids[rank % len(pids)], "nvml_dev": rank, **counts}

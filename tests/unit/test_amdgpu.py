@@ -174,7 +174,7 @@ async def test_xgmi_links(root: Path) -> None:
 
 
 async def test_the_memorys_share_between_looks(root: Path) -> None:
-    """The share of the memory bandwidth appears from the second look on; without the GPU's table it is absent."""
+    """The used share of memory bandwidth has a series from the second look on, and none without file gpu_metrics."""
     node = Node(root)
     for cycles, memory, share in ((1000, 0, []), (2000, 30_000, [0.3]), (3000, 90_000, [0.6]), (4000, None, [])):
         if memory is None:

@@ -208,7 +208,7 @@ def test_members_made_up_by_one_user_leave_others_theirs(monkeypatch: pytest.Mon
 
 
 def test_the_user_with_the_most_waiting_operations_loses_some(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the limit the user with the most waiting operations loses some of them, even in many small communicators."""
+    """At the limit the user with the most waiting operations loses some, even if many small communicators have them."""
     monkeypatch.setattr(module, "MAX_WAITING_IN_ALL", 12)
     matching = Matching()
 

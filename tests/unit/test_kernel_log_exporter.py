@@ -62,7 +62,7 @@ async def test_a_bundle_has_lines_of_before_a_restart(log: Path) -> None:
 
 
 async def test_lines_of_nvidias_driver_are_marked_as_fragments(log: Path) -> None:
-    """An Xid that the driver flags as a continuation, and a lost record after it, count once, even over a restart."""
+    """An Xid that the driver marks as a continuation is one event; a restart counts it, and a loss after it, once."""
     node = Node(log)
     async with node.running():
         node.put(log, "4,0,1,-;eth0: link up\n")

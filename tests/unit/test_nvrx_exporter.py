@@ -262,7 +262,7 @@ def test_jobs_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_job_with_many_ranks_in_its_lines_leaves_room_for_another(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Above a job's share its ranks count as unknown, and another job's rank has its own series."""
+    """Ranks above a job's share of series count as rank `unknown`; a rank of another job has its own series."""
     monkeypatch.setattr(exporter, "MAX_ROWS", 40)
     beginning = "[2026-11-22 01:20:17,474] [WARNING] [RankMonServer4711@n07:{}]"
     text = f"{beginning} Did not get initial heartbeat. Waited 9.00 seconds."

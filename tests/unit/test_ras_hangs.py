@@ -250,7 +250,7 @@ def test_absent_communicators_are_watched_on_within_a_bound(monkeypatch: pytest.
 
 
 def test_ranks_that_do_not_answer_take_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The size of an absent communicator includes its silent ranks; one above the memory limit is dropped."""
+    """Each silent rank adds bytes to the watch of an absent communicator; a watch above the limit is dropped."""
     monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", WATCH_BYTES + 3 * MARK_BYTES + SILENT_BYTES)
     for missing, watched in (((6,), {"0xb1"}), ((6, 8), set())):
         report = read(reduced(TP1, {4: 1, 5: 1, 7: 1}, missing=missing))

@@ -199,7 +199,7 @@ async def flood(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @pytest.mark.parametrize("others", [0, 3])
 async def test_floods_are_read_piece_by_piece(others: int) -> None:
-    """Endless streams are read piece by piece, together at a limited pace, and can be closed."""
+    """Endless streams are read piece by piece, all together at a limited rate, and can be closed meanwhile."""
     async with AsyncExitStack() as servers, station(flood) as here:
         endpoints = [await servers.enter_async_context(served(flood)) for _ in range(others)]
         await here.monitors.follow(dict.fromkeys((*endpoints, here.endpoint), SERVERS))

@@ -28,7 +28,7 @@ PAIR = SimulatedCommunicator("world", "world", 0xABC, (4, 9), 1, network=False)
 
 @pytest.mark.parametrize("captured", CAPTURED.read_text().splitlines(keepends=True))
 def test_lines_equal_the_plugins(captured: str) -> None:
-    """A line with the same facts equals the real plugin's byte for byte."""
+    """A simulated line equals the real plugin's line with the same facts, byte for byte."""
     header, metadata, perf = (json.loads(captured)[key] for key in ("header", "metadata", "coll_perf"))
     communicator = SimulatedCommunicator(
         "tp", header["comm_name"], int(header["id"], 16), tuple(range(header["n_ranks"])), header["nnodes"],

@@ -192,7 +192,7 @@ async def test_a_bundle_has_suspects_and_two_others(node: Node) -> None:
 
 
 def test_the_program_must_be_roots(tmp_path: Path) -> None:
-    """A missing program is a failure only with `enabled: true`; a program that other users may write never runs."""
+    """A missing program is a failure only with `enabled: true`; a program that other users may change never runs."""
     anybodys, missing = script(tmp_path / "anybodys", "true"), str(tmp_path / "none")
     anybodys.chmod(0o777)
     configs = (

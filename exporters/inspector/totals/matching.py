@@ -167,7 +167,7 @@ class PendingOperations:
         self.abandon()
 
     def abandon(self) -> None:
-        """Drop all waiting times; if all members are known, count their operations as unmatched."""
+        """Drop the times that wait. With all members, match complete operations, and count the others as unmatched."""
         if members := self._all_members():
             self._match(members)
             self._count_unmatched(members, {number for member in members for number in member.times})

@@ -26,7 +26,7 @@ Greet = Callable[[frozenset[ProcessKey]], Awaitable[frozenset[ProcessKey]]]
 
 
 class Witness:
-    """Reports to the rank table which processes RAS misses. ``thread`` reads addresses under ``proc_root``."""
+    """Reports to the rank table which processes RAS misses. ``thread`` reads processes' addresses in ``proc_root``."""
 
     def __init__(self, ranks: RankWriter, clock: Clock, thread: OwnThread, proc_root: Path) -> None:
         self._ranks = ranks

@@ -134,9 +134,9 @@ class BehindRank(NamedRank, gc=False, kw_only=True):
     """A rank that has launched less than others; ``lags``: operations behind, by collective.
 
     The other fields are hashes of other communicators. ``waits_in``: the rank is ahead in them, and waits for others.
-    ``beside_silent``: other ranks do not answer in them, so this rank may wait for them. ``overtaken_in``: the part of
-    ``beside_silent`` in which another rank has the same launches, but is ahead of this rank in the current
-    communicator.
+    ``beside_silent``: other ranks do not answer in them, so this rank may wait for them. ``overtaken_in``: those of
+    ``beside_silent`` in which this rank has launched as much as a rank that is ahead of it in the current communicator.
+    So the silent ranks need not be the reason.
     """
 
     lags: dict[str, int]
