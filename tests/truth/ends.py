@@ -43,7 +43,7 @@ ENDS = (
     # The same, and the node of the first exits is switched off a minute later.
     Situation(
         "first_node_leaves_and_is_switched_off",
-        [exits(0), wait(2.0), exits(RUNNING, SIGABRT), wait(60.0), loses_power(0), wait(1300.0)],
+        [exits(0), wait(3.0), exits(RUNNING, SIGABRT), wait(60.0), loses_power(0), wait(1300.0)],
     ),
     # The job ends, and its nodes are switched off a minute later.
     Situation("all_nodes_drained", [*FINISH, wait(60.0), loses_power(0, 1)]),
