@@ -192,9 +192,9 @@ class JobLogReader:
         read_here = [file for file in files if file.identity in claims and file.identity not in remote]
         read_here.sort(key=lambda file: -file.written_ns)
         read_here = in_turns(read_here, lambda file: _owner(claims[file.identity].job_id, jobs), MAX_CLAIMED)
-        before = self._claims if self._ctx.hangs.left_out() else {}  # files that this search does not see
-        kept = [file for file in before if file not in claims and before[file].job_id in jobs][:MAX_CLAIMED]
-        unseen = {file: before[file] for file in kept}
+        former = list(self._claims.items()) if self._ctx.hangs.left_out() else []
+        absent = [(file, claim) for file, claim in former if file not in claims and claim.job_id in jobs]
+        unseen = dict(absent[:MAX_CLAIMED])  # this search does not reach files that are left out
         self._claims = unseen | {file.identity: claims[file.identity] for file in read_here}
         self._paths = {file: self._paths[file] for file in unseen} | {
             file.identity: file.path for file in files if file.identity in self._claims

@@ -153,8 +153,8 @@ class RankBinder:
         slots = process.slots or []
         if process.exited_at is None and None in slots and len(ranks) == len(slots):
             job_id = process.labels[0].job_id
-            wanted = [slot or RankLabel(job_id, rank) for slot, rank in zip(slots, ranks, strict=True)]
-            process.slots = [self.labels.take(label, process, may_regroup=False) for label in wanted]
+            labels = [slot or RankLabel(job_id, rank) for slot, rank in zip(slots, ranks, strict=True)]
+            process.slots = [self.labels.take(label, process, may_regroup=False) for label in labels]
             if None not in process.slots:
                 self.duplicates.discard(name)
 
@@ -189,7 +189,7 @@ class RankBinder:
         if first == step:
             return shown
         members = (p for p in self._processes.values() if (p.shown_job_id, p.claim.group) == (shown, first))
-        if any(process.exited_at is None for process in members):
+        if any(member.exited_at is None for member in members):
             return environment.group_job_id(shown, step)
         self._steps[shown] = step
         return shown
