@@ -30,7 +30,7 @@ from exporters.ras.query.jobs import (
     world_size_of,
 )
 from exporters.ras.query.monitor import Monitors
-from exporters.ras.query.policy import Schedule, may_monitor
+from exporters.ras.query.policy import Schedule, collective_seconds, may_monitor
 from exporters.ras.query.reports import Reports, SavedJob, to_save
 from exporters.ras.query.runner import FILE_READER, READER, JobFiles, QueryAnswer, QueryRunner, QueryTarget
 from exporters.ras.query.witness import Greet, Witness
@@ -41,10 +41,6 @@ INTERVAL_SECONDS = 2.0
 SEARCH_SECONDS = 6.0
 """Interval between searches for listeners while the ranks stay the same. A search makes the kernel walk its table of
 sockets: 25 ms on a node with 128 GiB."""
-COLLECTIVE_SECONDS = 5
-LARGE_JOB_RANKS = 1024
-LARGE_JOB_COLLECTIVE_SECONDS = 30
-"""The library's soft timeout for the report of a job with more ranks; COLLECTIVE_SECONDS is the timeout for others."""
 DRAIN_SECONDS = 45.0
 """Limit for a running query to end: the longest query of a large job with the library's default timeouts."""
 FILE_ROUNDS = 2
@@ -190,8 +186,8 @@ class RasExporter:
         """Return the addresses to monitor, with the processes that serve them; {} in a single pass."""
         if self._ctx.once or self._drained:
             return {}
-        oldest = self._config.oldest()
-        return {at: frozenset(site.servers) for at, site in self._sites.items() if may_monitor(site, oldest)}
+        oldest, sites = self._rules.oldest, self._sites.items()
+        return {at: frozenset(site.servers) for at, site in sites if may_monitor(site, oldest)}
 
     async def _has_reached_a_rank(self, endpoint: Endpoint, client: Endpoint) -> bool:
         """Return True when a rank's process that listens at the address has accepted a connection."""
@@ -210,20 +206,20 @@ class RasExporter:
         processes, site = self._processes(), self._sites[query.endpoint]
         members = [process for process in processes.values() if job_of(process) == query.job]
         servers = frozenset(process.key for process in members if process.key in site.servers)
-        ranks = max(schedule.ranks, world_size_of(members))
-        limits = QueryLimits(
-            timeout_factor=max(site.servers[key].timeout_factor for key in servers),
-            collective_seconds=LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS,
-        )
+        soft_timeout = collective_seconds(max(schedule.ranks, world_size_of(members)))
+        limits = QueryLimits(max(site.servers[key].timeout_factor for key in servers), soft_timeout)
         owned = [process for process in processes.values() if job_of(process).owner == query.job.owner]
         pids = frozenset(process.facts.namespace_pid for process in owned)
         names, addresses = self._reports.names(query.job), await self._witness.addresses(owned)
         target = QueryTarget(query.endpoint, site, servers, pids, query.job.job_id, names, addresses)
         queried_seconds = self._ctx.clock.time()
-        answers = await self._runner.reports(target, limits)
-        answers.sort(key=lambda answer: (-answer.report.ranks(), answer.report.missing()))
-        answer = (answers[0].report, answers[0].seconds) if answers else None
-        schedule.note(query.role, answer, world_size_of(members), self._ctx.clock.monotonic(), self._spread.random())
+        answer: tuple[Report, float] | None = None
+        try:
+            answers = await self._runner.reports(target, limits)
+            answer = (answers[0].report, answers[0].seconds) if answers else None
+        finally:  # after an unexpected error the next query must wait, too
+            now, jitter = self._ctx.clock.monotonic(), self._spread.random()
+            schedule.note(query.role, answer, world_size_of(members), now, jitter)
         until = schedule.due_at + STALE_INTERVALS * (schedule.interval_seconds or 0.0)
         if schedule.failures <= TOLERATED_FAILURES:
             self._reports.postpone(query.job, until)

@@ -19,7 +19,7 @@ from exporters.ras import RasConfig, RasExporter
 from exporters.ras.config import MAX_ADDRESSES
 from exporters.ras.exporter import SEARCH_SECONDS, STALE_INTERVALS, TOLERATED_FAILURES
 from exporters.ras.protocol.client import Endpoint
-from exporters.ras.query import jobs as jobs_module
+from exporters.ras.query import jobs as jobs_module, runner
 from exporters.ras.query.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.show import RasSnapshot
 
@@ -52,6 +52,20 @@ async def test_the_first_query_comes_within_the_interval_and_the_next_after_it(n
         assert node.queries == 1
         await node.look(exporter, LONGEST_INTERVAL_SECONDS - 0.8 * MIN_INTERVAL_SECONDS)
         assert node.queries == 2
+
+
+async def test_an_unexpected_error_during_a_query_delays_the_next_query(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If a query ends with an unexpected error, the job gets the next query only after an interval."""
+    async with node.exporter() as exporter:
+        await node.look(exporter, 1.0)
+        with monkeypatch.context() as patch:
+            patch.setattr(runner, "read", lambda _request, _body: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                await node.look(exporter, MIN_INTERVAL_SECONDS)
+        await node.look(exporter, 0.8 * MIN_INTERVAL_SECONDS)
+        assert node.queries == 1
 
 
 async def test_listeners_are_searched_when_ranks_change_or_the_interval_ends(node: Node) -> None:

@@ -41,6 +41,7 @@ STANDBY_FACTOR = 4.0
 LABELS_WAIT_SECONDS = 60.0
 """With the role ``labels`` a node's first query waits one to six times this long, so other sources can name the job."""
 MAX_DOUBLINGS = 7
+COLLECTIVE_SECONDS, LARGE_JOB_RANKS, LARGE_JOB_COLLECTIVE_SECONDS = 5, 1024, 30
 JITTER = 0.1
 ISOLATED_SHARE = 0.5  # If a greater share of ranks is missing, the process that answered may be cut off: query again
 
@@ -174,6 +175,11 @@ def may_monitor(site: Site, oldest: Version) -> bool:
 def looks_isolated(report: Report) -> bool:
     """Return True when more than ISOLATED_SHARE of the ranks is missing: the process that answered may be cut off."""
     return report.missing() > ISOLATED_SHARE * report.ranks()
+
+
+def collective_seconds(ranks: int) -> int:
+    """Return the library's soft timeout for a report on a job with this number of ranks."""
+    return LARGE_JOB_COLLECTIVE_SECONDS if ranks > LARGE_JOB_RANKS else COLLECTIVE_SECONDS
 
 
 def first_wait_seconds(role: Role, jitter: float) -> float:

@@ -100,7 +100,10 @@ class QueryRunner:
             pause *= 2
 
     async def reports(self, target: QueryTarget, limits: QueryLimits) -> list[QueryAnswer]:
-        """Return the answers to a query, repeated up to MAX_REPEATS times if the replying process may be isolated."""
+        """Return the answers to a query, the most complete first.
+
+        The query is repeated up to MAX_REPEATS times if the replying process may be isolated.
+        """
         received: list[QueryAnswer] = []
         for _ in range(1 + MAX_REPEATS):
             answered = {answer.server for answer in received}
@@ -114,7 +117,7 @@ class QueryRunner:
                 or not await self._is_unchanged(target.endpoint, target.site)
             ):
                 break
-        return received
+        return sorted(received, key=lambda answer: (-answer.report.ranks(), answer.report.missing()))
 
     async def present(self, target: QueryTarget, limits: QueryLimits) -> frozenset[ProcessKey]:
         """Return the processes of ``target.servers`` that answer a greeting, which starts no collective.
