@@ -16,7 +16,7 @@ from agent.core.log import Logger
 from agent.core.threads import OwnThread
 from agent.export.exporter import ExporterConfig, Roots
 from agent.export.registry import Source
-from agent.ranks import families, health, liveness_page
+from agent.ranks import families, health, liveness_families
 from agent.ranks.table import RankTable
 from agent.tail.hang_guard import WaitingCall
 
@@ -63,7 +63,7 @@ class Supervisor:
         self.ranks.liveness.facts.hardware = partial(causes, self.health_snapshot, self.ledger.has_failed)
         self.tables = (
             Source("ranks", 50_000, self.ranks.timed_snapshot, families.families),
-            Source("liveness", 10_000, self.ranks.timed_snapshot, liveness_page.families),
+            Source("liveness", 10_000, self.ranks.timed_snapshot, liveness_families.families),
             Source("health", 50_000, self.health_snapshot, health.families),
         )
         self.running: dict[str, Running] = {}

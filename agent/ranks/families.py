@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from agent.core.identity import Membership
 from agent.core.metrics import Family, Metric, declared
-from agent.ranks.liveness_page import by_job, expected_ranks
+from agent.ranks.liveness_families import by_job, expected_ranks
 from agent.ranks.rank.exit_status import ending
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.snapshot import RankSnapshot, RankView

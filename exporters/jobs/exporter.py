@@ -12,7 +12,7 @@ import msgspec
 from agent.sdk.exporter import Context, ExporterConfig, NoData, ShownExporter, Spec
 from agent.sdk.metrics import Family, Metric, clean_label
 from agent.sdk.ranks import JobEnd
-from exporters.jobs.mapping import GpuMapping, jobs_of_gpus
+from exporters.jobs.gpu_mapping import GpuMapping, jobs_of_gpus
 from exporters.jobs.records import DIRECTORY_TROUBLES, ScheduledJob
 from exporters.jobs.sources import JobSources
 

@@ -21,7 +21,7 @@ from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.metrics import label_fields
 from agent.sdk.ranks import ExitStatus, ProcessKey, RankWriter, ending, in_words
 from agent.sdk.system import ProcFS
-from exporters.process.cgroups import OomCount, OomLedger, OomNow, oom_now
+from exporters.process.oom_kills import OomCount, OomLedger, OomNow, oom_now
 
 _INFO_BYTES = 64  # PIDFD_INFO_SIZE_VER0
 _PIDFD_GET_INFO = (3 << 30) | (_INFO_BYTES << 16) | (0xFF << 8) | 11  # _IOWR(0xFF, 11, struct pidfd_info)

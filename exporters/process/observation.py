@@ -8,7 +8,7 @@ import msgspec
 
 from agent.sdk.ranks import ProcessKey, is_record_file
 from agent.sdk.system import OpenFile, ProcFS, Stat
-from exporters.process.cgroups import OomCount, OomKills
+from exporters.process.oom_kills import OomCount, OomKills
 
 THREADS_SECONDS = 5.0
 """Interval for reading the threads and the usage of ranks, and for searching record files of ranks that hold none."""

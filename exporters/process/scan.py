@@ -12,8 +12,8 @@ from agent.sdk.exporter import FailureCounter, Roots
 from agent.sdk.files import in_turns
 from agent.sdk.ranks import ProcessFacts, ProcessKey, WriterKey, is_record_file
 from agent.sdk.system import OpenFile, ProcFS, Stat
-from exporters.process.cgroups import OomKills, memory_files, oom_kills, oomd_kills, unified_groups
 from exporters.process.observation import THREADS_SECONDS, KnownRank, ProcessObservation, observe
+from exporters.process.oom_kills import OomKills, memory_files, oom_kills, oomd_kills, unified_groups
 from exporters.process.ownership import OwnerSearch
 from exporters.process.rank_search import RankSearch
 from exporters.process.usage.reader import RankStat, UsageReader, Usages

@@ -25,7 +25,7 @@ from agent.export import agent_families  # noqa: E402  # likewise
 from agent.ranks import (  # noqa: E402  # likewise
     families as ranks,  # likewise
     health,
-    liveness_page,
+    liveness_families,
 )
 
 RANKS = 8
@@ -61,7 +61,7 @@ def owners() -> dict[str, str]:
     found |= {family.name: "nvml" for family in load_spec("nvml").families}  # nvml and amdgpu share some metrics
     tables = {
         "ranks": ranks.FAMILIES,
-        "liveness": liveness_page.FAMILIES,
+        "liveness": liveness_families.FAMILIES,
         "health": health.FAMILIES,
         "agent": agent_families.FAMILIES,
     }

@@ -10,13 +10,13 @@ from programs import build
 
 from agent.app.discovery import exporter_names, load_spec
 from agent.export import agent_families
-from agent.ranks import families as rank_families, health, liveness_page
+from agent.ranks import families as rank_families, health, liveness_families
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy" / "prometheus"
 OWNED = [
     *(("agent", family) for family in agent_families.FAMILIES),
-    *(("liveness", family) for family in liveness_page.FAMILIES),
+    *(("liveness", family) for family in liveness_families.FAMILIES),
     *(("ranks", family) for family in rank_families.FAMILIES),
     *(("health", family) for family in health.FAMILIES),
     *((name, family) for name in exporter_names() for family in load_spec(name).families),

@@ -21,13 +21,13 @@ from nodes import Closing, Node, Reply, wait_until
 from ports import free_port
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.ranks import families as rank_families, liveness_page
+from agent.ranks import families as rank_families, liveness_families
 
 READY_SECONDS = 30.0
 STOP_SECONDS = 5.0
 """Longest time of an orderly stop."""
 WAIT_SECONDS = 10.0
-JOB_FAMILIES = {family.name: family.labels for family in liveness_page.FAMILIES}
+JOB_FAMILIES = {family.name: family.labels for family in liveness_families.FAMILIES}
 RANK_FAMILIES = {family.name: family.labels for family in rank_families.FAMILIES}
 _TRACEBACK = re.compile(r"^Traceback ", re.MULTILINE)  # of an uncaught error; a log field has it inside a line
 

@@ -21,7 +21,7 @@ from rules import series_key
 
 from agent.core.metrics import Family, Metric
 from agent.export.agent_families import EXPORTER_UP
-from agent.ranks import families as rank_families, liveness_page
+from agent.ranks import families as rank_families, liveness_families
 from agent.sdk.ranks import ProcessFacts, ProcessKey
 from exporters.inspector.exporter import InspectorConfig, InspectorExporter
 
@@ -110,7 +110,7 @@ class Node:
         self._keep("rankwatch-liveness", UP, second)
         self._keep("rankwatch", UP, second)
         ranks = self._table.timed_snapshot()
-        self._keep("rankwatch-liveness", liveness_page.families(ranks), second)
+        self._keep("rankwatch-liveness", liveness_families.families(ranks), second)
         self._keep("rankwatch", rank_families.families(ranks), second)
         self._keep("rankwatch", (up.metric, *self._exporter.families(self._exporter.snapshot())), second)
 

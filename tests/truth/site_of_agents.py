@@ -15,7 +15,7 @@ from rank_table import RankTable
 
 from agent.core.identity import ProcessKey
 from agent.ranks.liveness.job_liveness import RanBefore
-from agent.ranks.liveness_page import families
+from agent.ranks.liveness_families import families
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import Owner, ProcessFacts
 

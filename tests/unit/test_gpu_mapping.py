@@ -12,7 +12,7 @@ from rank_table import RankTable
 from agent.ranks.rank.process import RankGpu
 from agent.sdk.ranks import ProcessFacts, ProcessKey
 from exporters.jobs.exporter import JobsConfig, JobsExporter
-from exporters.jobs.mapping import OWN, GpuMapping, jobs_of_gpus
+from exporters.jobs.gpu_mapping import OWN, GpuMapping, jobs_of_gpus
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from agent.ranks.liveness.job_liveness import (
     MAX_RETRACTED,
     RETRACTED_SECONDS,
 )
-from agent.ranks.liveness_page import families
+from agent.ranks.liveness_families import families
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import Owner
 from exporters.job_log.catalogue import failures

@@ -24,7 +24,7 @@ from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, HealthLedger
 from agent.page.document import Configuration, read, write
 from agent.page.front_page import SiteLinks, front_page
-from agent.ranks import families as rank_families, health, liveness_page
+from agent.ranks import families as rank_families, health, liveness_families
 from agent.ranks.health import HealthSnapshot
 from agent.ranks.rank.evidence import RasSilence
 from agent.ranks.rank.exit_status import ExitStatus
@@ -159,7 +159,7 @@ def live_on(ranks: RankTable) -> bytes:
         ranks.judge_changed()
         result = ranks.snapshot()
         shown(rank_families.families(result))
-        shown(liveness_page.families(result))
+        shown(liveness_families.families(result))
         health = HealthSnapshot(result, (), frozenset())
         state = {"up_seconds": 1.0, "ready": True, "configuration": Configuration()}
         document = node_document(health, ranks.speeds, (), "here", **state)

@@ -28,7 +28,7 @@ from exporters.kernel_log.mounts import mounted_devices
 from exporters.netdev import NetdevConfig, NetdevExporter
 from exporters.nvml.exporter import NvmlConfig, NvmlExporter
 from exporters.nvml.reading import Fabric, GpuReading, Link, LookAnswer, XidEvent
-from exporters.process.cgroups import oom_kills
+from exporters.process.oom_kills import oom_kills
 from exporters.process.scan import Scanner, ScanRequest
 from exporters.process.usage.groups import GroupPaths, GroupReader
 from exporters.ras.local import job_files as library_module

@@ -15,7 +15,8 @@ from scanned_node import Node
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import OpenFile, ProcFS
 from exporters.process import cgroups, observation
-from exporters.process.cgroups import (
+from exporters.process.observation import MAX_NEW_PER_USER, NEW_RANK_SECONDS, THREADS_SECONDS
+from exporters.process.oom_kills import (
     OomCount,
     OomKills,
     OomLedger,
@@ -25,7 +26,6 @@ from exporters.process.cgroups import (
     oomd_kills,
     unified_groups,
 )
-from exporters.process.observation import MAX_NEW_PER_USER, NEW_RANK_SECONDS, THREADS_SECONDS
 from exporters.process.scan import MAX_NEW, ScanResult, held_files
 from exporters.process.usage.groups import MAX_LEVELS
 

@@ -8,14 +8,14 @@ from agent.core.log import Logger
 from agent.core.threads import OwnThread
 from agent.export.exposition import Selection
 from agent.export.registry import Registry, Source
-from agent.ranks import families as rank_families, liveness_page
+from agent.ranks import families as rank_families, liveness_families
 
 
 def exposition(table: Table) -> set[str]:
     """Return the table's samples in the form name{values} value."""
     return {
         f"{s.name}{{{','.join(s.labels.values())}}} {s.value:g}"
-        for page in (rank_families, liveness_page)
+        for page in (rank_families, liveness_families)
         for s in samples(page.families(table.ranks.timed_snapshot()))
     }
 

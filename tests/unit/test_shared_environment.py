@@ -5,7 +5,7 @@ from client_metrics import samples
 from rank_table import KILLED, WORLD, Table, environment, owned
 
 from agent.core.identity import Membership, RankLabel
-from agent.ranks import families as rank_families, liveness_page
+from agent.ranks import families as rank_families, liveness_families
 from agent.ranks.naming.binding import BINDING_SECONDS, MAX_SIBLINGS
 from agent.ranks.naming.shared_environment import coordinates_of, number_of
 from agent.ranks.rank.facts import Owner
@@ -55,7 +55,7 @@ def test_the_communicator_names_siblings_first(table: Table) -> None:
     assert (ranks(table), sources(table)) == ({"7": 1, "6": 2}, {"communicator"})
     [expected] = [
         family
-        for family in liveness_page.families(table.ranks.timed_snapshot())
+        for family in liveness_families.families(table.ranks.timed_snapshot())
         if family.family.name.endswith("expected_ranks")
     ]
     assert dict(zip(expected.labels, expected.values, strict=True)) == {("4711", "communicator"): 8}
@@ -77,7 +77,7 @@ def test_what_a_task_says_is_not_said_of_those_who_share_it(title: str, table: T
         table.add_facts(owned(pid, env, ALICE, parent=50, title=title.format(pid)))
     table.tick(BINDING_SECONDS)
     snapshot = table.ranks.snapshot()
-    shown = samples([*rank_families.families(snapshot), *liveness_page.families(snapshot)])
+    shown = samples([*rank_families.families(snapshot), *liveness_families.families(snapshot)])
     assert not [entry for entry in shown if entry.name == "rankwatch_job_expected_ranks"]
     assert [entry.labels["world_size"] for entry in shown if entry.name == "rankwatch_job_info"] == [""]
     assert [entry.labels["local_rank"] for entry in shown if entry.name == "rankwatch_rank_info"] == [""] * 4
