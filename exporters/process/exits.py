@@ -159,8 +159,8 @@ class ExitWatch:
         """Report to the rank table that a process has ended; its status follows.
 
         If the parent reaps at once, the zombie exists for microseconds. So the first try to read its status is
-        immediate: for a zombie the kernel answers without waiting. Without a pidfd the pid can be of another process,
-        for which the kernel can wait: then only the thread reads.
+        immediate: for a zombie the kernel answers without waiting. Without a pidfd the pid may be another process's,
+        and reading its status can block: then only the thread reads.
         """
         loop = asyncio.get_running_loop()
         pidfd = self._pidfds.get(key)

@@ -132,7 +132,7 @@ class OwnerSearch:
                 yield group
 
     def _is_roots(self, controllers: str, directory: str) -> bool:
-        """Return True when the group's directory belongs to root; in a mixed hierarchy version 2 lies in `unified`."""
+        """Return True when root owns the group's directory; a mixed hierarchy has version 2 in `unified`."""
         mounts = [self._groups / controllers] if controllers else [self._groups, self._groups / "unified"]
         for mount in mounts:
             try:

@@ -50,7 +50,7 @@ def test_a_kill_while_peers_live(interval: float) -> None:
 
 
 def test_a_cancel_with_ranks_that_stay() -> None:
-    """In a cancel only the first SIGTERM is a node's lead exit, and the scheduler's record makes all exits `ok`."""
+    """In a cancel a node's only lead exit is its first SIGTERM; the scheduler's record makes all exits `ok`."""
     site, job = site_of()
     job.tear_down(stay={2, 6})
     site.run(10.0)

@@ -211,7 +211,7 @@ async def test_the_bundle_of_a_job_in_trouble_outlives_a_flood(site: Site) -> No
 async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Above MAX_FROZEN early reads of failed jobs, the oldest read of the user with the most reads is evicted."""
+    """Above MAX_FROZEN jobs with files read early, the user with the most such jobs loses the oldest."""
     monkeypatch.setattr(processes, "rank_files", lambda *_: {})
     await site.start()
     for number in range(module.MAX_FROZEN + 3):

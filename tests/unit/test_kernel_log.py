@@ -263,7 +263,7 @@ def test_a_name_is_no_longer_than_a_process_has() -> None:
 
 
 def test_lines_beyond_the_limit_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit of waiting lines of NVIDIA's driver, the oldest counts at once."""
+    """Above the limit of waiting NVIDIA driver lines, the oldest line waits no longer."""
     monkeypatch.setattr(lines, "MAX_WAITING", 2)
     kernel = KernelLines()
     drivers = [KernelRecord(number, 1.0, "NVRM: Xid", "fragment") for number in range(3)]

@@ -185,7 +185,7 @@ def test_a_restarted_rank_counts_at_once(node: Node) -> None:
 
 
 def ready_ranks(node: Node) -> dict[int, str]:
-    """Return the ranks that five looks within two and a half minutes find."""
+    """Return the ranks found by five looks within two and a half minutes."""
     new: dict[int, str] = {}
     for _ in range(5):
         new |= node.evidence(after=SETTLED_SECONDS / 2)

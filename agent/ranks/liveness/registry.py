@@ -195,7 +195,7 @@ class LivenessRegistry:
         )
 
     def _make_room(self, newest: LeadExit, share: str, now: float) -> None:
-        """Above the limit, retract the oldest other lead exit of the share with the most; ``share``: of ``newest``."""
+        """Above the limit, retract the oldest lead exit of the largest share, never ``newest``, which is of ``share``."""
         others = [
             (job.share, lead, job)
             for job in self.jobs.values()

@@ -1,9 +1,9 @@
 """Counts one writer's missing records by cause, and for each rank the records that exist or lack a GPU time. Pure.
 
 Only a gap's size is known, not its cause. The line that begins a batch (`dump_stats`) says how many records a ring
-dropped. Without such lines, a pass with as many lines as the ring holds shows an overflow (``passes``). Both numbers
-add to the ring's credit, a number of records: this number of the ring's next gaps is attributed to overflow. Further
-gaps have no known cause.
+dropped. Without such lines, a pass with as many lines as the ring holds shows an overflow (``passes``). Both add to the
+ring's credit: of the records that it misses next, as many are attributed to overflow. Further missing records have no
+known cause.
 """
 
 from __future__ import annotations
