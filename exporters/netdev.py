@@ -228,7 +228,7 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevSnapshot]):
     _pauses: PauseReader | None = None
 
     async def start(self, ctx: Context) -> None:
-        """Prepare to read pause frames: netlink shows the kernel's real devices, not those of a recorded tree."""
+        """Prepare to read pause frames, but not with a recorded tree: netlink shows only real devices."""
         await super().start(ctx)
         if ctx.roots.sys == Path("/sys"):
             self._pauses = PauseReader()

@@ -161,7 +161,7 @@ class RankProgress:
 
 
 def run_ahead_operations(plan: TimingPlan) -> int:
-    """Return the number of operations at which a rank can arrive before it completes the first of these operations."""
+    """Return how many operations a rank can arrive at before it completes the first of them."""
     operation_us = (plan.compute_us + plan.jitter_us) * plan.pace
     return 1 + int(RUN_AHEAD_SECONDS * 1e6 / operation_us)
 

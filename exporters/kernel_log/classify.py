@@ -131,7 +131,7 @@ def judged(event: KernelEvent) -> Judged | None:
 
 
 def fails(event: KernelEvent, seconds: float) -> str:
-    """Return the check that the event fails; empty if it fails none. ``seconds``: the event's time after the boot."""
+    """Return the check that fails by this event; empty if none. ``seconds``: the event's time after the boot."""
     category = categories()[event.category]
     if seconds < category.after_boot_seconds:
         return ""

@@ -2,9 +2,9 @@
 
 Many processes can exit at once. The rank table learns of each exit immediately. A thread reads the exit statuses
 together, and the table judges their jobs together: at once after a quiet time, else every JUDGE_PAUSE_SECONDS. The exit
-status of a process that is not the agent's child is readable in two ways, and both are tried: PIDFD_GET_INFO with
-PIDFD_INFO_EXIT (Linux 6.15, include/uapi/linux/pidfd.h) after the parent has reaped it; before that, while the process
-is a zombie, field 52 of /proc/PID/stat, with ptrace rights.
+status of a process that is not the agent's child is readable in two ways, and both are tried: while it is a zombie,
+field 52 of /proc/PID/stat, with ptrace rights; after the parent has reaped it, PIDFD_GET_INFO with PIDFD_INFO_EXIT
+(Linux 6.15, include/uapi/linux/pidfd.h).
 """
 
 import asyncio

@@ -26,7 +26,7 @@ POLL_SECONDS = 0.5
 class Cast(NamedTuple):
     """The job of a situation: its nodes, its ranks, and the options of its launchers.
 
-    Without options it is a quiet job. ``job_id``: if two situations share one; the default is the situation's name.
+    Without options it is a quiet job. ``job_id``: for jobs with equal ids; the default is the situation's name.
     ``log``: the output file of its ranks, see QuietJob."""
 
     nodes: tuple[int, ...]

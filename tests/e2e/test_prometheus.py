@@ -54,7 +54,7 @@ def test_nothing_is_lost_or_doubled_over_kills(tmp_path: Path, binary: str) -> N
         job.wait_for("ready")
         began = time.time()
         agent.wait_for_states(alive(8))
-        # A kill before the first checkpoint with the files would lose the earlier records.
+        # A kill before a checkpoint that includes the files would lose earlier records.
         wait_until(lambda: agent.saved_at() > began + 6, 20.0, "a checkpoint")
         started = time.time()
         for number in range(KILLS):

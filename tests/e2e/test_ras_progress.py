@@ -29,7 +29,7 @@ FAILED = ("async_error", "init_error", "aborted")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RasJob]:
     """Provide eight ranks on four fictional nodes, with groups of two (tensor) and of four (data), without launches.
 
-    Further communicators, of ranks 2, 4 and 6, have failed at rank 4."""
+    More communicators, each of ranks 2, 4 and 6, have failed at rank 4."""
     with RasJob(tmp_path_factory.mktemp("job"), 8, free_port(), ranks_per_node=2, base=79, job_id=JOB) as job:
         job.groups(2)
         for name in job.members:

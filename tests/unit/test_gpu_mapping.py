@@ -44,7 +44,7 @@ def test_what_a_file_holds() -> None:
 
 
 def test_files_follow_the_ranks(directory: Path) -> None:
-    """A GPU's file exists while it has ranks, also in a new directory, and changes with its jobs."""
+    """While a GPU has ranks, it has a file with its current jobs, also in a new directory."""
     mapping = GpuMapping(directory)
     mapping.write({"0": "4711\n", "1": "4711\n"})
     assert files(directory) == {"0": "4711\n", "1": "4711\n"}

@@ -176,7 +176,7 @@ def test_no_more_peers_than_the_bound_are_measured() -> None:
 
 
 def test_no_more_is_measured_than_there_is_room_for() -> None:
-    """A pair above the limit of all writers is not measured until another pair ends."""
+    """A pair above the common limit of all writers waits until another pair ends."""
     room = FairBudget(MAX_MEASURED_IN_ALL)
     one, other = (Pairs(room, (), lambda _: True) for _ in range(2))
     for comm in range(MAX_MEASURED_IN_ALL // 63 + 1):

@@ -368,7 +368,7 @@ def left_out(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def test_series_are_bounded(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Above the series budget the smallest messages' rows are left out and logged; the exporter's end frees it."""
+    """Above the budget the smallest messages' rows are dropped and logged; the exporter's end frees the budget."""
     node = Node(tmp_path, admit=Admission(per_rank=6))
     node.add_writer(rows=3)
     node.looks()

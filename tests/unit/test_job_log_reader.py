@@ -124,7 +124,7 @@ def test_what_proves_whose_a_log_is(
 def test_the_last_words_of_ranks_that_were_silent_are_read(unnamed: Node, tmp_path: Path) -> None:
     """The last lines of a job that was silent for minutes count, even if no process holds the file any more.
 
-    An agent that starts after the ranks' exits reads them, too.
+    An agent started after the exits reads these lines, too.
     """
     path = unnamed.write("mine.txt", "hello\n")
     unnamed.run(4000, path)

@@ -206,7 +206,7 @@ def local(rank: str, pid: int, source: str = "local_index", parent: int = 1, sta
 
 
 def test_ranks_named_by_their_order() -> None:
-    """If ranks are named by start order, the launch names the rank that the plan kills."""
+    """If ranks are named by start order, the launch shows which of them the plan kills."""
     run, plan = JobRun(), plan_of([[0, 1, -2]])
     run.take(lines(*(f"Process {p} -> global_rank={r}, local_rank={p}" for p, r in ((0, 2), (1, 0), (2, 1)))))
     run.take(lines(*(edge(rank, "start", 0) for rank in range(3))))

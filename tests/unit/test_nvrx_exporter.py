@@ -108,7 +108,7 @@ def test_half_written_cycle_leaves_the_last(node: Node) -> None:
 
 
 def test_a_second_run_begins_its_cycles_again(node: Node) -> None:
-    """A cycle that began later replaces a higher one of the same attempt: a job was started again with its id."""
+    """A later cycle replaces one with a higher number of the same attempt: a job restarted with its id."""
     node.add_rank()
     node.write(7, cycle_start_time="2026-11-22T00:34:20Z")
     node.look()

@@ -39,7 +39,7 @@ OPTIONS: dict[str, JobLauncher | None] = {
 
 
 def test_options() -> None:
-    """Options before the script count, in both spellings; the last one wins; a value of another form is empty."""
+    """Options are read up to the script, in both spellings; the last one wins; an invalid value is empty."""
     for line, expected in OPTIONS.items():
         assert read_command(line.split()) == expected, line
 

@@ -214,7 +214,7 @@ def test_users_take_turns() -> None:
     ("reporter", {"ranks": 8, "cost_seconds": 3.0}, 24),
 ])  # fmt: skip
 def test_a_storm_of_alarms_is_no_storm_of_queries(role: Role, costs: dict[str, float], most: int) -> None:
-    """With ten alarms a second a job is queried at most every 7 s, a large job twice an interval."""
+    """With ten alarms a second a job gets at most one query in 7 s, a large job two per interval."""
     known, times = schedule(0.0, **costs), []
     answer = (report(known.ranks), known.cost_seconds)
     for tick in range(36_000):

@@ -157,7 +157,7 @@ async def test_who_speaks_no_tls(tmp_path: Path) -> None:
 
 
 async def test_silent_clients_give_way(tmp_path: Path) -> None:
-    """At the limit of connections, a scrape is served, and a silent client's connection is closed for it."""
+    """At the limit of connections, a silent client's connection is closed so that a scrape is served."""
     node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
     async with served(node, ServerLimits(tls_connections=4)) as (server, log, port):
         silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]

@@ -195,7 +195,7 @@ class LivenessRegistry:
         )
 
     def _make_room(self, newest: LeadExit, share: str, now: float) -> None:
-        """Above the limit, retract the oldest lead exit of the largest share, never ``newest``, which is of ``share``."""
+        """Above the limit, retract the oldest lead exit of the largest share, never ``newest`` (of ``share``)."""
         others = [
             (job.share, lead, job)
             for job in self.jobs.values()

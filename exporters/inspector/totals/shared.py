@@ -40,7 +40,7 @@ def series_of(key: SeriesKey, arrivals: Arrivals | None) -> int:
 class Places:
     """The places (communicator, rank in it) of one writer that get accumulators of their own.
 
-    A broken writer can make up millions of places. ``ranks``: the writer's largest number of ranks in one communicator;
+    A broken writer can invent millions of places. ``ranks``: the writer's largest number of ranks in one communicator;
     each rank has a series budget. ``group``: the writer's user and directory.
     """
 

@@ -87,7 +87,7 @@ def read_files(requests: list[FileRequest], _body: bytes) -> list[FileFacts | No
 
 
 def read_one(request: FileRequest) -> FileFacts | None:
-    """Read the requested files; an unreadable file counts as missing. Return None if the error of a library can end."""
+    """Read the requested files; an unreadable file counts as missing. Return None if a library's error can go away."""
     folder = f"{request.proc_root}/{request.pid}"
     settings = read_conf(f"{folder}/root", request.conf)
     try:

@@ -1,4 +1,4 @@
-"""Reads JSON reports of NCCL 2.28.7 and later; ``read`` takes either format, and can run in a helper process. Pure."""
+"""Reads JSON reports of NCCL 2.28.7 and later; ``read`` also takes text, and can run in a helper process. Pure."""
 
 import re
 import zlib

@@ -248,7 +248,7 @@ def accept(communicators: Iterable[Communicator], skipped: Counter[Skipped]) -> 
 def _bound_names(chosen: list[Communicator], skipped: Counter[Skipped]) -> None:
     """Limit a report's named ranks: MAX_NAMED missing ranks, and MAX_BEHIND_NAMED ranks that have launched less.
 
-    Of the ranks that have launched less, those in the largest communicators stay: it is not known yet which stall.
+    Of the latter, those in the largest communicators stay: which communicators stall is not known yet.
     """
     room = MAX_NAMED
     for communicator in chosen:
