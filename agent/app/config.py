@@ -53,7 +53,7 @@ class StateConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class IdentityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section `identity`. ``job_id_variables``: variables with the job id; the first that names a job counts.
+    """Section `identity`. ``job_id_variables``: variables with the job id; the first variable that names a job wins.
 
     These variables come before the built-in variables. A change applies to processes discovered later: a process keeps
     its job id.
@@ -63,7 +63,7 @@ class IdentityConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HealthConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Section `health`: the default checks and ``count``, minus ``ignore``, make a rank unhealthy."""
+    """Section `health`: these checks make a rank unhealthy: the default checks plus ``count`` minus ``ignore``."""
 
     count: list[str] = []
     ignore: list[str] = []
@@ -123,8 +123,7 @@ class Options:
     roots: Roots = field(default_factory=Roots)
 
     def web_file(self, loaded: Loaded) -> Path | None:
-        """Return the web file of the command line, or without one the web file of the configuration; None if neither
-        names a file."""
+        """Return the web file of the command line, else the web file of the configuration, else None."""
         named = loaded.config.web.config_file
         return self.web_config_file or (Path(named) if named else None)
 

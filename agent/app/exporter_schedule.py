@@ -15,8 +15,8 @@ REST_RATIO = 0.5
 """After a slow update, this part of an interval passes before the next update."""
 STALE_INTERVALS = 3
 STALE_FLOOR_SECONDS = 5.0
-"""If a source fails, hangs or is absent, its series stay for three intervals (or this time, if longer) plus the
-deadline of an update."""
+"""If a source fails, hangs or is absent, its series stay for three intervals (at least this time) plus the deadline of
+an update."""
 MAX_WHY_CHARACTERS = 200
 
 
@@ -69,8 +69,8 @@ class Running:
         self._schedule = asyncio.get_running_loop().create_task(self._run(), name=f"schedule-{self.name}")
 
     async def end(self) -> None:
-        """Stop the schedule and drain the exporter within ``drain_seconds``; a running update gets at most half of it,
-        and none if it hangs.
+        """Stop the schedule and drain the exporter within ``drain_seconds``. A running update gets at most half of this
+        time; a hung update gets no time.
 
         The lease ends even if the drain fails or is late.
         """

@@ -16,7 +16,7 @@ OLD_FAULT_SECONDS = 120.0
 
 
 async def health_part(snapshot: Callable[[], HealthSnapshot], wanted: Wanted) -> Offered:
-    """Return the health part of a bundle. Its file also lists findings that do not count: these blame no rank."""
+    """Return the health part of a bundle. Its file lists all findings; only failures that count blame a rank."""
     known = snapshot()
     failed = [entry for entry in known.entries if entry.finding.state is CheckState.FAILED]
     words = [

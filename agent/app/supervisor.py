@@ -24,8 +24,8 @@ TICK_SECONDS = 1.0
 RANKS_BYTES = 12 * 1024 * 1024
 """Limit of the rank table's size in the checkpoint."""
 FIRST_LOOK_SECONDS = 30.0
-"""The agent serves series at most this long after its start, even if a read in /proc hangs. The search for processes is
-then late, and the alert RankwatchLate fires."""
+"""The agent begins to serve series at most this long after its start, even if a read in /proc hangs. In this case the
+search for processes is late, and the alert RankwatchLate fires."""
 PROCESS_EXPORTER = "process"
 """The exporter that discovers rank processes, and confirms the processes in the checkpoint."""
 LAST_SAVE_SECONDS = 5.0

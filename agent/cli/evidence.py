@@ -16,7 +16,7 @@ SHOWN_EVENTS = 40
 """Limit of printed events: the middle of a longer time line is left out."""
 SHOWN_RANKS = 32
 TAKE_SECONDS = 40.0
-"""How long to wait for a bundle, or twice ``seconds_per_bundle``: the agent can be busy with another bundle."""
+"""Longest wait for a bundle, or twice ``seconds_per_bundle`` if longer: another bundle can keep the agent busy."""
 POLL_SECONDS = 0.2
 ASK_SECONDS = 5.0  # Timeout of a query to the agent
 
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str]) -> int:
 def _configured(flags: argparse.Namespace) -> Mapping[str, object]:
     """Return the settings of bundles from the configuration in ``flags``, else from the running agent's configuration.
 
-    Raises ConfigError if the first cannot be read; returns {} if the second cannot be read.
+    Raises ConfigError if the file in ``flags`` cannot be read; returns {} if the agent's file cannot be read.
     """
     usual = own_agent.CONFIG_FILE
     with contextlib.suppress(OSError, ValueError):

@@ -12,8 +12,8 @@ from agent.core.prometheus import Sample
 from agent.ranks.liveness.causes import HARDWARE
 
 DAYS, MAX_DAYS = 7, 90
-POINTS = 3  # Least points of a listed node if jobs of several users failed, as in the alert LemonNode
-POINTS_OF_ONE_USER = 5  # Least points if only one user's jobs failed: the user's program can be the cause
+POINTS = 3  # Minimum for the list if jobs of several users failed, as in the alert LemonNode
+POINTS_OF_ONE_USER = 5  # Minimum if only one user's jobs failed: the user's program can be the cause
 _SEEN = "max by (cluster, job_id, node, user, {labels}) (present_over_time({metric}[{days}d]))"
 _FAILURES = {"signal, cause": "rank:rankwatch_dead:time", "class": 'rank:rankwatch_exit:time{class="reboot"}'}
 _RULES = "count(present_over_time(cluster:rankwatch_targets:count[{days}d]))"

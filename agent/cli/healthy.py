@@ -24,7 +24,7 @@ HEALTHY, NOT_HEALTHY, CANNOT_TELL = 0, 1, 2
 ASK_SECONDS = 1.5
 """Timeout of the query: with the start of Python, the command takes at most two seconds."""
 MAX_NAMED = 8
-"""Limit of failed checks named in the output; further checks are counted."""
+"""Limit of failed checks named in the output, before "N more"."""
 _QUERY = "/metrics?collect[]=health"
 
 

@@ -35,7 +35,7 @@ _NAMES_A_WEB_FILE = re.compile(rb"""\bconfig_file["']?\s*:\s*(?!""|'')\S""")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status: 0 success, 1 failure, 2 wrong arguments.
 
-    `rankwatch healthy` returns 0 healthy, 1 not healthy, 2 unknown. If Prometheus does not reply: 2.
+    `rankwatch healthy` returns 0 healthy, 1 not healthy, 2 unknown. A command returns 2 if Prometheus does not reply.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == [HELP]:

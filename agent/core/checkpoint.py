@@ -39,7 +39,7 @@ def saved_sum(count: int, more: int = 1) -> int:
 
 
 class _Checkpoint(msgspec.Struct):
-    """Content of the file. Each section's owner encodes its bytes."""
+    """Content of the file. Each owner encodes its own section."""
 
     format: int
     boot_id: str
@@ -229,7 +229,7 @@ def write_own_file(path: Path, content: bytes, *, sync: bool) -> None:
 def read_own_file(path: Path, max_bytes: int) -> bytes:
     """Return the content of a file that only this user or root can write; raises OSError for another file.
 
-    A FIFO or a device does not block it.
+    A FIFO or a device does not block the call.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(fd, "rb") as file:

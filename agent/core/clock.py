@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections import deque
 
-PROBE_SECONDS = 0.25  # Each probe wakes the idle loop. A lag of 1 s, which raises the alert, is still measured
+PROBE_SECONDS = 0.25  # Each probe wakes the idle loop: few probes, but enough to measure the alert's lag of 1 s
 WINDOW_SECONDS = 60.0
 
 

@@ -9,7 +9,7 @@ MAX_TEXT_CHARACTERS = 1 << 20
 MAX_BRACKETS = 8
 """Limit of bracket pairs in one name. Slurm writes one pair, or one per dimension of a torus."""
 MAX_NAME_CHARACTERS = 255
-"""Limit of a name before its last number: else a short text could make MAX_HOSTS names of its own length."""
+"""Limit of a name before its last number: a longer name with a range would be copied up to MAX_HOSTS times."""
 _MAX_DIGITS = 9
 _RANGE = re.compile(rf"([0-9]{{1,{_MAX_DIGITS}}})(?:-([0-9]{{1,{_MAX_DIGITS}}}))?", re.ASCII)
 _BRACKETS = re.compile(r"([^\[\]]*)(?:\[([^\[\]]*)\])?")

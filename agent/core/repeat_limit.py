@@ -51,7 +51,7 @@ class RepeatLimit:
         return sum(self._pass(counted, now) for counted in limits)
 
     def _pass(self, counted: _CountedKey, now: float) -> int:
-        """Count an admitted message. If it starts a window, return how many messages the previous one suppressed."""
+        """Count an admitted message. If it starts a window, return how many messages the previous window suppressed."""
         window = self._windows.get(counted)
         if window is not None and now - window.start < WINDOW_SECONDS:
             self._windows[counted] = window._replace(passed=window.passed + 1)

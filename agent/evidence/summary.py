@@ -12,7 +12,7 @@ Text = Annotated[str, msgspec.Meta(max_length=MAX_TEXT)]
 Moment = Annotated[float, msgspec.Meta(ge=0, lt=253402300800)]
 """Seconds since the epoch, before the year 10000, where Python's dates end."""
 Trigger = Literal["dead", "unresponsive", "hardware", "silent", "stalled", "asked", "alert"]
-"""``alert``: only in bundles of versions before 0.2.0, which also made bundles for open pages."""
+"""``alert``: only in bundles of versions before 0.2.0, which also made bundles for firing alerts that page."""
 Witness = Literal["verdict", "records", "ras", "flight_recorder", "hardware", "kernel_log", "job_log", "stacks"]
 
 

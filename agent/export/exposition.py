@@ -57,8 +57,8 @@ class SelectionError(ValueError):
 def select(query: Mapping[str, Sequence[str]], headers: Mapping[str, str], exporters: frozenset[str]) -> Selection:
     """Return the selection of a request for metrics; raises SelectionError if it is impossible.
 
-    ``collect[]`` and ``exclude[]`` name ``exporters`` and exclude each other, as in node_exporter. ``headers``: by
-    lower-case name.
+    ``collect[]`` and ``exclude[]`` contain names of ``exporters`` and cannot be combined, as in node_exporter.
+    ``headers``: by lower-case name.
     """
     collect, exclude = frozenset(query.get("collect[]", ())), frozenset(query.get("exclude[]", ()))
     if collect and exclude:

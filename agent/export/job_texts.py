@@ -24,7 +24,7 @@ TURN_BYTES = 1024 * 1024
 LOOK_SECONDS = 5.0
 """Interval between searches for new files."""
 HOLDERS_SECONDS = 15.0
-"""Interval between searches for the writers of files without a known writer, or with a writer of an ended job."""
+"""Interval between searches for a file's writer, while the writer is unknown or belongs to an ended job."""
 MAX_POSITIONS = 256
 """Limit of saved positions, with equal shares of all users. A restarted agent reads files without a position again."""
 

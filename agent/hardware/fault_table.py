@@ -50,7 +50,7 @@ def add(known: Iterable[TimedFault], fault: Fault, seconds: float) -> list[Timed
 
 
 def recent(known: Iterable[TimedFault], now_seconds: float) -> list[TimedFault]:
-    """Return the errors that were seen within MAX_AGE_SECONDS of ``now_seconds`` (epoch): a clock can be set back."""
+    """Return errors seen at most MAX_AGE_SECONDS before or after ``now_seconds`` (epoch): a clock can be set back."""
     return [timed for timed in known if abs(now_seconds - timed.last_seconds) <= MAX_AGE_SECONDS]
 
 

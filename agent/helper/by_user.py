@@ -1,7 +1,7 @@
 """Answer requests about users' files, in one thread per user (root: per process). Imports only the standard library.
 
-A call to a hung file system never returns. While a call hangs, further requests about files of the same owner get no
-answer; for root's files, only further requests about the same process.
+A call to a hung file system never returns. While a call hangs, requests about files of the same owner get no answer. Of
+the requests about root's files, only those about the same process get no answer.
 """
 
 import threading

@@ -61,7 +61,7 @@ class HelperSpec(Generic[Answer]):
 class Helper(Generic[Answer]):
     """A helper with at most one process, started by the first call; calls run one after the other.
 
-    ``calls``: results since the agent's start. ``ok``: result of the last call; None before the first, after ``stop``.
+    ``calls``: results since the agent's start. ``ok``: the last result; None before the first call and after ``stop``.
     """
 
     def __init__(self, spec: HelperSpec[Answer], clock: Clock) -> None:

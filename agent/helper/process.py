@@ -14,7 +14,7 @@ from typing import NamedTuple
 from agent.core.log import Logger
 from agent.helper.frames import HEADER_BYTES, FrameKind, frame, parse_header
 
-MAX_LINE_BYTES = 512  # Limit of an unfinished line on standard error; a longer part is logged
+MAX_LINE_BYTES = 512  # Limit of an unfinished line on standard error; a longer line is logged at once
 _MAIN = Path(__file__).with_name("main.py")
 _MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072"}  # One heap, which returns free memory early
 

@@ -18,7 +18,7 @@ _UNRESPONSIVE = {
     "stopped": "stopped by a signal", "blocked": "blocked in the kernel", "unanswered": "not answering NCCL's RAS",
 }  # fmt: skip
 _MAX_NAMED = 3
-"""Limit of ranks named for one trouble, and of troubles named in a sentence; further ranks are counted."""
+"""Limit of ranks named for one trouble, and of troubles named in a sentence; then follows "N more"."""
 
 
 def ranks(known: health.HealthSnapshot, speeds: RankSpeeds) -> list[Rank]:
@@ -40,7 +40,7 @@ def jobs(views: Iterable[RankView], judged: Iterable[Rank], now_seconds: float) 
 
 
 def waits_for(rank: Rank, others: Iterable[Rank], idle_seconds: float) -> str:
-    """Return the rank that an idle, running rank waits for: the only dead or unresponsive rank of its job; or ""."""
+    """Return the rank that an idle, running rank waits for: the only dead or unresponsive rank of its job; else ""."""
     if rank.state != "alive" or idle_seconds <= STALE_SECONDS:
         return ""
     blamed = [other.rank for other in others if other.state in ("dead", "unresponsive")]

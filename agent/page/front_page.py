@@ -14,7 +14,7 @@ from agent.page.document import ExporterView, JobView, NodeDocument, Rank
 from agent.page.static import SCRIPT, STYLE
 
 MAX_ROWS = 256
-"""Limit of shown ranks; further ranks are counted. Rendering this many rows takes the event loop some milliseconds."""
+"""Limit of shown ranks, before "and N more ranks". Rendering this many rows takes the event loop some milliseconds."""
 MAX_CELL_CHARACTERS = 128
 
 _GOOD = frozenset({"alive", "finished"})

@@ -30,7 +30,7 @@ def is_over(process: RankProcess, holds_label: bool, now: float) -> bool:
 
 
 def surplus(processes: Mapping[ProcessKey, RankProcess]) -> Iterator[ProcessKey]:
-    """Yield the keys of the ended ranks' records to evict: the records beyond MAX_ENDED per user.
+    """Yield the keys of the ended ranks' records to evict: the records beyond MAX_ENDED per ``share``.
 
     Whole jobs are evicted, the oldest first; but jobs with a dead rank come after jobs without one, and jobs with a
     running rank come last. The last job keeps MAX_ENDED_OF_JOB records: those of dead ranks, then those of the earliest
@@ -62,11 +62,11 @@ def _has_dead_and_end(job: list[_Ended]) -> tuple[bool, float]:
 
 
 def eviction_candidate(processes: Mapping[ProcessKey, RankProcess], owner: Owner) -> ProcessKey | None:
-    """Return the key of the record that a full table evicts for a new process of ``owner``; None if it is refused.
+    """Return the key of the record that a full table evicts for a new process of ``owner``; None to refuse the process.
 
-    The owner with the most records loses its oldest record of an ended rank. If the new process is of that owner, its
-    records of dead ranks are evicted last. Another owner never loses a record of a dead rank: it loses its newest
-    running process instead. A container or a user, who can have many containers, takes nothing from a proven job.
+    The owner with the most records loses its oldest record of an ended rank. If this owner has the new process, it
+    loses its records of dead ranks last. Another owner keeps its records of dead ranks, and loses its newest running
+    process instead. A container or a user takes nothing from a proven job: a user can have many containers.
     """
     newcomer = owner.key
     counts = Counter(p.owner.key for p in processes.values() if not owner.is_unproven() or p.owner.is_unproven())

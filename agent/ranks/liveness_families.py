@@ -76,7 +76,7 @@ def by_job(ranks: Iterable[RankView]) -> Mapping[str, Sequence[RankProcess]]:
 
 
 def _restarts_left(members: Sequence[RankProcess]) -> int | None:
-    """Return the restarts left from the newest process that names them (the least if several are the newest)."""
+    """Return the restarts left that the newest process names; of several newest processes, the lowest number."""
     restarts = [(-p.found_at, p.claim.restarts_left) for p in members if p.claim.restarts_left is not None]
     return min(restarts)[1] if restarts else None
 

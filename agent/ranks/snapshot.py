@@ -46,7 +46,7 @@ class RankView(msgspec.Struct, frozen=True):
         return (gpus[self.slot],) if len(gpus) == len(slots) > 1 else gpus
 
     def memberships(self) -> list[Membership]:
-        """Return the rank's memberships of communicators; without those whose rank in the process is unknown."""
+        """Return the rank's memberships in communicators, as far as it is known which rank of the process has them."""
         members, count = self.process.members, len(self.process.slots or ())
         if count == 1:
             return list(members.values())
@@ -88,8 +88,8 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
     def job_of(self, uid: int, named: str | None) -> str:
         """Return the job id for a file of user ``uid``; ``named``: the job id in the file's name, if any.
 
-        A file counts only for jobs of its own user. Empty if the user has no such job on this node, or has several jobs
-        and the file's name names none. If the name fits several jobs, the smallest id counts.
+        A file belongs only to jobs of its own user. The result is empty if the user has no such job on this node, or
+        has several jobs and the file's name has no job id. If the name fits several jobs, the smallest id is used.
         """
         jobs = self._names.get(uid, {})
         if named is None:

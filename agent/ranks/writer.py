@@ -112,7 +112,7 @@ class RankWriter(Leased[RankTable]):
         process.finalized = process.finalized if finalized is None else finalized
 
     def lose_sight(self) -> None:
-        """Note that no exporter observes processes: after UNSEEN_SECONDS they are hidden until an exporter does."""
+        """Note that no exporter observes processes: after UNSEEN_SECONDS they are hidden until one observes them."""
         table = self._lent
         for process in table.running().values():
             if process.unproven_since is None:
@@ -257,8 +257,8 @@ class RankWriter(Leased[RankTable]):
         self._at_end["speeds"] = lambda: self.observe_speeds({})
 
     def _link_former(self, writer_key: WriterKey, last_progress_seconds: float) -> None:
-        """Link the writer to the process that truncated the file just before the process exited; no process holds the
-        file now, so the writer of the file's earlier generation names the process.
+        """Link the writer to the process that truncated the file just before its exit. No process holds the file now,
+        so the process is that of the file's earlier generation.
 
         After an exit without a running agent, the exit time is unknown: newer records can be of a later process.
         """

@@ -67,7 +67,7 @@ def transfer_us(operation: Operation, communicator: SimulatedCommunicator) -> fl
 def make_plan(job: Job) -> TimingPlan:
     """Return the job's plan, equal in all its processes. A healthy rank writes ``records_per_second``.
 
-    If the transfers alone take longer, ``pace`` compresses simulated time into real time.
+    If the transfers take too long for this rate, ``pace`` compresses simulated time into real time.
     """
     layout = make_layout(job.ranks, job.hosts, job.tp, job.job_id, job.seed)
     operations = len(layout.step)

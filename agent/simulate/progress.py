@@ -16,7 +16,7 @@ RUN_AHEAD_SECONDS = 0.03
 """How far arrivals can run ahead of completions: three polls. At a lower limit fast jobs would wait for each poll."""
 
 CATCH_UP_SECONDS = 1.0
-"""A rank that is further behind its schedule does not catch up: as in a real job, the stalled time is lost."""
+"""A rank that is more than this behind its schedule does not catch up: as in a real job, the stalled time is lost."""
 
 
 WORD_BYTES = 8

@@ -94,7 +94,7 @@ class SimulatedRank:
                 self._recreate()
             time.sleep(POLL_SECONDS)
         if self._terminated_at is not None and {rank.rank for rank in self._ranks} & {*job.slow_sigterm_ranks}:
-            # As long as the slow SIGTERM handler of a rank in this process takes.
+            # Wait as long as the slow SIGTERM handler of a rank in this process takes.
             time.sleep(max(0.0, self._terminated_at + job.slow_sigterm_seconds - time.monotonic()))
         return 1
 

@@ -15,7 +15,7 @@ _FORBIDDEN = 0
 
 
 def refresh_statistics(device: str) -> None:
-    """Make a device's driver read all its statistics now; the numbers are discarded. Raises OSError if there are none.
+    """Make a device's driver read all its statistics now, and discard them. Raises OSError if the driver has none.
 
     The kernel writes as many numbers as the driver has, whatever the buffer's size. So the page after the buffer is not
     writable: too many numbers raise an error instead of overwriting other memory.

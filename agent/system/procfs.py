@@ -23,7 +23,7 @@ MAX_FILES_READ = 4096
 _SMALL_FILE_BYTES = 16 * 1024
 _PIECE_BYTES = 64 * 1024
 _MAX_STAT_BYTES = 8 * 1024 * 1024
-MAX_FRAMES = 32  # Limit of stack frames: more than between a system call and the wait for a device
+MAX_FRAMES = 32  # Limit of stack frames; the stack of a system call that waits for a device has fewer
 MAX_MOUNTS_BYTES = 1024 * 1024
 # System calls whose first argument is a file descriptor: the kinds of read and write, fsync, fstat, getdents, close.
 _FILE_CALLS = frozenset(

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from agent.system.inside import open_named, read_bounded
 from agent.tail.hang_guard import HangGuard
 
-LOOK_BYTES = 8 * 1024 * 1024  # Approximate limit of bytes per call; later calls read further files
+LOOK_BYTES = 8 * 1024 * 1024  # Approximate limit of bytes per call; later calls read the other files
 T = TypeVar("T")
 FileVersion = tuple[int, int, int]  # Version of a file: inode, size, modification time in nanoseconds
 

@@ -61,7 +61,7 @@ class FollowedFile:
     """A followed file. ``generation``: number of truncations.
 
     ``size_bytes``: size last seen. ``from_start``: reading began at the first byte. ``caught_up``: False only while a
-    resumed file has unread lines that were written before the restarted agent found it. ``share``: the file's user and
+    resumed file has unread lines from before the restarted agent found the file. ``share``: the file's user and
     directory when first seen. ``shared``: other users may write or replace the file. ``written_by``: the modification
     time. ``written_ns``: the modification time, at most the time of the search that saw it. ``returns_end_lines``: a
     carriage return ends a line too, and is read as a newline. ``drained``: no whole line is unread at this size and

@@ -29,8 +29,8 @@ class Follower:
     """Follows the files that ``listing`` finds. No OSError leaves this class.
 
     ``start_at_end``: files that the first search finds and that are not in ``resume`` are read from their last newline
-    on; later files are read from their first byte. A directory below the roots that fails is searched later for the
-    first time. ``generations``: the first unused generation for each identity, so
+    on; later files are read from their first byte. If a directory below the roots cannot be read at first, its first
+    successful search counts as the first search. ``generations``: the first unused generation for each identity, so
     that a file with a reused inode is not taken for the former file. ``skipped``: number of refusals by reason; each
     search counts a refused file again.
 
@@ -42,7 +42,7 @@ class Follower:
     unread, reading begins this far before its end, at the start of a line.
 
     ``keeps_open(path)``: returns True if an idle file stays open until its path no longer leads to the file (the search
-    may never find a renamed file). After that the file is read to its end, and closed at the next search.
+    may never find a renamed file). Then the file is read to its end, and closed at the next search.
 
     ``available``: a directory of ``listing`` existed at the last search. ``looked``: at least one search was complete.
     ``passed_over``: number of files that the last search ignored because ``foreign`` returned True.

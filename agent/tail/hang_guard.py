@@ -25,7 +25,7 @@ def device_source(device: int) -> str:
 
 
 class WaitingCall(NamedTuple):
-    """A call for ``path`` that waits for ``source``, or a source that is left out, since a monotonic time."""
+    """A call for ``path`` that waits for ``source``. ``since``: when the call began, or when it was left out."""
 
     path: str
     source: str
@@ -39,7 +39,7 @@ class HungSources:
         self._left_out: list[WaitingCall] = []
 
     def add(self, call: WaitingCall) -> WaitingCall | None:
-        """Leave out a call's source. Return None at the limit, or if it was left out before the call began."""
+        """Leave out a call's source. Return None at the limit, or if the source was left out before the call."""
         was_left_out = any(other.source == call.source and other.since <= call.since for other in self._left_out)
         if was_left_out or len(self._left_out) >= MAX_HUNG:
             return None

@@ -17,7 +17,7 @@ from agent.tail.reader import DIRECTORY_FLAGS, closing
 from agent.tail.shares import in_turns
 
 MAX_ROUNDS = 16
-"""Limit of rounds in which the unused shares of entries go to directories with further entries."""
+"""Limit of rounds in which the unused shares of entries go to directories with unread entries."""
 
 
 class FollowLimits(NamedTuple):
@@ -59,7 +59,7 @@ class FoundEntry:
 
 Take = Callable[[Directory, FoundEntry], None]
 Skip = Callable[[OSError, str], None]
-"""Takes an error and the directory in which files are missed; an empty path for a root, or for a single file."""
+"""Takes an error and the path of the directory in which files are missed; empty for a root or a single file."""
 Fits = Callable[[str], bool]
 """Selects entries by name."""
 _Enter = Callable[[str, int], Callable[[os.DirEntry[str]], None]]
@@ -69,7 +69,7 @@ _Enter = Callable[[str, int], Callable[[os.DirEntry[str]], None]]
 class Walk:
     """Base of searches through directories; a subclass chooses the directories.
 
-    ``devices``: devices of known files, by path. Only used while something hangs.
+    ``devices``: devices of known files, by path, used only while a call hangs.
     """
 
     roots: frozenset[str]
@@ -104,7 +104,7 @@ class Walk:
     ) -> list[Subdirectory]:
         """Pass on the files with matching names, and return the matching directories within the limit.
 
-        Each directory of ``chosen`` has a share of the entry limit. What it does not use goes to directories with more
+        Each directory of ``chosen`` has a share of the entry limit. Unused parts of shares go to directories with more
         entries than their share.
         """
         inner: list[Subdirectory] = []

@@ -84,7 +84,7 @@ class LineReader:
                 self.close(file)
 
     def close(self, file: FollowedFile) -> None:
-        """Close the file's descriptor, if it has one. The file system can hang or fail: then it is closed, too."""
+        """Close the file's descriptor, if it has one, even if the file system hangs or fails."""
         descriptor, file.descriptor = file.descriptor, None
         if descriptor is not None:
             self._open.pop(file.identity)
@@ -98,7 +98,7 @@ class LineReader:
         if len(self._open) >= self._open_files and not self._make_room(file.share):
             self._skipped["open_limit"] += 1
             return False
-        # Opened through its directory, so that no link below the root is followed.
+        # Open the file through its directory, so that no link below the root is followed.
         directory, name = os.path.split(file.path)
         parent = os.open(directory, DIRECTORY_FLAGS | (0 if directory in self._roots else os.O_NOFOLLOW))
         with closing(parent):
@@ -151,8 +151,8 @@ class LineReader:
             chunk = next_lines(descriptor, file, budget_bytes)
             unchanged = os.pread(descriptor, FINGERPRINT_BYTES, 0).startswith(head)
         finally:
-            # The file was replaced between two reads of its head. The lines may be of either generation: drop them.
-            # After an error the lines are read again, too.
+            # If the head has changed, the file was replaced meanwhile: the lines may be of either generation.
+            # Then, and after an error, drop the lines and read again.
             if not unchanged:
                 file.offset, file.tail = start, tail
                 file.scanned = 0

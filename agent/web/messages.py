@@ -42,8 +42,8 @@ def request_of(
 ) -> HttpRequest | HttpResponse:
     """Return the request of ``head``, or the response that refuses it.
 
-    Refused are other methods than GET and HEAD, other versions than HTTP/1.0 and 1.1, bodies, invalid targets, and
-    queries with more than ``query_fields`` fields. ``client``: name of the peer. ``scheme``: http or https.
+    The server refuses other methods than GET and HEAD, other versions than HTTP/1.0 and 1.1, bodies, invalid targets,
+    and queries with more than ``query_fields`` fields. ``client``: name of the peer. ``scheme``: http or https.
     """
     headers: dict[str, str] = {}
     for raw_name, raw_value in head.headers:

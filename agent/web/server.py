@@ -27,13 +27,12 @@ _WITH_AN_ANSWER = frozenset({None, "header_too_large", "malformed", "refused_req
 class WebServer:
     """Serves ``handler`` within ``limits``. Closed connections are logged.
 
-    A connection waits (idle, or its header is incomplete), is handled, or writes. At the limit of connections, the
-    peer with the most connections loses one: the connection that waits longest; if none waits, the one that writes
-    longest; if none writes, the new connection; if the new connection is another peer's, its oldest. At the limit
-    of unread replies, a peer loses the connection that writes longest: of the peers that read a reply, the one with
-    the most unread bytes, the new reply included. So the clients of one peer, whatever their number, never prevent
-    a scrape by another peer, unless one reply alone nearly fills the limit.
-    ``tls`` returns the TLS settings of a connection.
+    A connection waits (idle, or its header is incomplete), is handled, or writes. At the limit of connections, the peer
+    with the most connections loses one connection: the one that waits longest, else the one that writes longest, else
+    the new connection, else its oldest connection. At the limit of unread replies, the server chooses from the peers
+    that read a reply: the peer with the most unread bytes, the new reply included, loses the connection that writes
+    longest. So the clients of one peer, whatever their number, never prevent a scrape by another peer, unless one reply
+    alone nearly fills the limit. ``tls`` returns the TLS settings of a connection.
     """
 
     def __init__(

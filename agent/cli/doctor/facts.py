@@ -25,7 +25,7 @@ from agent.page.document import NodeDocument
 from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 
 ASK_SECONDS = 10.0
-START_SECONDS = 30.0  # An agent serves metrics at most this long after its start
+START_SECONDS = 30.0  # An agent begins to serve metrics at most this long after its start
 RETRY_SECONDS = 0.5
 DEFAULT_RECORDS = "/var/lib/rankwatch/inspector"
 

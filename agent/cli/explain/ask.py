@@ -20,11 +20,11 @@ STEP_SECONDS = 5.0
 """Evaluation interval of the liveness rules; long ranges use a multiple of it."""
 BEFORE_START_SECONDS = 60.0
 OLDEST_SECONDS = 900.0
-"""A timestamp that is more than this old when Prometheus first sees it is a clock error."""
+"""If a timestamp is older than this when Prometheus first sees it, a clock is wrong."""
 SAME_SECONDS = 5.0
 """Two times this close together, each computed from an age, belong to one event."""
 MAX_DEATHS = 8
-"""Limit of deaths per evaluation time; the earliest deaths count."""
+"""Limit of deaths per evaluation time; the earliest deaths are kept."""
 EPISODE_SECONDS = 60.0
 """Deaths this close together form one episode, which has one first death."""
 GOES_ON_SECONDS = 60
@@ -33,8 +33,8 @@ WEAK_CATEGORIES = (
     "peer_gpu_memory|ib_retry_exceeded|ib_remote_invalid_request|ib_completion_error|ib_async_event|launcher_failed"
     "|watchdog_exception|watchdog_stuck|ib_call_failed|program_error|restart_refused"
 )
-"""Log categories that can be a cause or a consequence (`weak` in job_log's categories.yml): they count only if the log
-has no other category of cause."""
+"""Log categories that can be a cause or a consequence (`weak` in job_log's categories.yml): they count as causes only
+if the log has no other cause."""
 
 
 class _Rule(msgspec.Struct):
@@ -212,7 +212,7 @@ def struck(labels: str) -> str:
 
 
 def lost_nodes(labels: str) -> str:
-    """Return the query for the job's lost nodes; value: when the node last replied, or its ranks ended by a reboot."""
+    """Return the query for the job's lost nodes; value: when a node last replied, or a reboot ended its ranks."""
     lost = f'ALERTS{{{labels}, alertname="NodeLost", alertstate="firing"}}'
     answers = f"rankwatch_job_ranks_live{{{labels}}}"
     return (
@@ -233,7 +233,7 @@ def believed(stamp: float, seen: float) -> float:
 
 
 def _timestamps(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
-    """Return the points, whose values are times. A value later than the time of its point becomes this time."""
+    """Return the points, whose values are times. A value later than its point's time becomes the point's time."""
     return tuple((at, min(value, at)) for at, value in points)
 
 

@@ -12,9 +12,9 @@ from agent.evidence.summary import Event, Summary
 MAX_FILES = 4096
 """Limit of files read in a folder: the last files in the order of names."""
 MAX_WORDS = 64
-"""Limit of one bundle's statements and of its events, so that all nodes' bundles count; suspects come first."""
+"""Limit of one bundle's statements and of its events, so that no bundle displaces another; suspects come first."""
 MAX_NAMED = 8
-"""Limit of unreadable files shown with their error; further files are counted."""
+"""Limit of unreadable files shown with their error, before "N more files"."""
 LATE_SECONDS = 1800.0
 """A bundle belongs to an incident if the agent took it at most this long after the incident."""
 EARLY_SECONDS = 120.0

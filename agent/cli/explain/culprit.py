@@ -10,8 +10,8 @@ from agent.evidence.summary import Witness
 AFTER_A_DEATH: tuple[Witness, ...] = (
     "hardware", "verdict", "kernel_log", "job_log", "ras", "flight_recorder", "stacks", "records",
 )  # fmt: skip
-"""Witnesses, the most trusted first: the order decides if an equal number of witnesses blame each of two ranks. The
-verdict comes early in this order, because the agent sees exits and need not infer them."""
+"""Witnesses, the most trusted first. The order decides between ranks that equally many witnesses blame. The verdict
+comes early in this order, because the agent sees exits and need not infer them."""
 IN_A_HANG: tuple[Witness, ...] = (
     "hardware", "flight_recorder", "ras", "stacks", "verdict", "kernel_log", "job_log", "records",
 )  # fmt: skip
@@ -36,11 +36,11 @@ class WeighedWords(NamedTuple):
 def judge(said: Iterable[Said], *, is_hang: bool) -> WeighedWords:
     """Return the culprits and all statements.
 
-    The culprit is the rank that most witnesses blame; among ranks with equally many, the order of trust decides.
+    The culprit is the rank that most witnesses blame; if equally many blame two ranks, the order of trust decides.
 
     A witness counts once per rank, even if several nodes and bundles repeat its statement: copies or one forged source
-    cannot outvote another witness. Metrics cover the whole job, and a bundle covers one node. If a witness speaks in
-    both, its statements in bundles blame no further rank. Ranks with the same witnesses are blamed together.
+    cannot outvote another witness. Metrics cover the whole job, and a bundle covers one node. If a witness blames ranks
+    in metrics, its statements in bundles blame no further rank. Ranks with the same witnesses are blamed together.
     """
     trust = IN_A_HANG if is_hang else AFTER_A_DEATH
     words = _once(_of_the_whole(list(said)), trust)

@@ -15,7 +15,7 @@ MAX_SERIES = 16
 """Limit of series per witness. A witness that blames more ranks names no culprit: perhaps all ranks ended or wait. Lost
 nodes are an exception: MAX_SERIES of their ranks are blamed even if there are more."""
 MAX_ENDS = 8
-"""Limit of exits in the time line; further exits are counted."""
+"""Limit of exits in the time line, which also shows the number of all exits."""
 AROUND_SECONDS = 120
 """Series of an incident are searched from this long before it to this long after it."""
 TOGETHER_SECONDS = 10.0
@@ -93,7 +93,7 @@ def _worded(words: _Wording, sample: Sample) -> str:
 def details(ask: Ask, labels: str, incident: Incident, course: Course) -> Details:
     """Return the details of an incident from metrics."""
     window = _Window(ask, labels, incident, course)
-    # The rules chose these deaths as the first, so their witness is the verdict. In a crash loop the earliest counts.
+    # The rules chose these deaths, so their witness is the verdict. In a crash loop only the earliest blames a rank.
     deaths = sorted(death for death in window.happened if death.kind == "died")
     window.said += [Said(death.rank, death.node, "verdict", death.what, blames=True) for death in deaths[:1]]
     for witness in (_ends, _unresponsive, _hardware, _faults, _lost_nodes, _late, _ras, _flight_recorder, _marks):

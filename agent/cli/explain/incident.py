@@ -6,12 +6,12 @@ from typing import NamedTuple
 from agent.cli.explain.model import SYMPTOMS, Course, Incident, Span, What
 
 APART_SECONDS = 900.0
-"""Symptoms further apart belong to two incidents, whether or not the job worked in between."""
+"""Symptoms that are more than this apart belong to two incidents, whether or not the job worked in between."""
 HANG_SECONDS = 120.0
 """If a job's last progress is this long before its first death, the job hung first: no operation takes this long."""
 
 NODE_SECONDS = 120.0
-"""A node lost at most this long after the last progress explains the stop: the rules detect a loss after a minute."""
+"""A node's loss at most this long after the last progress explains the stop: the rules detect it after a minute."""
 _HOUR = 3600.0
 
 

@@ -133,7 +133,7 @@ def _cells(rank: JobRank, now_seconds: float) -> Sequence[str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Query Prometheus and print the job; exit status: 0 no rank in _BAD, 1 a rank in it or no such job, 2 no reply."""
+    """Query Prometheus, print the job; exit status: 0 no rank in _BAD, 1 a rank in _BAD or no such job, 2 no reply."""
     parser = argparse.ArgumentParser(
         prog="rankwatch job",
         description="Show a whole job over all its nodes: which ranks are dead, late or missing, and which died first. "

@@ -74,7 +74,7 @@ def facts_from(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
     """Return the job's facts; if several clusters have such a job, only the clusters' names. ``cluster`` None: any."""
     job = matcher(job_id, cluster)
     [now] = ask("vector(time())")
-    # A rank can have series of several nodes. Series of ended ranks count only if no series shows the rank alive.
+    # A rank can have series of several nodes. Series of ended ranks are used only if no series shows the rank alive.
     live = f'rankwatch_rank_state{{{job}, state=~"alive|unresponsive"}}'
     shown = ask(f"{live} or on (cluster, job_id, rank) rankwatch_rank_state{{{job}}}")
     has_rules = bool(ask(f"job:rankwatch_ranks_live:sum{{{job}}}"))

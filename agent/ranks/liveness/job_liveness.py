@@ -16,8 +16,8 @@ from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 ENDED_JOB_SECONDS = 900.0
 """How long a job's series stay after its last rank ended."""
 EXPLAINS_SECONDS = 1800.0
-"""How long facts that explain exits stay after the end: the job's start, the scheduler's end, and lead exits of class
-ok or of an ended job. Rules count an ended job's ranks for three minutes more than ENDED_JOB_SECONDS, on each node
+"""After the end, facts that explain exits are kept this long: the job's start, the scheduler's end, and lead exits of
+class ok or of an ended job. On each node, rules count an ended job's ranks until ENDED_JOB_SECONDS and three minutes
 after the last exit there: until then no exit may lose its explanation."""
 LEAD_SECONDS = 86_400.0
 """How long a lead exit is exported while its job can still run on other nodes."""
@@ -67,9 +67,9 @@ class JobLiveness(msgspec.Struct):
 
     ``share``: the container or user; limits count all jobs of one share together. ``live``: number of live ranks, None
     if unknown. ``proven``: the scheduler or Kubernetes proves that a rank on this node belongs to the job.
-    ``proves_first``: this is proven for rank 0. ``started_at``: when the oldest rank of the latest run started.
-    ``left_at``: when the last rank ended or got SIGKILL, None before. ``ranks``: peak number of ranks on this node.
-    ``expected``: ranks of the job (0: unknown).
+    ``proves_first``: the same for rank 0. ``started_at``: when the oldest rank of the latest run started. ``left_at``:
+    when the last rank ended or got SIGKILL, None before. ``ranks``: peak number of ranks on this node. ``expected``:
+    ranks of the job (0: unknown).
     """
 
     share: str
@@ -162,7 +162,7 @@ class JobLiveness(msgspec.Struct):
         )
 
     def over_at(self) -> float | None:
-        """Return when the last rank ended or lead exit was retracted; None while a rank runs or a lead is valid."""
+        """Return when the last rank had ended and the last lead exit was retracted; None before this time."""
         times = [self.left_at, *(lead.retracted_at for lead in self.leads)]
         return None if None in times else max(at for at in times if at is not None)
 
@@ -206,7 +206,7 @@ def liveness_of(ran: RanBefore, now: float, now_seconds: float, short_seconds: f
 
 
 def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitClass:
-    """Return an exit's class. ``finished``: proven to have finished. ``torn``: ``killed_before_teardown`` names it."""
+    """Return an exit's class. ``finished``: the process provably finished. ``torn``: see ``killed_before_teardown``."""
     if finished:
         return "ok"
     reason = fatal_reason(status)

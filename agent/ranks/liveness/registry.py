@@ -32,7 +32,7 @@ CAUSE_SECONDS = 5.0
 MAX_LEADS_PER_NODE = 64
 """Limit of lead exits on the node that are not retracted."""
 MAX_ENDED_JOBS = 64
-"""Limit of one user's jobs that are exported with neither a running rank nor a valid lead exit on this node."""
+"""Limit per ``share`` of exported jobs without a running rank and without a valid lead exit on this node."""
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -112,7 +112,7 @@ class LivenessRegistry:
                 job.end_state, job.end_at = end.state, ended_at
 
     def expire(self, now: float) -> None:
-        """Drop jobs that are no longer exported, and each user's oldest ended jobs beyond MAX_ENDED_JOBS."""
+        """Drop jobs that are no longer exported, and each share's oldest ended jobs beyond MAX_ENDED_JOBS."""
         for job in self.jobs.values():
             job.expire(now)
         self.jobs = {job_id: job for job_id, job in self.jobs.items() if not job.is_over(now)}

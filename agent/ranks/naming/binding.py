@@ -1,4 +1,4 @@
-"""Decide when a process gets its labels, and in which order. A process keeps them until another owner proves the id."""
+"""Decide when, and in which order, processes get labels. A process keeps them until another owner proves the job id."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -19,9 +19,9 @@ BINDING_SECONDS = 10.0
 """How long a process waits for the world communicator, or for a label that another process holds."""
 
 MAX_RENAMED = 4096
-"""Limit of ``renamed`` since the agent's start. If more job ids move, exporters keep their old labels."""
+"""Limit of ``renamed`` since the agent's start. If more job ids move, exporters keep the old labels."""
 MAX_SIBLINGS = 64
-"""Limit of processes that share one environment. Above the limit, only one of them gets its label."""
+"""Limit of processes that share one environment. Above the limit, only one of the processes gets its label."""
 
 ProcessName = ProcessKey | WriterKey
 """Key of a process in the table; for a process that was never seen, the key of its writer."""
@@ -96,7 +96,7 @@ class RankBinder:
         process.slots, process.source = slots, source
 
     def label(self, process: RankProcess, comm: str, comm_rank: int) -> RankLabel | None:
-        """Return the label of rank ``comm_rank`` of ``comm``: None while it is unknown, after a wait UNKNOWN_RANK."""
+        """Return the label of rank ``comm_rank`` of ``comm``; None while it is unknown, UNKNOWN_RANK after a wait."""
         if not process.slots:
             return None
         if (slot := process.slot_of(comm, comm_rank)) is not None:
@@ -116,7 +116,7 @@ class RankBinder:
     def restore(self, stand_ins: Mapping[WriterKey, RankProcess]) -> None:
         """Restore the labels of the processes from the checkpoint."""
         restored = [*self._processes.values(), *stand_ins.values()]
-        # Of several processes with a label the last holds it: a live one, else an ended one, else one never seen.
+        # If several processes have one label, the last in this order holds it: never seen, ended, live.
         for process in sorted(restored, key=lambda p: (p.facts is not None, p.exited_at is None)):
             self.labels.restore(process)
         self.owners.restore(restored)

@@ -78,7 +78,7 @@ class JobOwners:
                 self._hold(process.shown_job_id, process)
 
     def _may_hold(self, plain: str, process: RankProcess, processes: Iterable[RankProcess]) -> bool:
-        """Return True if the id is free, held by the process' party, or left by exited, unproven peers of its user."""
+        """Return True if the id is free, the process' party holds it, or an unproven holder of the same user exited."""
         proven = is_proven(process)
         suspect = not proven and process.claim.scheduler in self.schedulers and plain == process.claim.job_id
         holder = self._holders.get(plain)

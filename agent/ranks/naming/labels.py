@@ -32,7 +32,7 @@ class LabelHolders:
                 del self._holders[label]
 
     def restore(self, process: RankProcess) -> None:
-        """Restore the labels of a process from the checkpoint; of several processes with a label, the last holds it."""
+        """Restore the labels of a process from the checkpoint; a label in use moves to this process."""
         self._holders.update(dict.fromkeys(process.labels, process))
 
     def holds(self, process: RankProcess, label: RankLabel) -> bool:

@@ -20,8 +20,8 @@ def killed_before_teardown(exits: Sequence[RankProcess], thresholds: Thresholds 
 
     ``exits``: in order of time. An exit by SIGTERM within SIMULTANEOUS_SECONDS of the SIGKILL counts as later. Episodes
     lie ``episode_seconds`` apart, so a peer's exit is evidence in one episode only. If SIGKILL ended several processes
-    at once, a person or program ended the job: then only a peer that ended by SIGTERM counts as a sign of a teardown,
-    and a peer that failed does not.
+    at once, a person or program ended the job: then a peer that ended by SIGTERM is a sign of a teardown, but a peer
+    that failed is not.
     """
     killed = [p for p in exits if ended_by(p, SIGKILL) and p.unproven_since is None]
     failed = [p for p in exits if _fails(p) or ended_by(p, SIGTERM)] if killed else []

@@ -15,7 +15,7 @@ from agent.ranks.rank.facts import UNSEEN, Owner, ProcessFacts
 from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 
 MAX_MEMBERSHIPS, LEAST_MEMBERSHIPS = 256, 16
-"""Limit of a process' memberships in communicators, and this limit on a node with many processes."""
+"""Limits of a process' memberships in communicators: the usual limit, and the limit on a node with many processes."""
 MAX_RANKS = 64
 """Limit of a process' ranks: eight MI300X in CPX mode have 64 partitions."""
 FUTURE_SLACK_SECONDS = 2.0
@@ -122,7 +122,7 @@ class RankProcess(msgspec.Struct):
         return None if self.has_anothers_environment() else self.claim.world_size
 
     def has_anothers_environment(self) -> bool:
-        """Return True if the rank in its environment is the rank of its task, and not the rank of this process."""
+        """Return True if the environment names the rank of the task, and not the rank of this process."""
         if self.source in SHARED_SOURCES:
             return True
         named, claimed = [label.rank for label in self.labels], self.claim.rank

@@ -16,14 +16,14 @@ class Thresholds(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     ``killed_behind_seconds``: a rank that SIGKILL ended is dead when a peer still lives this time after the exit.
     ``left_behind_seconds``: the same for a rank that ended without SIGKILL or failure. This time is longer than Slurm's
     KillWait (30 s by default), after which Slurm kills the slow ranks of a cancelled job. ``episode_seconds``: exits
-    this close together are one event, and only the first exit can be the cause. ``teardown_seconds``: after a death a
-    launcher ends the other ranks by SIGTERM, or they fail, within this time (torchrun: 0.1 to 5 s); twice
-    ``killed_behind_seconds``, so that the rules miss no death in between. A cancel begins with SIGTERM;
-    SIGKILL follows after KillWait. ``end_seconds``: the longest time from the first SIGTERM of a cancel, a preemption
-    or a time limit to the end of the job: the time to save a checkpoint, plus KillWait. ``after_end_seconds``: the
-    longest time after the end of the job in which its ranks exit. ``short_seconds``: a rank with a shorter life died
-    early, which suggests a bug. ``blocked_seconds``: a rank in state D without a context switch for this time is
-    unresponsive. This time is longer than the slowest single write of a checkpoint.
+    this close together are one event, and only the first exit can be the cause. ``teardown_seconds``: within this time
+    after a death, the launcher ends the other ranks by SIGTERM, or they fail (torchrun: 0.1 to 5 s). The default is
+    twice ``killed_behind_seconds``, so that the rules miss no death in between. A cancel begins with SIGTERM; SIGKILL
+    follows after KillWait. ``end_seconds``: the longest time from the first SIGTERM of a cancel, a preemption or a time
+    limit to the end of the job: the time to save a checkpoint, plus KillWait. ``after_end_seconds``: the longest time
+    after the end of the job in which its ranks exit. ``short_seconds``: a rank with a shorter life died early, which
+    suggests a bug. ``blocked_seconds``: a rank in state D without a context switch for this time is unresponsive. This
+    time is longer than the slowest single write of a checkpoint.
     """
 
     killed_behind_seconds: Seconds = 15.0
