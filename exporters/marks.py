@@ -184,7 +184,7 @@ class MarksExporter:
             writer.close()
 
     def _close_one(self, uid: int) -> None:
-        """Close the oldest connection of the user with most; ``uid`` counts as having one connection more."""
+        """Close the oldest connection of the user with most connections; ``uid`` counts with one more."""
         counts = Counter((uid, *self._open.values()))
         most = max(counts.values())
         oldest = next(writer for writer, owner in self._open.items() if counts[owner] == most)

@@ -28,7 +28,7 @@ class View(msgspec.Struct, frozen=True):
 
     @property
     def links(self) -> dict[int, bool]:
-        """Return whether each link is up, only for links that were up before: boards do not connect all links."""
+        """Return whether each link that was up before is up now. Boards do not connect all links."""
         links = self.raw.table.links if self.raw is not None and self.raw.table is not None else {}
         return {number: up for number, up in links.items() if number in self.known.links}
 

@@ -36,7 +36,7 @@ _NUMBERS = {
     "power/ppt/cap": (gpu_families.POWER_LIMIT, 1e-6, ()),
     "freq/sclk/input": (gpu_families.SM_CLOCK, 1.0, ()),
 }
-"""For each value or sensor: family, factor to its unit, further labels. The first present value of a series counts."""
+"""For each value or sensor: family, factor to its unit, further labels. A series has its first present value."""
 _TYPES = {"ue": "uncorrected", "ce": "corrected", "de": "deferred"}
 FAMILIES = (
     gpu_families.PRESENT,

@@ -19,7 +19,7 @@ from agent.sdk.exporter import write_own_file
 MAX_PART_BYTES = 4 * 1024 * 1024  # Limit per file; only the end of a longer file is kept
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 _DRAFT = re.compile(r".+\.(tar\.gz|json)\.(new|part)|.+-\d{8}T\d{6}Z-.+\.json")
-"""The name of a file that is not complete (``write_own_file``), or of a summary."""
+"""Matches the names of incomplete files (``write_own_file``) and of summaries."""
 MOST_TIMES = 4
 """The node's limit in multiples of ``keep_bundles``. Up to it, a user's only bundle and bundles of open pages stay."""
 
@@ -69,7 +69,7 @@ def bundle_name(job_id: str, taken_at: float, node: str) -> str:
 
 
 def fitted(files: Mapping[str, bytes], most_bytes: int) -> tuple[dict[str, bytes], list[str]]:
-    """Return the files that fit, short files first, of long files only the end; and the names of the other files."""
+    """Return the files that fit, short files first (only the end of long files), and the names of the other files."""
     kept: dict[str, bytes] = {}
     left_out = []
     room = most_bytes
@@ -97,8 +97,8 @@ def write(
 ) -> str:
     """Write the bundle and its summary, both or neither, readable only by their owner; evict bundles (see ``evicted``).
 
-    If the name exists, a number follows it: two job ids may differ only in characters that a file name cannot have.
-    ``open_jobs``: jobs that may have an open page. Returns the name; raises OSError or FolderFullError.
+    If the name exists, the new name gets a number: two job ids may differ only in characters that no file name can
+    have. ``open_jobs``: jobs that may have an open page. Returns the name; raises OSError or FolderFullError.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _remove_drafts(folder)

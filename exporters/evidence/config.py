@@ -14,7 +14,7 @@ class EvidenceConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw
 
     ``seconds_per_bundle``: time limit of collecting; parts that take longer are left out. ``megabytes_per_bundle``:
     limit of the unpacked size. ``minutes_between``: least time between two bundles of a job. ``silence_seconds``: a
-    rank that completed operations is silent if its pause since the last one is longer than this and than all earlier
+    rank that completed operations is silent if its present pause is longer than this time and than all its earlier
     pauses. ``serve``: serve files of bundles at /evidence/FILE, only over TLS and with a password.
     """
 

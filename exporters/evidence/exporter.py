@@ -106,7 +106,7 @@ class EvidenceExporter:
         self._waiting.append(_Due(occasion, user))
 
     def _has_place_for(self, user: str, counts: Counter[str]) -> bool:
-        """Return True if another bundle of the user can wait; at the limit the user with most loses a bundle."""
+        """Return True if another bundle of the user can wait; at the limit the user with most bundles loses one."""
         if len(self._waiting) < MAX_WAITING:
             return True
         most = max(counts.values(), default=0)

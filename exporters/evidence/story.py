@@ -78,7 +78,7 @@ def verdict_words(views: Iterable[RankView]) -> list[summary.Word]:
 
 
 def suspects(words: Sequence[summary.Word], left_at: Mapping[str, float]) -> list[str]:
-    """Return the blamed ranks: those that most witnesses blame first, then by time of exit (``left_at``, epoch)."""
+    """Return the blamed ranks: by number of witnesses, the most first, then by time of exit (``left_at``, epoch)."""
     blames = Counter(word.rank for word in {(word.rank, word.witness): word for word in words if word.blames}.values())
     never = float("inf")
     return sorted(blames, key=lambda rank: (-blames[rank], left_at.get(rank, never), len(rank), rank))

@@ -31,7 +31,7 @@ class Change(NamedTuple):
 
 
 class WatchedTrouble(NamedTuple):
-    """Due bundles, and the jobs with a rank that has just ended, with another status than 0 or none yet."""
+    """Due bundles, and the jobs with a rank that has just ended and whose exit status is unknown or not 0."""
 
     occasions: tuple[Occasion, ...]
     failing: frozenset[str]
@@ -77,7 +77,7 @@ class TroubleWatch:
         ``struck``: ranks on failed hardware; a rank that was never seen on healthy hardware is no occasion.
 
         Each state and each silence of a rank is one occasion. A rank that is dead, unresponsive or silent at the first
-        call counts, too, unless ``covered`` excludes it.
+        call is an occasion, too, unless ``covered`` excludes it.
         """
         job_ids = {view.label.job_id for view in views}
         self._changes = {job_id: changes for job_id, changes in self._changes.items() if job_id in job_ids}

@@ -60,8 +60,8 @@ class FlightRecorderConfig(ExporterConfig, frozen=True, forbid_unknown_fields=Tr
     """``prefixes``: further dump paths, as jobs see them, without the final rank number; ``%j``: the job id.
 
     Use ``prefixes`` for programs that set PyTorch's variable themselves, because their initial environment lacks it.
-    ``ask``: trigger a dump of each rank whose pause between operations is longer than ``silence_seconds`` and than all
-    earlier pauses, through the pipe in its TORCH_NCCL_DEBUG_INFO_PIPE_FILE.
+    ``ask``: trigger dumps of silent ranks through their pipes (TORCH_NCCL_DEBUG_INFO_PIPE_FILE). A rank is silent if
+    its present pause is longer than ``silence_seconds`` and than all its earlier pauses.
     """
 
     prefixes: Annotated[list[_Prefix], msgspec.Meta(max_length=16)] = msgspec.field(default_factory=list)
@@ -147,7 +147,7 @@ class FlightRecorderExporter(ShownExporter[FlightSnapshot]):
             self._pipes.rest()
 
     def _requests(self, views: Mapping[RankLabel, RankView], now: float) -> dict[RankLabel, _Request]:
-        """Return the requests of this search: the ranks with the oldest answer first, of these the users in turn."""
+        """Return this search's requests, ranks with the oldest answers first; of equal ranks the users take turns."""
         pids = reached_by(views.values())
         requests: dict[RankLabel, _Request] = {}
         sort_keys: dict[RankLabel, tuple[int, int]] = {}

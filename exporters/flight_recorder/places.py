@@ -8,7 +8,7 @@ from agent.sdk.ranks import Pauses, ProcessFacts, ProcessKey, RankLabel, RankVie
 from exporters.flight_recorder.pipe import PipeRequest
 
 NAMED_BY = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
-"""Variables with the path prefix of dumps; the rank number follows. The first variable that is set counts."""
+"""Variables with the path prefix of dumps; the rank number follows. The first variable that is set is used."""
 CACHE, HOME = "XDG_CACHE_HOME", "HOME"
 VARIABLES = frozenset({*NAMED_BY, CACHE, HOME})
 SYSTEMS_PREFIX = "/tmp/nccl_trace_rank_"  # noqa: S108  # PyTorch's own name

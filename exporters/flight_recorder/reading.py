@@ -34,7 +34,7 @@ SETTLED: tuple[Result, ...] = (
 
 
 class DumpRequest(msgspec.Struct, frozen=True):
-    """Possible ``paths`` of a rank's dump, as process ``pid`` of ``proc_root`` sees them; the newest file counts.
+    """Possible ``paths`` of a rank's dump, as process ``pid`` of ``proc_root`` sees them; the newest file is used.
 
     ``pid`` 0: as the helper itself sees them. ``uid``: the rank's user. ``started``: start of the rank's process, in
     seconds since the epoch. ``known``: the file that was read before.

@@ -37,7 +37,7 @@ CHECKPOINT_BYTES = 32 * 1024 * 1024
 """Limit of the checkpoint for all directories together: the positions of 4,096 followed files alone can take 6 MB."""
 SERIES_CAP = 60_000  # A last limit: the series budget allows fewer series
 POLL_SLACK_SECONDS = INTERVAL_SECONDS / 2
-"""An update polls up to this long before a poll is due: otherwise the poll would wait for the next update."""
+"""An update also starts a poll that is due within this time: otherwise the poll would wait for the next update."""
 
 AbsolutePath = Annotated[str, msgspec.Meta(pattern=r"^/[^\0]*$", max_length=4096)]
 
@@ -118,7 +118,7 @@ class InspectorExporter:
     async def update(self) -> None:
         """Run one turn (a bounded read) of each directory's reader; in a single pass, read all files.
 
-        Raise NoData if no directory exists, unless ranks are exported whose settings keep their records from the agent.
+        Raise NoData if no directory exists and no rank has settings that keep its records from the agent.
         """
         now = self._ctx.clock.monotonic()
         if self._ctx.once:
@@ -156,7 +156,7 @@ class InspectorExporter:
         return render(snapshot)
 
     async def drain(self) -> None:
-        """Run a last turn of each reader without a turn under way, publish the checkpoint and end the threads."""
+        """Run a last turn of each idle reader, publish the checkpoint and end the threads."""
         try:
             await self._turns(last=True)
         finally:
@@ -182,7 +182,7 @@ class InspectorExporter:
         await self._turns(last=True)
 
     async def _turns(self, *, last: bool) -> None:
-        """Start a turn of every reader without a turn under way; wait for these turns, within a limit."""
+        """Start a turn of every idle reader; wait for these turns, within a limit."""
         ranks = self._ctx.ranks.snapshot()
         ownership = Ownership(ranks.held_files, ranks.hostnames, self._ctx.once)
         idle = [directory for directory in self._directories if directory.running is None]
@@ -200,7 +200,7 @@ class InspectorExporter:
             self._ctx.failures.attempt("a directory of Inspector", partial(_raise, error), path=path)
 
     def _collect(self, directory: WatchedDirectory) -> Exception | None:
-        """Apply the result of a finished turn. Return the error if the turn or this application failed."""
+        """Apply the result of a finished turn. Return the error of the turn or of applying its result."""
         task = directory.running
         if task is not None and task.done():
             directory.running, directory.failed = None, True

@@ -153,7 +153,7 @@ def _lost(
 
 
 def _gauges(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Iterable[Metric]:
-    """Return the gauges. If several writers have the same labels (a restarted rank), the newest writer's value counts.
+    """Return the gauges. If several writers have the same labels (a restarted rank), the newest writer's value is used.
 
     The algorithm is NCCL's latest choice; the transfer time (s) is the shortest of this node's ranks.
     """
@@ -202,8 +202,8 @@ def _since_start(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> It
 def _in_turns(
     sums: dict[JobCount, tuple[int, ...]], counted: Counted, most: int
 ) -> list[tuple[JobCount, tuple[int, ...]]]:
-    """Return at most ``most`` sums of the kind ``counted``, sorted: the first sum of each job, then each job's second
-    sum, and so on."""
+    """Return the sums of the kind ``counted``, not more than ``most``: the first sum of each job, then each job's
+    second sum, and so on."""
     return in_turns(sorted(item for item in sums.items() if item[0][1] is counted), lambda item: item[0][0], most)
 
 

@@ -19,7 +19,7 @@ PROM_DUMP = "NCCL_INSPECTOR_PROM_DUMP"
 INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
 VARIABLES = frozenset({PLUGIN, ENABLE, THREAD, PROM_DUMP, INTERVAL})
 LEAST_INTERVAL_SECONDS = 30.0
-"""The plugin never writes more often. The agent does not read nccl.conf: this value stands for a setting there, too."""
+"""The plugin's shortest interval. The agent does not read nccl.conf and uses this value for a setting there, too."""
 MOST_INTERVAL_SECONDS = 3600.0  # A longer setting counts as this: values that are hours old are useless
 
 

@@ -199,7 +199,7 @@ def _asks(views: list[RankView]) -> bool:
 
 
 def own_file(view: RankView, held: list[HeldMeans]) -> HeldMeans | None:
-    """Return a rank's file: its process's only file if it has one rank, or the file of the rank's GPU; else None."""
+    """Return a rank's file: the only file of a process with one rank, or the file of the rank's GPU; else None."""
     if len(view.process.slots or ()) == 1 and len(held) == 1:
         return held[0]
     gpus = {gpu.uuid.removeprefix("GPU-").lower() for gpu in view.gpus()}

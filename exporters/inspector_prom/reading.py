@@ -1,7 +1,7 @@
 """Checks files that ranks hold open, and reads the files that have not changed since the last poll. Runs in the helper.
 
-The plugin empties a file and writes it again in several pieces, in place. So a file's contents count only if they have
-not changed between two polls. The helper opens files through the rank's descriptors: their directory does not matter.
+The plugin empties a file and writes it again in several pieces, in place. So contents are used only if they have not
+changed between two polls. The helper opens files through the rank's descriptors: the directory does not matter.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from agent.helper.by_user import ByUser
 from agent.system.inside import open_named, read_bounded
 from exporters.inspector_prom.text import MAX_TEXT_BYTES
 
-GRACE_SECONDS = 1.0  # A call waits this long in all for its threads; a healthy file system answers in milliseconds
+GRACE_SECONDS = 1.0  # A call waits this long for all its threads; a healthy file system answers in milliseconds
 FileVersion = tuple[int, int, int, int]
 """Identity of a file's content: device, inode, size, and time of the last change in nanoseconds."""
 

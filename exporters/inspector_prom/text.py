@@ -28,7 +28,7 @@ COUNTERS = {
     "nccl_p2p_dropped_total": "p2p_dropped",
 }
 """Operations of the GPU since its process began; only with NCCL_INSPECTOR_PROM_DUMP_STATS=1 (Inspector's README)."""
-MAX_COUNT = 1 << 53  # Beyond this a float skips integers
+MAX_COUNT = 1 << 53  # Above this a float cannot hold every integer
 
 _LINE = re.compile(r"(nccl_[a-z0-9_]{1,60})\{(.*)\} (\S{1,32})", re.DOTALL)
 _LABEL = re.compile(r'(?:^|",)([a-z0-9_]{1,32})="')

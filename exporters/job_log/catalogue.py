@@ -42,7 +42,7 @@ class ProgressPattern(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 class FailureCategories(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The whole of categories.yml. ``deduced``: categories that only several lines together prove, each with its role.
 
-    ``advice``: for each root category with a certain remedy, the remedy.
+    ``advice``: the remedy by root category, only where it is certain.
     """
 
     anchors: list[str]

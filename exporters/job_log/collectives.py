@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from exporters.job_log.matcher import LogEvent
 
-MAX_GROUPS = 8  # Limit of process groups with positions per job; the first groups count
+MAX_GROUPS = 8  # Limit of process groups with positions per job; the first groups stay
 MAX_RANKS = 4096  # Limit of ranks per group
 MAX_SEQUENCES = 64
 SHOWN_LEAST = 4
@@ -71,8 +71,8 @@ class Collectives:
     def note_call(self, event: LogEvent, rank: str) -> tuple[str, ...]:
         """Store the operation that a rank waited in. Return the ranks whose call differs from the majority's, or ().
 
-        PyTorch 2.5 and newer write only ``[Rank N]`` before a time-out, a number in an unknown process group; the
-        rank's next line has the group.
+        Before a time-out, PyTorch 2.5 and newer write only ``[Rank N]``: a number in an unknown process group. The
+        rank's next line names the group.
         """
         sequence, kind = event.number("seq"), event.text("op").upper()
         if sequence is None or kind in _NOT_COLLECTIVE:
@@ -119,7 +119,7 @@ def _size(event: LogEvent, name: str) -> int:
 
 
 def _minority(calls: dict[str, Call]) -> tuple[str, ...]:
-    """Return the ranks whose call differs from the most common call; of equally common calls, the first counts."""
+    """Return the ranks whose call differs from the most common call; of equally common calls, from the first."""
     counts = Counter(calls.values())
     if len(counts) < 2:
         return ()

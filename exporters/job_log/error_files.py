@@ -2,7 +2,7 @@
 
 torchrun names a file for each rank in TORCHELASTIC_ERROR_FILE. A rank writes the file only if its entry point is
 wrapped in ``torch.distributed.elastic.multiprocessing.errors.record`` (error_handler.py: message, extraInfo). A job's
-user controls path and content, so the file counts only for the rank that named it, and only if it belongs to that
+user controls path and content, so the file is used only for the rank that named it, and only if it belongs to that
 rank's user. The parser keeps only a category and the name of a well-known exception.
 """
 

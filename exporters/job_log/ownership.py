@@ -8,9 +8,9 @@ NVRx's cycle file names the log of a restart cycle (cycle_info_writer.py: cycle_
 the cycle file. A job's user controls both paths and the content. So both files must be regular files of the rank's
 user, as the rank's process sees them, and nothing else is opened.
 
-Under Slurm ranks write their output to pipes of srun, and no ancestor of a rank is the script that started srun. But
-slurmstepd runs as root, and its process title names its step: ``slurmstepd: [4711.batch]``, or ``slurmstepd-wlm:
-[4711.batch]`` on Debian (tested with Slurm 22.05).
+Under Slurm ranks write their output to pipes of srun, and no ancestor of a rank is the script that started srun. So the
+exporter finds the script below root's slurmstepd, whose process title names its step: ``slurmstepd: [4711.batch]``, or
+``slurmstepd-wlm: [4711.batch]`` on Debian (tested with Slurm 22.05).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_BELOW = 512  # Limit of checked processes per batch step
 _SERVER, _FORWARDER = "slurmstepd", "srun"
 _TITLE = re.compile(r"slurmstepd[\w-]{0,16}: \[(\d{1,10})\.batch\]")
 MAX_ANCESTORS = 6
-"""Limit of checked ancestors per rank: launcher, script shell, first process of a container. Their output counts."""
+"""Limit of checked ancestors per rank: launcher, script shell, first process of a container. Their output is used."""
 ROOT_UID = 0
 SHARED_FILE_SYSTEMS = frozenset(
     ["nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "wekafs", "panfs", "pvfs2", "orangefs", "afs",

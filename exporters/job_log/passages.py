@@ -25,7 +25,7 @@ AROUND = 2  # Number of lines before an event, and after it
 MAX_TEXT = 512  # Limit of kept characters per line
 MAX_MASKED_TEXT = 2048  # Limit of characters per line that are searched for secrets. Characters beyond it are dropped.
 MAX_OF_A_CATEGORY = 4
-"""Limit of passages per job and category. A passage OLD_SECONDS later replaces them all: it has another cause."""
+"""Limit of passages per job and category. A passage that is OLD_SECONDS newer has another cause and replaces them."""
 OLD_SECONDS = 600.0
 MAX_PER_JOB = 32
 MAX_PASSAGES = 512  # Limit over all jobs: 1.3 MB. At the limit the job with the most passages loses its newest one.

@@ -31,8 +31,8 @@ requests a dump."""
 CASCADE_SECONDS = 60.0
 """A cascade is shown only after this time without a root cause, because the root cause may be read later."""
 RECOVERED_SECONDS = 60.0  # If a job makes progress this long after an event, the event did not end the job
-LAST_TIMEOUT_SECONDS = 3600.0  # A mismatch found this soon after a certain root cause is its consequence
-EVALUATION_SECONDS = 3600.0  # A loop of another length within an unfinished training is an evaluation for this long
+LAST_TIMEOUT_SECONDS = 3600.0  # A mismatch this soon after a root cause that is not weak follows from it
+EVALUATION_SECONDS = 3600.0  # For this long, a loop of another length in an unfinished training is an evaluation
 RECENT_SECONDS = 300.0  # A root cause older than this explains no exit, and a later root cause replaces it
 STARTED_SECONDS = 5.0
 """An event this long before the ranks' start belongs to an earlier run. The start is known to about 1 s."""

@@ -15,7 +15,7 @@ MAX_NUMBER = 1 << 40
 KEPT_SECONDS = 3600.0  # How long a job is shown after its end
 MAX_RUNNING = 512
 MAX_ENDED = 128
-"""Limit of shown ended jobs: the last to end. If more jobs end in an hour, the earlier jobs were scraped before."""
+"""Limit of shown ended jobs: those that ended last. If more end in an hour, the earlier jobs were already scraped."""
 
 STATES = frozenset(
     {
@@ -152,7 +152,7 @@ def is_gpu(name: str) -> bool:
 def with_mappings(jobs: Iterable[ScheduledJob], mapped: Iterable[tuple[str, AmdFile]]) -> tuple[ScheduledJob, ...]:
     """Add the facts in the mappings (GPU, content of its file): the GPUs of jobs, and jobs without a file of their own.
 
-    If a job's own file names its GPUs, the mapping's GPUs do not count.
+    If a job's own file names its GPUs, the mapping's GPUs are ignored.
     """
     known = {job.file.job_id: job for job in jobs}
     gpus: dict[str, dict[str, None]] = {}

@@ -80,7 +80,7 @@ class TrustedDirectory(Generic[T]):
                 record = self._file(directory, name, before)
             except FileNotFoundError:
                 continue  # removed since the names were read
-            except OSError:  # perhaps of the moment: the next look reads the file again
+            except OSError:  # may be temporary: the next look reads the file again
                 record = Refusal("content")
             if isinstance(record, Refusal):
                 self.refused[record.reason] += 1

@@ -19,7 +19,7 @@ XID = "xid"  # The value of ``fault`` in a category whose lines come from NVIDIA
 SEVERITIES = ("failed", "fatal")  # Severities of AMD's errors, each with a pattern group of its name
 
 _AMD_CODES = ("ring_timeout", "eviction")
-"""Pattern groups of AMD's categories: a group that matches replaces the category's error code by the group's name."""
+"""Pattern groups of AMD's categories: if a group matches, its name replaces the category's error code."""
 _WORD = re.compile(r"%([a-z0-9]{1,16})%")
 MAX_LOGGED = 10  # Limit of log lines per poll
 
@@ -105,7 +105,7 @@ def _quotes() -> tuple[re.Pattern[str], ...]:
 
 
 def classify(text: str) -> KernelEvent | None:
-    """Return the event of a line, by its beginning; None without a category, and if the line quotes a user's text."""
+    """Return the event that a line's beginning shows; None if no category matches or the line quotes a user's text."""
     lowered = text.lower()
     for compiled in _compiled():
         if compiled.word not in lowered:
@@ -131,7 +131,7 @@ def judged(event: KernelEvent) -> Judged | None:
 
 
 def fails(event: KernelEvent, seconds: float) -> str:
-    """Return the check that fails by this event; empty if none. ``seconds``: the event's time after the boot."""
+    """Return the check that this event fails; empty if none. ``seconds``: the event's time after the boot."""
     category = categories()[event.category]
     if seconds < category.after_boot_seconds:
         return ""

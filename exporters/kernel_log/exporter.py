@@ -30,7 +30,7 @@ from exporters.kernel_log.reader import EventGroup, KernelLog, LookResult
 INTERVAL_SECONDS = 1.0
 MAX_KINDS = 512  # Limit of pairs of category and code. Events of further pairs count with an empty code.
 MAX_PARTS = 64
-"""Limit per check of servers that do not respond or file systems that became read-only. The rest is only counted."""
+"""Limit per check: servers that do not respond, or file systems that became read-only. Others are only counted."""
 
 OOM_KILL = "oom_kill"  # The category of lines that explain the end of a rank's process
 READ_ONLY = "filesystem_read_only"  # The check for read-only file systems: mountinfo shows when they are writable again

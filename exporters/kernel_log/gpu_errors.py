@@ -92,7 +92,7 @@ _NVLINK5_CODES = frozenset(map(str, range(144, 151)))
 def read_xid(code: str, details: str) -> DriverReport | None:
     """Return the error in a line with the Xid ``code`` and the text ``details`` after it; None if there is no error.
 
-    Only Xid 154 can report no error: when the driver no longer requests an action.
+    Only Xid 154 can report no error: then the driver no longer requests an action.
     """
     if caused := _CAUSED.match(details):
         return DriverReport(code, cause=caused["cause"])

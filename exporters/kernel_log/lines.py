@@ -22,7 +22,7 @@ DRIVER = "NVRM: "  # Lines of NVIDIA's driver begin with this
 AFTER_A_NAME = ",mems_allowed="
 """The kernel's text after the name of a cpuset: in the same record or, after an interruption, in another record."""
 REST_SECONDS = 1.0  # The kernel writes the rest of an interrupted line within this time
-MAX_WAITING = 1024  # Limit of lines that wait for the next poll. Above it the oldest lines wait no longer.
+MAX_WAITING = 1024  # Limit of lines that wait for the next poll. Above the limit the oldest lines wait no longer.
 
 
 class KernelRecord(NamedTuple):

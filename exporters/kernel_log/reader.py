@@ -66,10 +66,10 @@ class LookResult(NamedTuple):
 
 
 class KernelLog:
-    """The log at ``path``, or a recorded file. ``lost``: lost records that no poll counted, by the last one's number.
+    """The log at ``path``, or a recorded file.
 
     ``last``: the number of the last record that was read, even by an earlier agent; -1 if there is none.
-    ``last_records``: the last records that the kernel wrote.
+    ``last_records``: the last records that the kernel wrote. ``lost``: new losses, by the last lost record's number.
     """
 
     def __init__(self, path: Path, last: int, roots: Roots, failures: FailureCounter) -> None:
@@ -145,7 +145,7 @@ class KernelLog:
             self._fd = None
 
     def _is_new(self, record: KernelRecord) -> bool:
-        """Keep a record for bundles. Return False if it was read before, as after the log was opened again."""
+        """Keep a record for bundles. Return False if it was read before: the log may have been opened again."""
         if record.sequence > self._newest:
             self._newest = record.sequence
             if _is_for_bundles(record):

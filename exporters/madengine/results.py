@@ -15,7 +15,7 @@ MAX_NUMBER = 1e18
 MAX_CSV_BYTES = 8 * 1024 * 1024
 """Limit of a file's size. A longer file would have more than 10,000 results and is not read."""
 MAX_ROWS = 65_536
-MAX_RESULTS = 256  # Limit of (model, metric) pairs in perf.csv; the newest pairs count
+MAX_RESULTS = 256  # Limit of (model, metric) pairs in perf.csv; the newest pairs stay
 MAX_TABLE_RESULTS = 64  # Limit of (model, metric) pairs per table
 MAX_CELL_CHARACTERS = 65_536
 _NODE = re.compile(r"/node_([0-9]{1,6})/[^/]+", re.ASCII)

@@ -33,7 +33,7 @@ _FAILURES: tuple[tuple[str, str], ...] = (
     ("srun_error", "srun: error:"),
     ("exit_code", "Exited with exit code"),
 )
-"""The first matching category counts. Most failures also log lines of later categories."""
+"""The first matching category is used. Most failures also log lines of later categories."""
 CATEGORIES = tuple(category for category, _ in _FAILURES)
 
 _COMPLETED = re.compile(r"Detected completion of phase ([0-9]{1,7})(?![0-9])", re.ASCII)

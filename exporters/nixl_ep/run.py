@@ -104,7 +104,7 @@ class NodeRun(msgspec.Struct):
         return self.ranks.setdefault(number, RankRun())
 
     def take_identity(self, match: re.Match[str], seconds: float) -> None:
-        """Add a rank's process number. A repeated process number starts another launch, a repeated rank a new state."""
+        """Add a rank's process number. A known process number begins a new launch; a known rank gets a new state."""
         process, number = _rank(match[1]), _rank(match[2])
         if not self.launches or process in self.launches[-1].ranks:
             self.launches = [*self.launches, Launch(seconds)][-MAX_LAUNCHES:]
@@ -170,7 +170,7 @@ _KINDS: tuple[tuple[str, re.Pattern[str], _Take], ...] = tuple(
 
 
 def is_leaving(number: int, rank: RankRun, plan: Plan | None) -> bool:
-    """Return whether a rank's end is planned: the rank logged it, the plan kills it now, or it ended its last phase."""
+    """Return whether a rank's end is planned: the rank logged it, or the plan ends the rank in or after this phase."""
     if rank.left:
         return True
     if plan is None or rank.phase is None:

@@ -75,7 +75,7 @@ class NvmlExporter:
         self._helper = ctx.helper(HELPER)
 
     async def update(self) -> None:
-        """Poll once. Raise NoData without a driver, or if it shows no GPU, unless a GPU was seen since the boot."""
+        """Poll once. Raise NoData if the driver is absent or shows no GPU, and no GPU was seen since the boot."""
         clock = self._ctx.clock
         if clock.monotonic() < self._absent_until:
             raise NoData(self._answer.error)

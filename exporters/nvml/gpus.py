@@ -24,7 +24,7 @@ _RESET_ENDS = (
     *("gpu_xid", "gpu_xid_warning", "gpu_lost"),
     *("gpu_slowdown", "gpu_hot", "pcie_degraded", "pcie_errors", "nvlink_errors", "nvlink_down", "gpu_fabric"),
 )
-"""Checks that a GPU reset ends: faults, even of the kernel log exporter, and checks whose value can be absent then."""
+"""Checks that a GPU reset clears: faults, even of the kernel log exporter, and checks without a value after a reset."""
 
 
 class Xid(msgspec.Struct, frozen=True):

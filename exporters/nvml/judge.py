@@ -67,15 +67,15 @@ def active_reasons(reading: GpuReading) -> dict[str, bool]:
 
 
 def is_shown(reason: str, seconds: float) -> bool:
-    """Return whether a reason has a series. A setting has a series once it was active, other reasons always."""
+    """Return whether a reason has a series. A setting has one only after it was active; others always have one."""
     return reason not in SETTINGS or seconds > 0
 
 
 class ReasonSeconds:
     """How long each reason was active on one GPU, in seconds.
 
-    If the driver counts this, its count is used. Otherwise the time between two polls counts when the reason is active
-    at the second poll. The first poll decides between the two methods: a later switch would make a jump.
+    If the driver reports this time, its value is used. Otherwise the time between two polls is added if the reason is
+    active at the second poll. The first poll decides between the two methods: a later switch would make a jump.
     """
 
     def __init__(self) -> None:

@@ -93,7 +93,7 @@ _LINES: tuple[tuple[str, str, str], ...] = (
 _NOTICES = tuple((name, word, re.compile(pattern, re.ASCII)) for name, word, pattern in _LINES)
 MAX_BY_RANK = 1024  # Limit of (rank, kind) pairs per job, for time-outs and for interruptions separately
 MAX_RECOVERY_SECONDS = 86_400.0
-SLOW_START_SECONDS = 10.0  # A node can complete the start of its workers this long after another node's next failure
+SLOW_START_SECONDS = 10.0  # A node can finish starting its workers this long after the next failure on another node
 MAX_SCORES = 64  # Limit per report, which has num_gpu_perf_scores_to_print of the best and of the worst ranks
 
 Admit = Callable[[], bool]

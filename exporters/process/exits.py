@@ -149,7 +149,7 @@ class ExitWatch:
                 os.close(pidfd)
 
     def note_counts(self, counts: Mapping[ProcessKey, OomCount]) -> None:
-        """Store each running process's counts of OOM kills in its control groups, as they were before a recent kill."""
+        """Store for each running process the OOM kill counts of its control groups from before any recent kill."""
         self._counts = counts
         self._ledger.keep(
             [*counts.values(), *(exited.oom for exited in self._exits.values() if exited.oom is not None)]

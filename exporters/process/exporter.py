@@ -41,8 +41,8 @@ class ProcessConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_
     """``exit_status_ioctl`` False: do not use PIDFD_GET_INFO, as on kernels before 6.15.
 
     ``without_nccl``: a process whose environment names a rank is a rank even without NCCL, unless another process of
-    its job has loaded NCCL. Such a process counts after a minute, or at once if its launcher had a rank of the same
-    program before. ``all_values``: export the CPUs that each rank may run on: 1 more series per rank.
+    its job has loaded NCCL. Such a process counts as a rank after a minute, or at once if its launcher had a rank of
+    the same program before. ``all_values``: export the CPUs that each rank may run on: 1 more series per rank.
     """
 
     exit_status_ioctl: bool = True
@@ -178,7 +178,7 @@ class ProcessExporter:
         self._exits.note_counts({key: observation.oom for key, observation in scanned.observed.items()})
 
     def _note_usages(self, usages: Usages | None) -> None:
-        """Store the ranks' usage, if this scan measured it; groups of a process count once the process has a label."""
+        """Store the ranks' usage, if this scan measured it, and the control groups of processes with a label."""
         if usages is None:
             return
         self._usages = usages.ranks

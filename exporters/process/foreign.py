@@ -153,7 +153,7 @@ class GpuUsers:
         self.shown: Shown = ()
 
     async def update(self) -> None:
-        """Query the processes that use GPUs again if INTERVAL_SECONDS have passed."""
+        """If INTERVAL_SECONDS have passed, query again which processes use GPUs."""
         now = self._ctx.clock.monotonic()
         if now - self._looked_at < INTERVAL_SECONDS:
             return

@@ -71,10 +71,10 @@ class _Process(msgspec.Struct):
     """The last examination of a process: its threads' number, the proof that it is a rank, and when it is due again.
 
     ``inherited``: it may have inherited its GPU and library from an ancestor; this stays True when the ancestor ends.
-    ``claims_for_others``: its environment names a rank above or below it, even a rank that has ended. ``launched``: the
-    programs of ranks without NCCL that it has launched. ``is_ready``: it counts as a rank without NCCL. ``claim``: the
-    rank in the environment of ``program``; None for a wrapper such as a shell. ``is_unread``: the environment is still
-    to be read, but not while the main thread is blocked: the read could hang.
+    ``claims_for_others``: its environment names the rank of an ancestor or descendant, even of one that has ended.
+    ``launched``: the programs of ranks without NCCL that it has launched. ``is_ready``: it counts as a rank without
+    NCCL. ``claim``: the rank in the environment of ``program``; None for a wrapper such as a shell. ``is_unread``: the
+    environment is still to be read, but not while the main thread is blocked: the read could hang.
     """
 
     key: ProcessKey
@@ -155,7 +155,7 @@ class RankSearch:
             path: list[ProcessKey] = []
             ancestor: _Process | None = process
             while ancestor is not None and ancestor.key not in above:
-                above[ancestor.key] = None  # until its rank is known, or finally if the parents form a ring
+                above[ancestor.key] = None  # until its rank is known; stays None if the parents form a ring
                 path.append(ancestor.key)
                 parent = self._processes.get(ancestor.parent_pid)
                 # If the parent is younger, its pid was reused: the real parent is gone.

@@ -255,7 +255,7 @@ def held_files(proc: ProcFS, files: Mapping[ProcessKey, Iterable[OpenFile]]) -> 
     """Return the paths of the record files that ranks hold, by device and inode: the first file of each rank, then each
     rank's second.
 
-    If ranks have several paths to a file, the path of a rank that can write to it counts: any user may read the file.
+    If ranks have several paths to a file, the path of a rank with write access is used: any user may read the file.
     """
     held: dict[tuple[int, int], str] = {}
     for key, file in in_turns(((key, file) for key, of_rank in files.items() for file in of_rank), itemgetter(0)):

@@ -42,7 +42,7 @@ SEARCH_SECONDS = 6.0
 """Interval between searches for listeners while the ranks stay the same. A search makes the kernel walk its table of
 sockets: 25 ms on a node with 128 GiB."""
 DRAIN_SECONDS = 45.0
-"""Limit for a running query to end: the longest query of a large job with the library's default timeouts."""
+"""Time for a running query to end: the longest query of a large job with the library's default timeouts."""
 FILE_ROUNDS = 2
 STALE_INTERVALS = 2.0  # A report expires when the next report is this number of intervals late
 TOLERATED_FAILURES = 2  # Consecutive failed queries for which a report stays
@@ -230,7 +230,7 @@ class RasExporter:
         await self._keep(answers, until, queried_seconds, greet)
 
     async def _keep(self, answers: list[QueryAnswer], until: float, queried_seconds: float, greet: Greet) -> None:
-        """Replace the last report of each job by its first in ``answers``; for the times see _keep_one.
+        """Replace each job's last report by the first report of this job in ``answers``; for the times see _keep_one.
 
         A report belongs to the job of the process that answered, and applies only to that job's processes.
         """

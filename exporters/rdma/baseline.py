@@ -88,7 +88,7 @@ def levels(baseline: Baseline, devices: Iterable[RdmaDevice]) -> Levels:
 
 
 def _by_function(baseline: Baseline, devices: Iterable[RdmaDevice]) -> dict[str, RdmaDevice]:
-    """Return the physical devices by PCI function. Of several, the known one counts, else the first."""
+    """Return the physical devices by PCI function. Of several devices, the known one is used, else the first."""
     by_pci: dict[str, RdmaDevice] = {}
     for device in devices:
         known = baseline.functions.get(device.pci)

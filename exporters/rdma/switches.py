@@ -98,7 +98,7 @@ _DECODER = msgspec.json.Decoder(_Neighbours)
 
 
 def read_neighbours(raw: bytes) -> dict[str, PortName]:
-    """Return switch and switch port by network device; the first neighbour of a device counts.
+    """Return switch and switch port by network device; a device's first neighbour is used.
 
     Raise ValueError for text in another format.
     """

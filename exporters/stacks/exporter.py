@@ -37,10 +37,10 @@ class StacksSnapshot(NamedTuple):
 
 
 INTERVAL_SECONDS = 5.0
-HELPER_SECONDS = 10.0  # Timeout of a helper call; py-spy gets 5 s of these
+HELPER_SECONDS = 10.0  # Timeout of a helper call; py-spy gets 5 s of this time
 LOOK_SECONDS = 2.0  # After this time an update starts no further read
 PART_SECONDS = 8.0  # After this time a bundle's part starts no further read; the default limit of a part is 20 s
-AGAIN_SECONDS = 600.0  # Pause between two reads of a rank, and before any read after an unanswered read
+AGAIN_SECONDS = 600.0  # Pause between two reads of a rank; after an unanswered read no rank is read for this long
 MAX_RANKS_PER_JOB = 32
 MAX_RANKS = 128  # Limit of kept stacks, over all jobs of the node
 WAITING = 2
@@ -54,8 +54,8 @@ TAKER = HelperSpec(
 class StacksConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """``py_spy``: the program, which the site installs; it must belong to root and be writable only by root.
 
-    ``silence_seconds``: a rank that completed operations is silent if its pause since the last one is longer than this
-    and than all earlier pauses. Then the stacks of its job are read.
+    ``silence_seconds``: a rank that completed operations is silent if its present pause is longer than this time and
+    than all its earlier pauses. Then the stacks of its job are read.
     """
 
     enabled: bool | Literal["auto"] = False

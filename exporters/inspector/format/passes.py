@@ -62,7 +62,7 @@ def _ring_lines(text: str | None) -> int:
 
 
 MAX_STEP_US = 5000
-"""Longest time between two lines of one pass. A longer pause splits the pass: the cause of a loss stays unknown."""
+"""Longest time between two lines of one pass. If a longer pause splits a pass, a loss has no known cause."""
 
 
 class Run(msgspec.Struct, rename={"id": "header_id"}):
@@ -105,7 +105,7 @@ def pieces(
 def _runs(records: list[InspectorRecord], start: int, ring_lines: int) -> list[tuple[int, int]]:
     """Return (first line, end) of each run of at least ``ring_lines`` lines after ``start``, and of the last run.
 
-    The search goes backwards: if the records cannot hold a whole ring, it looks at the open run alone.
+    The search goes backwards and stops when fewer records than a full ring are left.
     """
     runs = []
     end = len(records)
@@ -196,6 +196,6 @@ class FileContext(msgspec.Struct):
         return parts
 
     def end(self) -> None:
-        """End the batch, as after lost lines: later lines get no header from it, as they may be of another batch."""
+        """End the batch, as after lost lines: later lines may be of another batch and get no header from this one."""
         self.header = self.metadata = None
         self.lines = 0

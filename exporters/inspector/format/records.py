@@ -24,7 +24,7 @@ MAX_HOSTNAME_CHARACTERS = 255
 MAX_ID_CHARACTERS = 18
 MAX_WORD_CHARACTERS = 64  # Limit of the name of a collective or of a timing source
 MAX_PID = (1 << 31) - 1
-MAX_PROXY_STEPS = 1 << 16  # Limit in one line: the steps of one operation since the last pass
+MAX_PROXY_STEPS = 1 << 16  # Limit of steps in a line: those of one operation since the last pass
 
 # A value outside of these bounds makes a line malformed, and the agent takes nothing from the line.
 Int64 = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
@@ -208,7 +208,7 @@ def _decode(line: bytes) -> InspectorRecord:
 
 
 def kind(record: InspectorRecord) -> Result:
-    """Return the kind of a line that is not an operation with its header and metadata."""
+    """Return the kind of a line that is no operation, or lacks the operation's header or metadata."""
     if record is BROKEN:
         return Result.MALFORMED
     if record.proxy_trace is not None:

@@ -45,7 +45,7 @@ def take(
     """Add whole lines to the aggregates of their writers; count each line's result in ``results``.
 
     ``context``: the file's open batch and run, which the lines update. ``ring_lines``: size of the smallest ring of the
-    file's writers. If adding a group of records fails, only it is lost (Result.FAILED); `take` raises the error.
+    file's writers. If adding a group of records fails, only the group is lost (Result.FAILED). `take` raises the error.
     """
     intake = _Intake(aggregate_of, results, context or FileContext())
     for records, run in pieces(decode_lines(data), intake.context.run, ring_lines):
@@ -137,7 +137,7 @@ class _Intake:
         self._first_lines.clear()
 
     def _other(self, record: InspectorRecord) -> tuple[CollectivePerf, Header, Metadata] | None:
-        """Handle any line but a collective with header and metadata of its own; return the line's operation, if any."""
+        """Handle a line that is no collective with its own header and metadata; return the line's operation, if any."""
         header, metadata, perf = record.header, record.metadata, record.p2p_perf
         result = kind(record)
         if header is None and metadata is None and record is not BROKEN and (parts := self.context.next()) is not None:

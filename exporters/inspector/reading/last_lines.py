@@ -23,7 +23,7 @@ MAX_TRIED_LINES = 256
 """Limit of a file's last lines that are searched for an operation: users can write other short lines."""
 MAX_STATEMENT_CHARACTERS = 200
 SHOWN_SHARE, BLAMED_SHARE = 0.03, 0.1
-"""Lower limits to show and to blame a rank: the share of the last minute in which the others waited for it alone."""
+"""A rank is shown or blamed if the other ranks waited for it alone for at least this share of the last minute."""
 UNNAMED = "unknown"  # The plugin's name of a communicator that the program did not name
 
 
@@ -35,7 +35,7 @@ class RankFile(NamedTuple):
 
 
 def ends(files: Mapping[tuple[int, int], FollowedFile], ranks: Mapping[str, RankFile]) -> dict[str, bytes]:
-    """Return the last lines of each rank's file; the last of all can be cut."""
+    """Return the last lines of each rank's file; a file's last line can be incomplete."""
     last_lines: dict[str, bytes] = {}
     for rank, rank_file in list(ranks.items())[:MAX_FILES]:
         file = files.get(rank_file.identity)

@@ -16,7 +16,7 @@ M = TypeVar("M", bound=Hashable)
 
 
 class _FairQueue(Generic[M]):
-    """A fair queue: next is the member with the least time in this turn; of equal members, the longest waiting."""
+    """A fair queue: the member with the least time in this turn is next, among equals the one that waits longest."""
 
     def __init__(self, members: Iterable[M], served: dict[Hashable, int]) -> None:
         self._served = served
@@ -31,7 +31,7 @@ class _FairQueue(Generic[M]):
         return self._heap[0][3]
 
     def served(self, seconds: float, number: int, *, stays: bool) -> None:
-        """Add ``seconds`` to the next member's time; remove it unless it ``stays``. ``number``: number of the piece."""
+        """Add ``seconds`` to the next member's time; drop this member unless it ``stays``. ``number``: of the piece."""
         before, _, index, member = self._heap[0]
         self._served[member] = number
         if stays:

@@ -33,8 +33,8 @@ from exporters.inspector.totals.shared import Shared
 DISCOVER_SECONDS = 1.0
 MAX_DISCOVER_SECONDS = 30.0
 CATCH_UP_SECONDS = 30.0
-"""After a restart, the counts of lines over all files are withheld until each file is read up to the size at which the
-agent found it again. They are withheld at most this long, in case a file is unreadable."""
+"""After a restart, the agent withholds the counts of lines over all files until it has read each file up to the size at
+which it found the file again. This is the time limit, in case a file is unreadable."""
 LOOKS_SHARE = 0.01
 """Limit of the share of time for searches: on a large shared directory or a slow server, searches become rarer."""
 TURN_SECONDS = 0.15  # One turn reads at most this long; the rest waits for the next turn

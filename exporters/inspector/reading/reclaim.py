@@ -153,7 +153,7 @@ class Reclaimer:
         return after is not None and modified_ns >= 0 and self._clock.time() - modified_ns / 1e9 >= after
 
     def _may_be_written(self, name: str, position: Position) -> bool:
-        """Return True when a process of this node has the pid in the file's name, in any namespace, and the file open.
+        """Return True when a local process has the file open and has the pid in the file's name, in any namespace.
 
         If descriptors are unreadable, or processes may be hidden (hidepid), the file counts as open.
         """

@@ -80,7 +80,7 @@ def is_foreign(ownership: Ownership, name: str, identity: tuple[int, int]) -> bo
     return hostname is not None and not is_local(hostname, ownership.hostnames)
 
 
-RETRY_SECONDS = 1.0  # After the first error; doubles with each further consecutive error
+RETRY_SECONDS = 1.0  # Pause after the first error; doubles with each consecutive error
 MAX_RETRY_SECONDS = 60.0
 FIRST_PIECE_BYTES, LEAST_PIECE_BYTES = 16 * 1024, 4096  # Bytes of a file's first read, and of the smallest read
 MAX_HELD_PER_TURN = 1024
@@ -94,7 +94,7 @@ class RecordFile:
     """One file and its writers.
 
     ``decided_for``: path and generation for which ``state`` was decided. ``retry_at``: when (monotonic seconds) the
-    file is read again; ``retry_seconds``: how long after the next error.
+    file is read again after an error; ``retry_seconds``: the pause after the next error.
     """
 
     file: FollowedFile
@@ -208,7 +208,7 @@ class RecordFiles:
         return record_file.file.caught_up or record_file.file.generation != writer_key.generation
 
     def _record_file(self, file: FollowedFile, now: float) -> RecordFile:
-        """Return a file's record: a new one if the follower has a new one, or if another file got the inode."""
+        """Return a file's RecordFile, a new one if the follower's object is new or another file got the inode."""
         record_file = self.files.get(file.identity)
         if record_file is not None and record_file.file is file:
             path, generation = record_file.decided_for

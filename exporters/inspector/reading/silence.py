@@ -64,7 +64,7 @@ def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> SilenceCause | None
         return SilenceCause.OTLP_MODE
     if atoi(settings.get("NCCL_INSPECTOR_PROM_DUMP", "0")):
         return SilenceCause.PROMETHEUS_MODE
-    # 0: before NCCL 2.30 there is no dump thread, since 2.30 it never pauses. Only records can show which is the case.
+    # 0: no dump thread before NCCL 2.30; a dump thread that never pauses since 2.30. Only records can show which.
     if strtoll(settings.get("NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS", "-1")) < 0:
         return SilenceCause.NO_INTERVAL
     directory = _dump_directory(facts, settings)

@@ -2,8 +2,8 @@
 
 Only a gap's size is known, not its cause. The line that begins a batch (`dump_stats`) says how many records a ring
 dropped. Without such lines, a pass with as many lines as the ring holds shows an overflow (``passes``). Both add to the
-ring's credit: of the records that it misses next, as many are attributed to overflow. Further missing records have no
-known cause.
+ring's credit: a credit of N attributes the next N missing records to overflow. Further missing records have no known
+cause.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RingKey = tuple[str, int, str]  # Communicator, rank in it, and COLLECTIVE_RING 
 
 
 REORDER = 1024
-"""How far `coll_sn` may fall behind the highest seen (one ring of the plugin) before numbering counts as restarted."""
+"""How far `coll_sn` may fall below its highest value (one ring of the plugin). Below that, numbering restarted."""
 
 
 class Sequence(msgspec.Struct, gc=False, array_like=True):

@@ -167,7 +167,7 @@ class PendingOperations:
         self.abandon()
 
     def abandon(self) -> None:
-        """Drop the times that wait. With all members, match complete operations, and count the others as unmatched."""
+        """If all members are known, match complete operations and count the others. Then drop the waiting times."""
         if members := self._all_members():
             self._match(members)
             self._count_unmatched(members, {number for member in members for number in member.times})

@@ -20,7 +20,7 @@ from agent.system.inside import open_inside, open_named
 MAX_FILE_BYTES = 64 * 1024
 MAX_LINE = 4096
 MAX_VERSIONS = 256  # Remembered versions; if users make more files, all versions are forgotten and read again
-GRACE_SECONDS = 1.0  # A call waits this long in all for its threads; a healthy file system answers in milliseconds
+GRACE_SECONDS = 1.0  # A call waits this long for all its threads; a healthy file system answers in milliseconds
 Version = tuple[int, int, int]
 SETTINGS = ("NCCL_RAS_ADDR", "NCCL_RAS_TIMEOUT_FACTOR")
 _SYSTEM_FILE = "/etc/nccl.conf"
@@ -75,7 +75,7 @@ class FileRequest(msgspec.Struct, frozen=True):
 
 
 class FileFacts(msgspec.Struct, frozen=True):
-    """``settings``: RAS's settings in the files; ``version``: the oldest library's, None if a version is unknown."""
+    """``settings``: RAS's settings in the files; ``version``: of the oldest library, None if a library's is unknown."""
 
     settings: dict[str, str]
     version: Version | None
@@ -135,7 +135,7 @@ class NcclLibrary(NamedTuple):
 
     ``files``: libraries without a version in the name: the path or, if the file was replaced, the mapping (as in
     /proc/PID/map_files). A process can map several libraries: a preloaded library and its framework's own library. Only
-    the first loaded library serves RAS. The maps do not show the order, so the oldest version counts.
+    the first loaded library serves RAS. The maps do not show the order, so the oldest version is used.
     """
 
     flavor: str
@@ -185,7 +185,7 @@ def version_in(fd: int) -> Version | None:
     sections = [struct.unpack_from("<I20xQQ", table, size * number) for number in range(count)]
     names = _section(fd, *sections[names_index][1:])
     texts = ((start, length) for name, start, length in sections if names[name : name + 8] == b".rodata\0")
-    match = _TEXT.search(_section(fd, *next(texts, (0, 0))))  # the first match counts; a job's file may have others
+    match = _TEXT.search(_section(fd, *next(texts, (0, 0))))  # the first match is used; a job's file may have others
     return (int(match[1]), int(match[2]), int(match[3])) if match else None
 
 

@@ -242,7 +242,7 @@ class ListenerSearch:
     def _may_serve(self, key: ProcessKey) -> bool:
         """Return False only if the process surely has no RAS thread.
 
-        If NCCL names its threads, one of them must be the RAS thread. Otherwise any thread after the first may be this thread.
+        If NCCL names its threads, one of them must be the RAS thread. Otherwise it may be any thread after the first.
         """
         names = [self._proc.thread_name(key.pid, tid) for tid in self._proc.thread_ids(key.pid)]
         if any(name.startswith(_NAMED_BY_NCCL) for name in names):

@@ -133,7 +133,7 @@ class Schedules:
     def reschedule_after_events(self, plans: Iterable[QueryPlan], wakes: Collection[Endpoint], now: float) -> None:
         """Move the next query forward at the addresses in ``wakes``; ``now`` is monotonic.
 
-        An event reaches all nodes. Queries only for labels stay: all nodes of the job would send one at once.
+        An event reaches all nodes. Queries with the role ``labels`` stay: else all nodes would query at once.
         """
         roles = {plan[:2]: plan.role for plan in plans}
         for at, schedule in self._known.items():

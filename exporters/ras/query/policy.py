@@ -1,7 +1,7 @@
 """Which node queries a job, whether it may, and how often: a query must never hurt the job. Pure.
 
-A query is a collective over the whole job; its cost grows with the square of the number of ranks. So one node queries a
-job: the reporter. A second node, the standby, queries a large job a quarter as often. Reading events costs nothing.
+A query is a collective over the whole job; its cost grows with the squared number of ranks. So one node queries a job:
+the reporter. The standby, a second node, queries large jobs a quarter as often as the reporter. Reading events is free.
 """
 
 import math
@@ -59,7 +59,7 @@ class Schedule(msgspec.Struct):
 
     ``least_seconds``: the configured shortest interval. ``hastened_at``: the time to which a query was last moved
     forward. Until ``alert_until``, after an alarm, a standby queries as often as the reporter. ``ranks``: number of the
-    job's ranks. ``cost_seconds``: duration of the last query without timeouts; ``delays`` counts queries since then.
+    job's ranks. ``cost_seconds``: duration of the last query without timeouts; ``delays``: queries since that query.
     ``missing``: the last report missed ranks. ``up``: the last query gave a report. ``failures``: consecutive failures.
     """
 
@@ -83,7 +83,7 @@ class Schedule(msgspec.Struct):
     def note(self, role: Role, answer: tuple[Report, float] | None, world_size: int, now: float, jitter: float) -> None:
         """Record a query that ended at ``now``: its report and duration in seconds, or None when it failed.
 
-        The duration of a query with timeouts is no measure of cost: queries would be rarer when they matter most.
+        The duration of a query with timeouts is not used as cost: it would make queries rarer when they matter most.
         ``world_size``: the number of the job's ranks, even those that the report lacks (a text report names few); 0
         when unknown. ``jitter`` is a random number in [0, 1), as in the other methods.
         """
@@ -103,7 +103,7 @@ class Schedule(msgspec.Struct):
     def hasten(self, now: float, jitter: float) -> None:
         """Move the next query forward after an alarm, but no earlier than the job can afford.
 
-        However many alarms come, they move one query per interval that the job can afford.
+        Many alarms move only one query in each interval that the job can afford.
         """
         self.alert_until = now + ALERT_SECONDS
         earliest = max(

@@ -25,15 +25,15 @@ LEFT_SECONDS = 300.0
 """After this long without a launch a communicator counts as waiting for the ranks that left it. In a job that runs or
 ends, the ranks leave a communicator within seconds of each other."""
 SILENT_SECONDS = 30.0
-"""Launches this long after the first report without a rank's answer show that no rank waits for it: no host is so far
-ahead of its GPU."""
-STOPPED_TOGETHER_SECONDS = 60.0  # The communicators of a job that hangs stop within this time, for the rules too
+"""If launches go on this long after the first report without a rank's answer, no rank waits for that rank: no host is
+so far ahead of its GPU."""
+STOPPED_TOGETHER_SECONDS = 60.0  # The communicators of a job that hangs stop within this time; the rules use it, too
 MAX_SUSPECTS = 32  # Limit for each communicator
 WATCH_BYTES = 512
 SILENT_BYTES = 16  # Size of a watch: WATCH_BYTES, its marks, and this for each rank that does not answer
 MAX_SAVED_BYTES = 1024 * 1024  # Limit in the checkpoint; jobs take turns, so no job displaces another
 MAX_ABSENT_BYTES = 1024 * 1024
-"""Limit for watches of communicators that the last report lacks: the 2,000 latest small watches, for instance."""
+"""Limit for watches of communicators that the last report lacks: enough for the 2,000 latest small watches."""
 
 SuspectReason = Literal["behind", "missing", "left"]
 
@@ -247,7 +247,7 @@ class JobReport(msgspec.Struct, frozen=True):
         return max((self.watches[name].since_seconds for name in launching), default=-math.inf)
 
     def blamed(self) -> dict[str, tuple[Suspect, ...]]:
-        """Return the suspects in the communicators that stopped with the job: others may be unused since long ago."""
+        """Return the suspects in communicators that stopped with the job: other communicators may be long unused."""
         since = self.last_launch_seconds - STOPPED_TOGETHER_SECONDS
         return {name: ranks for name, ranks in self.suspects.items() if self.watches[name].since_seconds >= since}
 

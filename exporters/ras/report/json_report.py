@@ -264,7 +264,7 @@ def _troubled(ranks: list[_Present], locations: list[model.RankLocation]) -> tup
 
 
 class ReadRequest(msgspec.Struct, frozen=True):
-    """What to read: JSON or text; see read_json. The result has no processes but those of ``pids`` at ``addresses``."""
+    """What to read: JSON or text; see read_json. The result has only the processes of ``pids`` at ``addresses``."""
 
     is_json: bool
     pids: frozenset[int]
