@@ -13,7 +13,7 @@ FINISHED_SECONDS = 60.0
 MAX_ENDED = 128
 """Limit of ended ranks' records per user, container or Kubernetes namespace, if the records are of several jobs."""
 MAX_ENDED_OF_JOB = 256
-"""Limit of ended ranks' records per user if the records are of one job."""
+"""Limit of ended ranks' records per user, container or Kubernetes namespace, if the records are of one job."""
 
 _Ended: TypeAlias = tuple[ProcessKey, RankProcess]
 

@@ -65,11 +65,11 @@ class LeadExit(msgspec.Struct, frozen=True):
 class JobLiveness(msgspec.Struct):
     """Liveness facts of a job on this node.
 
-    ``share``: the container or user; limits count all jobs of one share together. ``live``: number of live ranks, None
-    if unknown. ``proven``: the scheduler or Kubernetes proves that a rank on this node belongs to the job.
-    ``proves_first``: the same for rank 0. ``started_at``: when the oldest rank of the latest run started. ``left_at``:
-    when the last rank ended or got SIGKILL, None before. ``ranks``: peak number of ranks on this node. ``expected``:
-    ranks of the job (0: unknown).
+    ``share``: the container, user or Kubernetes namespace; limits count all jobs of one share together. ``live``:
+    number of live ranks, None if unknown. ``proven``: the scheduler or Kubernetes proves that a rank on this node
+    belongs to the job. ``proves_first``: the same for rank 0. ``started_at``: when the oldest rank of the latest run
+    started. ``left_at``: when the last rank ended or got SIGKILL, None before. ``ranks``: peak number of ranks on this
+    node. ``expected``: ranks of the job (0: unknown).
     """
 
     share: str
