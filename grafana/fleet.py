@@ -2,9 +2,9 @@
 
 from grafana.cells import grid
 from grafana.job_goodput import COLORS, class_hours, class_shares, goodput
-from grafana.panels import BAD_FROM_ONE, HALF, ODD_FROM_ONE, WHOLE, Panel, Query, Size, lines, stats
+from grafana.panels import BAD_FROM_ONE, HALF, ODD_FROM_ONE, WHOLE, Panel, Query, Size, board_link, lines, stats
 from grafana.queries import CLUSTER, Value, firing, jobs_that_died_first
-from grafana.tables import LINKS, Column, rows
+from grafana.tables import Column, rows
 
 LISTED = 64
 CELLS = 1024
@@ -150,7 +150,7 @@ def _nodes() -> list[Panel]:
             size=Size(16, 10),
             states=NODES,
             limit=CELLS,
-            link=LINKS["node"],
+            link=board_link("Node", "node", "__data.fields.node"),
             nothing="no node is checked",
         ),
         rows(

@@ -97,16 +97,18 @@ def mapping(states: Mapping[str, Value]) -> list[models.ValueMapping]:
     return [models.ValueMap(options=options)]
 
 
-OWN_JOB = "${job_id:queryparam}"
+OWN_CLUSTER, OWN_JOB = "${cluster:queryparam}", "${job_id:queryparam}"
 """The dashboard's own job, as a link's parameter."""
 
 
-def board_link(board: str, variable: str, value: str, job: str = "") -> builders.DashboardLink:
-    """Return a link to a dashboard that keeps cluster and time, and sets ``variable`` to the panel's field ``value``.
+def board_link(
+    board: str, variable: str, value: str, job: str = "", cluster: str = OWN_CLUSTER
+) -> builders.DashboardLink:
+    """Return a link to a dashboard that keeps the time, and sets ``variable`` to the panel's field ``value``.
 
-    ``job``: the link's parameter for the job, if any.
+    ``job``, ``cluster``: the link's parameters for the job, if any, and the cluster.
     """
-    parameters = filter(None, ("${datasource:queryparam}", "${cluster:queryparam}", job, "${__url_time_range}"))
+    parameters = filter(None, ("${datasource:queryparam}", cluster, job, "${__url_time_range}"))
     return builders.DashboardLink(board).url(
         f"/d/rankwatch-{board.lower()}?{'&'.join(parameters)}&var-{variable}=${{{value}}}"
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from grafana_foundation_sdk.builders import common, dashboard as builders, table
 from grafana_foundation_sdk.models import common as common_models, dashboard as models
 
-from grafana.panels import NONE_KNOWN, OWN_JOB, RUNBOOKS, THIRD, Query, Size, board_link, dress, targets
+from grafana.panels import NONE_KNOWN, OWN_CLUSTER, OWN_JOB, RUNBOOKS, THIRD, Query, Size, board_link, dress, targets
 
 WIDTHS = {"comm": 150, "comm_name": 260, "comm_rank": 100, "description": 320, "gpu": 70, "rank": 80}
 """Widths in pixels of columns with short or long names; other columns share the rest."""
@@ -23,12 +23,7 @@ class Column(NamedTuple):
     unit: str = "none"
 
 
-LINKS = {
-    "alertname": builders.DashboardLink("Runbook").url(f"{RUNBOOKS}#${{__data.fields.alertname}}").target_blank(True),
-    "job_id": board_link("Job", "job_id", "__data.fields.job_id"),
-    "node": board_link("Node", "node", "__data.fields.node"),
-}
-"""Link of a table's cells, by column."""
+RUNBOOK = builders.DashboardLink("Runbook").url(f"{RUNBOOKS}#${{__data.fields.alertname}}").target_blank(True)
 
 
 def rows(
@@ -84,15 +79,24 @@ def rows(
             properties.append(models.DynamicConfigValue("custom.width", TIME_WIDTH))
         if name:
             panel = panel.override_by_name(name, properties)
-    if links_to_rank:
-        of_row = "var-job_id=${__data.fields.job_id}" if "job_id" in columns else OWN_JOB
-        link = board_link("Rank", "rank", "__data.fields.rank", of_row)
-        panel = panel.override_by_name("rank", [models.DynamicConfigValue("links", [link.build()])])
-    for name, link in LINKS.items():
-        if name in columns:
-            panel = panel.override_by_name(name, [models.DynamicConfigValue("links", [link.build()])])
+    for name, link in _links(columns, to_rank=links_to_rank).items():
+        panel = panel.override_by_name(name, [models.DynamicConfigValue("links", [link.build()])])
     dress(panel, title, description, "none", size)
     return panel.targets(targets([query, *(column.query for column in more)], instant=True, as_table=True))
+
+
+def _links(columns: Sequence[str], *, to_rank: bool) -> dict[str, builders.DashboardLink]:
+    """Return the links of a table's cells by column; a row's own job and cluster come before the dashboard's."""
+    cluster = "var-cluster=${__data.fields.cluster}" if "cluster" in columns else OWN_CLUSTER
+    job = "var-job_id=${__data.fields.job_id}" if "job_id" in columns else OWN_JOB
+    links = {
+        "alertname": RUNBOOK,
+        "job_id": board_link("Job", "job_id", "__data.fields.job_id", cluster=cluster),
+        "node": board_link("Node", "node", "__data.fields.node", cluster=cluster),
+    }
+    if to_rank:
+        links["rank"] = board_link("Rank", "rank", "__data.fields.rank", job, cluster)
+    return {name: link for name, link in links.items() if name in columns}
 
 
 def convert(field: str, kind: str) -> models.DataTransformerConfig:

@@ -288,9 +288,9 @@ def test_sizes_are_written_for_people() -> None:
 def test_links_lead_to_a_dashboard() -> None:
     """Every panel link leads to a shipped dashboard with its variables, or to an alert's runbook."""
     urls = {url for dashboard in DASHBOARDS.values() for url in values_of("url", dashboard)}
-    sources = r"\$\{datasource:queryparam\}&\$\{cluster:queryparam\}"
     time = r"\$\{__url_time_range\}"
     row = r"\$\{__data\.fields\."
+    sources = rf"\$\{{datasource:queryparam\}}&(?:\$\{{cluster:queryparam\}}|var-cluster={row}cluster\}})"
     its_job = rf"(?:\$\{{job_id:queryparam\}}|var-job_id={row}job_id\}})"
     kinds = {
         "job or node": rf"/d/rankwatch-(job|node)\?{sources}&{time}&var-(job_id|node)={row}\2\}}",
@@ -298,13 +298,14 @@ def test_links_lead_to_a_dashboard() -> None:
         "runbook": rf"{re.escape(SITE['runbooks'])}#{row}alertname\}}",
     }
     counts = {kind: len([url for url in urls if re.fullmatch(pattern, url)]) for kind, pattern in kinds.items()}
-    # Links to ranks: from a curve's labels, from a row of a table or grid, and from a row that names the job.
-    assert counts == {"job or node": 2, "rank": 3, "runbook": 1}
+    # Links to ranks: from a curve's labels, from a row of a table or grid, and from a row that names the job. Links to
+    # jobs and nodes: from rows with and without a cluster.
+    assert counts == {"job or node": 4, "rank": 3, "runbook": 1}
     assert sum(counts.values()) == len(urls)
 
 
 def test_names_are_links() -> None:
-    """Cells with a node, job or alert link to the node, the job or the alert's runbook."""
+    """Cells with a node, job or alert link to the node, the job or the alert's runbook; rows name their own cluster."""
     for panel in PANELS:
         if panel["type"] != "table":
             continue
@@ -319,6 +320,8 @@ def test_names_are_links() -> None:
             if any(one["id"] == "links" for one in override["properties"])
         }
         assert {"alertname", "job_id", "node"} & shown.keys() <= linked
+        boards = [url for url in values_of("url", panel) if url.startswith("/d/")]
+        assert all(("var-cluster=" in url) == ("cluster" in shown) for url in boards)
 
 
 def test_a_sites_own(tmp_path: Path) -> None:
