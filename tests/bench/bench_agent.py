@@ -189,7 +189,7 @@ def load(records_per_second: int = 1000) -> None:
 
 
 def job_records(job_dir: Path) -> tuple[int, int]:
-    """Return the number of records that an ended job wrote, and of those that its rings lost."""
+    """Return how many records an ended job wrote, and how many its rings lost."""
     summaries = [json.loads(path.read_text()) for path in job_dir.glob("written-*.json")]
     written = sum(kind["records"] for summary in summaries for kind in summary["records"])
     return written, sum(summary["overflowed"] for summary in summaries)

@@ -26,7 +26,7 @@ from test_dashboard_queries import DASHBOARDS, Target, fill, targets  # noqa: E4
 
 LARGE_JOB_NODES = 512
 STEPS = 60
-"""As many steps as an hour has at the rules' interval, but within MINUTES."""
+"""Steps of a query over MINUTES: as many as one hour has at the rules' interval."""
 REPEATS = 3
 SLOW_SECONDS = 1.0
 

@@ -42,7 +42,7 @@ NODES_PER_JOB = 16
 PAGES = ("?collect[]=liveness", "?exclude[]=liveness")
 """The queries of the shipped scrape jobs: liveness, and the rest."""
 WARM_UP_SECONDS = 40.0
-"""Wait before the first of the two pages that give the counters' rates."""
+"""Pause before the first of two scrapes; the two give the counters' rates."""
 BETWEEN_SECONDS = 20.0
 MINUTES = 7
 """Longer than the rules' windows of five minutes."""
@@ -77,7 +77,7 @@ class Place(NamedTuple):
 
 
 def place_of(node: int, large_job_nodes: int) -> Place:
-    """Return a node's position: one job has the first ``large_job_nodes`` nodes, each other job NODES_PER_JOB nodes."""
+    """Return a node's position: one job has the first ``large_job_nodes`` nodes, each other job has NODES_PER_JOB."""
     if node < large_job_nodes:
         return Place(0, node * RANKS_PER_NODE, large_job_nodes * RANKS_PER_NODE)
     number, within = divmod(node - large_job_nodes, NODES_PER_JOB)
@@ -133,7 +133,7 @@ def record_ras(folder: Path) -> str:
 
 
 def renamed(before: str, after: str, node: int, job_part: Place, local_comms: set[str]) -> Page:
-    """Return the later page with another node's names, and the rates of its counters."""
+    """Return the later page with another node's names, and its counters' rates."""
     job, first = job_part.job, job_part.first_rank
 
     def rename(match: re.Match[str]) -> str:

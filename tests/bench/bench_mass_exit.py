@@ -4,8 +4,8 @@
 
 The ranks are real processes (`sleep` with the name of an NCCL thread) in one process group, which one call kills.
 Supervisor, rank table and process exporter run in this process, on a loop whose selector measures each iteration: from
-the return of one select to the call of the next. A run that holds the loop for 0.3 s or more in all ends the script
-with status 1."""
+the return of one select to the call of the next. The script exits with status 1 if a run holds the loop for 0.3 s or
+more in total."""
 
 from __future__ import annotations
 

@@ -2,9 +2,9 @@
 
 .venv/bin/python tests/bench/bench_ras.py [RANKS...]
 
-Each rank is a process with NVIDIA's RAS thread. Eight ranks and the agent are on one node (namespaces), all others on a
-second node with one address for each eight. The communicators are a world, tensor-parallel groups of eight, and
-data-parallel groups across them."""
+Each rank is a process with NVIDIA's RAS thread. Eight ranks and the agent are on one node (namespaces), all other ranks
+on a second node, eight per address. The communicators are a world, tensor-parallel groups of eight, and data-parallel
+groups across them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUERIES = 12
 PAUSE_SECONDS = 2.0
 OWN_QUERIES = 5
 OWN_SECONDS = 60.0
-"""The agent's own queries are measured until OWN_QUERIES or OWN_SECONDS, and at least once."""
+"""The agent's own queries are measured until OWN_QUERIES queries or OWN_SECONDS, and at least one is."""
 JOB = "bench"
 FIRST_REPORT_SECONDS = 60.0
 

@@ -75,7 +75,7 @@ DROPPED = {
     ),
     "exporter nvrx": (".stragglers", ".interruptions", ".phase_seconds", ".last"),
 }  # fmt: skip
-"""Ends of the paths, in recorded checkpoints, of values whose metrics no longer exist."""
+"""In recorded checkpoints, the paths of values without a metric today end like this."""
 RUN = ("amdgpu", "inspector", "kernel_log", "process", "rdma")
 """Exporters whose checkpoint comes from recorded sources. The process exporter's data is in the rank table."""
 INSPECTOR = 'paths: ["{root}/base8"]'
@@ -132,7 +132,7 @@ def record_run(path: Path) -> None:
 
 @pytest.fixture(autouse=True, scope="module")
 def this_version(request: pytest.FixtureRequest) -> None:
-    """Record this version if the option is given and no record exists."""
+    """Record this version's checkpoint if the option is given and none exists."""
     fields, run = (RECORDED / f"{__version__}{suffix}" for suffix in (".fields", ".run"))
     if request.config.getoption("--update-golden") and not fields.exists():
         sections = {name: msgspec.msgpack.encode(filled(kind, {})) for name, kind in SECTIONS.items()}

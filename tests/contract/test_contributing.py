@@ -32,7 +32,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bench:
 
 
 def test_the_example_works(example: Bench, tmp_path: Path) -> None:
-    """The exporter in CONTRIBUTING.md raises NoData without /proc/loadavg; with this file it exports its number."""
+    """The exporter in CONTRIBUTING.md raises NoData without /proc/loadavg, and exports the load with it."""
 
     async def page() -> str:
         text = exposition(example.families(await example.look()))

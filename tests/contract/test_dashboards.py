@@ -121,7 +121,7 @@ def test_variables(name: str, variables: list[str]) -> None:
     [(".*", {"", "c1", "c1-b"}), ("", {"", "c1", "c1-b"}), ("c1", {"c1"}), ("c2", set()), ("c1-b", {"c1-b"})],
 )
 def test_an_empty_cluster_is_all_of_them(chosen: str, shown: set[str]) -> None:
-    """The cluster selector matches everything if all or none is chosen, otherwise one cluster."""
+    """The cluster selector matches every cluster if all or none are chosen, otherwise one."""
     match = re.fullmatch(r'cluster=~"(.*)"', queries.CLUSTER)
     wanted = match[1].replace("$cluster", chosen)
     assert {cluster for cluster in ("", "c1", "c1-b") if re.fullmatch(wanted, cluster)} == shown
@@ -164,7 +164,7 @@ def test_panel() -> None:
 
 @pytest.mark.parametrize("name", DASHBOARDS)
 def test_queries(name: str) -> None:
-    """Queries select a job or node of a cluster, known metrics and variables; several in one panel have legends."""
+    """Queries select a cluster's job or node, known metrics and variables; two or more in a panel have legends."""
     for panel in all_panels(name):
         check_queries(panel, SUBJECTS[name])
 

@@ -33,7 +33,7 @@ WHOLE_TURN = {
     "DirectoryReader.owned", "DirectoryReader.owned.<locals>.<dictcomp>", "Reclaimer.run", "InspectorExporter._apply",
     "WatchedDirectory.note", "WatchedDirectory.note.<locals>.<genexpr>",
 }  # fmt: skip
-"""Functions that do not work on a single file; if one fails, the update may export records later, or not at all."""
+"""Functions that do not work on a single file; if they fail, the update may export records late or never."""
 
 
 class Injected(Exception):  # noqa: N818  # no error of anybody's

@@ -103,8 +103,8 @@ async def test_forged_lines_neither_fail_nor_heal_anything(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("flags", ["c", "+", "c,caller=T99"])
 async def test_a_fragment_is_no_line(tmp_path: Path, flags: str) -> None:
-    """A record with the flag of a continued line is no event, whatever its text, unless it begins with `NVRM: `:
-    NVIDIA's driver sets this flag on whole lines, too."""
+    """A record with the flag of a continued line is no event, unless its text begins with `NVRM: `, because NVIDIA's
+    driver also sets this flag on whole lines."""
     node = Node(tmp_path / "kmsg")
     others = [text for text in EXAMPLES if not text.startswith("NVRM: ")]
     node.put(node.log, "".join(f"4,{number},1,{flags};{text}\n" for number, text in enumerate(others)))

@@ -29,7 +29,7 @@ STANDARD_NAMES = {
 }
 LABEL_NAME = re.compile(r"[a-z][a-z0-9_]*")
 TAKEN_LABELS = {"job", "instance", "le", "quantile"}
-"""Labels of Prometheus: it renames them at the scrape, or they belong to other metric types."""
+"""Labels that Prometheus renames at the scrape, or that belong to other metric types."""
 
 
 def test_every_family_has_one_owner() -> None:

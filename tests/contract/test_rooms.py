@@ -23,7 +23,7 @@ FLOORS = {
     "exporters/process": (("usage",), ("*",)),
     "exporters/ras": (("protocol", "report"), ("local",), ("query",), ("show",), ("*",)),
 }
-"""For each building (a directory) its packages by floor, lowest floor first; `*`: modules in no package."""
+"""The packages of each building (a directory) by floor, lowest first; `*`: modules in no package."""
 MAX_LINES = 300
 
 

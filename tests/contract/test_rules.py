@@ -128,7 +128,7 @@ def test_who_may_wake_people() -> None:
 
 
 def test_a_site_sets_its_own(tmp_path: Path) -> None:
-    """A site's file changes only the thresholds that it names, sets alerts on trial and adds labels to pages."""
+    """A site's file sets alerts on trial, adds labels to pages, and changes only the thresholds in it."""
     own = tmp_path / "own.yml"
     own.write_text(
         "page_ranks: 64\nlate_ratio: 2.5\nshadow: [StragglerRank, RankDead]\nslow_for: 1h30m\npage_labels: {team: ml}\n"

@@ -31,7 +31,7 @@ NOT_COUNTED = {"ranks": 92, "health": 23, "process": 55}
 ABSENT = ("amdgpu", "flight_recorder", "inspector_prom", "madengine", "nixl_ep", "nvrx", "ras", "storage")
 """Exporters without a source on the node."""
 CALLED = {"flight_recorder": None, "inspector_prom": None, "nvml": True, "nvrx": None, "ras": None, "storage": None}
-"""Helpers; True if the helper was called."""
+"""Whether each exporter's helper was called."""
 ASKED = re.compile(r"\brankwatch_[a-z0-9_]+\b")
 
 

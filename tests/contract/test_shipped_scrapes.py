@@ -1,4 +1,4 @@
-"""The selections with a queue of their own in the agent equal the selections of the shipped scrape jobs."""
+"""The agent's queue for shipped selections is for the selections of the shipped scrape jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Jobs = list[dict[str, Any]]
 
 
 def jobs_of(path: Path) -> Jobs:
-    """Return the jobs in a file that scrape agents."""
+    """Return a file's scrape jobs for agents."""
     jobs: Jobs = yaml.safe_load(path.read_text())["scrape_configs"]
     return [job for job in jobs if job["job_name"].startswith("rankwatch")]
 
@@ -41,7 +41,7 @@ def test_each_file_asks_for_what_is_shipped(path: Path) -> None:
 
 
 def test_kubernetes_asks_for_what_is_shipped() -> None:
-    """The PodMonitor's endpoints are the shipped scrape jobs with the largest of their limits."""
+    """The PodMonitor's endpoints are the shipped scrape jobs; its limits are the jobs' largest."""
     monitor = yaml.safe_load((DEPLOY / "kubernetes" / "podmonitor.yaml").read_text())["spec"]
     jobs = jobs_of(FILES[0])
     for job, endpoint in zip(jobs, monitor["podMetricsEndpoints"], strict=True):

@@ -49,7 +49,7 @@ KEPT = b"harmless", b"written!"
 class Attacked(NamedTuple):
     """The attacked process: its pid, the address of eight bytes, its descriptor of a memory file (memfd_create).
 
-    ``files``: a directory, as the process sees it, with a file for only root and one for all users."""
+    ``files``: a directory, as the process sees it, with a file for root only and a file for all users."""
 
     pid: int
     address: int

@@ -197,7 +197,7 @@ def victims_series(agent: Agent) -> dict[str, Any]:
 
 
 def operations(agent: Agent, directory: Path) -> tuple[float, int]:
-    """Return the agent's count of the victim's collective operations, and the count in its files."""
+    """Return the number of the victim's collective operations by the agent, and by the victim's files."""
     shown = sum(s.value for s in agent.samples("rankwatch_collective_operations_total", job_id=JOB))
     written = sum(path.read_bytes().count(b'"coll_perf"') for path in directory.glob("*.log"))
     return shown, written

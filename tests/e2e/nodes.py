@@ -162,7 +162,7 @@ class Node(Closing):
         made: list[socket.socket | OSError] = []
 
         def enter_and_make() -> None:
-            # Only this thread enters the namespace; the socket keeps it after the thread's end.
+            # Only this thread enters the namespace; the socket stays in the namespace after the thread's end.
             try:
                 if ctypes.CDLL(None, use_errno=True).setns(self._network, CLONE_NEWNET) != 0:
                     raise OSError(ctypes.get_errno(), "setns")

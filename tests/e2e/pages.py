@@ -36,7 +36,7 @@ from exporters.storage import StorageConfig, StorageExporter
 from exporters.storage.probe import Probe
 
 BEHIND, SILENT, LAG = "5", "7", 10
-"""The rank that is LAG launches behind the others and has left another communicator; and the silent rank."""
+"""The silent rank, and the rank that is LAG launches behind and has left another communicator."""
 RAS = """\
 rankwatch_ras_up{endpoint="127.0.0.1:28028"} 1
 rankwatch_ras_queries_total 2

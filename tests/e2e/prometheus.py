@@ -168,8 +168,8 @@ class Prometheus(Closing):
     def increase(self, series: Raw) -> float:
         """Return increase() over exactly the time from the first to the last sample of a series.
 
-        From 3.0 on a range excludes a sample at its start, so the query is one millisecond longer. The extrapolation
-        over this millisecond is subtracted; a counter that began at 0 has no extrapolation."""
+        Since Prometheus 3.0 a range excludes a sample at its start, so the query covers one millisecond more. The
+        extrapolation over this millisecond is subtracted; a counter that began at 0 has no extrapolation."""
         first, last = series.samples[0][0], series.samples[-1][0]
         version = json.loads(self._get("/api/v1/status/buildinfo"))["data"]["version"]
         more = 1 if int(version.partition(".")[0]) >= 3 else 0

@@ -37,7 +37,7 @@ class _Line(NamedTuple):
     kind: _Kind
     text: str
     rising: tuple[tuple[bool, int], ...]
-    """Each rising number: whether it is the record's number (otherwise a time in microseconds), and its value."""
+    """Each rising number: True for the record's number, False for a time in microseconds; and the value."""
 
 
 class _Recording:

@@ -1,7 +1,7 @@
-"""Recorded jobs, read, scraped and rendered by the agent's own code with one clock, as input for rules.
+"""Recorded jobs as input for rules: the agent's own code reads and renders them, with one clock.
 
 The records of each rank are written second by second to a directory that all nodes share. Every node has its own
-exporter and rank table. Their scrapes become the input of `promtool test rules`."""
+exporter and rank table. The scrapes of all nodes become the input of `promtool test rules`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Node:
         self._runner.close()
 
     def advance(self, second: int) -> None:
-        """Let a second pass: read the new records, and scrape if a scrape is due."""
+        """Advance by one second: read the new records, and scrape if a scrape is due."""
         self._clock.advance(1.0)
         self._read()
         if second % SCRAPE_SECONDS == 0:

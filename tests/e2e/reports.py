@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 
 def arrivals(pages: Sequence[Page], happened: Sequence[float]) -> Arrivals:
-    """Return the pages with their seconds since the last of these events before each page."""
+    """Return each page with the seconds since the last of these events before it."""
     return Arrivals(
         pages, [page.time - max([at for at in happened if at <= page.time] or [page.time]) for page in pages]
     )

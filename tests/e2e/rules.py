@@ -99,7 +99,7 @@ def build_rules(
 def prometheus_config(targets: Path, rules: Path, *alertmanager_ports: int, proxy: str = "", replica: int = 0) -> str:
     """Return the shipped configuration and scrape jobs, with targets from the files in ``targets``.
 
-    ``replica``: the number among replicas, which scrape at different times. ``proxy``: the proxy's address for
+    ``replica``: this server's number; replicas scrape at different times. ``proxy``: the proxy's address for
     scrapes."""
     shipped = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
     jobs = (DEPLOY / "scrape" / "file_sd.yml").read_text()

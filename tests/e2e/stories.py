@@ -155,7 +155,7 @@ def unplug(stage: Stage, name: str) -> None:
 
 
 def crash_on_a_fast_clock(stage: Stage, name: str) -> None:
-    """Crash a rank, and end the others a second later; by the clock of their node this is before the crash."""
+    """Crash a rank, and end the others a second later, but before the crash by their node's clock."""
     with stage.event(name) as job:
         job.signal_rank(2, signal.SIGSEGV)
         stage.pass_time(1.0)

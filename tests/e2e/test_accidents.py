@@ -175,7 +175,7 @@ def in_files(job: SimulatedJob) -> Counter[tuple[str, str]]:
 @full
 @pytest.mark.timeout(130)
 def test_new_communicators_in_the_same_process(tmp_path: Path) -> None:
-    """If the plugin empties and refills its file while the agent is down, all records of both contents count once."""
+    """If the plugin empties and refills its file while the agent is down, each old and new record counts once."""
     machine = Machine(tmp_path)
     options = (*BUSY, "--recreate-every", str(REMADE_STEPS), "--recreate-seconds", "3")
     with machine.agent(dump_dir=tmp_path / "job" / "inspector") as agent, machine.job(*options) as job:
@@ -209,7 +209,7 @@ def is_hollow(directory: Path, least_bytes: int) -> bool:
 @full
 @pytest.mark.timeout(120)
 def test_reclaim_is_nothing_to_a_live_writer(tmp_path: Path) -> None:
-    """Holes before the saved offset free disk space while a job runs and lose no record, even after a kill."""
+    """The agent frees disk space before its saved offset while a job runs; no record is lost, even after a kill."""
     machine = Machine(tmp_path)
     dump_dir = tmp_path / "job" / "inspector"
     section = {"paths": [str(dump_dir)], "reclaim": {"enabled": True}}

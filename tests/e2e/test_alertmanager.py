@@ -98,7 +98,7 @@ def test_two_clusters_with_one_job_id_are_two_incidents(post: Post) -> None:
 
 @with_node
 def test_the_hardware_of_a_node_is_one_page(post: Post) -> None:
-    """A node's failed hardware under 38 jobs is one page and one ticket of each kind; another node has its own."""
+    """A node's failed hardware under 38 jobs is one page and one ticket of each kind; another node is separate."""
     under = [alert("RankUnhealthy", "page", node="n1"), alert("OwnHardware", "page", node="n1")]
     worn = [alert("HardwareFailed", "ticket", node=node, check=f"c{n}") for node in ("n1", "n2") for n in range(38)]
     for ranks in range(1, 39):

@@ -1,4 +1,4 @@
-"""The container image: small, without rights by default, and with the DaemonSet's rights an agent of the whole node."""
+"""The container image is small and has no rights by default; with the DaemonSet's rights it observes the whole node."""
 
 from __future__ import annotations
 

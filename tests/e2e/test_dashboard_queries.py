@@ -61,7 +61,7 @@ SELDOM = {
     "Nodes that fail repeatedly", "Exporters that fail", "Silent agents", "Links lost, by switch",
     "Errors of RDMA links", "Errors of RDMA transport", "Failed updates", "Slow pairs of ranks",
 }  # fmt: skip
-"""Panels without data in this test: all is healthy, or rules observe for hours. They show a sentence instead."""
+"""Panels without data here, because all is healthy or the rules need hours of data. They show a sentence instead."""
 WELL = {
     ("Bus bandwidth now and a day before", "B"),
     ("What is known", "B"),
@@ -155,7 +155,7 @@ def test_hundreds_of_ranks_are_in_order(tmp_path: Path, title: str) -> None:
 
 
 def elsewhere(job_id: str, ranks: Mapping[str, float]) -> list[tuple[str, float]]:
-    """Return each rank's share of time outside collectives: 0.05 plus its lateness. One lateness must be 0."""
+    """Return each rank's share of time outside collectives: 0.05 plus its lateness. One rank's lateness must be 0."""
     own = 'comm_rank:rankwatch_elsewhere:ratio{{job_id="{}",comm="c",node="a",rank="{}"}}'
     lost = f'comm_node:rankwatch_operations:per_record{{job_id="{job_id}",comm="c",node="a"}}'
     return [(lost, 1), *((own.format(job_id, rank), 0.05 + late) for rank, late in ranks.items())]
@@ -193,7 +193,7 @@ def test_a_rank_that_lives_elsewhere_is_not_gone(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
 def test_numbers_belong_to_what_they_name(tmp_path: Path) -> None:
-    """Each exit has its own time, an ended rank no silence; a job has its run's age; each cluster counts."""
+    """Each exit has its own time; an ended rank has no silence; a job has its run's age; clusters are separate."""
     labels = '{{cluster="{}",node="a",device="e",direction="receive"}}'
     series: list[tuple[str, float | str]] = [
         ('rankwatch_rank_exit_info{job_id="7",rank="1",reason="exited"}', "1 stale"),

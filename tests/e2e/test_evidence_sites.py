@@ -72,7 +72,7 @@ def packed(bundle: Path) -> dict[str, str]:
 
 
 def rank_of(job_id: str, rank: int, command: list[str], **more: Any) -> subprocess.Popen[str]:
-    """Start a rank of two."""
+    """Start one of two ranks."""
     env = {**os.environ, "RANK": str(rank), "WORLD_SIZE": "2", "SLURM_JOB_ID": job_id}
     return subprocess.Popen(command, env=env, text=True, **more)
 

@@ -77,7 +77,7 @@ def site(tmp_path: Path, *options: str) -> Iterator[Site]:
         (targets / "n.json").write_text(json.dumps([{"targets": [f"127.0.0.1:{agent.port}"]}]))
         with Prometheus(tmp_path / "prometheus", prometheus_config(targets, rules, free_port())) as prometheus:
             made = Site(machine, job, agent, job_id, prometheus)
-            # Each group of rules has its own interval: GPUs are counted once a minute.
+            # Each rule group has its own interval; the group that counts GPUs runs once a minute.
             gpus = f'job:rankwatch_gpus:count{{job_id="{job_id}"}} == 4'
             known = f"{gpus} and on (job_id) job:rankwatch_silence:seconds offset 20s"
             wait_until(lambda: prometheus.value(f"{known} and on (job_id) rankwatch_job_ranks"), 120, "the job")

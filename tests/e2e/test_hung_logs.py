@@ -23,7 +23,7 @@ EVENTS = "rankwatch_job_log_events_total"
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for a mount")
 def test_a_hung_file_system_costs_its_own_logs_alone(tmp_path: Path) -> None:
-    """After some seconds the other logs are read on: each line counts once. The agent stops while the mount hangs."""
+    """After some seconds the agent reads the other logs, each line once. The agent stops while the mount hangs."""
     machine = Machine(tmp_path)
     machine.job_id = str(uuid.uuid4().int % 10**9)
     near, far = tmp_path / "logs/near", tmp_path / "logs/far"

@@ -121,7 +121,7 @@ def test_another_users_job_is_named_by_its_communicators(open_directory: Path) -
 
 @full
 def test_a_restarted_agent_keeps_ranks_and_ended_ranks(tmp_path: Path) -> None:
-    """After a kill of the agent ended ranks keep their state, and a rank that ended in the meantime is exited."""
+    """If the agent is killed, exited ranks keep their state, and a rank that ends meanwhile is exited, too."""
     machine = Machine(tmp_path)
     with machine.job(*FOUR) as job, machine.agent(job) as agent:
         job.wait_for("ready")

@@ -1,4 +1,4 @@
-"""Ranks of jax.distributed and of Ray's actors on CPUs: which the agent finds, and the pages about them."""
+"""Ranks of jax.distributed and of Ray's actors on CPUs: which ranks the agent finds, and their pages."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def end(process: subprocess.Popen[Any]) -> None:
 
 @pytest.mark.parametrize("job_id", [JAX_JOB, RAY_JOB, JAX_ENDS, RAY_ENDS])
 def test_named_processes_are_ranks(launched: Launched, job_id: str) -> None:
-    """Processes that MPI's variables or Ray's runtime_env number are ranks a minute later, with their pids."""
+    """Processes with a number from MPI's variables or Ray's runtime_env are ranks a minute later, with pids."""
     series = launched.agent.samples("rankwatch_rank_info", job_id=job_id)
     pids = {s.labels["rank"]: int(s.labels["pid"]) for s in series}
     assert pids == dict(zip("01", launched.named[job_id], strict=True))
@@ -135,7 +135,7 @@ def test_processes_without_a_number_are_not_seen(launched: Launched) -> None:
 
 @pytest.mark.parametrize(("job_id", "peer"), [(JAX_JOB, "crashed (SIGABRT)"), (RAY_JOB, "exited with status 1")])
 def test_a_killed_process(launched: Launched, job_id: str, peer: str) -> None:
-    """After SIGKILL of rank 0 its peer aborts (JAX), or Ray ends it: one page names rank 0 only."""
+    """After SIGKILL of rank 0 its peer aborts (JAX) or Ray ends the peer; the one page names rank 0 only."""
     os.kill(launched.named[job_id][0], signal.SIGKILL)
     wait_until(lambda: all(words for words, _ in ends(launched.agent, job_id).values()), ENDED_SECONDS, "both exits")
     ended = ends(launched.agent, job_id)

@@ -124,7 +124,7 @@ def test_what_it_may(tmp_path: Path) -> None:
 
 
 def test_rules_and_scrapes_are_the_shipped_ones(tmp_path: Path) -> None:
-    """Each rule file is one PrometheusRule, both scrape jobs are endpoints, and own thresholds apply."""
+    """Each rule file is one PrometheusRule, both scrape jobs are endpoints, and a site's thresholds apply."""
     folder = monitoring(tmp_path)
     made = {document["metadata"]["name"]: document for document in documents(folder)}
     for path in map(Path, RULES):

@@ -17,7 +17,7 @@ from nvml_stub import LIBRARY, XID, Node
 LOOK_SECONDS = 30.0
 """The exporter reads the GPUs every 10 s."""
 SAVE_SECONDS = 18.0
-"""Longer than the delay of a checkpoint (5 s and a tick), its write, and its time in the exposition (10 s)."""
+"""Longer than a checkpoint's delay (5 s and a tick), plus its write, plus the export of its time (10 s)."""
 QUIET_SECONDS = 60.0
 HANG_SECONDS = 1.0
 SCRAPE_SECONDS = 1.0

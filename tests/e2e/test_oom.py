@@ -25,7 +25,7 @@ def small_group() -> Iterator[Path]:
 
 @pytest.fixture
 def rank() -> Iterator[Callable[[str, Path, str], subprocess.Popen[str]]]:
-    """Provide a function that starts one of a job's two ranks in a memory group; it grows when the test tells it."""
+    """Provide a function that starts one of a job's two ranks in a memory group; the test lets the rank grow."""
     started: list[subprocess.Popen[str]] = []
 
     def start(number: str, group: Path, job_id: str) -> subprocess.Popen[str]:

@@ -51,7 +51,7 @@ def debs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def build_of_previous_commit(output: Path) -> None:
-    """Build the Debian package of the previous commit, or of this one without a history."""
+    """Build the Debian package of the previous commit, or of this commit if there is no history."""
     archive = subprocess.run(["git", "-C", ROOT, "archive", "HEAD~1"], check=False, capture_output=True)
     if archive.returncode != 0:
         build(output, "deb")

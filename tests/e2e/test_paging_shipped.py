@@ -32,7 +32,7 @@ RECEIVERS = ("page", "ticket", "info")
 
 
 class Accident(NamedTuple):
-    """An event of a job on two nodes; ``options``: its launchers'. ``about``: the subject, if not its job."""
+    """An event of a job on two nodes; ``options``: options of its launchers. ``about``: the subject, if not its job."""
 
     nodes: tuple[int, int]
     happen: Callable[[ClusterJob], object]

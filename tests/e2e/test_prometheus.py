@@ -99,7 +99,7 @@ def queued_seconds(agent: Agent) -> float:
 
 
 def was_scraped(server: Prometheus, since: float) -> bool:
-    """Return whether counters were scraped after a time, so that the agent had caught up."""
+    """Return whether counters were scraped after this time, when the agent had caught up."""
     return (server.value(f"max(timestamp({OPERATIONS}))") or 0.0) > since
 
 

@@ -74,7 +74,7 @@ def job_id(version: str) -> str:
 
 
 def number_of(version: str) -> tuple[int, ...]:
-    """Return a version for comparison."""
+    """Return a version as numbers, for comparisons."""
     return tuple(map(int, version.split(".")))
 
 

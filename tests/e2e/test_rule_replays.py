@@ -127,7 +127,7 @@ def test_culprits(tmp_path: Path, case: Case) -> None:
 @pytest.mark.skipif(why_no_promtool() is not None, reason=why_no_promtool() or "")
 @pytest.mark.parametrize(("expected", "slow"), [(0, False), (40, True), (20, False)])
 def test_what_the_network_should_give(tmp_path: Path, expected: int, slow: bool) -> None:
-    """A communicator with 25 of 40 expected GB/s is slow from the start; with 20 or none expected it is not."""
+    """A communicator with 25 GB/s is slow at once if 40 GB/s are expected, but not if 20 or none are expected."""
     labels = 'job_id="7",comm="c",collective="AllReduce",size="134217728"'
     series = {
         f'rankwatch_collective_operations_total{{{labels},rank="0",node="a"}}': "0+120x60",

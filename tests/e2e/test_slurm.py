@@ -82,7 +82,7 @@ def test_tasks_are_proven_ranks_and_the_first_to_crash_is_dead(slurm: Slurm, age
 
 @full
 def test_a_preempted_job_comes_back_under_its_labels(slurm: Slurm, agent: Agent) -> None:
-    """A preempted job has no dead rank; requeued, its ranks are alive with the same labels and new start times."""
+    """A preempted job has no dead rank; after a requeue its ranks live with the same labels and new start times."""
     agent.job_id = slurm.submit(f"srun {RANK}", "--ntasks=2", f"--partition={LOW}", "--requeue")
     agent.wait_for_states(alive(2), START_SECONDS)
     before = starts(agent)
@@ -125,7 +125,7 @@ def test_children_of_one_task_are_ranks_of_their_own(slurm: Slurm, agent: Agent,
 
 @full
 def test_who_guesses_a_job_id_loses_it_to_the_job(slurm: Slurm, agent: Agent) -> None:
-    """If a user's process has a forged job id, it gets a suffix to this id when the real job starts."""
+    """A user's process with a forged job id gets a suffix to this id when the real job starts."""
     next_id = int(slurm.submit("true", "--ntasks=1")) + 1
     job, taken, taken_next = str(next_id), f"{next_id}-u{NOBODY_UID}", f"{next_id + 1}-u{NOBODY_UID}"
     guess = [*NOBODY, sys.executable, "-S", "-c", IDLE_RANK.read_text(), THREAD]  # the user cannot read root's files

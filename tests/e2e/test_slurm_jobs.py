@@ -25,7 +25,7 @@ WORD_SECONDS = 20.0
 LIMIT_SECONDS = 150.0
 """Slurm counts limits in minutes, and checks them every half minute."""
 SCRIPT_SECONDS = 2.5
-"""Limit of a script on a busy machine: shorter than its background part waits. tests/unit has a tighter limit."""
+"""A script's limit on a busy machine: shorter than the wait of its background part. tests/unit has a tighter limit."""
 
 
 @pytest.fixture(scope="module")

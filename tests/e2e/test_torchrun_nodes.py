@@ -175,7 +175,7 @@ def test_a_second_run_has_the_id_of_the_first(jobs: Jobs, how: str) -> None:
 
 @pytest.mark.parametrize("job_id", ["ended", "elastic"])
 def test_no_alert_fires(jobs: Jobs, job_id: str) -> None:
-    """At the end no alert has fired for the job that ended, nor for the one that grew and shrank."""
+    """At the end no alert has fired for the job that ended, nor for the job that grew and shrank."""
     assert jobs.alerts(job_id) == []
     assert jobs.site.pages(job_id) == jobs.site.pages(job_id, "info") == []
 

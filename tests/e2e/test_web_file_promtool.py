@@ -17,7 +17,7 @@ pytestmark = pytest.mark.skipif(shutil.which("promtool") is None, reason="promto
 
 @pytest.mark.parametrize("name", [*GOOD, *BAD])
 def test_promtool_is_of_one_mind(name: str, tmp_path: Path) -> None:
-    """promtool accepts each web file that the agent accepts, and refuses each that is wrong for both."""
+    """promtool accepts each web file that the agent accepts, and refuses each file that is wrong for both."""
     for path in DATA.glob("*.*"):
         shutil.copy(path, tmp_path)
     file = tmp_path / "web.yml"

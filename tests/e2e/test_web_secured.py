@@ -1,4 +1,4 @@
-"""An agent with TLS and a password: scraped by a real Prometheus, among clients that are silent or guess."""
+"""An agent with TLS and a password: scraped by a real Prometheus, among clients that are silent or guess passwords."""
 
 from __future__ import annotations
 

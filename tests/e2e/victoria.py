@@ -34,7 +34,7 @@ def dry_run_of_vmalert(rules: list[Path]) -> str:
 def unit_test(rules_test: Path, scratch: Path) -> str:
     """Run a promtool test file with vmalert's evaluation; return its complaints.
 
-    Its format has another key for expressions, and accepts no paths relative to the file."""
+    vmalert's format has another key for expressions, and accepts no paths relative to the file."""
     text = rules_test.read_text().replace("promql_expr_test", "metricsql_expr_test")
     file = scratch / rules_test.name
     file.write_text(text.replace("../rules", str(rules_test.parents[1] / "rules")))

@@ -38,7 +38,7 @@ SITUATIONS = (
     Situation(
         "borrower_after_the_end", [exits(ALL), wait(60.0), borrows(), wait(700.0), borrower_exits(0, SIGSEGV)], idle=1
     ),
-    # The node of rank 0 loses power while the user's processes run, as many as the node had ranks; the job waits.
+    # The user runs as many processes as the node of rank 0 has ranks; that node loses power, and the job waits.
     Situation(
         "power_beside_a_borrower",
         [borrows(ranks=4, world=8), wait(30.0), loses_power(0), HANG, wait(600.0)],

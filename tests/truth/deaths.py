@@ -151,20 +151,20 @@ SITUATIONS = (
         [exits(1, SIGKILL), wait(5.0), exits(RUNNING, code=1)],
         {"RankDead 1 n0 torn": Due(5, 25)},
     ),
-    # As before on one node, a second later; no launcher ends the others: Ray's actors, tasks of srun without -K.
+    # A rank is killed; a second later its node's others raise. No launcher ends them: Ray's actors, srun without -K.
     Situation(
         "killed_then_peers_raise_on_its_node",
         [exits(1, SIGKILL), wait(1.0), exits(RUNNING, code=1)],
         {"RankDead 1 n0 torn": Due(0, 22)},
         nodes=1,
     ),
-    # A rank of a job of five minutes is killed; the others wait.
+    # A rank of a job that is five minutes old is killed; the others wait.
     Situation("killed_in_a_young_job", [exits(5, SIGKILL)], {f"{DEAD} killed info": Due(15, 35)}, warm_up=300.0),
-    # A rank of a job of five minutes crashes and torchrun ends the others.
+    # A rank of a job that is five minutes old crashes and torchrun ends the others.
     Situation(
         "crash_in_a_young_job", [exits(5, SIGSEGV), tears_down()], {f"{DEAD} crash info": Due(0, 22)}, warm_up=300.0
     ),
-    # The OOM killer ends a rank of a job of five minutes.
+    # The OOM killer ends a rank of a job that is five minutes old.
     Situation(
         "oom_in_a_young_job", [exits(5, SIGKILL, oom=True), tears_down()], {f"{DEAD} oom": Due(0, 22)}, warm_up=300.0
     ),
@@ -172,7 +172,7 @@ SITUATIONS = (
     Situation("failed_hardware", [xid_of_rank_5, exits(5, code=1), tears_down()], {f"{DEAD} fail": Due(0, 22)}),
     # Ranks of two nodes crash half a second apart, so that scrapes cannot tell the order.
     Situation("two_deaths_on_two_nodes", [exits(1, SIGSEGV), wait(0.5), exits(5, SIGBUS)], CRASH_1 | CRASH),
-    # A rank crashes, and 15 minutes later a rank of another node; the others wait.
+    # A rank crashes, and 15 minutes later a rank of another node crashes; the others wait.
     Situation(
         "two_deaths_a_quarter_of_an_hour_apart",
         [exits(1, SIGSEGV), wait(900.0), exits(5, SIGSEGV)],
@@ -210,7 +210,7 @@ SITUATIONS = (
         [exits(1, SIGTERM), wait(30.0), exits(5, SIGABRT), wait(5.0), exits(6, code=1), HANG, wait(300.0)],
         {f"{DEAD} fail info": Due(300, 325)},
     ),
-    # A job runs two torchruns of four ranks each, one per node; a rank of one is killed.
+    # A job runs two torchruns of four ranks each, one per node; a rank of one torchrun is killed.
     Situation(
         "two_trainings_in_one_job",
         [exits(ALL), wait(1000.0), two_torchruns_start, wait(700.0), exits(5, SIGKILL), wait(120.0)],

@@ -28,7 +28,7 @@ ENDS = (
     Situation("cancel", [tears_down(stay={2, 6})]),
     # SIGTERM to all; two stay and are killed after 200 s; the scheduler records the end.
     Situation("cancel_long_kill_wait", [tears_down(stay={2, 6}, kill_wait=200.0), ended("CANCELLED")]),
-    # After SIGTERM ranks save, and exit with status 1 one after the other; the scheduler's record comes later.
+    # After SIGTERM ranks save, and end one after the other, by SIGTERM or with status 0; the record comes later.
     Situation(
         "cancel_save_and_leave",
         [
@@ -38,9 +38,9 @@ ENDS = (
     ),
     # SIGKILL to all ranks at once.
     Situation("cancel_by_kill", [exits(ALL, SIGKILL)]),
-    # Rank 0 finishes and the others abort, as at a normal end; nothing is named while the ends are forgotten.
+    # The first node's ranks finish and the others abort, as at a normal end; later no alert fires either.
     Situation("first_node_leaves_and_others_abort", [exits(N0), wait(3.0), exits(N1, SIGABRT), wait(1300.0)]),
-    # The same, and the node of the first exits is switched off a minute later.
+    # Rank 0 finishes and the others abort; a minute later the node of rank 0 is switched off.
     Situation(
         "first_node_leaves_and_is_switched_off",
         [exits(0), wait(3.0), exits(RUNNING, SIGABRT), wait(60.0), loses_power(0), wait(1300.0)],
@@ -97,11 +97,11 @@ ENDS = (
     Situation("job_of_one_rank_ends", [exits(0)], nodes=1, per_node=1),
     # The nodes of a job end one after the other, 50 s apart, with status 0.
     Situation("ends_node_by_node", [exits(N0), wait(50.0), exits(N1), wait(50.0), exits(slice(8, 12))], nodes=3),
-    # A cloud switches the nodes off five seconds after the job has ended.
+    # A cloud switches the nodes off eleven seconds after the job has ended.
     Situation("switched_off_at_the_end", [exits(ALL), wait(11.0), loses_power(0, 1)]),
     # Rank 0 exits with status 0; the other node's ranks abort 3.5 s later, because their store is gone.
     Situation("first_rank_leaves_and_others_abort", [*FIRST_LEAVES, exits(N1, SIGABRT)]),
-    # Rank 0 exits with status 0, a node's ranks 1.9 s later, and half a second after these another node's ranks abort.
+    # Rank 0 exits with status 0; 1.9 s later a node's ranks do; 0.6 s after that another node's ranks abort.
     Situation(
         "some_leave_just_before_the_abort",
         [exits(0), wait(1.9), exits(N1), wait(0.6), exits(slice(8, 12), SIGABRT), wait(5.0), exits(RUNNING)],
@@ -113,7 +113,7 @@ ENDS = (
 RESTARTS = (
     # A rank fails, and torchrun ends the others and restarts all within ten seconds.
     Situation("restart_in_place", RESTART),
-    # The job is requeued under its id within 20 s, on one old and one new node; the old run's epilog is late.
+    # The job is requeued under its id within 20 s, on two of its three nodes; the old run's epilog is late.
     Situation(
         "requeued_elsewhere",
         [*(exits(ALL, SIGTERM), wait(15.0), starts(N0, 2), starts(slice(4, 12), 1)), *(wait(10.0), ended("PREEMPTED"))],
@@ -163,7 +163,7 @@ RESTARTS = (
     Situation(
         "torchrun_gives_up", [anew(0, 2), exits(1, code=1), tears_down()], {"RankDead 1 n0 fail info": Due(715, 745)}
     ),
-    # A rank crashes; 80 s later the job starts again on one old and one new node, which takes minutes.
+    # A rank crashes; 80 s later the job starts again on an old node, and minutes later on a new node, too.
     Situation(
         "anew_and_slowly",
         [exits(1, SIGSEGV), tears_down(), wait(80.0), starts(N0, 1), wait(200.0), starts(N1, 2)],
@@ -184,7 +184,7 @@ RESTARTS = (
     ),
     # A rank that exited with status 1 is restarted within five seconds, while the others go on.
     Situation("one_rank_begins_anew", [exits(5, code=1), wait(4.0), starts(5)]),
-    # Preempted with a status and requeued on its nodes, twice, 20 minutes apart; only one node has the record.
+    # Twice, 20 minutes apart, the job is preempted with status 1 and requeued on its nodes; only one has the record.
     Situation(
         "preempted_twice",
         [exits(ALL, code=1), wait(2.0), ended("PREEMPTED", 1), wait(18.0), starts(), wait(1300.0)] * 2,
@@ -196,7 +196,7 @@ RESTARTS = (
         [*REQUEUED, wait(1300.0), exits(5, SIGSEGV), HANG, wait(2000.0)],
         {"RankDead 5 n1 crash": Due(1318, 1340)},
     ),
-    # The job is requeued on its nodes; four minutes later one of them loses power.
+    # The job is requeued on its nodes; four minutes later one node loses power.
     Situation(
         "power_after_a_requeue",
         [*REQUEUED, wait(240.0), loses_power(1), HANG, wait(300.0)],

@@ -27,7 +27,7 @@ DEATHS: dict[str, dict[str, Any]] = {
 REACTIONS = {"SIGTERM": (0.1, 8), "SIGTERM late": (8, 45), "SIGABRT": (4, 25), "status 7": (4, 25), "cancel": (70, 700)}
 """How the other ranks end after a death, and after how many seconds."""
 GAPS = ((3, 12), (12, 60), (60, 400)), ((5, 40), (40, 300), (300, 1500))
-"""Seconds before a restart, and after it."""
+"""Seconds before a restart, and seconds after it."""
 
 
 @dataclass
@@ -199,7 +199,7 @@ class History:
             self.limit("NodeLost", 870, 1200)
 
     def silence(self, node: Node) -> None:
-        """Let a node's scrapes fail; a further silence can end the alert about an earlier one."""
+        """Let a node's scrapes fail; a new silence can end the alert about an earlier silence."""
         node.answers = False
         for history in self.all:
             history.limit(f"NodeLost {node.name}", 0, inf)
@@ -216,7 +216,7 @@ class History:
             silent.restart_agent()
 
     def restart(self) -> None:
-        """A scheduler or launcher ends all ranks and starts them again, perhaps on other nodes, some later."""
+        """A scheduler or launcher ends all ranks and starts them again, perhaps on other nodes, some of them later."""
         dice, nodes = self.dice, self.play.nodes
         self.play.run(self.between(*GAPS[0]))
         off = [node for node in nodes if not node.runs]

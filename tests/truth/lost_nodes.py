@@ -56,7 +56,7 @@ SITUATIONS = (
     Situation("power_and_late_abort", [*POWER, wait(600.0), exits(N0, SIGABRT)], LOST),
     # A node loses power and is back after five minutes without its ranks, while the job waits.
     Situation("power_and_boot", [*POWER, wait(300.0), boots(1), wait(60.0)], LOST),
-    # A node loses power; the scheduler restarts the job on other nodes three minutes later.
+    # A node loses power; the scheduler restarts the job on the other nodes three minutes later.
     Situation("power_and_new_run", NEW_RUN, UNTIL_NEW_RUN, nodes=3),
     # A rank crashes, and its own node loses power 30 s later.
     Situation(
@@ -109,7 +109,7 @@ SITUATIONS = (
         [*POWER, wait(12.0), exits(N0, SIGABRT), wait(300.0), boots(1), wait(900.0)],
         {"NodeLost n1": Due(20, 60, 200, 1000)},
     ),
-    # A node is cut off for three minutes; all ranks abort 20 s after the cut. Then its agent exports its exits.
+    # A node is cut off for three minutes; all ranks abort 20 s after the cut. Later its exits are scraped.
     Situation(
         "cut_off_and_abort",
         [node(1, answers=False), HANG, wait(20.0), exits(ALL, SIGABRT), wait(160.0), node(1, answers=True)],
@@ -134,7 +134,7 @@ SITUATIONS = (
     Situation("replaced_by_another", [*POWER, wait(120.0), boots(1, disk=False), wait(600.0)], LOST),
     # Two nodes of four lose power together and the job hangs.
     Situation("two_nodes", [loses_power(1, 2), HANG], LOST | {"NodeLost n2": Due(20, 60)}, nodes=4),
-    # A node loses power, another one ten minutes later, while the job waits.
+    # A node loses power; ten minutes later another node does; the job waits.
     Situation(
         "two_nodes_one_after_the_other",
         [*POWER, wait(600.0), loses_power(2)],
@@ -184,7 +184,7 @@ SITUATIONS = (
         [exits(1, SIGSEGV), exits(5, SIGSEGV), exits(RUNNING, SIGTERM), wait(60.0), loses_power(0), wait(600.0)],
         {"RankDead 1 n0 crash info": Due(0, 22, 240), f"{DEAD} crash info": Due(0, 22, 240)},
     ),
-    # A rank crashes and starts again, then another one crashes and all end; the node of the first is switched off.
+    # A rank crashes and starts again, then another rank crashes and all end; the first rank's node is switched off.
     Situation(
         "node_of_a_restarted_rank_is_switched_off",
         [

@@ -62,7 +62,7 @@ SITUATIONS = (
         [loses_scrapes(0.02), exits(5, SIGKILL), wait(1800.0)],
         {f"{DEAD} killed": Due(15, 60)},
     ),
-    # One scrape in twenty fails while all ranks leave with status 0, and after a cancel.
+    # One scrape in twenty fails while all ranks exit with status 0, and for ten minutes after.
     Situation("end_with_scrapes_lost", [loses_scrapes(0.05), exits(ALL, every=1.0), wait(601.0)]),
     # Prometheus is down for 100 s; a rank crashes in that time and torchrun ends the others.
     Situation(

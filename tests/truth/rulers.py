@@ -17,7 +17,7 @@ from site_of_agents import Series, Site
 JUDGED = {"deaths.yml"}
 """The rule files that the truth table tests."""
 STALLED = {"job:rankwatch_silence:seconds", "job:rankwatch_stalled:seconds", "JobStalled"}
-"""The rules on hangs by records, of hangs.yml."""
+"""The rules of hangs.yml that find hangs by records."""
 USUAL = {("severity", "page"), ("job_id", "7"), ("cluster", "c1")}
 REFUSED_SECONDS, TIMEOUT_SECONDS = 0.001, 4.0
 READ = frozenset(

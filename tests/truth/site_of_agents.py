@@ -206,7 +206,7 @@ class Job:
     def tear_down(
         self, seconds: float = 0.5, kill_wait: float = 30.0, stay: Iterable[int] = (), kill: Iterable[int] | None = None
     ) -> None:
-        """End the running ranks as a launcher does: by SIGTERM, and after ``kill_wait`` by SIGKILL the ranks ``stay``.
+        """End the running ranks as a launcher does: by SIGTERM, but the ranks ``stay`` by SIGKILL after ``kill_wait``.
 
         ``kill``: the launcher kills only these ranks."""
         stubborn = set(stay)

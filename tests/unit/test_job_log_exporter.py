@@ -62,7 +62,7 @@ def test_a_log_becomes_series(node: Node) -> None:
 
 
 def test_counts_survive_the_agent(node: Node) -> None:
-    """After a restart counting goes on, and no line counts twice."""
+    """After a restart the counters continue, and no line is counted twice."""
     node.write("[rank0]: ValueError: x\n")
     node.look()
     node.restart()
@@ -124,7 +124,7 @@ def test_mistakes_in_the_configuration(config: dict[str, Any]) -> None:
     ({"parent_pid": 8, "exited": True}, "1"),
 ])  # fmt: skip
 def test_a_local_rank_of_two_ranks(fields: dict[str, Any], rank: str) -> None:
-    """Of two ranks with the same local rank the newer counts, unless the older has another launcher and ran then."""
+    """Of two ranks with one local rank the newer is used, unless the older has another launcher and ran then."""
     views = [view(10, "0", **fields), view(11, "1", parent_pid=9, start_seconds=1.7e9 + 60)]
     assert local_ranks(views, frozenset({"here"})) == {("", ""): rank}
 

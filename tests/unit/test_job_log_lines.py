@@ -85,7 +85,7 @@ def test_advice_is_of_causes_that_are_certain() -> None:
 
 
 def test_memory_is_taken_by_another_process_alone() -> None:
-    """Memory counts as taken by another process only if it has 10 GiB or more and the line has the rank's own use."""
+    """Memory is taken by another process only if it uses 10 GiB or more and the line has the rank's own use."""
     before = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB. "
     other = "Process 4242 has 70.00 GiB memory in use. "
     own = "Including non-PyTorch memory, this process has 8.00 GiB memory in use. "
@@ -134,7 +134,7 @@ def test_only_the_beginning_of_a_long_line_is_looked_at() -> None:
 
 
 def test_the_last_progress_lines_count() -> None:
-    """Of many progress lines the last ones count, even with other lines between them."""
+    """Of many progress lines the last ones are used, even with other lines between them."""
     data = b"".join(b"iteration %d/ 5000 | x |\nRuntimeError: x\n" % number for number in range(20))
     result = [one.number("iteration") for one in events(data, CATALOGUE)]
     assert [number for number in result if number is not None] == list(range(20 - MAX_LAST_LINES, 20))

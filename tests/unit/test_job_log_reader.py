@@ -122,7 +122,7 @@ def test_what_proves_whose_a_log_is(
 
 
 def test_the_last_words_of_ranks_that_were_silent_are_read(unnamed: Node, tmp_path: Path) -> None:
-    """The last lines of a job that was silent for minutes count, even if no process holds the file any more.
+    """The last lines of a job that was silent for minutes are counted, even if no process holds the file now.
 
     An agent started after the exits reads these lines, too.
     """
@@ -143,7 +143,7 @@ def test_the_last_words_of_ranks_that_were_silent_are_read(unnamed: Node, tmp_pa
 
 @pytest.mark.parametrize("name", ["mine.txt", "4711.out"])
 def test_a_log_that_hangs_keeps_its_job_and_its_position(node: Node, tmp_path: Path, name: str) -> None:
-    """A log can be left out for long: when it answers, its last lines count, and no line counts twice."""
+    """A log is left out while its file system hangs; afterwards its last lines count, and no line counts twice."""
     path = node.write(name)
     if name == "mine.txt":
         node.run(4000, path)
@@ -180,7 +180,7 @@ def test_an_output_whose_name_is_no_text(unnamed: Node) -> None:
 
 
 def test_a_silent_containers_last_words_are_read(unnamed: Node, tmp_path: Path) -> None:
-    """The last lines of a silent container's log count."""
+    """The last lines in the log of a silent container are counted."""
     alias = tmp_path / "alias.txt"  # on the node, this path leads to a different file
     inside = Path(f"{tmp_path}/image{alias}")
     inside.parent.mkdir(parents=True)
@@ -226,14 +226,14 @@ def test_a_batch_scripts_output_is_its_jobs(unnamed: Node) -> None:
     ("slurmstepd: [4711.batch]", 0, OWNER + 1),
 ], ids=["not-roots", "another-job", "another-step", "another-user"])  # fmt: skip
 def test_what_is_no_batch_script_of_the_job(unnamed: Node, title: str, uid: int, script_uid: int) -> None:
-    """A script's output is not its job's if the slurmstepd is not root's, or job, step or the script's user differ."""
+    """A script's output is not the job's if slurmstepd does not run as root, or if job, step or user differ."""
     slurm_step(unnamed, unnamed.write("slurm.txt", "ValueError: x\n"), title, uid)
     unnamed.run(3001, unnamed.logs / "slurm.txt", parent=3000, comm="slurm_script", uid=script_uid)
     assert counts(unnamed.look()) == {}
 
 
 def test_an_id_of_two_groups_of_ranks(unnamed: Node) -> None:
-    """If two groups of ranks share a Slurm id, its script's log belongs to the only group of its user, or to none."""
+    """If rank groups share a Slurm id, a script's log belongs to the only group of the script's user, or to none."""
     slurm_step(unnamed, unnamed.write("slurm.txt", "ValueError: x\n"))
     assert counts(unnamed.look(job(), job("4711-b", ids=frozenset({"4711"})))) == {}
     others = job("4711-u7", ids=frozenset({"4711"}), uids=frozenset({OWNER + 1}))
@@ -261,7 +261,7 @@ def test_processes_below_a_batch_step_are_bounded(node: Node, monkeypatch: pytes
 
 
 def test_ranks_own_outputs_need_no_pattern(unnamed: Node) -> None:
-    """A file that only one rank writes counts for the rank; a file of several, or of their launcher, for the job."""
+    """A file with one writing rank counts for that rank; a file of several ranks or their launcher, for the job."""
     of_rank, of_ranks, launcher = (unnamed.write(f"{name}.txt", "ValueError: x\n") for name in "abc")
     unnamed.run(4000, of_rank, parent=3900)
     unnamed.run(4001, of_ranks, parent=3900)
@@ -288,7 +288,7 @@ def test_a_file_that_a_second_rank_writes_later(unnamed: Node) -> None:
 
 
 def test_an_output_of_two_jobs_has_no_job(unnamed: Node) -> None:
-    """A file that processes of two jobs write counts for neither job."""
+    """A file counts for no job if processes of two jobs write to it."""
     output = unnamed.write("both.txt")
     unnamed.run(4000, output)
     unnamed.run(5000, output)
@@ -297,7 +297,7 @@ def test_an_output_of_two_jobs_has_no_job(unnamed: Node) -> None:
 
 
 def test_a_file_of_one_job_after_another(unnamed: Node) -> None:
-    """After a job's end, a file that the next job's ranks write to counts for the next job."""
+    """After a job's end, a file counts for the next job once that job's ranks write to it."""
     output = unnamed.write("both.txt", "hello\n")
     unnamed.run(4000, output)
     unnamed.look()

@@ -127,7 +127,7 @@ REDUCES_OF_5 = [line for rank in (0, 1, 2) for line in timeout_then_group(rank, 
     ([*REDUCES_OF_5, *timeout_then_group(6, "BROADCAST", "5")], ("collective_mismatch", "6", "")),
 ])  # fmt: skip
 def test_the_first_cause(lines: list[str], root: tuple[str, str, str] | None) -> None:
-    """The first cause that is not weak counts, with the rank or node in its line or the rank with another operation."""
+    """The first cause that is not weak wins, with the rank or node in its line or the rank with another operation."""
     log = Log()
     for line in lines:
         log.write(line)
@@ -246,7 +246,7 @@ def test_a_huge_number_is_no_rank_and_no_position() -> None:
 
 
 def test_iterations_and_their_time() -> None:
-    """The last iteration counts; its duration comes from the log's own text, otherwise from the times of the lines."""
+    """The last iteration is shown; its duration comes from the log's own text, otherwise from the lines' times."""
     log = Log()
     for number in range(13):
         log.write(ITERATION.format(100 + number), 1000.0 + 10 * number)
@@ -264,7 +264,7 @@ def test_iterations_and_their_time() -> None:
     ("9" * 5000, "1", (None, None)),
 ], ids=["number", "sentence", "nan", "sign", "huge"])  # fmt: skip
 def test_a_sites_pattern_may_match_any_text(iteration: str, ms: str, shown: tuple[int | None, float | None]) -> None:
-    """A group of a site's pattern counts only if its text is a number."""
+    """A group of a site's pattern is used only if its text is a number."""
     pattern = ProgressPattern(kind="iteration", contains="step ", pattern=r"step (?P<iteration>\S+) in (?P<ms>\S+)")
     match, progress = classify(f"step {iteration} in {ms}\n".encode(), catalogue([pattern])), Training()
     assert match is not None

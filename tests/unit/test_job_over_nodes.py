@@ -56,7 +56,7 @@ SITE: Answers = {
 
 
 def test_the_whole_job_in_trouble() -> None:
-    """Two ranks are dead, one is late, one has vanished, ten were never seen; the rules' exit times win."""
+    """Two ranks are dead, one is late, one has vanished, ten were never seen; the exit times come from the rules."""
     facts = facts_from(asking(SITE), "4711", None)
     by_rank = {(rank.node, rank.rank): rank for rank in facts.ranks}
     assert by_rank["a", "3"] == JobRank(

@@ -44,7 +44,7 @@ def test_the_first_of_equal_claims_has_the_id(table: Table, caplog: pytest.LogCa
     (OTHER_JOB, "4711-u1001"),
 ])  # fmt: skip
 def test_a_proven_job_takes_its_id_later(owner: Owner, expected: str, table: Table) -> None:
-    """A proven job takes its plain id from a user who had it before; the user's running and ended ranks get another."""
+    """A proven job takes its plain id from an earlier user; the user's running and ended ranks get another id."""
     squatter = table.add_facts(owned(1, environment(0), owner, uid=1001))
     gone = table.add_facts(owned(2, environment(1), owner, uid=1001), then=1.0)
     table.ranks.observe_exit(gone, KILLED)
@@ -87,7 +87,7 @@ def test_a_proven_job_has_facts_of_its_own_ranks_only(table: Table) -> None:
 
 
 def test_a_rank_that_waits_for_its_label_still_gets_it_under_another_id(table: Table) -> None:
-    """If a proven job takes the id, a process that waits for the label of its predecessor gets this label later."""
+    """A process that waits for another process's label gets it later, even if a proven job takes the id first."""
     first = table.add_facts(owned(1, environment(0), MALLORY, uid=1001), then=1.0)
     second = table.add_facts(owned(2, environment(0), MALLORY, uid=1001))
     table.ranks.observe_memberships(second, [Membership(WORLD, 0, 8)])
@@ -138,7 +138,7 @@ def test_who_holds_an_id_survives_a_restart(table: Table) -> None:
 
 
 def test_pods_of_one_namespace_are_one_job(table: Table) -> None:
-    """The pods of a job in one namespace share an id that begins with the namespace; other namespaces have others."""
+    """The pods of a job in one namespace share an id that begins with the namespace; other namespaces get other ids."""
     other, env = POD.replace("c7", "ff"), {"JOBSET_NAME": "train"}
     table.add_facts(owned(1, env | {"RANK": "0"}, Owner("pod", POD, "team-a", "train-0"), uid=0))
     table.add_facts(owned(2, env | {"RANK": "1"}, Owner("pod", other, "team-a", "train-1"), uid=0))

@@ -92,7 +92,7 @@ def test_ranks_in_containers_of_another_user(tmp_path: Path) -> None:
 
 
 def test_a_file_is_read_to_its_end_after_its_writer_exits(tmp_path: Path) -> None:
-    """A file is read once a local process writes it, and then to its end, even after that process has exited."""
+    """When a local process writes a file, the file is read to its end, even after that process has exited."""
     proc, log = ProcTree(tmp_path / "proc"), tmp_path / "4711.log"
     log.write_text("first\n")
     clock = FakeClock()

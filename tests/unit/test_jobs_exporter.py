@@ -102,7 +102,7 @@ def test_what_is_no_record_is_refused(jobs: Path, content: bytes) -> None:
 
 
 def test_an_error_of_the_moment_refuses_no_file_for_ever(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that the kernel could not read once is read at the next look, even if it has not changed."""
+    """A file that one look could not read is read at the next look, even if it has not changed."""
     put(jobs)
     source = JobSources(jobs, None, None, [os.geteuid()])
     with monkeypatch.context() as broken:
@@ -113,7 +113,7 @@ def test_an_error_of_the_moment_refuses_no_file_for_ever(jobs: Path, monkeypatch
 
 
 def test_a_refused_file_costs_no_memory(jobs: Path) -> None:
-    """Further looks at a refused file keep no objects."""
+    """Repeated looks at a refused file leave no objects in memory."""
     put(jobs).write_text("{")
     source = JobSources(jobs, None, None, [os.geteuid()])
     counts = [sum(isinstance(entry, TracebackType) for entry in gc.get_objects()) for _ in range(2) if source.look(NOW)]
@@ -266,7 +266,7 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
 
 
 def test_the_rank_table_gets_ends(jobs: Path, tmp_path: Path, ends: list[tuple[str, str]]) -> None:
-    """The rank table gets the state of ended jobs, a scrape during an update the last jobs; no directory, no source."""
+    """The rank table gets ended jobs' states; a scrape in an update has the last jobs; no directory is no source."""
     put(jobs, "1")
     put(jobs, "2", ended=int(NOW), state="CANCELLED")
 

@@ -62,7 +62,7 @@ async def test_a_bundle_has_lines_of_before_a_restart(log: Path) -> None:
 
 
 async def test_lines_of_nvidias_driver_are_marked_as_fragments(log: Path) -> None:
-    """An Xid that the driver marks as a continuation is one event; a restart counts it, and a loss after it, once."""
+    """An Xid marked as a continuation by the driver is one event; after a restart, it and a later loss count once."""
     node = Node(log)
     async with node.running():
         node.put(log, "4,0,1,-;eth0: link up\n")
@@ -131,7 +131,7 @@ async def test_the_newest_line_of_a_first_start_is_read_first(
 
 
 async def test_a_slow_printk_clock_hides_nothing(node: Node) -> None:
-    """A new line counts with the time at which it is read, even if printk's clock is months behind."""
+    """A new line gets the time at which it is read, even if printk's clock is months behind."""
     async with node.running():
         await node.look_again()
         node.clock.advance(90.0 * 86400.0)
@@ -431,7 +431,7 @@ async def test_one_place_that_fails_several_users_programs(node: Node) -> None:
 
 
 def test_users_of_long_ago_and_unknown_ones_do_not_count() -> None:
-    """Only known users count whose programs failed at the same place of the GPU in the last REPEAT_SECONDS."""
+    """Users count if they are known and their programs failed at one place of the GPU in the last REPEAT_SECONDS."""
     errors = GpuErrors()
     for user in range(REPEAT_USERS - 1):
         assert errors.repeats(PCI, PLACE, user, 0.0) is None

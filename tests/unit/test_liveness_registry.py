@@ -103,7 +103,7 @@ def test_a_job_whose_last_ranks_have_a_pending_kill_has_just_ended() -> None:
     ("scheduler", "first", "expected"), [("", 0, {(): 0}), ("slurm", 0, {(): 1}), ("slurm", 1, {})]
 )
 def test_where_a_job_is_proven(scheduler: str, first: int, expected: dict[tuple[str, ...], float]) -> None:
-    """`job_proven` is 0 without a proof, 1 if rank 0 is proven, even after its exit, and absent if only others are."""
+    """`job_proven` is 0 without a proof, 1 if rank 0 has or had one, and absent if only other ranks have one."""
     job = Job(ranks=0, scheduler=scheduler)
     for step in (job.start, lambda rank: job.exit(rank, CRASHED)):
         for rank in (first, first + 1):
@@ -204,7 +204,7 @@ def test_the_class_of_an_exit(status: ExitStatus | None, exit_class: str, labels
      {("0", "fail"), ("1", "left"), ("3", "crash")}, id="the first by SIGTERM and the first that struck, too"),
 ])  # fmt: skip
 def test_which_exits_lead(exits: list[tuple[float, ExitStatus]], leads: set[tuple[str, str]]) -> None:
-    """Of an episode (no gap of more than 60 s) the first exit leads, the first by SIGTERM and the first struck exit."""
+    """In an episode (no gap over 60 s) the lead exits are the first, the first by SIGTERM and the first struck exit."""
     job = Job(ranks=8)
     for rank, (after, status) in enumerate(exits):
         job.exit(rank, status, after=after)
@@ -213,7 +213,7 @@ def test_which_exits_lead(exits: list[tuple[float, ExitStatus]], leads: set[tupl
 
 
 def test_a_kill_before_a_teardown_changes_its_class_once() -> None:
-    """A SIGKILL within 10 s before a launcher's SIGTERM becomes `torn`; the earlier series becomes -1."""
+    """A SIGKILL within 10 s before a launcher's SIGTERM becomes `torn`; the series of class `killed` becomes -1."""
     job = Job(ranks=4)
     job.exit(0, KILLED, after=1.0, then=SETTLED)
     assert job.leads() == {("0", "killed"): SETTLED}
@@ -279,7 +279,7 @@ def test_an_orderly_end_is_ok() -> None:
 
 @pytest.mark.parametrize(("world", "seconds"), [(8, LEAD_SECONDS), (4, EXPLAINS_SECONDS)])
 def test_how_long_a_death_is_exported(world: int, seconds: float) -> None:
-    """A death is exported for a day if its job can run on other nodes, for 30 minutes if all of it ran on this one."""
+    """A death is exported for a day if its job can run on other nodes, for 30 minutes if all of it ran here."""
     job = Job(ranks=4, world=world)
     job.exit(0, CRASHED, after=1.0)
     for rank in (1, 2, 3):
@@ -332,7 +332,7 @@ def test_ended_jobs_of_a_user_are_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_leads_of_a_node_have_fair_shares(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the node's limit a new lead exit retracts the oldest of the user with the most; a user with fewer keeps all.
+    """At the node's limit a new lead exit retracts the oldest one of the user with the most; other users keep theirs.
 
     An exit that its own job's limit excludes takes no other exit's place."""
     monkeypatch.setattr(registry, "MAX_LEADS_PER_NODE", 4)
@@ -419,7 +419,7 @@ def test_the_cause_of_an_exit_is_kept() -> None:
 
 
 def test_failed_hardware_is_a_cause_before_a_log() -> None:
-    """A failed check of a rank's hardware is its cause, even if the job's log names another one."""
+    """A failed check of a rank's hardware is the exit's cause, even if the job's log names another."""
     job = Job()
     job.table.ranks.liveness.facts.of("job_log").set_causes({RankLabel("4711", ""): "cuda_error"})
     job.table.ranks.liveness.facts.hardware = lambda: {RankLabel("4711", "0"): "gpu_xid"}
@@ -442,7 +442,7 @@ def test_a_planned_exit_is_ok() -> None:
 
 
 def test_the_table_of_causes() -> None:
-    """At most 40 causes of at most 32 bytes exist, from checks that count and from root categories."""
+    """At most 40 causes of at most 32 bytes exist, from checks that make a rank unhealthy and from root categories."""
     assert len(causes.CAUSES) <= 40
     assert max(len(word.encode()) for word in causes.CAUSES) <= 32
     roots = {entry.category for entry in failures().entries if entry.role == "root"}

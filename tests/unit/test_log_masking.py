@@ -81,7 +81,7 @@ def test_what_steers_a_terminal_is_gone() -> None:
 
 
 def test_wide_letters_do_not_blow_a_line_up() -> None:
-    """A line stays as it is if plain letters would make it more than twice as long."""
+    """A line stays as it is if it would be more than twice as long in plain letters."""
     assert readings("\uff41\ufdfa") == ["\uff41\ufdfa"]
     assert readings("\uff41\ufb01") == ["afi"]
     assert len("afi") <= MAX_GROWTH * 2

@@ -193,7 +193,7 @@ HEADER = "model, n_gpus ,performance,metric,status,dataname,launcher,nnodes,test
 
 
 def test_rows_of_perf_csv() -> None:
-    """The newest row of each model and metric counts; blanks around cells and column names are ignored."""
+    """The newest row of each model and metric is used; blanks around cells and column names are ignored."""
     rows = "m,8,1.5,tok,SUCCESS,\nn,8,,tok,FAILURE,\n m ,8, 2.5 ,tok, success ,\nm,8,nan,x,strange\n,8,1,x,SUCCESS\n"
     result = read_perf_csv(f"{HEADER}\n{rows}".encode())
     assert list((result or {}).items()) == [
@@ -212,7 +212,7 @@ def test_rows_of_perf_csv() -> None:
 
 @pytest.mark.slow
 def test_bounds_of_perf_csv(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file or cell above its limit makes the table unreadable; the last results of the first MAX_ROWS rows count."""
+    """A file or cell above its limit makes the table unreadable; the last results of the first MAX_ROWS rows stay."""
     rows = "".join(f"m{number},8,1,tok,SUCCESS,\n" for number in range(results.MAX_RESULTS + 1))
     result = read_perf_csv(f"{HEADER}\n{rows}".encode())
     assert result is not None
@@ -239,7 +239,7 @@ def test_results_of_a_table() -> None:
 
 
 def test_the_most_complete_table_counts() -> None:
-    """Of a job's tables the table with the most results counts; at a tie that of the node with the lowest number."""
+    """Of a job's tables the one with the most results is used; at a tie, the table of the lowest node number."""
     filled = (("7", 4, 5), ("7", 1, 2), ("7", 2, 5), ("7", 2, 3), ("8", 0, 0))
     result = most_complete(NodeTable(job_id, node_rank, ResultTable({}, count)) for job_id, node_rank, count in filled)
     assert sorted((one.job_id, one.node_rank, one.table.filled) for one in result) == [("7", 2, 5), ("8", 0, 0)]
@@ -306,7 +306,7 @@ def test_tasks_go_on_after_a_restart(node: MadNode, tmp_path: Path) -> None:
 
 
 def test_tasks_are_bounded(node: MadNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tasks are followed up to the limit; a new task replaces one of the job with the most tasks."""
+    """Tasks are followed up to the limit; a new task replaces a task of the job with the most."""
     monkeypatch.setattr(exporter, "MAX_TASKS", 2)
     for number in range(3):
         node.write(number, "ends")

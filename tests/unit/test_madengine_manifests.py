@@ -1,4 +1,4 @@
-"""madengine: the fields of a manifest that are read, and the manifest that counts for a job."""
+"""madengine: the fields that the agent reads in a manifest, and the choice of a job's manifest."""
 
 import json
 import os

@@ -145,7 +145,7 @@ def test_newest_directory_counts() -> None:
 
 
 def test_a_run_that_writes_its_logs_again_has_no_old_failure() -> None:
-    """The first log that starts again ends the failure of the run before; the next log keeps the new run's failure."""
+    """The first log that starts again ends the old run's failure; the next such log keeps the new run's failure."""
     fail, paths = "Traceback (most recent call last):", [f"/o/nixl-ep-node-{node}.log" for node in (0, 1)]
     run = run_of(*(lines(fail, path=path) for path in paths), lines(edge(0, "start", 0), generation=1))
     assert not run.failure(None, 200.0)
@@ -166,7 +166,7 @@ def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ranks_of_a_run_are_bounded(node: EpNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit of entries neither logs nor launches of a run add more."""
+    """Above the limit of a run's entries neither logs nor launches add an entry."""
     monkeypatch.setattr(job_run, "MAX_ENTRIES", 8)
     run = run_of(lines(*(f"Process {process} -> global_rank=5, local_rank=1" for process in range(5))))
     assert not run.is_full()  # a log, a rank, and five numbers of a launch
@@ -223,7 +223,7 @@ def test_ranks_named_by_their_order() -> None:
 
 
 def test_ranks_of_a_later_step() -> None:
-    """Lines from before the ranks' start plan no exit of these ranks."""
+    """Lines that are older than the start of ranks do not plan exits of these ranks."""
     run = run_of(lines(*(f"global_rank={rank}, local_rank={rank} -> done" for rank in range(3))))
     before = [view(10 + rank, str(rank), source="environment", exited=True, start_seconds=90.0) for rank in range(2)]
     later = [local(str(rank), 20 + rank, "environment", started=200.0) for rank in range(2)]

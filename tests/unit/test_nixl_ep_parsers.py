@@ -32,7 +32,7 @@ def taken(lines: list[str]) -> NodeRun:
 
 
 def test_plan_of_growth_and_contraction() -> None:
-    """A plan removes a rank that a phase no longer lists, kills one listed as negative, and can start both again."""
+    """A plan removes a rank that a phase no longer lists, kills a rank with a minus, and can start both again."""
     result = planned(PHASES)
     assert result.phases[2] == Phase(frozenset({0, 1, 2, 3, 4, 7}), frozenset({6}), frozenset({5}))
     assert result.phases[3] == Phase(frozenset(range(8)), frozenset(), frozenset())
@@ -41,7 +41,7 @@ def test_plan_of_growth_and_contraction() -> None:
 
 
 def test_planned_removals() -> None:
-    """A rank is killed in the phase with its negative number; it is removed after the adjacent phases that list it."""
+    """A rank is killed in the phase with its negative number; it is removed after the last adjacent phase with it."""
     result = planned(PHASES)
     assert [result.is_killed(*of) for of in ((6, 2), (6, 1), (5, 2), (6, 4))] == [True, False, False, False]
     after = ((5, 1), (5, 0), (6, 1), (0, 2), (0, 3), (0, 4), (0, -1))

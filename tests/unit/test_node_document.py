@@ -93,7 +93,7 @@ def test_sentences(members: list[Rank], expected: str) -> None:
 
 
 def test_why_processes_are_not_identified() -> None:
-    """The note on unidentified processes counts those that the agent may not read."""
+    """The note on unidentified processes has the number of processes that the agent may not read."""
     nodes = [msgspec.structs.replace(Table().ranks.snapshot(), unidentified=5, unreadable=count) for count in (1, 0)]
     assert [note for node in nodes for note in describe.notes(node)] == [
         f"5 rank processes, not identified: no right to read the environment of 1; {describe.OTHER_USERS}",

@@ -176,7 +176,7 @@ async def test_faults_of_the_driver_reach_the_ledger(start: Start) -> None:
 
 
 async def test_xids_between_looks(start: Start) -> None:
-    """Every Xid counts: equal Xids, several codes and GPUs, Xids between looks, and a whole burst."""
+    """Every Xid is counted: equal Xids, several codes and GPUs, Xids between looks, and a whole burst."""
     async with start(looks=0) as bench:
         await bench.send(0, XID, 31)  # before the agent registers for events
         await bench.look()
@@ -212,7 +212,7 @@ async def test_an_xid_stands_until_a_reset_is_seen(start: Start) -> None:
 
 
 async def test_a_reset_ends_checks_without_values(start: Start) -> None:
-    """A reset ends a check whose value is unknown after it: an idle GPU's PCIe link, the fabric of a GPU with MIG."""
+    """A reset ends a check whose value it leaves unknown: an idle GPU's PCIe link, the fabric of a GPU with MIG."""
     async with start({"gpu1.pcie_width": 8, "gpu2.fabric_state": 2}, looks=16) as bench:
         assert bench.failed() == {("1", "pcie_degraded"), ("2", "gpu_fabric")}
         await bench.change({"gpu1.pcie_width": None, "gpu1.utilization.0": 0, "gpu1.field83.0": 1000})

@@ -88,7 +88,7 @@ def test_cycle_that_a_rank_names(node: Node) -> None:
 
 
 def test_half_written_cycle_leaves_the_last(node: Node) -> None:
-    """While a new cycle is half written, the last valid one is shown for a minute; an older never replaces a newer."""
+    """While a new cycle is half written, the last valid one is shown for a minute; an older cycle never replaces it."""
     node.add_rank()
     node.write(2)
     node.look()
@@ -108,7 +108,7 @@ def test_half_written_cycle_leaves_the_last(node: Node) -> None:
 
 
 def test_a_second_run_begins_its_cycles_again(node: Node) -> None:
-    """A later cycle replaces one with a higher number of the same attempt: a job restarted with its id."""
+    """A later cycle of the same attempt replaces a higher number, because a job can restart under its id."""
     node.add_rank()
     node.write(7, cycle_start_time="2026-11-22T00:34:20Z")
     node.look()
@@ -132,7 +132,7 @@ def test_a_cycle_is_forgotten_even_if_the_helper_fails(node: Node, monkeypatch: 
 
 
 def test_lines_of_the_job(node: Node) -> None:
-    """Lines of a file that a job's process writes count for the job; progress of its ranks ends its recovery."""
+    """A file's lines belong to the job whose process writes it; progress of the job's ranks ends its recovery."""
     key = node.add_rank()
     node.log(f"{FAILED}\n{EVENT.format('worker_start_completed', 30.5)}")
     shown = node.look(20.0)
@@ -149,7 +149,7 @@ def test_lines_of_the_job(node: Node) -> None:
 
 
 def test_the_rank_of_a_monitors_line(node: Node) -> None:
-    """A monitor's line with host and local rank counts for the newest rank with that number on the host."""
+    """A monitor's line with host and local rank belongs to the newest rank with that number on the host."""
     node.add_rank()
     node.add_rank(11, rank=6)
     node.log("\n".join(SILENT.format(*of) for of in (("here", 2), ("here", 3), ("else", 2))))
@@ -162,7 +162,7 @@ def test_the_rank_of_a_monitors_line(node: Node) -> None:
 
 @pytest.mark.parametrize(("variable", "ranks"), [("HOSTNAME", {"0", "4"}), ("OTHER", {"unknown"})])
 def test_a_local_rank_of_two_pods(node: Node, variable: str, ranks: set[str]) -> None:
-    """The host name distinguishes ranks of two pods with the same local rank; without a host name no rank counts."""
+    """The host name distinguishes ranks of two pods with one local rank; without a host name the line has no rank."""
     for pid, rank in ((10, 0), (11, 4)):
         pod = f"pod-{rank}"
         key = node.add_rank(pid, rank, parent=pid + 90, variables={variable: pod})
@@ -176,7 +176,7 @@ def test_a_local_rank_of_two_pods(node: Node, variable: str, ranks: set[str]) ->
 
 
 def test_an_error_costs_the_lines_of_one_file(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An error in a file's lines loses only these lines: the other file and the file's later lines count."""
+    """An error in a file's lines loses only these lines: the other file and the file's later lines are read."""
     node.add_rank()
     odd = node.log("poison", "a_4711", number=1)
     node.log(FAILED, "b_4711", number=2)
@@ -188,7 +188,7 @@ def test_an_error_costs_the_lines_of_one_file(node: Node, monkeypatch: pytest.Mo
 
 
 def test_files_that_are_not_the_jobs(node: Node) -> None:
-    """A file that the job only reads, that no process holds, or of another user's job gives no event."""
+    """A file gives no event if the job only reads it, no process holds it, or it is of another user's job."""
     node.add_rank()
     node.add_rank(11, job="4712", uid=ME + 1)
     node.log(FAILED, flags="0100000")

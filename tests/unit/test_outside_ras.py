@@ -104,6 +104,6 @@ def test_a_name_does_not_end_in_a_line_break() -> None:
 
 @pytest.mark.slow
 def test_the_bound_of_a_report_lets_the_largest_job_through_and_fits_the_helper() -> None:
-    """A report of 7,200 ranks in ten communicators is below the limit, and the limit below the helper's memory."""
+    """A report of 7,200 ranks in ten communicators is below the limit, and the limit is below the helper's memory."""
     largest = sum(map(len, ras_reports.report(7200, 10)))
     assert largest < MAX_REPORT_BYTES < READER.memory_bytes

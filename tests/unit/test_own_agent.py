@@ -21,7 +21,7 @@ from agent.cli.terminal import as_json
 Capture = pytest.CaptureFixture[str]
 STRANGER = 4242
 FIRST_USER = 1001 if os.geteuid() == 1000 else 1000
-"""The lowest uid of a person other than the test's own user."""
+"""The lowest uid of a person who is not the test's own user."""
 _LISTENS = (
     "   0: {address}:{port:04X} 00000000:0000 {state} 00000000:00000000 00:00000000 00000000  {uid}        0 3 1 0\n"
 )
@@ -57,7 +57,7 @@ def answering() -> Iterator[tuple[int, list[bytes]]]:
 
 
 def test_who_listens() -> None:
-    """Listening sockets of either family at the port count; connections, other ports and damaged lines do not."""
+    """Listening sockets of both families at the port are found; connections, other ports and damaged lines are not."""
     four = table(("0100007F", 19028, "0A", 7), ("0100007F", 19028, "01", 8), ("0100007F", 9028, "0A", 9)).encode()
     six = table(("0" * 32, 19028, "0A", 10)).encode()
     assert listeners(19028, [four, six, b"half a li", b"0: 0:4A54 0 0A 0 0 0 x 0\n"]) == [7, 10]

@@ -38,7 +38,7 @@ def test_addresses(address: str, peer: str) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.7", "::1"])
 def test_the_user_of_a_client_on_this_node(host: str) -> None:
-    """The kernel names the user of a client on this node, even another user's; of a closed client it names none."""
+    """The kernel names the user of any client on this node; after a client has closed, it names no user."""
     listener = socket.create_server((host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     uid = str(OTHER_UID) if os.geteuid() == 0 else "-"
     where, peers = [host, str(listener.getsockname()[1]), uid], Peers()

@@ -57,7 +57,7 @@ class Node:
         monkeypatch.setattr(exits_module, "from_zombie", self.from_zombie)
 
     def from_zombie(self, _proc: ProcFS, key: ProcessKey, _may_ptrace: object) -> ExitStatus | None:
-        """Return the status of a zombie; None if it has none.
+        """Return a zombie's status; None if the test set none.
 
         If the test set an error as the status, return None before the first call on the thread, and raise the error
         after it.

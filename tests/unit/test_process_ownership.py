@@ -116,7 +116,7 @@ def test_a_directory_that_is_not_roots_proves_nothing(path: str, node: Node, mon
 
 
 def test_a_pod_inside_a_pod_is_the_outer_one() -> None:
-    """The first pod from the root counts, whatever names a container gives its own groups."""
+    """The pod nearest the root is the owner, whatever names a container gives its own groups."""
     other = POD.replace("c7", "ff")
     owner_group = group_of(f"/kubepods/burstable/pod{POD}/pod{other}/{CONTAINER}")
     assert owner_group == Group("pod", POD, "", f"/kubepods/burstable/pod{POD}")

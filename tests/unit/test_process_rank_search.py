@@ -113,14 +113,14 @@ def gloo_job(node: Node) -> None:
 
 
 def test_ranks_of_gloo_are_counted(node: Node) -> None:
-    """Each rank without NCCL counts once; its launcher, shell and children do not count."""
+    """Each rank without NCCL is counted once; its launcher, shell and children are not counted."""
     gloo_job(node)
     scan = node.look()
     assert (scan.new, scan.without_nccl) == ((), 2)
 
 
 def test_what_names_no_rank(node: Node) -> None:
-    """A RANK without a size, outside its size, or that is no number names no rank, nor do Slurm's variables alone."""
+    """A process is no rank if RANK is no number, has no size or is outside it, or if it has only Slurm's variables."""
     for pid, environment in enumerate(
         (
             {"RANK": "0"},
@@ -172,7 +172,7 @@ def test_a_child_that_outlives_its_rank_is_no_rank(node: Node, threads: dict[int
 
 
 def test_a_restarted_rank_counts_at_once(node: Node) -> None:
-    """If a launcher had a rank without NCCL, its next rank counts at the first look; another launcher's rank waits."""
+    """If a launcher had a rank without NCCL, its next rank is found at the first look; another launcher's waits."""
     node.without_nccl = True
     gloo_job(node)
     node.look()
@@ -193,7 +193,7 @@ def ready_ranks(node: Node) -> dict[int, str]:
 
 
 def test_ranks_of_one_job_in_different_looks(node: Node) -> None:
-    """A rank that a launcher starts one look after the first is a rank too, even if both restart."""
+    """A launcher's second rank, started one look after the first, is found too, even if both restart."""
     node.without_nccl = True
     node.proc.add(10, name="torchrun")
     for first, second, port in ((30, 40, "1"), (50, 60, "2")):
@@ -263,7 +263,7 @@ def test_a_reused_pid_is_no_launcher(node: Node) -> None:
 
 
 def test_never_mixed_with_nccl(node: Node) -> None:
-    """If a process of a job has NCCL, no process without NCCL becomes a rank of it; one of another job does."""
+    """If a process of a job has NCCL, its processes without NCCL do not become ranks; those of another job do."""
     node.without_nccl = True
     gloo_job(node)
     node.proc.add(40, parent=10, environment=rank(1), threads={43: "NCCL RAS"})
@@ -273,7 +273,7 @@ def test_never_mixed_with_nccl(node: Node) -> None:
 
 
 def test_values_are_cut(node: Node) -> None:
-    """Only the first MAX_CLAIM_CHARACTERS characters of each variable's value count."""
+    """Only the first MAX_CLAIM_CHARACTERS characters of each variable's value are used."""
     most = rank_search.MAX_CLAIM_CHARACTERS
     environment = rank(0, MASTER_ADDR="a" * (most + 1), LOCAL_RANK="1" * (most + 1))
     claim = rank_search.claim_of(environment)

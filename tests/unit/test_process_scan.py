@@ -88,7 +88,7 @@ def test_a_clock_that_is_set_counts_for_the_next_rank(node: Node) -> None:
 
 
 def test_writer_in_another_pid_namespace(node: Node) -> None:
-    """A writer's pid is matched in its pid namespace; of equal pids, the process that holds the file open counts."""
+    """A writer's pid is matched in its pid namespace; of equal pids, the process that holds the file open is used."""
     first, writer_key = node.log(7, "a")
     second, _ = node.log(7, "b")
     node.proc.add(100, namespace_pids=(100, 7), files={3: first})
@@ -115,7 +115,7 @@ def test_descriptors_unreadable(node: Node) -> None:
 
 @pytest.mark.parametrize("end", [ProcTree.remove, lambda proc, pid: proc.add(pid, start=6000)])
 def test_a_rank_that_ends_while_it_is_read(node: Node, end: Callable[[ProcTree, int], object]) -> None:
-    """A process that ends during its discovery is no rank, even if another process gets its pid, and not unreadable."""
+    """A process that ends during its discovery is no rank and not unreadable, even if another process gets its pid."""
     node.add_rank(10)
     node.scanner._proc.cgroup = lambda pid: {"": str(end(node.proc, pid))}  # type: ignore[method-assign]
     scan = node.look()
@@ -320,7 +320,7 @@ def test_the_files_user_comes_first(node: Node) -> None:
 
 
 def held_by(proc: Path, *ranks: list[OpenFile]) -> dict[tuple[int, int], str]:
-    """Return the files that ranks with these descriptors hold; their pids count from 1."""
+    """Return the files that ranks with these descriptors hold; their pids start at 1."""
     return held_files(ProcFS(proc), {ProcessKey(pid, 1): files for pid, files in enumerate(ranks, 1)})
 
 
@@ -426,7 +426,7 @@ def test_counters_of_both_versions(tmp_path: Path) -> None:
 
 
 def test_so_many_groups_are_looked_at(tmp_path: Path) -> None:
-    """The nearest MAX_LEVELS groups of a deep tree count, which include all groups of a Slurm task."""
+    """Of a deep tree the nearest MAX_LEVELS groups are used, which include all groups of a Slurm task."""
     deep = [f"g{number}" for number in range(MAX_LEVELS + 1)]
     scan = unified_groups({"": "/" + "/".join(deep)}, tmp_path)
     assert [Path(known).name for known in scan] == deep[::-1][:MAX_LEVELS]
@@ -487,7 +487,7 @@ def test_systemd_oomd(oomd: Oomd, name: str) -> None:
     (1000, 0o40755, b"1", None), (0, 0o40775, b"1", None), (0, 0o40757, b"1", None),
 ])  # fmt: skip
 def test_only_root_may_mark(oomd: Oomd, uid: int, mode: int, mark: bytes, kills: int | None) -> None:
-    """A mark on a group that a user can write, or that is no number, does not count."""
+    """A mark does not count if it is no number, or if a user can write to its group."""
     oomd.status = SimpleNamespace(st_uid=uid, st_mode=mode)
     oomd.attributes["/job", "user.oomd_kill"] = mark
     assert oomd_kills("/job") == kills

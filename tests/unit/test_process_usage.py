@@ -157,7 +157,7 @@ def blocked(node: Node, **states: str) -> RankUsage:
 
 
 def test_blocked_threads(node: Node) -> None:
-    """Threads in uninterruptible sleep count by the cause of their wait, children's threads included."""
+    """Threads in uninterruptible sleep are counted by the cause of their wait, even threads of children."""
     node.proc.add(30, parent=10, state="D")
     node.proc.note(30, 30, wchan="rpc_wait_bit_killable")
     node.look(after=0.0)

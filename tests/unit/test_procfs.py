@@ -118,7 +118,7 @@ def test_a_file_is_read_when_it_has_changed(tmp_path: Path) -> None:
 
 
 def test_nothing_but_files_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A directory, a FIFO and, with an owner, a link or another user's file are not read; no descriptor stays open.
+    """Not read: a directory, a FIFO and, if an owner is given, a link or another user's file; no descriptor stays open.
 
     A FIFO is not even opened: this would release a job that waits for its own reader."""
     path = tmp_path / "file"

@@ -52,7 +52,7 @@ def test_node_rank_in_the_environment(table: Table) -> None:
 
 
 def test_duplicates_are_counted_not_exported(table: Table) -> None:
-    """If two live processes of a group have the same rank and no communicator, one is exported, the other counted."""
+    """If two live processes of a group have the same rank and no communicator, one is exported, one is counted."""
     first, _ = table.add(1, environment(1)), table.add(2, environment(1))
     table.tick(BINDING_SECONDS)
     assert (list(table.labels().values()), table.ranks.snapshot().duplicates) == ([1], 1)
@@ -75,7 +75,7 @@ def test_groups_under_one_job_id(table: Table) -> None:
 def test_job_steps_without_a_rendezvous_are_groups(table: Table) -> None:
     """If two steps of a job each have a rank 0, both are shown, the later one with its step's hash appended.
 
-    The scheduler's end of the job is the end of both."""
+    The scheduler's end of the job is the end of both steps."""
     step = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
     table.add(1, step | {"SLURM_STEP_ID": "0"})
     table.add(2, step | {"SLURM_STEP_ID": "1"})
@@ -120,7 +120,7 @@ def test_a_process_of_several_ranks_gets_its_missing_label(table: Table) -> None
 
 
 def test_ranks_of_a_process_are_bounded(table: Table) -> None:
-    """A process whose records name more ranks than any node has GPUs has MAX_RANKS ranks."""
+    """If a process's records name more ranks than any node has GPUs, it has MAX_RANKS ranks."""
     key = table.add(1, environment(1, world=256))
     table.record(1, [Membership(WORLD, n, 256) for n in range(256)], key)
     table.tick(BINDING_SECONDS)

@@ -84,7 +84,7 @@ def test_progress_is_never_in_the_future(table: Table) -> None:
 
 
 def test_bounds(table: Table) -> None:
-    """Processes, writers and memberships above their limits are refused and counted; a full table limits them more."""
+    """Processes, writers and memberships above their limits are refused and counted; a full table has a lower limit."""
     places = [Membership(f"{n:x}", 0, 2) for n in range(MAX_MEMBERSHIPS + 1)]
     table.ranks.observe_records(writer_key(0), places, None)
     assert table.ranks.snapshot().refused == 1

@@ -187,7 +187,7 @@ async def test_the_second_of_one_hash_keeps_its_name(node: Node) -> None:
 
 
 async def test_a_report_is_shown_while_the_next_is_waited_for(node: Node) -> None:
-    """If a query takes longer than the last report is valid, that report stays; an event counts afterwards."""
+    """If a query outlasts the validity of the last report, that report stays; an event is handled afterwards."""
     node.replies = [report(size=1000), report(missing=1, size=1000)]  # 30 s between queries
     async with node.exporter() as exporter:
         await node.first_query(exporter)

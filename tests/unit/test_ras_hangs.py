@@ -148,7 +148,7 @@ def test_a_job_that_runs_has_no_suspects() -> None:
 
 
 def test_who_answers_is_no_launch() -> None:
-    """A rank that starts or stops replying does not count as a launch."""
+    """If a rank starts or stops replying, this is not taken for a launch."""
     whole, part = reduced(WORLD, everybody(50)), reduced(WORLD, dict.fromkeys(range(7), 50), missing=(7,))
     watches: dict[str, Watch] = {}
     for second, seen in enumerate([whole, part, whole, part]):
@@ -342,7 +342,7 @@ def test_ranks_with_errors_beyond_the_limit_are_not_named() -> None:
 
 
 def test_two_orders_of_the_same_size_name_no_rank() -> None:
-    """If two communicators of the whole job number ranks differently, only ranks with equal numbers are named."""
+    """If a rank's number differs between two communicators of the whole job, the rank has no number in the job."""
     reversed_world = group(0xA1, [rank(2 - process, process) for process in range(3)])
     for behind, number in ((0, None), (1, 1)):
         world = group(WORLD, [rank(process, process, AllReduce=5 - (process == behind)) for process in range(3)])
@@ -366,7 +366,7 @@ def series(report: Report, world_size: int | None, polls: int = 2) -> dict[tuple
 
 
 def test_a_stalled_communicator_as_series() -> None:
-    """Launches, the last launch's time, the suspect and the suspect's lag are series, as many as were admitted."""
+    """Launches, the last launch's time, the suspect and the suspect's lag are series; no more than were admitted."""
     report = read(reduced(WORLD, everybody(50) | {5: 48}))
     result = series(report, 8)
     assert result["launched_max", "a0", "AllReduce"] == 50
@@ -432,7 +432,7 @@ def test_aborts_beyond_the_limit_are_not_remembered(monkeypatch: pytest.MonkeyPa
 
 
 def test_what_a_library_does_not_tell_is_absent() -> None:
-    """Without status and counts a communicator has only the numbers of its ranks by state."""
+    """A communicator without status and launch counts has only its numbers of ranks by state."""
     bare = [{key: rank(n, n)[key] for key in ("rank", "host", "pid", "nvml_dev")} for n in (0, 1)]
     states = {"expected", "responding", "missing", "unresponsive", "dead"}
     assert {(key[0], key[2]) for key in series(read(group(WORLD, bare)), 2)} == {("ranks", state) for state in states}
@@ -446,7 +446,7 @@ def test_many_small_communicators_fit_the_checkpoint() -> None:
 
 
 def test_a_clock_that_was_set_back_delays_no_hang() -> None:
-    """If the clock is set back, the time without launches counts from the first report by the new clock."""
+    """If the clock is set back, the time without launches begins at the first report by the new clock."""
     still = read(reduced(WORLD, everybody(5) | {5: 4})).communicators
     watches = watch(watch({}, still, 5000.0), still, 1400.0)
     assert (watches["0xa0"].since_seconds, watch(watches, still, 1700.0)["0xa0"].still_seconds) == (1400.0, 300.0)
@@ -492,7 +492,7 @@ def test_what_a_bundle_has_of_a_stalled_job() -> None:
 
 
 def test_a_job_that_runs_without_an_idle_communicator_is_not_stalled() -> None:
-    """Ranks missing from a communicator that stopped long before the job's last launch blame no rank of the job."""
+    """A bundle blames no rank that is missing from a communicator that stopped long before the job's last launch."""
     watches: dict[str, Watch] = {}
     idle = reduced(TP1, {4: 9, 5: 9, 7: 9}, missing=(6,))
     for step in range(10):
@@ -505,7 +505,7 @@ def test_a_job_that_runs_without_an_idle_communicator_is_not_stalled() -> None:
 
 
 def test_the_longer_of_two_stalls_counts() -> None:
-    """If two exporters report a stall of one job, the longer one counts until its exporter ends."""
+    """If two exporters report a stall of one job, the longer stall is used until its exporter ends."""
     registry = EvidenceRegistry()
     ras, other = registry.of("ras"), registry.of("other")
     ras.tell_stalls(lambda: {"7": 10.0})

@@ -268,7 +268,7 @@ def test_a_library_that_was_replaced_is_not_the_one_that_runs(tree: ProcTree) ->
 
 
 def test_the_oldest_of_several_libraries_counts(tree: ProcTree) -> None:
-    """If a process maps two libraries, the older one counts, whatever their order in memory."""
+    """If a process maps two libraries, the older version is used, whatever their order in memory."""
     key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
     inside.mkdir(parents=True)
     library(inside / "libnccl.so.2", b"NCCL version 2.27.7+cuda12.9\0")
@@ -330,7 +330,7 @@ def test_settings_in_nccl_s_own_files_count(tree: ProcTree) -> None:
 
 
 def test_a_file_of_settings_is_read_to_its_bound(monkeypatch: pytest.MonkeyPatch, tree: ProcTree) -> None:
-    """A setting that ends at the limit counts; a longer setting is cut."""
+    """A setting that ends at the limit is read whole; a longer setting is cut."""
     text = "NCCL_RAS_TIMEOUT_FACTOR=12"
     (tree.root / "10/root/etc").mkdir(parents=True)
     (tree.root / "10/root/etc/nccl.conf").write_text(text)
@@ -398,7 +398,7 @@ def test_the_most_specific_listener_takes_the_connections(tree: ProcTree) -> Non
 
 
 def test_a_connection_is_searched_for_to_the_bound(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row within the limit of the table counts; a listener of both families has its connections in tcp6."""
+    """A row within the limit of the table is read; a listener of both families has its connections in tcp6."""
     client = Endpoint("127.0.0.1", 40001)
     line = row("0100007F:6D7C", 99, state="01").replace("00000000:0000 01", "0100007F:9C41 01")
     (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7C", 71) * 50 + line)

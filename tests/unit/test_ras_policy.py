@@ -180,7 +180,7 @@ def schedule(due_at: float, queried_at: float = -math.inf, hastened_at: float = 
     pytest.param(schedule(200.0, 90.0, least_seconds=60.0), 150.0, id="not sooner than the site allows"),
 ])  # fmt: skip
 def test_a_wake_brings_the_next_query_soon(known: Schedule, due: float) -> None:
-    """A wake at 100 s moves the next query to about 102 s, or to when the query's cost allows, but never back."""
+    """A wake at 100 s moves the next query to about 102 s, or to when the query's cost allows, but never later."""
     queried_at = known.queried_at
     known.hasten(100.0, 0.5)
     assert (known.due_at, known.queried_at, known.alert_until) == (pytest.approx(due), queried_at, 400.0)
@@ -188,7 +188,7 @@ def test_a_wake_brings_the_next_query_soon(known: Schedule, due: float) -> None:
 
 @pytest.mark.parametrize(("role", "due"), [("reporter", True), ("standby", True), ("labels", False)])
 def test_an_alarm_hastens_no_query_for_labels(role: Role, due: bool) -> None:
-    """An alarm reaches all nodes: nodes that query only for labels do not query at once, together."""
+    """An alarm reaches all nodes, so nodes that query only for labels do not query because of an alarm."""
     plan, schedules = QueryPlan(HERE, A, role), Schedules(7.0, Random(7), once=False)  # noqa: S311  # no secret
     schedules.due([plan], 0.0)
     schedules.reschedule_after_events([plan], {HERE}, 0.0)
@@ -214,7 +214,7 @@ def test_users_take_turns() -> None:
     ("reporter", {"ranks": 8, "cost_seconds": 3.0}, 24),
 ])  # fmt: skip
 def test_a_storm_of_alarms_is_no_storm_of_queries(role: Role, costs: dict[str, float], most: int) -> None:
-    """With ten alarms a second a job gets at most one query in 7 s, a large job two per interval."""
+    """With ten alarms a second a job gets at most one query in 7 s; a large job gets at most two per interval."""
     known, times = schedule(0.0, **costs), []
     answer = (report(known.ranks), known.cost_seconds)
     for tick in range(36_000):

@@ -173,7 +173,7 @@ async def test_the_helpers_time_is_not_the_librarys(monkeypatch: pytest.MonkeyPa
 
 
 def test_connections_are_made_until_one_should_reach_the_job() -> None:
-    """At most four times the connections are made that are expected to reach the job once, and at most MAX_ATTEMPTS."""
+    """The limit of connections is four times the number expected to reach the job once, at most MAX_ATTEMPTS."""
     servers = dict.fromkeys((ProcessKey(pid, 1) for pid in range(100)), Server((2, 32, 3), 1.0))
     site, keys = Site(servers, 0), list(servers)
 

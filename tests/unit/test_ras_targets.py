@@ -120,7 +120,7 @@ async def run(node: Node, target: Target) -> None:
 def test_an_address_that_is_not_this_nodes_is_never_connected_to(
     node: Node, target: Target, address: str, *, everywhere: bool
 ) -> None:
-    """The agent never connects to another node's address, even if a rank listens there (IP_FREEBIND) or everywhere."""
+    """The agent never connects to another node's address, even if a rank listens at it (IP_FREEBIND) or at `::`."""
     wildcard = "::" if ":" in address else "0.0.0.0"  # noqa: S104  # what a job binds
     add(node, address, listening(wildcard if everywhere else address, 11))
     assert visited(node, target) == []

@@ -45,7 +45,7 @@ def test_who_is_silent(
     present: set[ProcessKey],
     silent: dict[ProcessKey, RasSilence],
 ) -> None:
-    """A silence counts from the first report without the process; a contradicting reply does not end the silence."""
+    """A silence begins at the first report without the process; a contradicting reply does not end the silence."""
     answered = tuple({1, 2} - missed.keys())
     result = silences({}, report(answered, missed), others, NAMES, (10.0, 1010.0), present)
     assert result == silent
@@ -96,7 +96,7 @@ def test_only_names_of_one_process_count(
 
 
 def test_addresses_beyond_the_limit_are_left_out(tmp_path: Path) -> None:
-    """At most MAX_ADDRESSES addresses count; text that is no address is ignored."""
+    """At most MAX_ADDRESSES addresses are used; text that is no address is ignored."""
     rows = "".join(f"|-- 10.1.{n // 256}.{n % 256}\n   /32 host LOCAL\n" for n in range(MAX_ADDRESSES + 1))
     (tmp_path / "fib_trie").write_text(rows)
     (tmp_path / "if_inet6").write_text("fd000000000000000000000000000002 04 40 00 82 eth0\nzz\n")

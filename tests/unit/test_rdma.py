@@ -261,7 +261,7 @@ async def test_ignored_devices(root: Path) -> None:
 
 
 async def test_which_counters_are_shown(root: Path) -> None:
-    """By default only fault counters have series, with all_counters all; EFA's rx_bytes and tx_bytes are data bytes."""
+    """Without all_counters only fault counters have series; EFA's rx_bytes and tx_bytes are data bytes."""
     for all_counters in (False, True):
         node = Node(root, all_counters=all_counters)
         async with node.under_way():

@@ -122,7 +122,7 @@ def test_a_switch_without_names() -> None:
 
 
 def test_odd_neighbours() -> None:
-    """Of several neighbours the first by LLDP counts; texts are printable and limited in length."""
+    """Of several neighbours the first by LLDP is used; texts are printable and limited in length."""
     long = neighbour("b", "s" * (MAX_NAME + 1), "x\x07")
     ports = read_neighbours(lldp_output(neighbour("a", via="CDPv2"), neighbour("a"), neighbour("a", "leaf-9"), long))
     assert ports == {"a": ("leaf-1", "swp7"), "b": ("s" * MAX_NAME, "to gpu-01")}

@@ -72,7 +72,7 @@ def test_means_of_two_ranks() -> None:
 
 
 async def test_errors_in_the_kernels_log() -> None:
-    """Both Xids count, although the driver marks them as fragments."""
+    """Both Xids are events, although the driver marks them as fragments."""
     series = await Node(DATA / "kmsg").look()
     assert {key[2]: value for key, value in series.items() if key[:2] == ("kernel_events_total", "gpu_xid")} == {
         "31": 1.0, "43": 1.0,

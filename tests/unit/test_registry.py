@@ -76,7 +76,7 @@ async def test_failure_costs_only_its_own(thread: OwnThread, fails: str, shown: 
 
 
 async def test_a_source_that_is_not_shown_has_no_series(thread: OwnThread) -> None:
-    """A source that is withheld has 0 series, and its last error counts no longer."""
+    """A source that is withheld has 0 series, and does not fail, whatever it did before."""
     sources = [source("one", gauge("a", 3), fails="families")]
     made = Registry(lambda: sources, Logger("test"), thread)
     await lines(made)

@@ -95,7 +95,7 @@ def test_no_pattern_of_slurms_is_left_without_a_file(machine: Machine, folder: s
 
 
 def test_what_a_site_put_there_by_hand_outlives_an_installation(machine: Machine) -> None:
-    """Without a choice in /etc/default/rankwatch no existing file is changed or removed; a new right removes none."""
+    """Without a choice in /etc/default/rankwatch no existing file is changed or removed; new rights remove no file."""
     machine.configure_slurm()
     own = {machine.drop_ins / "50-other-users.conf", machine.slurm / "task_prolog.d" / "50-rankwatch"}
     own |= {machine.slurm / hook / "50-rankwatch" for hook in HOOKS}

@@ -151,7 +151,7 @@ def test_titles(title: str, position: tuple[tuple[str, int], ...]) -> None:
 
 
 def test_numbers_of_places() -> None:
-    """The innermost axis counts fastest; equal positions, or positions with other axes, give no number."""
+    """The innermost axis changes fastest; equal positions, or positions with other axes, give no number."""
     places = [(("PP", pp), ("TP", tp)) for pp in range(2) for tp in range(4)]
     assert [number_of(position, places) for position in places] == list(range(8))
     assert number_of(places[0], [*places, places[0]]) is None

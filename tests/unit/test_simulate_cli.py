@@ -103,6 +103,6 @@ def test_rank_environment(changes: dict[str, object], ranks: tuple[int, ...], ex
     ("", ("none", "4711")),
 ])  # fmt: skip
 def test_the_id_that_is_given_is_shown(flags: str, shown: tuple[str, str]) -> None:
-    """A job with an id has it in its ranks' environment, in torchrun's variable unless a scheduler is named."""
+    """A job's id is in its ranks' environment, in torchrun's variable unless a scheduler is named."""
     job = job_of(make_parser().parse_args(flags.split()))
     assert (job.scheduler, job.job_id) == shown

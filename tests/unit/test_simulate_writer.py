@@ -64,7 +64,7 @@ def test_the_ring_drops_the_oldest(added: int, in_ring: int) -> None:
 
 @pytest.mark.parametrize("records", [0, 1, 9, 10, 200])
 def test_long_output_is_cut_into_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: int) -> None:
-    """Output is written in pieces of 4096 bytes and a rest, which join to whole lines; no lines need no write."""
+    """Output is written in pieces of 4096 bytes and a rest, which join to whole lines; empty output needs no write."""
     written: list[int] = []
     write = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: written.append(len(data)) or write(fd, data))

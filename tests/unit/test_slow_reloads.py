@@ -37,7 +37,7 @@ def plan_of(hold: asyncio.Event, number: int, *names: str) -> ExporterPlan:
 
 
 async def test_a_drain_that_waits_for_a_query_hides_no_rank() -> None:
-    """While ras finishes a query (45 s at most), a reload that also changes process hides no rank."""
+    """While ras finishes a query (45 s at most), a reload that also restarts `process` hides no rank."""
     clock, hold = FakeClock(), asyncio.Event()
     own = supervisor(clock=clock)
     await own.begin(plan_of(hold, 0, "process", "ras"))

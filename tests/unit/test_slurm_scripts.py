@@ -31,7 +31,7 @@ SHELLS = sorted({Path(record).resolve().name for shell in ("sh", "dash", "bash")
 EACH = [SHELLS[0], *(pytest.param(shell, marks=pytest.mark.slow) for shell in SHELLS[1:])]
 AFTERWARDS_SECONDS = 20.0
 EPILOGS = 20
-"""Number of epilogs: at least one query would be killed with its epilog's process group if the epilogs did not wait."""
+"""With this many epilogs, at least one query would be killed with its epilog's process group if none waited."""
 
 
 def status(state: str, reason: str, signal: str = "", code: str = "", job_id: str = "4") -> str:
@@ -226,7 +226,7 @@ def test_slurm_is_asked_by_the_first_node_where_codes_are_those_of_success(
     (status("dead", "oom_killed", signal="SIGKILL"), True),
 ])  # fmt: skip
 def test_the_agent_says_whether_to_ask(site: Site, printed: str, asks: bool) -> None:
-    """The script queries Slurm only if the agent saw a rank of the job end, and not with status 0."""
+    """The script queries Slurm only if the agent saw a rank of the job end with a status other than 0."""
     site.answer("4 CANCELLED None\n", printed)
     site.run(EPILOG, environment("epilog.4"))
     if asks:

@@ -146,7 +146,7 @@ def test_watchdog_interval(environ: dict[str, str], seconds: float | None) -> No
 
 
 def test_watchdog_is_fed_only_by_all() -> None:
-    """The watchdog is fed once every thread has sent a beat; before that, `missing` gives the other threads' ages."""
+    """The watchdog is fed when all threads have sent a beat; before that, `missing` gives the other threads' ages."""
     now = 100.0
     gate = WatchdogGate(["loop", "render", "supervisor"], lambda: now)
     assert not gate.may_feed()

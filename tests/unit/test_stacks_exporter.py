@@ -312,7 +312,7 @@ def test_lines_do_not_tell_stacks_apart() -> None:
 
 
 def test_the_main_thread_by_its_name() -> None:
-    """Without a thread with the process's number, the thread named main counts, otherwise the last one."""
+    """Without a thread with the process's number, the thread named main is used, otherwise the last thread."""
     named = stack(answer(thread(frame("x"), number=1, name="other"), thread(frame("y"), number=2)))
     last = stack(answer(thread(frame("x"), number=1, name="a"), thread(frame("y"), number=2, name="b")))
     assert named.label[0] == last.label[0] == "y"
@@ -352,5 +352,5 @@ def test_no_python() -> None:
     ("aabcdefg", ""), ("aaaaaaaa", ""), ("", ""),
 ])  # fmt: skip
 def test_who_is_elsewhere(stacks: str, elsewhere: str) -> None:
-    """Ranks are elsewhere if at most a quarter have their stack, and over half of at least four ranks share another."""
+    """Of four or more ranks, one is elsewhere if at most a quarter have its stack and over half share another."""
     assert "".join(others({str(rank): stack for rank, stack in enumerate(stacks)})) == elsewhere

@@ -253,7 +253,7 @@ def test_one_check_covers_several_paths() -> None:
 def test_free_share(
     blocks: tuple[int, int], inodes: tuple[int, int], share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The smaller free share of bytes and inodes counts; a file system without counts is free."""
+    """The free share is the smaller one of bytes and inodes; without a total number it is 1."""
     info = SimpleNamespace(f_bavail=blocks[0], f_blocks=blocks[1], f_favail=inodes[0], f_files=inodes[1])
     monkeypatch.setattr(os, "statvfs", lambda _: info)
     assert module.free_share("/x") == share

@@ -236,7 +236,7 @@ async def test_write_deadline() -> None:
 
 
 async def test_answers_not_read_are_bounded_in_memory() -> None:
-    """Above the limit of unread bytes, the connection writing for longest is closed; one response can exceed it."""
+    """Above the limit of unread bytes, the connection writing for longest is closed; one response can be larger."""
     async with serving(ServerLimits(unread_bytes=2 * len(HUGE) - 1)) as served:
         with await stuck_reader(served, b"/huge"):
             await until(lambda: len(served.site.requests) == 1)

@@ -217,7 +217,7 @@ def test_certificates_that_cannot_be_used(tmp_path: Path, text: str, expected: s
 
 
 def test_names_in_certificates() -> None:
-    """Any kind of name counts; without a list all certificates are allowed; a list refuses one without a name."""
+    """A name can be of any kind; without a list all certificates are allowed, with a list none without a name."""
     known = {"subjectAltName": (("DNS", "a"), ("URI", "spiffe://b"))}
     for certificate, names, allowed in ((known, {"spiffe://b"}, True), (known, {"b"}, False), (None, (), True)):
         assert has_allowed_name(certificate, names) is allowed
