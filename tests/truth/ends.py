@@ -129,8 +129,8 @@ RESTARTS = (
     Situation(
         "nodes_of_the_second_run_are_switched_off",
         [
-            *(exits(5, SIGSEGV), tears_down(), wait(60.0), starts(N1, 2), wait(240.0), exits(ALL)),
-            *(wait(60.0), loses_power(0, 2), wait(1000.0)),
+            *(exits(5, SIGSEGV), tears_down(), wait(60.0), starts(N1, 2), starts(N0), wait(240.0)),
+            *(exits(ALL), wait(60.0), loses_power(0, 2), wait(1000.0)),
         ],
         {"RankDead 5 n1 crash": Due(0, 22, 60)},
         idle=1,

@@ -197,7 +197,7 @@ SITUATIONS = (
     Situation(
         "nodes_of_a_requeued_job_are_switched_off",
         [
-            *(exits(5, SIGSEGV), tears_down(), wait(60.0), starts(N1, 2), wait(240.0)),
+            *(exits(5, SIGSEGV), tears_down(), wait(60.0), starts(N1, 2), starts(N0), wait(240.0)),
             *(exits(ALL), wait(60.0), loses_power(0, 2), wait(600.0)),
         ],
         {f"{DEAD} crash": Due(0, 22, 60)},
