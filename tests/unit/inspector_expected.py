@@ -127,7 +127,7 @@ def _add(sums: dict[tuple[str, int, str, int, str, str], list[int]], one: Operat
 
 
 def _missing(operations: list[Operation]) -> Counter[str]:
-    """Count missing records by cause: a dump's gaps are `overflow` if it has as many lines as the ring."""
+    """Count missing records by cause; gaps before a dump are `overflow` if the dump has as many lines as the ring."""
     missing: Counter[str] = Counter()
     rings: dict[tuple[str, int, bool], list[list[Operation]]] = defaultdict(list)
     last = None

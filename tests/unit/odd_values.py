@@ -41,7 +41,7 @@ class _Spot(NamedTuple):
 
 
 def _spots(bodies: Iterable[bytes]) -> list[_Spot]:
-    """Return the texts' words; of words with equal neighbours only the first, so that rare words are drawn as often."""
+    """Return the first word of each kind (word and neighbours), so that all kinds are drawn equally often."""
     spots: dict[tuple[bytes, ...], _Spot] = {}
     for body in bodies:
         words = list(_WORD.finditer(body))

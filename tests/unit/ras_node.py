@@ -32,7 +32,7 @@ def report(
     hash_number: int = 0xAB,
     launched: int | None = None,
 ) -> bytes:
-    """Return a report of a communicator without its last ranks; ``launched``: AllReduce launches of each rank in it."""
+    """Return a report of a communicator whose last ranks are missing; ``launched``: AllReduce launches of each rank."""
     counts = {} if launched is None else {"collective_counts": {"AllReduce": launched}}
     locations = [
         {"rank": rank, "host": "10.0.0.1", "pid": pids[rank % len(pids)], "nvml_dev": rank, **counts}
@@ -54,7 +54,7 @@ class Node:
     """A node with ranks 0 and 1 of job 4711 (pids 11 and 12) of ``world`` ranks; RAS sends the ``replies`` in order.
 
     The last reply is sent again and again; None: no reply comes. ``streams``: open connections that sent MONITOR.
-    ``accepting``: pids of the processes that accept the first connections, one each; then all accept in turn."""
+    ``accepting``: pids that accept the first connections, one connection each; later all pids take turns."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class Node:
         await conversing(self.report, self.monitor)(reader, writer)
 
     def accept(self, pid: int, client: Endpoint) -> None:
-        """Make the process the owner of the server's end of a connection, in the fake /proc."""
+        """In the fake /proc, let the process own the server's end of a connection."""
         (self.tree.root / f"{pid}/fd/{client.port}").symlink_to(f"socket:[{client.port}]")
         port, uid = self.listening[pid]
         ends = f"0100007F:{port:04X} 0100007F:{client.port:04X}"

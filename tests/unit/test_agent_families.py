@@ -80,7 +80,7 @@ def test_an_exporter_without_a_source_says_little() -> None:
 
 
 def test_series_left_out_are_one_count() -> None:
-    """Series over the limit and duplicates are one sum; failed updates and failed renders are another, and not up."""
+    """Series over the limit and duplicates are one counter; failed updates and renders are another, with `up` 0."""
     counts = {"flood": SourceCounts(5, 8), "broken": SourceCounts(0, 0, 3, is_failing=True)}
     statuses = (ExporterStatus("broken", up=True, present=True, failures=2),)
     values = shown(msgspec.structs.replace(SNAPSHOT, counts=counts, exporters=statuses))

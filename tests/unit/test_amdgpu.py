@@ -198,7 +198,7 @@ def test_rising_uncorrectable_errors_are_exported() -> None:
 
 
 def test_versions(tmp_path: Path) -> None:
-    """The driver has a version unless it is part of the kernel; ROCm's version is in one of two files."""
+    """A driver that is part of the kernel has no version; ROCm's version is in one of two files."""
     assert read_versions(DATA / "sys", DATA / "opt/rocm") == ("6.10.5", "6.4.1-83")
     assert read_versions(tmp_path, tmp_path) == ("", "")
     for number, location in enumerate(("module/amdgpu/version", "core/.info/version", ".info/version")):
@@ -256,7 +256,7 @@ def at(cycles: int | None, slowdown: int | None = None) -> Table:
 
 
 def test_how_long_the_clocks_were_lowered() -> None:
-    """A reason's time grows by its share of the cycles, even if counters wrap; if the counters restart it stays."""
+    """A reason's time grows by its share of the cycles, even if counters wrap; if counters restart, the time stays."""
     cases: list[tuple[list[Table], float | None]] = [
         ([at(100, 7)], 0.0),
         ([at(100, 7), at(1100, 257)], 2.5),
@@ -278,7 +278,7 @@ def test_how_long_the_clocks_were_lowered() -> None:
 
 
 def test_the_memorys_share() -> None:
-    """The memory's share is its percentages per cycle; it is None if a value is missing, decreased or is too large."""
+    """The memory's share is its percentages per cycle, or None if a value is missing, has decreased or is too large."""
     cases: list[Any] = [
         ((1000, 6000), (2000, 48_000), 0.42),
         ((2**32 - 500, 2**32 - 10), (500, 24_990), 0.25),

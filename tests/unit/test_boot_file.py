@@ -1,4 +1,4 @@
-"""The ranks that ran on this node when it went down, and their exits after the boot."""
+"""The ranks that ran on this node when it went down, and the exits shown for them after the boot."""
 
 import asyncio
 from pathlib import Path

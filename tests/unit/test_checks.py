@@ -55,7 +55,7 @@ def test_a_fault_that_happens_again_counts_from_then_on(bench: CheckBench) -> No
 
 
 def test_of_two_findings_of_one_name_the_worse_stays(bench: CheckBench) -> None:
-    """If two GPUs get one name, a failed finding stays and OK goes; of two failed the latched one, else the later."""
+    """If two GPUs get one name, failed wins over OK, then latched over not latched, then the later over the earlier."""
     address = Subject("gpu", "0000:3b:00.0")
     for check, before, after in (("gpu_hot", True, False), ("gpu_slowdown", False, True)):
         bench.checks.report(GPU, check, CheckState.of(before))

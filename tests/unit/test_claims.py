@@ -39,7 +39,7 @@ SLURM = {
     ({"WORLD_SIZE": "8"}, None, 8, ""),
 ])  # fmt: skip
 def test_rank_and_job(environment: dict[str, str], rank: int | None, world: int | None, job: str) -> None:
-    """The first launcher with a rank below its size names the rank; the scheduler's raw id names the job."""
+    """The rank is that of the first launcher whose rank is below its world size; the job is the scheduler's raw id."""
     claim = read_claim(environment, "here")
     assert (claim.rank, claim.world_size, claim.job_id) == (rank, world, job)
 

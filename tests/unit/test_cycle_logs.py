@@ -123,7 +123,7 @@ def test_cycle_files_that_are_refused(cycles: Cycles) -> None:
 
 
 def test_the_logs_of_a_jobs_cycles_are_read(tmp_path: Path) -> None:
-    """A failure in the logs of two cycles counts twice, for the job and for the rank that the line's prefix names."""
+    """A failure that is in the logs of two cycles counts twice, for the rank in the line's prefix."""
     node, cycles = Node(tmp_path, "none/*.log"), Cycles(tmp_path)
     ranks = (cycles.rank(),)
     for number in range(2):

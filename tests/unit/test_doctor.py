@@ -120,7 +120,7 @@ NOTES: dict[str, tuple[Facts, str, str]] = {
 
 
 def test_a_link_to_the_configuration_is_no_other_file(tmp_path: Path) -> None:
-    """An agent that was started with a link to the configuration uses this file."""
+    """If the agent was started with a link to the configuration file, the doctor has no finding."""
     link = tmp_path / "link.yml"
     link.symlink_to(FILE)
     assert examine(shown(configuration=Configuration(str(link)))) == []

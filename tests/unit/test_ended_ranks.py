@@ -27,7 +27,7 @@ def test_victim_never_becomes_a_culprit(table: Table) -> None:
 
 
 def test_ended_ranks_give_way_to_live_ranks(table: Table) -> None:
-    """A table full of ended ranks evicts the oldest for a live rank; a table full of live ranks refuses."""
+    """In a full table a new rank replaces the rank that ended first; if all ranks are live, the new rank is refused."""
     keys = [table.add(pid, environment(pid % 8, job=str(pid))) for pid in range(MAX_PROCESSES)]
     assert not table.ranks.observe_process(facts(5000))
     for key in (keys[7], keys[3]):
@@ -129,7 +129,7 @@ def test_a_newcomer_takes_the_place_of_one_of_the_greatest(table: Table) -> None
 
 
 def test_containers_take_nothing_from_a_proven_job(table: Table) -> None:
-    """In a full table containers with few processes each evict no rank of a proven job, but those of each other."""
+    """If containers with few processes each fill the table, they evict each other's ranks, but none of a proven job."""
     job = Owner("job", "slurm/4711", scheduler="slurm", job_id="4711", proof="cgroup")
     for pid in range(8):
         table.add_facts(owned(pid, environment(pid, 8, "4711"), job, uid=1000))

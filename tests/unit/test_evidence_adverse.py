@@ -104,7 +104,7 @@ async def test_a_first_exit_with_looks_that_take_long(site: Site, monkeypatch: p
 
 
 async def test_looks_that_hang_are_bounded(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At the limit of hanging reads of one user, and of all users, no read starts until a hanging read has returned."""
+    """At the limit of hanging reads (per user, and for all users) no read starts until a hanging read has returned."""
     await site.start()
     door = Door(500)
     monkeypatch.setattr(processes, "rank_files", door)

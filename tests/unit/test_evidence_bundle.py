@@ -71,7 +71,7 @@ def test_one_users_crash_loop_costs_no_other_a_bundle(tmp_path: Path) -> None:
 
 
 def test_without_a_place_nothing_is_removed_or_written(tmp_path: Path) -> None:
-    """If every bundle is its user's only bundle of a job with an open page, a new one is refused and all files stay."""
+    """If each user has one bundle and each job has an open page, a new bundle is refused and all files stay."""
     jobs = [str(number) for number in range(4)]
     for job in jobs:
         write(tmp_path, bundle_name(job, 1.7e9, "n1"), {}, summary(job, user=job), 1, jobs)
@@ -256,7 +256,7 @@ def test_a_disk_that_fills_up_leaves_no_half(tmp_path: Path, monkeypatch: pytest
 
 
 def test_who_sees_a_bundle_finds_its_summary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bundle is listed only once its summary can be read, since `rankwatch evidence take` polls the list."""
+    """A bundle is listed only when its summary can be read, because `rankwatch evidence take` polls the list."""
     replace, seen = Path.replace, []
 
     def look(path: Path, target: Path) -> Path:
@@ -283,7 +283,7 @@ def test_an_agent_killed_while_it_writes_leaves_no_heap(tmp_path: Path) -> None:
 
 
 def held(text: str) -> list[Held]:
-    """Return bundles, the oldest first: a letter is the user, and a capital letter means an open page."""
+    """Return one bundle for each letter, the oldest first; the letter is the user, and a capital means an open page."""
     return [Held(letter.lower(), has_open_page=letter.isupper()) for letter in text]
 
 
@@ -293,7 +293,7 @@ def held(text: str) -> list[Held]:
     ("Abcd" + "E", 1, 1), ("ABCD" + "E", 1, 4), ("ABCD" + "A", 1, 0), ("aaaaaaaa" + "B", 1, 0),
 ])  # fmt: skip
 def test_which_goes(users: str, keep: int, goes: int | None) -> None:
-    """Bundles of jobs without an open page are evicted first, and a user's only bundle after those of other users."""
+    """A user with several bundles loses one first, if possible without an open page; a user's only bundle goes last."""
     assert evicted(held(users), keep) == goes
 
 

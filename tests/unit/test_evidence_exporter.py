@@ -34,7 +34,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 @pytest.mark.slow
 async def test_a_thousand_verdicts_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If 499 jobs of one user die at once, MAX_WAITING_PER_USER of them get one bundle each; so does another user's."""
+    """If 499 jobs of one user die at once, MAX_WAITING_PER_USER of them get a bundle; so does another user's job."""
     monkeypatch.setattr(processes, "rank_files", lambda *_: {})
     await site.start()
     keys = [ProcessKey(2**22 + number, 5) for number in range(1000)]
@@ -211,7 +211,7 @@ async def test_the_bundle_of_a_job_in_trouble_outlives_a_flood(site: Site) -> No
 async def test_what_is_frozen_of_one_user_outlives_anothers_crash_loop(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Above MAX_FROZEN jobs with files read early, the user with the most such jobs loses the oldest."""
+    """Above MAX_FROZEN jobs with files read early, the user with the most such jobs loses the oldest job's files."""
     monkeypatch.setattr(processes, "rank_files", lambda *_: {})
     await site.start()
     for number in range(module.MAX_FROZEN + 3):

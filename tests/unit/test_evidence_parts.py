@@ -180,7 +180,7 @@ def test_the_part_names_ranks_of_the_job_alone() -> None:
 
 
 def test_each_rank_of_a_process_has_its_own_last_operation() -> None:
-    """If a process has several ranks, each rank has the file, and the last operation that names the rank."""
+    """If a process has several ranks, each rank gets the file and its own last operation."""
     labels = {(WriterKey(1, 2, 0, "here", 3), "abc", rank): RankLabel("7", str(rank)) for rank in (2, 3)}
     bare = b'{"coll_perf": ' + LINE.partition(b'"coll_perf": ')[2]
     second = LINE.replace(b'"rank": 3', b'"rank": 2').replace(b"812", b"811")
@@ -251,7 +251,7 @@ def test_the_logs_first_cause() -> None:
 
 
 def test_a_failed_check_is_the_cause_once_its_rank_has_run() -> None:
-    """A check is the cause only if it failed over OLD_FAULT_SECONDS after the rank's start; an Xid has its number."""
+    """A check is a cause if it failed more than OLD_FAULT_SECONDS after the rank's start; an Xid has its number."""
     clock = FakeClock()
     ledger, ranks = HealthLedger(clock), RankTable(clock, "here", settle_at_once=True)
     started = clock.time()

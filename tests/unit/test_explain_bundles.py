@@ -131,7 +131,7 @@ def test_who_followed_is_not_blamed() -> None:
 
 
 def test_a_share_of_words_and_events_for_each_bundle() -> None:
-    """A bundle gives at most MAX_WORDS statements, those that blame a rank first; events after it are left out."""
+    """Of a bundle's statements MAX_WORDS are used, blaming ones first; events later than the bundle are left out."""
     words = [Word(str(rank), "ras", "waits", blames=False) for rank in range(MAX_LISTED - 1)]
     words.append(Word("3", "stacks", "in DataLoader", blames=True))
     events = [Event(999.0, "1", f"line {number}", "log") for number in range(MAX_LISTED - 2)]

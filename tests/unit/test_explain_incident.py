@@ -75,7 +75,7 @@ def test_symptoms_far_apart_are_two_incidents() -> None:
 
 
 def test_gpu_hours_of_a_stop() -> None:
-    """With 64 GPUs, a stop of 305 s is 5.42 GPU-hours, 900 s of lost work 16, 180 s with a 20 % late rank 0.64."""
+    """GPU-hours of 64 GPUs: 5.42 for a 305 s stop, 16 for 900 s of lost work, 0.64 for 180 s with a 20 % late rank."""
     known = course(
         Span("late", 820.0, 1000.0),
         Span("died", 1000.0, 1280.0),

@@ -283,7 +283,7 @@ def test_what_is_asked_for_exists() -> None:
 
 
 def test_weak_categories_are_those_of_the_catalogue() -> None:
-    """A category of the job's log is weak if all its entries of roots in categories.yml are weak."""
+    """A category of the job's log is weak if all its entries with role `root` in categories.yml are weak."""
     roots = [entry for entry in failures().entries if entry.role == "root"]
     strong = {entry.category for entry in roots if not entry.weak}
     assert set(ask.WEAK_CATEGORIES.split("|")) == {entry.category for entry in roots} - strong

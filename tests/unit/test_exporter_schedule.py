@@ -91,7 +91,7 @@ async def test_failure_is_counted_and_ages(bench: Bench) -> None:
 
 
 async def test_an_exporter_that_is_down_has_a_reason() -> None:
-    """The reason is the error's text, or without a text its kind."""
+    """The reason is the error's text; for an error without text it is the error's kind."""
     bench = Bench(enabled=True)
     for error, why in ((NoData(), "its source is absent"), (NoData("no x"), "no x"), (RuntimeError(), "RuntimeError")):
         bench.exporter.outcome = error

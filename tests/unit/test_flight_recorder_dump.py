@@ -34,14 +34,14 @@ def test_a_dump_without_members_has_no_rank() -> None:
 
 
 def test_a_rank_without_entries() -> None:
-    """Without entries the status gives the last collective's number, 0 if there is none; without status it is None."""
+    """Without entries, the last collective's number is that of the status (0 if none); without a status it is None."""
     assert only(dump(enqueued=9)).enqueued == 9
     assert only(dump(enqueued=-1)).enqueued == 0
     assert only(dump(pg_status={})).enqueued is None
 
 
 def test_transfers_count_apart() -> None:
-    """In a group with sends or receives, the last collective among the entries gives the number, not the status."""
+    """In a group with sends or receives, the number comes from the last collective entry, not from the status."""
     for changed in ({"is_p2p": True}, {"profiling_name": "nccl:send 0->1"}):
         transfer = entry(sequence=2, **changed)
         answer = only(dump([transfer, entry(sequence=3)], enqueued=13698))

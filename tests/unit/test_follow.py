@@ -81,7 +81,7 @@ def test_what_is_no_file_is_neither_opened_nor_followed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_unlinked_file_is_let_go_when_idle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails: bool) -> None:
-    """An unlinked file is read while it grows; its descriptor is closed after a minute without new bytes, and once."""
+    """An unlinked file is read while it grows; after a minute without new bytes its descriptor is closed, only once."""
 
     def close(descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
@@ -111,7 +111,7 @@ def test_reused_inode_is_another_generation(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_second_writer_at_the_front(tmp_path: Path, resumed: bool) -> None:
-    """If the first line changed and the last read line did not, reading continues after the latter; this is counted."""
+    """If the first line changed but the last line read did not, reading goes on after that line; this is counted."""
     path, follower = begun(tmp_path, b"one\ntwo\nthree\n")
     with path.open("rb+") as second, path.open("ab") as first:
         second.write(b"uno\ndu")
@@ -199,7 +199,7 @@ def test_a_directory_that_fails_harms_no_other(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_file_that_fails_harms_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the status of a file fails, new files are read from their first byte; the file itself from its end."""
+    """While stat of a file fails, new files are read from their first byte; that file is later read from its end."""
 
     def fails() -> os.stat_result:
         raise OSError(errno.ENOTCONN, "a user's FUSE mount has ended")
@@ -217,7 +217,7 @@ def test_a_file_that_fails_harms_no_other(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_resume(tmp_path: Path) -> None:
-    """An unchanged file is read from its saved offset; it has caught up once its lines of before the start are read."""
+    """An unchanged file is read from its saved offset; it has caught up when all lines before the start are read."""
     path, first = begun(tmp_path, b"one\n")
     positions = first.positions()
     first.close()

@@ -143,7 +143,7 @@ def test_hole_inside_a_line(tmp_path: Path, hole_bytes: int) -> None:
     (b"x" * (MAX_LINE_BYTES + 1), MAX_LINE_BYTES + 1, MAX_LINE_BYTES + 1),
 ])  # fmt: skip
 def test_end_of_lines(tmp_path: Path, content: bytes, size_bytes: int, end: int) -> None:
-    """Reading from the end starts after the last newline, so that an unfinished line is read once it is complete."""
+    """Reading from the end starts after the last newline, so that an unfinished line is read when it is complete."""
     path = tmp_path / "a.log"
     path.write_bytes(content)
     descriptor = os.open(path, os.O_RDONLY)

@@ -29,7 +29,7 @@ def test_foreign_files_cost_no_place(tmp_path: Path) -> None:
 
 
 def test_foreign_file_that_turns_out_to_be_local(tmp_path: Path) -> None:
-    """A file no longer foreign is read from its end if it existed at the first poll, otherwise from its start."""
+    """A file that becomes local is read from its end if it existed at the first poll, otherwise from its start."""
     (tmp_path / "old.log").write_bytes(b"before\n")
     follower = follow(tmp_path, start_at_end=True)
     assert follower.discover(lambda *_: True) == []
@@ -41,7 +41,7 @@ def test_foreign_file_that_turns_out_to_be_local(tmp_path: Path) -> None:
 
 
 def test_the_files_written_to_last_are_followed(tmp_path: Path) -> None:
-    """At the limit a newer file replaces the file idle for longest; when the old file grows, reading goes on there."""
+    """At the limit a newer file replaces the longest idle one; when the replaced file grows, reading goes on there."""
     clock = FakeClock()
     follower = follow(tmp_path, clock=clock, limits=FollowLimits(files=2))
     write(tmp_path / "a.log", b"a1\n", 10)

@@ -91,7 +91,7 @@ def test_page_shows_jobs_ranks_and_exporters() -> None:
 
 
 def test_the_waits_between_ranks() -> None:
-    """A rank without progress waits for the job's dead rank, by the page; of two dead ranks the page names neither."""
+    """The page says that a rank without progress waits for the job's dead rank; of two dead ranks it names neither."""
     stands = Rank(
         job_id="1", rank="0", state="alive", last_progress_seconds=NOW - 46, bus_bandwidth_bytes_per_second=2e9
     )

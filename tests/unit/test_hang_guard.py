@@ -1,4 +1,4 @@
-"""Calls that hang: what is left out, for which calls, and until when."""
+"""Calls that hang: which sources are left out, for which calls, and until when."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def refused(guard: HangGuard, path: str, *others: str, source: str = "") -> bool
 
 
 def test_what_hangs_is_left_out_until_the_call_returns(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All guards refuse calls to the source of the hung call, and accept them when this call has returned."""
+    """All guards refuse calls to a hung call's source until the hung call has returned."""
     monkeypatch.setattr(hang_guard, "HUNG_SECONDS", -1.0)
     hung = HungSources()
     guard, other = HangGuard(hung), HangGuard(hung)
@@ -47,7 +47,7 @@ def test_what_hangs_is_left_out_until_the_call_returns(monkeypatch: pytest.Monke
 
 
 def test_a_call_that_cannot_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call to a source that was left out before, and a call above the limit, cause no further run."""
+    """A hung call cannot be left out above the limit, or if its source was left out before the call."""
     hung = HungSources()
     calls = [WaitingCall(f"/{number}", f"/{number}", time.monotonic()) for number in range(hang_guard.MAX_HUNG + 1)]
     entries = [hung.add(call) for call in calls]
@@ -74,7 +74,7 @@ def test_a_call_that_cannot_be_left_out(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_call_that_returns_while_it_is_left_out() -> None:
-    """Nothing stays left out if the call returned before or meanwhile."""
+    """A source does not stay left out if its call has already returned."""
     hung = HungSources()
     guard = HangGuard(hung)
     assert not guard.leave_out(WaitingCall("/x", "/x", 0.0)) and not hung.all()

@@ -59,7 +59,7 @@ def machine() -> Machine:
 def test_a_failed_check_concerns_the_ranks_that_stand_on_it(
     machine: Machine, subject: Subject, check: str, ranks: list[str]
 ) -> None:
-    """A GPU fault affects the GPU's rank, a NIC fault the rank near it, a node fault all ranks; all affect the node."""
+    """A GPU fault affects its rank, a NIC fault a rank near it, a node fault all ranks; each fault affects the node."""
     machine.checks.report(NODE, "gpu_driver_hung", CheckState.OK)
     machine.checks.latch(subject, check)
     assert machine.unhealthy() == [(rank, check) for rank in ranks]

@@ -328,7 +328,7 @@ async def test_a_stop_lets_the_call_under_way_end(bench: Bench) -> None:
 
 
 async def test_a_stop_during_a_body_fails_the_call(bench: Bench) -> None:
-    """A helper that is stopped before a body is complete takes no further piece: the call fails like any other."""
+    """If a helper is stopped before a body is complete, it takes no more pieces and the call fails."""
 
     async def pieces() -> AsyncIterator[bytes]:
         assert bench.helper._process is not None

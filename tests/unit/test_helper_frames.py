@@ -138,7 +138,7 @@ def test_threads_that_hang_are_bounded() -> None:
 
 @pytest.mark.slow
 def test_processes_of_root_take_half_of_the_threads() -> None:
-    """Even if many processes of root hang, other users get replies; if none hangs, all of root's get replies."""
+    """Even if many processes of root hang, other users get replies; if none hangs, all root processes get replies."""
     goes_on = threading.Event()
     requests: ByUser[Request, bool] = ByUser(lambda request: request.uid != 0 or goes_on.wait(30.0), max_waiting=8)
     assert requests.answers([Request(0, pid=pid) for pid in range(9)], 0.05) == [None] * 9

@@ -32,7 +32,7 @@ NOTHING_OF = {"rankwatch_communicator_lost_operations_total", "rankwatch_communi
 
 
 def records(pid: int) -> bytes:
-    """Return records of all kinds of one of two ranks; pid 7 always arrives last, and pid 8 lacks one record."""
+    """Return one pid's records of all kinds; pid 7 always arrives last, and pid 8 lacks one record."""
     header = {"rank": pid - 7, "n_ranks": 2, "pid": pid}
     numbers = range(4) if pid == 7 else (0, 1, 3)
     timed = [line(sn, coll_exec_time_us=100 * (pid - 6), **header) for sn in numbers]

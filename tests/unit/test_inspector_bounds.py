@@ -80,7 +80,7 @@ def every_struct(kind: Any, seen: set[type]) -> Iterator[type]:
 
 
 def test_every_number_and_text_of_a_line_is_bounded() -> None:
-    """Every decoded number has limits (a size or a time only a lower one), and every text and list a maximum length."""
+    """Every decoded number has limits (a size or time only a lower one); every text and list has a maximum length."""
     structs = list(every_struct(InspectorRecord, set()))
     assert {"Header", "Metadata", "CollectivePerf", "P2PPerf", "DumpStats"} <= {kind.__name__ for kind in structs}
     for kind in structs:

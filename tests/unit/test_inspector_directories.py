@@ -46,7 +46,7 @@ def write(directories: tuple[Path, ...], sn: int) -> None:
 def test_ring_sizes_come_from_the_environment_of_the_rank(
     tmp_path: Path, settings: dict[str, str] | None, causes: tuple[int, int]
 ) -> None:
-    """Gaps before a pass as long as the process's ring are an overflow; without settings the ring has 1024 lines."""
+    """Gaps before a pass with as many lines as the ring are an overflow; without settings the ring has 1024 lines."""
     path = tmp_path / "here-pid7.log"
     path.touch()
     bench = Bench(tmp_path)
@@ -85,7 +85,7 @@ def test_ring_sizes_are_known_after_a_restart(tmp_path: Path) -> None:
 def test_a_turn_that_cannot_be_taken_in_costs_its_directory_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If the results of one directory raise, no update fails, and the other's results count. Later both count."""
+    """If one directory's results raise an error, no update fails, and the other's count. Later both count."""
     directories = two_directories(tmp_path)
     bench = Bench(*directories).following()
     write(directories, 0)

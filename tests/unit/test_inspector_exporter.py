@@ -227,7 +227,7 @@ def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
 
 
 def test_a_restored_past_without_a_writer_is_not_shown(tmp_path: Path) -> None:
-    """Totals of ended writers go once all readers have published without a writer that continues them."""
+    """Totals of ended writers are removed when all readers have published and no writer continues the totals."""
     past = Inheritance({SeriesLabels(*SERIES): Accumulator(5, 5, 5, 5)})
     bench = Bench(tmp_path, restored=msgspec.msgpack.encode(Checkpoint({}, msgspec.Raw(msgspec.msgpack.encode(past)))))
     assert OPERATIONS not in bench.start().look()

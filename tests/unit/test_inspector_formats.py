@@ -280,7 +280,7 @@ def test_rings_of_p2p_operations() -> None:
 ])  # fmt: skip
 @pytest.mark.parametrize("read_lines", [1, 7, 100, 10_000])
 def test_a_full_ring_is_an_overflow(lines: int, step_us: int, is_overflow: bool, read_lines: int) -> None:
-    """Gaps before a pass as long as its ring are overflow, however many reads the pass takes."""
+    """Gaps before a pass with as many lines as the ring are overflow, however many reads the pass takes."""
     apart = 60_000_000
     text = [*ring(10, 0, at_us=0), *ring(lines, 50, at_us=apart, step_us=step_us)]
     text += ring(10, 50 + lines + 3, at_us=3 * apart)
@@ -322,7 +322,7 @@ def test_a_full_ring_of_late_records() -> None:
 
 
 def test_gaps_await_the_end_of_their_batch(tmp_path: Path) -> None:
-    """Gaps of an unfinished batch are not counted, even after a restart; BATCH_IDLE_SECONDS without lines end it."""
+    """Gaps count when their batch ends (BATCH_IDLE_SECONDS after its last line), even after an agent restart."""
     text, path = ring(DEFAULT_RING_LINES, 50, at_us=0), tmp_path / "here-pid7.log"
     path.touch()
     clock = FakeClock()

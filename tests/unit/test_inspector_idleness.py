@@ -88,7 +88,7 @@ def test_a_communicator_that_returns_begins_at_nothing(tmp_path: Path) -> None:
 
 
 def test_who_finds_no_room_takes_that_of_the_longest_idle(tmp_path: Path) -> None:
-    """A refused communicator in use replaces the one idle for longest; its operations of before stay in `other`."""
+    """A refused communicator in use replaces the longest idle one; the refused one's old operations stay in `other`."""
     life = Life(tmp_path, per_rank=18)
     life.write(line(0, id="0xfeed"), line(0, id="0xabc"), line(0, id="0xdef"), line(0, id="0xbee"))
     life.sn = 1

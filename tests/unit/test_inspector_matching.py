@@ -101,7 +101,7 @@ def test_neither_order_nor_restart_changes_what_is_found(data: st.DataObject) ->
 
 
 def test_what_one_rank_has_no_record_of_is_let_go_and_counted() -> None:
-    """An operation that a rank has no record of is dropped and counted once all ranks are SLACK operations past it."""
+    """An operation without a record of one rank is dropped and counted when all ranks are SLACK operations past it."""
     matching, totals, (one, two) = pair()
     note(one, {0: 500, 1: 500})
     note(two, {1: 500})
@@ -156,7 +156,7 @@ def test_one_rank_far_ahead_does_not_fill_the_memory() -> None:
 
 
 def test_an_operation_is_counted_once() -> None:
-    """An operation dropped for one rank far ahead is not counted again when the other rank records it."""
+    """If an operation was dropped because one rank is far ahead, the other rank's record does not count it again."""
     matching, totals, members = pair()
     for member in members:
         note(member, dict.fromkeys(range(MAX_WAITING + 1000), 9))
@@ -319,5 +319,5 @@ def latest(times: Sequence[int]) -> tuple[int, int] | None:
     ((10_101, 10_000, 10_500), (1, 101)),
 ])  # fmt: skip
 def test_the_last_to_arrive_has_the_shortest_time(times: tuple[int, ...], last: tuple[int, int] | None) -> None:
-    """The member with the shortest time came last, by the difference to the second shortest; at a near tie none did."""
+    """The member with the shortest time came last (lateness: second shortest minus shortest), except in a near tie."""
     assert latest(times) == last

@@ -164,7 +164,7 @@ def test_no_more_series_than_are_admitted() -> None:
 
 
 def test_no_more_peers_than_the_bound_are_measured() -> None:
-    """At most MAX_PEERS peers and the shown pairs are measured at once; in two periods all MAX_PEERS + 1 peers are."""
+    """At most MAX_PEERS peers and the shown pairs are measured at once; two periods measure all MAX_PEERS + 1 peers."""
     pairs, n_ranks = made(), MAX_PEERS + 2
     times, seen = dict.fromkeys(range(1, n_ranks), 100), set()
     for _ in range(2 * TURN_ROLLS // WINDOW_ROLLS):

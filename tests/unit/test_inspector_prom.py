@@ -231,7 +231,7 @@ def test_a_file_server_whose_clock_is_behind(node: Node) -> None:
 
 
 def test_several_writers(node: Node) -> None:
-    """A file that two ranks of one user hold belongs to neither; of ranks of two users its owner's rank has it."""
+    """If two ranks of one user hold a file, neither has it; if two users' ranks hold it, the owner's rank has it."""
     path = node.write(100)
     for rank in (0, 1):
         node.add_rank(rank)
@@ -328,7 +328,7 @@ def test_a_file_that_is_written_while_it_is_read(tmp_path: Path, monkeypatch: py
 
 
 def test_ranks_that_nccl_conf_puts_into_this_mode(node: Node) -> None:
-    """A rank without NCCL_INSPECTOR_PROM_DUMP is examined every 30 s, and at each look once it holds a file."""
+    """A rank without NCCL_INSPECTOR_PROM_DUMP is examined every 30 s, but at each look while it holds a file."""
     node.add_rank(0, NCCL_INSPECTOR_PROM_DUMP="0")
     with pytest.raises(NoData):
         node.look()

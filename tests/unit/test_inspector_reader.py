@@ -73,8 +73,7 @@ def test_kill_and_restore_is_exact(
 
 
 def test_withheld_until_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a restart of the agent, totals are marked as behind until the file is read up to the size at which the
-    agent found it again."""
+    """After an agent restart, totals are marked as behind until the file is read up to its size at the restart."""
     path = tmp_path / "here-pid7.log"
     path.write_bytes(line(0))
     clock = FakeClock()
@@ -152,7 +151,7 @@ def test_another_hosts_file_with_a_reused_inode(tmp_path: Path, lines: int, coun
 
 
 def test_a_renamed_file_stays_this_nodes(tmp_path: Path) -> None:
-    """A file of an ended container is read on after a rename to the name of no host."""
+    """A file of an ended container is still read after a rename, even if no host has the new name."""
     clock, log = FakeClock(), tmp_path / "pod-pid7.log"
     log.write_bytes(line(0, hostname="pod"))
     reader, status = make(tmp_path, clock), log.stat()
@@ -173,7 +172,7 @@ def test_turn_is_bounded_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_dear_pieces_become_short(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file starts with a short piece; pieces grow while they are fast, and shrink after a slow one."""
+    """The first piece of a file is short; pieces grow while they are fast, and shrink after a slow one."""
     clock, sizes = FakeClock(), list[int]()
     reader = make(tmp_path, clock)
     real = reader._follower.read
@@ -230,7 +229,7 @@ def test_evidence(tmp_path: Path) -> None:
 
 
 def test_retired_writer(tmp_path: Path) -> None:
-    """A retired writer hands over its totals and leaves the checkpoint; with new records it starts at zero, no gaps."""
+    """A retired writer hands over its totals and leaves the checkpoint; new records count from zero, without a gap."""
     clock, path = FakeClock(), tmp_path / "here-pid7.log"
     path.write_bytes(line(0) + line(1))
     reader = make(tmp_path, clock)

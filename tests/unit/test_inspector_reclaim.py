@@ -125,7 +125,7 @@ def test_a_small_gain_is_left(tmp_path: Path) -> None:
 
 
 def test_files_of_writers_long_gone(tmp_path: Path) -> None:
-    """An old file without a writer is deleted once it is completely read and saved, even if its last line is cut."""
+    """An old file without a writer is deleted when it is completely read and saved, even if its last line is cut."""
     bench = Bench(tmp_path, delete_after_seconds=DAY_SECONDS)
     bench.write(10)
     append(bench.log, line()[:20])
