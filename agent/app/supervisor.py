@@ -168,7 +168,7 @@ class Supervisor:
     def may_show(self) -> bool:
         """Return True once the agent has searched for processes, and has labelled the ranks that an environment names.
 
-        From FIRST_LOOK_SECONDS after the start on, it is True in any case. A reload does not change the result.
+        FIRST_LOOK_SECONDS after the start, it becomes True in any case. A reload does not change the result.
         """
         if not self._may_show:
             is_late = self._clock.monotonic() >= self._started_at + FIRST_LOOK_SECONDS

@@ -21,7 +21,7 @@ POLL_SECONDS = 5.0
 class WebTerms:
     """What the web file at ``path`` requires of clients; nothing if ``path`` is None.
 
-    The previous terms stay if the file is invalid or lacks an earlier protection: the file can be half written.
+    An invalid file, or one without an earlier protection, changes no terms: it can be half written.
     ``refused``: why the newest text is not in use; else empty.
     """
 

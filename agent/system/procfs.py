@@ -107,7 +107,7 @@ class ProcFS:
     def kernel_frames(self, pid: int, tid: int) -> list[str]:
         """Return the kernel functions that a thread waits in, innermost first; empty if it runs or cannot be read.
 
-        All functions need CAP_SYS_ADMIN; the innermost function needs only the right to read the environment.
+        CAP_SYS_ADMIN gives all functions; the right to read the environment gives only the innermost.
         """
         stack = self._text(f"{pid}/task/{tid}/stack") or ""
         if frames := _FRAME.findall(stack):

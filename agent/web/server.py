@@ -89,7 +89,7 @@ class WebServer:
             self._close(victim, "all_busy" if victim is connection else "evicted")
             if victim is connection:
                 return
-        # Without a buffer the kernel has all written data, so closing loses nothing.
+        # No buffer: all written data is in the kernel, so closing loses nothing.
         writer.transport.set_write_buffer_limits(0)
         if connection.tls is not None:
             transport = cast(asyncio.Transport, writer.transport)

@@ -80,7 +80,7 @@ class NvmlCalls:
         return None
 
     def required(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Return the value of a required function. Raise NVMLError without an answer, GpuGone when the GPU is lost."""
+        """Return the value of a required function. Raise GpuGone if the GPU is lost, NVMLError on other errors."""
         try:
             return function(*arguments)
         except pynvml.NVMLError as error:

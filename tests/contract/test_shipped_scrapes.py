@@ -1,4 +1,4 @@
-"""The agent's queue for shipped selections is for the selections of the shipped scrape jobs."""
+"""The agent's shipped selections are those of the shipped scrape jobs, plus the default."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ EXITS = "rankwatch_exit_age_seconds"
 
 
 def exits(site: Site, time: float) -> dict[tuple[str, str, str], float]:
-    """Return the time of each lead exit by the scraper's clock, by node, rank and class; -1 if retracted."""
+    """Return each lead exit's time on the scraper's clock, by node, rank and class; -1 if retracted."""
     seen = site.seen(EXITS, time)
     return {(node, w[1], w[5]): age if age < 0 else time - age for (node, *w), age in seen.items()}
 

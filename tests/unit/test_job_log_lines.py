@@ -168,7 +168,7 @@ def test_other_lines() -> None:
 
 
 def test_a_failed_node_is_not_the_one_whose_step_ends() -> None:
-    """Slurm's line on a node that still answers blames no node; srun's line names the failed node."""
+    """slurmstepd's line is about a live node and blames none; srun's line names the failed node."""
     result = event(
         "slurmstepd: error: *** STEP 7.0 ON n17 CANCELLED AT 2023-03-06T03:17:51 DUE TO NODE FAILURE, "
         "SEE SLURMCTLD LOG FOR DETAILS ***"

@@ -240,7 +240,7 @@ def fields_of(value: object) -> Any:
 @settings(max_examples=100, deadline=None)
 @given(reshaped(fields_of(LOOK)))
 def test_any_answer_of_the_gpu_helper_is_shown_or_refused(answer: object) -> None:
-    """For any reply of the GPU helper looks succeed, and the saved state can be restored."""
+    """Looks succeed for any reply of the GPU helper, and the saved state can be restored."""
     result = taken(answer, LookAnswer)
     if result is not None and not getattr(result, "error", ""):
         run(NvmlExporter(NvmlConfig()), DATA / "nvml", result)
@@ -249,7 +249,7 @@ def test_any_answer_of_the_gpu_helper_is_shown_or_refused(answer: object) -> Non
 @settings(max_examples=100, deadline=None)
 @given(reshaped(fields_of(PROBES)))
 def test_any_answer_of_the_storage_helper_is_shown_or_refused(answer: object) -> None:
-    """For any reply of the storage helper looks succeed."""
+    """Looks succeed for any reply of the storage helper."""
     result = taken(answer, list[Probe])
     if result is not None:
         run(StorageExporter(StorageConfig(paths=["/a"], dump_paths=["/a"])), DATA / "storage", result)

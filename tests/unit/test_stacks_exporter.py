@@ -229,7 +229,7 @@ def asleep() -> Iterator[StackRequest]:
 def test_what_the_program_says(
     asleep: StackRequest, tmp_path: Path, text: str, result: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each outcome of a look has its result; a program that is slow or prints too much is killed."""
+    """How the program ends decides the result; if it is slow or prints too much, it is killed."""
     monkeypatch.setattr(dump, "DUMP_SECONDS", 0.5)
     answer = take_stack(msgspec.structs.replace(asleep, program=str(script(tmp_path / "program", text))), b"")
     assert (answer.result, answer.stack is not None) == (result, result == "read")
@@ -251,7 +251,7 @@ def test_uninterruptible_sleep(tmp_path: Path, state: str, result: str) -> None:
 
 
 async def test_a_bundle_during_an_update(node: Node) -> None:
-    """A bundle and an update at the same time read each rank once."""
+    """If a bundle and an update overlap, each rank is read once."""
     await node.silent(4)
     node.clock.advance(SILENCE)
     part = node.registry.of("test").all()["stacks"]

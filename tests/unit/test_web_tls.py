@@ -249,7 +249,7 @@ async def test_several_addresses_and_a_local_socket(tmp_path: Path) -> None:
 
 
 async def test_a_local_socket_that_cannot_be_made_or_removed() -> None:
-    """A local socket whose directory is a file is no error: the server starts and stops without it."""
+    """If a local socket's directory is a file, the server starts and stops without the socket."""
     serving = Serving(big, Logger("web"), local_path=Path("/dev/null/web.sock"))
     await serving.start(["127.0.0.1:0"])
     await serving.stop()

@@ -238,7 +238,7 @@ def _timestamps(points: Iterable[tuple[float, float]]) -> tuple[tuple[float, flo
 
 
 def _started(running: tuple[tuple[float, float], ...], step: float) -> list[Happened]:
-    """Return an event for each time at which all running ranks had been restarted."""
+    """Return an event for each restart of all ranks, at its first rank's start."""
     return [
         Happened(value, "back", "", "", "all ranks restarted", "verdict")
         for (before, old), (_, value) in itertools.pairwise(running)

@@ -120,7 +120,7 @@ def _runs(records: list[InspectorRecord], start: int, ring_lines: int) -> list[t
 
 
 def _edge(records: list[InspectorRecord], position: int, limit: int) -> int:
-    """Return the furthest position before ``limit`` whose line was written together with the line at ``position``."""
+    """Go from ``position`` towards ``limit`` (exclusive); return the last position written together with it."""
     header, metadata = records[position].header, records[position].metadata
     if header is None or metadata is None:
         return position

@@ -121,7 +121,7 @@ class Inheritance(msgspec.Struct):
         self.since_start = remaining(self.since_start)
 
     def copy(self) -> Inheritance:
-        """Return a copy that later changes do not reach (the values never change)."""
+        """Return a copy that shares the values: they are replaced, never changed."""
         return Inheritance(dict(self.sums), dict(self.tallies), dict(self.lost), dict(self.since_start))
 
 

@@ -1,9 +1,9 @@
 """One conversation with a RAS thread: handshake, format, one STATUS, and the reply to its end.
 
-A collective over the whole job runs from STATUS to the end of the reply. If the client disconnects earlier, the
+A collective over the whole job runs between STATUS and the reply. If the client disconnects earlier, the
 library's thread spins until the collective ends. So the client's deadline is later than the library's own. Only a reply
-above the size limit ends a query earlier. No library sends such a reply, and the collective is over when the limit is
-reached.
+above the size limit ends a query earlier. No library sends such a reply, and at the limit the collective is already
+over: the reply comes after it.
 
 The stream of a MONITOR connection is split into events: a line of text each.
 """
