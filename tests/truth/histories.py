@@ -178,6 +178,9 @@ class History:
         for history in self.all:
             if any(rank.node is lost for rank in history.job.running()):
                 history.loses(lost, reaction if history is self else "")
+            for promise in history.promises:  # the series of a dead rank go with its node
+                if promise.name.startswith("RankDead") and promise.name.split()[2] == lost.name:
+                    promise.until = min(promise.until, self.now)
         lost.lose_power()
         self.job.progresses = reaction == "go on"
         self.play.run(delay)
@@ -186,6 +189,10 @@ class History:
         elif self.job.running() and dice.random() < 0.4:
             how = dice.choice(list(DEATHS))
             self.ends(dice.choice(self.job.running()), how, how == "OOM")
+            if how not in ("OOM", "SIGKILL", "status 0"):  # the rank is a witness: NodeLost may begin now
+                for promise in self.promises:
+                    if promise.name.startswith(f"NodeLost {lost.name}"):
+                        promise.after = min(promise.after, self.now)
             self.play.run(60)
         if not self.job.running():
             self.limit("NodeLost", 870 - delay, 1200)
@@ -214,6 +221,7 @@ class History:
         silent.refuses, silent.answers = False, True
         if refuses:
             silent.restart_agent()
+        self.play.run(6)  # longer than a scrape interval: the next silence begins anew
 
     def restart(self) -> None:
         """A scheduler or launcher ends all ranks and starts them again, perhaps on other nodes, some of them later."""

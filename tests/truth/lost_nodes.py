@@ -128,6 +128,13 @@ SITUATIONS = (
     ),
     # A node loses power, the job restarts elsewhere, and the node is back with the record of its last boot.
     Situation("boot_after_it_began_anew", [*NEW_RUN, wait(300.0), boots(1), wait(300.0)], UNTIL_NEW_RUN, idle=1),
+    # A node loses power and the job restarts elsewhere; it loses a second node, and then the first node is back.
+    Situation(
+        "boot_while_another_node_is_lost",
+        [*NEW_RUN, wait(300.0), loses_power(2), HANG, wait(300.0), boots(1), wait(300.0)],
+        UNTIL_NEW_RUN | {"NodeLost n2": Due(660, 700)},
+        idle=1,
+    ),
     # A node gets another name in Prometheus while its ranks run.
     Situation("renamed", [renamed, wait(600.0)]),
     # A node loses power; two minutes later a machine without records gets its name; the job waits.
