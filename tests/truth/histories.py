@@ -178,9 +178,7 @@ class History:
         for history in self.all:
             if any(rank.node is lost for rank in history.job.running()):
                 history.loses(lost, reaction if history is self else "")
-            for promise in history.promises:  # the series of a dead rank go with its node
-                if promise.name.startswith("RankDead") and promise.name.split()[2] == lost.name:
-                    promise.until = min(promise.until, self.now)
+            history.forgets(lost)
         lost.lose_power()
         self.job.progresses = reaction == "go on"
         self.play.run(delay)
@@ -190,9 +188,7 @@ class History:
             how = dice.choice(list(DEATHS))
             self.ends(dice.choice(self.job.running()), how, how == "OOM")
             if how not in ("OOM", "SIGKILL", "status 0"):  # the rank is a witness: NodeLost may begin now
-                for promise in self.promises:
-                    if promise.name.startswith(f"NodeLost {lost.name}"):
-                        promise.after = min(promise.after, self.now)
+                self.promise(f"NodeLost {lost.name}", 0, inf)
             self.play.run(60)
         if not self.job.running():
             self.limit("NodeLost", 870 - delay, 1200)
@@ -204,6 +200,12 @@ class History:
         self.promise(f"NodeLost {lost.name}", 185 if is_alone or reaction == "go on" else 15, 65 if is_soon else 245)
         if is_alone:
             self.limit("NodeLost", 870, 1200)
+
+    def forgets(self, lost: Node) -> None:
+        """Let RankDead of a rank on a lost node end from now on: the series of the rank end."""
+        for promise in self.promises:
+            if promise.name.startswith("RankDead") and promise.name.split()[2] == lost.name:
+                promise.until = min(promise.until, self.now)
 
     def silence(self, node: Node) -> None:
         """Let a node's scrapes fail; a new silence can end the alert about an earlier silence."""
