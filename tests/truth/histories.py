@@ -101,7 +101,7 @@ class History:
             self.play.run(before)
         self.ends(rank, how, how != "status 0" or missed + delay > 43, missed)
         if how == "status 0":  # the others hang, so JobStalled may fire
-            self.promise(self.stalled, 0, missed + delay + 1)
+            self.promise(self.stalled, 0, inf)
         self.play.run(missed)
         silent.answers = True
         self.job.progresses = reaction != "cancel"
@@ -166,6 +166,7 @@ class History:
         if not self.job.progresses:
             self.note("cancel")
             exits(RUNNING, SIGTERM)(self.play)
+        self.play.run(10)  # the next hang is another one
 
     def power(self) -> None:
         """A node loses power; the other ranks go on, wait (and perhaps one dies), fail or are ended."""
