@@ -14,7 +14,7 @@ from scanned_node import Node
 
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import OpenFile, ProcFS
-from exporters.process import cgroups, observation
+from exporters.process import observation
 from exporters.process.observation import MAX_NEW_PER_USER, NEW_RANK_SECONDS, THREADS_SECONDS
 from exporters.process.oom_kills import (
     OomCount,
@@ -455,8 +455,8 @@ class Oomd:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.attributes: dict[tuple[str, str], bytes] = {}
         self.status = SimpleNamespace(st_uid=0, st_mode=0o40755)
-        monkeypatch.setattr(cgroups.os, "stat", lambda _path, **_: self.status)
-        monkeypatch.setattr(cgroups.os, "getxattr", self.getxattr)
+        monkeypatch.setattr(os, "stat", lambda _path, **_: self.status)
+        monkeypatch.setattr(os, "getxattr", self.getxattr)
 
     def getxattr(self, path: str, name: str, **_: bool) -> bytes:
         if (path, name) not in self.attributes:
