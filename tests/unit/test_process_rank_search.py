@@ -263,13 +263,16 @@ def test_a_reused_pid_is_no_launcher(node: Node) -> None:
 
 
 def test_never_mixed_with_nccl(node: Node) -> None:
-    """If a process of a job has NCCL, its processes without NCCL do not become ranks; those of another job do."""
+    """If a process of a job has NCCL, its processes without NCCL become ranks only after its exit, at any age."""
     node.without_nccl = True
     gloo_job(node)
     node.proc.add(40, parent=10, environment=rank(1), threads={43: "NCCL RAS"})
     node.proc.add(70, environment=rank(1, MASTER_PORT="29501"))
     assert node.evidence() == {40: "thread"}
     assert node.evidence(after=SETTLED_SECONDS) == {70: "environment"}
+    node.look(after=YOUNG_SECONDS)
+    node.proc.remove(40)
+    assert (node.evidence(), node.evidence(after=OLD_SECONDS)) == ({}, {30: "environment"})
 
 
 def test_values_are_cut(node: Node) -> None:
