@@ -62,14 +62,19 @@ def test_duplicates_are_counted_not_exported(table: Table) -> None:
 
 
 def test_groups_under_one_job_id(table: Table) -> None:
-    """If a second group has the same ranks and job id, the second group's job id gets its hash appended."""
+    """If a second group has a rank and the job id of another group, all its ranks get an id with its hash appended."""
     table.add(1, environment(0, port="1000"))
     table.tick(1.0)
-    table.add(2, environment(0, port="2000"))
+    for rank in (0, 1):
+        table.add(2 + rank, environment(rank, port="2000"))
     table.tick(1.0)
     assert len(table.labels()) == 1
     table.tick(BINDING_SECONDS)
-    assert table.labels() == {RankLabel("4711", "0"): 1, RankLabel(group_job_id("4711", "node-a:2000"), "0"): 2}
+    second = group_job_id("4711", "node-a:2000")
+    assert table.labels() == {RankLabel("4711", "0"): 1, RankLabel(second, "0"): 2, RankLabel(second, "1"): 3}
+    table.add(4, environment(5, port="2000"))
+    table.tick(BINDING_SECONDS)
+    assert table.labels()[RankLabel(second, "5")] == 4
 
 
 def test_job_steps_without_a_rendezvous_are_groups(table: Table) -> None:

@@ -1,7 +1,7 @@
 """Decide when, and in which order, processes get labels. A process keeps them until another owner proves the job id."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from agent.core.clock import Clock
 from agent.core.identity import UNKNOWN_RANK, ProcessKey, RankLabel, WriterKey
@@ -25,8 +25,10 @@ MAX_SIBLINGS = 64
 
 ProcessName = ProcessKey | WriterKey
 """Key of a process in the table; for a process that was never seen, the key of its writer."""
+_Group = tuple[str, str, str]
+"""The owner, job id and group that a process claims."""
 _Claimed = tuple[str, str, str, int | None]
-"""The owner, job id, group and rank that a process claims."""
+"""The same, and the claimed rank."""
 
 
 class RankBinder:
@@ -49,12 +51,17 @@ class RankBinder:
         self.renamed: list[str] = []
         self._steps: dict[str, str] = {}
         self._claimants: dict[_Claimed, list[RankProcess]] = {}
+        self._groups: defaultdict[_Group, list[RankProcess]] = defaultdict(list)
+        self._apart: dict[_Group, bool] = {}
         self._log = Logger("ranks")
 
     def bind_due(self, stand_ins: Mapping[WriterKey, RankProcess]) -> None:
         """Assign the labels of the processes, and of the stand-ins of unseen processes, whose wait is over."""
         now, processes = self._clock.monotonic(), self._processes
-        self._claimants = _claimants(processes)
+        self._claimants, self._apart = _claimants(processes), {}
+        self._groups.clear()
+        for claimed, same in self._claimants.items():
+            self._groups[claimed[:3]] += same
         self._steps = {shown: step for shown, step in self._steps.items() if shown in self.owners}
         waiting = [key for key, process in processes.items() if process.slots is None or key in self.duplicates]
         waiting.sort(key=lambda key: (key.start_ticks, key.pid))
@@ -73,21 +80,26 @@ class RankBinder:
             self._bind_missing(process, name)
             return
         claimants = self._rivals(process)
-        waited = self._clock.monotonic() - process.found_at >= BINDING_SECONDS
+        is_over = process.exited_at is not None or self._clock.monotonic() - process.found_at >= BINDING_SECONDS
+        may_wait = not is_over and not self._settle_at_once
         siblings = [claimant for claimant in claimants if are_siblings(process, claimant)]
         ranks, source = process.ranks(unique=len(claimants) <= 1)
         if 1 < len(siblings) <= MAX_SIBLINGS and source == "environment":
-            if waited or self._settle_at_once or process.exited_at is not None:
+            if not may_wait:
                 self._bind_sibling(process, name, siblings)
             return
-        if not ranks and (waited or process.exited_at is not None):
+        if not ranks and is_over:
             ranks, source = process.pid_rank(), "pid"
         if not ranks:
             return
         job_id = self._job_id(process)
-        slots = [self.labels.take(RankLabel(job_id, rank), process, may_regroup=waited) for rank in ranks]
+        if self._is_apart(process, job_id, ranks):
+            if may_wait:
+                return
+            job_id = environment.group_job_id(job_id, process.claim.group)
+        slots = [self.labels.take(RankLabel(job_id, rank), process) for rank in ranks]
         if None in slots:
-            if not waited and process.exited_at is None and not self._settle_at_once:
+            if may_wait:
                 self.labels.release(process, slots)
                 return
             self.duplicates.add(name)
@@ -154,7 +166,7 @@ class RankBinder:
         if process.exited_at is None and None in slots and len(ranks) == len(slots):
             job_id = process.labels[0].job_id
             labels = [slot or RankLabel(job_id, rank) for slot, rank in zip(slots, ranks, strict=True)]
-            process.slots = [self.labels.take(label, process, may_regroup=False) for label in labels]
+            process.slots = [self.labels.take(label, process) for label in labels]
             if None not in process.slots:
                 self.duplicates.discard(name)
 
@@ -164,7 +176,7 @@ class RankBinder:
         for rank, source in candidates(process, siblings):
             label = RankLabel(job_id, rank)
             is_taken = any(self.labels.holds(sibling, label) for sibling in siblings)
-            if not is_taken and self.labels.take(label, process, may_regroup=False):
+            if not is_taken and self.labels.take(label, process):
                 process.slots, process.source = [label], source
                 self.duplicates.discard(name)
                 return
@@ -194,6 +206,27 @@ class RankBinder:
         self._steps[shown] = step
         return shown
 
+    def _is_apart(self, process: RankProcess, job_id: str, ranks: Sequence[str]) -> bool:
+        """Return True if the process' group needs an id of its own: another group holds one of its ranks in ``job_id``.
+
+        Such groups are replicas (vLLM) or several trainings in one allocation. All ranks of a group have the same id.
+        """
+        group, key = process.claim.group, _claimed(process)[:3]
+        if not group:
+            return False
+        if key not in self._apart:
+            members, own_id = self._groups.get(key, []), environment.group_job_id(job_id, group)
+            has_own_id = any(label.job_id == own_id for member in members for label in member.labels)
+            rivals = self._rivals_in(job_id, group, {str(member.claim.rank) for member in members})
+            self._apart[key] = has_own_id or not all(rival.kill_pending for rival in rivals)
+        return self._apart[key] or bool(self._rivals_in(job_id, group, ranks))
+
+    def _rivals_in(self, job_id: str, group: str, ranks: Collection[str]) -> list[RankProcess]:
+        """Return the running processes of other groups that hold these ranks of a job."""
+        holders = [self.labels.holder(RankLabel(job_id, rank)) for rank in ranks]
+        running = [holder for holder in holders if holder and holder.facts is not None and holder.exited_at is None]
+        return [holder for holder in running if holder.claim.group != group]
+
     def _unnamed_job_id(self, process: RankProcess) -> str:
         """Return an id for an unnamed job: a hash of the world communicator, else of the host or of host and owner."""
         world, facts = process.world(), process.facts
@@ -221,7 +254,7 @@ class RankBinder:
             shown, _ = self.owners.assign(plain, other, ())
             slots = other.slots or ()  # the hash of a group stays at the end of the job's id
             labels = [label and RankLabel(shown + label.job_id.removeprefix(plain), label.rank) for label in slots]
-            other.slots = [label and self.labels.take(label, other, may_regroup=False) for label in labels] or None
+            other.slots = [label and self.labels.take(label, other) for label in labels] or None
             if None in (other.slots or ()):
                 self.duplicates.add(other.key)
             other.shown_job_id = shown

@@ -1,7 +1,6 @@
 """Assign labels to processes: each (job, rank) belongs to one process at a time."""
 
 from agent.core.identity import RankLabel
-from agent.ranks.rank import environment
 from agent.ranks.rank.process import RankProcess
 
 
@@ -11,19 +10,18 @@ class LabelHolders:
     def __init__(self) -> None:
         self._holders: dict[RankLabel, RankProcess] = {}
 
-    def take(self, label: RankLabel, process: RankProcess, may_regroup: bool) -> RankLabel | None:
-        """Give ``label`` to ``process`` and return the assigned label; None if a live process holds it.
-
-        ``may_regroup``: if the holder belongs to another process group under the same job id (vLLM replicas, several
-        trainings in one allocation), assign the label with the job id of this process' group.
-        """
-        if self._give(label, process):
-            return label
-        group = process.claim.group
-        if not may_regroup or not group or self._holders[label].claim.group == group:
+    def take(self, label: RankLabel, process: RankProcess) -> RankLabel | None:
+        """Give ``label`` to ``process`` and return it; None if a live process holds it."""
+        holder = self._holders.get(label)
+        if holder is None or holder is process or holder.facts is None:
+            free = True
+        else:
+            newer = process.exited_at is None or process.found_at > holder.found_at
+            free = holder.exited_at is not None and process.facts is not None and newer
+        if not free:
             return None
-        regrouped = RankLabel(environment.group_job_id(label.job_id, group), label.rank)
-        return regrouped if self._give(regrouped, process) else None
+        self._holders[label] = process
+        return label
 
     def release(self, process: RankProcess, labels: list[RankLabel | None] | None = None) -> None:
         """Free the ``labels`` that ``process`` holds; by default all its labels."""
@@ -35,6 +33,10 @@ class LabelHolders:
         """Restore the labels of a process from the checkpoint; a label in use moves to this process."""
         self._holders.update(dict.fromkeys(process.labels, process))
 
+    def holder(self, label: RankLabel) -> RankProcess | None:
+        """Return the process that holds ``label``."""
+        return self._holders.get(label)
+
     def holds(self, process: RankProcess, label: RankLabel) -> bool:
         """Return True while ``process`` holds ``label``."""
         return self._holders.get(label) is process
@@ -42,14 +44,3 @@ class LabelHolders:
     def label_of(self, process: RankProcess) -> RankLabel | None:
         """Return the first label that the process still holds; None once restarted ranks took all its labels."""
         return next((label for label in process.labels if self.holds(process, label)), None)
-
-    def _give(self, label: RankLabel, process: RankProcess) -> bool:
-        holder = self._holders.get(label)
-        if holder is None or holder is process or holder.facts is None:
-            free = True
-        else:
-            newer = process.exited_at is None or process.found_at > holder.found_at
-            free = holder.exited_at is not None and process.facts is not None and newer
-        if free:
-            self._holders[label] = process
-        return free
