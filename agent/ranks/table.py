@@ -114,7 +114,7 @@ class RankTable:
         jobs = self._jobs()
         ended: dict[str, list[RankProcess]] = {job_id: [] for job_id in self.liveness.jobs if job_id not in jobs}
         self._judge(jobs | ended)
-        self.liveness.expire(self.clock.monotonic())
+        self.liveness.expire(self.clock.monotonic(), jobs)
 
     def _jobs(self) -> dict[str, list[RankProcess]]:
         jobs: dict[str, list[RankProcess]] = {}

@@ -90,13 +90,14 @@ def test_ranks_that_live() -> None:
 
 
 def test_a_job_whose_last_ranks_have_a_pending_kill_has_just_ended() -> None:
-    """The 15 minutes begin when the last running ranks get SIGKILL, not at the earlier exit of another rank."""
+    """The 15 minutes begin once, when the last running ranks get SIGKILL, not at the earlier exit of another rank."""
     job = Job(ranks=2)
     job.exit(0, WELL, then=60.0)
     job.table.ranks.observe_state(job.keys[1], "D", None, kill_pending=True, finalized=False)
     job.tick()
-    job.tick(ENDED_JOB_SECONDS)
-    assert job.shown("job_ranks_live") == {(): 0}
+    for seconds, live in ((ENDED_JOB_SECONDS, {(): 0}), (EXPLAINS_SECONDS, {}), (1.0, {})):
+        job.tick(seconds)
+        assert job.shown("job_ranks_live") == live
 
 
 @pytest.mark.parametrize(

@@ -111,11 +111,14 @@ class LivenessRegistry:
             if ended_at >= job.started_at and not is_outlived:  # the scheduler repeats ends, also of earlier runs
                 job.end_state, job.end_at = end.state, ended_at
 
-    def expire(self, now: float) -> None:
-        """Drop jobs that are no longer exported, and each share's oldest ended jobs beyond MAX_ENDED_JOBS."""
+    def expire(self, now: float, present: Container[str]) -> None:
+        """Drop jobs that are over, unless ``present``, and each share's oldest ended jobs beyond MAX_ENDED_JOBS.
+
+        ``present``: jobs with processes. A process with a pending SIGKILL can stay in state D long after its job's end.
+        """
         for job in self.jobs.values():
             job.expire(now)
-        self.jobs = {job_id: job for job_id, job in self.jobs.items() if not job.is_over(now)}
+        self.jobs = {job_id: job for job_id, job in self.jobs.items() if job_id in present or not job.is_over(now)}
         ended: Counter[str] = Counter()
         over = [(job.over_at(), job_id) for job_id, job in self.jobs.items()]
         for _, job_id in sorted(((at, job_id) for at, job_id in over if at is not None), reverse=True):
