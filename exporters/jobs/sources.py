@@ -21,7 +21,7 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
 T = TypeVar("T")
-_Version = tuple[int, int, int, int]
+_Version = tuple[int, ...]
 
 
 class Refusal(NamedTuple):
@@ -92,7 +92,8 @@ class TrustedDirectory(Generic[T]):
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
         if not stat.S_ISREG(status.st_mode):
             return Refusal("kind")
-        version = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+        # Before Linux 6.13 two writes within some milliseconds get the same times.
+        version = (status.st_dev, status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size)
         known = before.get(name)
         if known is None or known[0] != version:
             known = (version, self._read(directory, name))

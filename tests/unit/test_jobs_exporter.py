@@ -8,7 +8,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
+from types import SimpleNamespace, TracebackType
 from typing import Any
 
 import pytest
@@ -139,7 +139,7 @@ def test_files_and_names_are_bounded(jobs: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_only_what_changed_is_read_again(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is read once, and again when another file replaces it; a removed file's job is dropped."""
+    """A file is read once, and again if it is replaced or grows within one tick; a removed file's job is dropped."""
     put(jobs)
     read: list[str] = []
 
@@ -152,6 +152,13 @@ def test_only_what_changed_is_read_again(jobs: Path, monkeypatch: pytest.MonkeyP
     (jobs / "new").write_text('{"job_id":"4","restarts":7}')
     (jobs / "new").rename(jobs / "4.json")
     assert trusted.look() == {"4.json": JobFile("4", restarts=7)}
+    before = (jobs / "4.json").stat()
+    (jobs / "4.json").write_text('{"job_id":"4","restarts":77}')
+    names = ("st_dev", "st_ino", "st_mode", "st_mtime_ns", "st_ctime_ns")
+    same = SimpleNamespace(**{name: getattr(before, name) for name in names}, st_size=before.st_size + 1)
+    with monkeypatch.context() as coarse:
+        coarse.setattr(os, "stat", lambda *_, **__: same)
+        assert trusted.look() == {"4.json": JobFile("4", restarts=77)}
     (jobs / "4.json").unlink()
     assert trusted.look() == {}
     jobs.rmdir()
