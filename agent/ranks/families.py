@@ -107,16 +107,10 @@ def _info(view: RankView) -> tuple[str, ...]:
     facts = view.process.facts
     local_rank = view.process.local_rank if len(view.process.slots or ()) == 1 else str(view.slot)
     gpus = view.gpus()
-    gpu, uuid, pci, nic = (
-        ",".join(words)
-        for words in (
-            [str(gpu.index) for gpu in gpus],
-            [gpu.uuid for gpu in gpus],
-            [gpu.pci for gpu in gpus],
-            dict.fromkeys(gpu.nic for gpu in gpus if gpu.nic),
-        )
-    )
-    return (*view.label, local_rank, gpu, uuid, pci, nic, str(facts.key.pid), facts.user, facts.pod, facts.container)
+    nics = dict.fromkeys(gpu.nic for gpu in gpus if gpu.nic)
+    names = ([str(gpu.index) for gpu in gpus], [gpu.uuid for gpu in gpus], [gpu.pci for gpu in gpus], nics)
+    hardware = map(",".join, names)
+    return (*view.label, local_rank, *hardware, str(view.pid), facts.user, facts.pod, facts.container)
 
 
 def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
@@ -127,10 +121,9 @@ def _jobs(ranks: Sequence[RankView]) -> Iterable[Metric]:
         live = [p for p in members if p.exited_at is None]
         if not live:
             continue
-        user = next((p.facts.user for p in live if p.facts is not None), "")
         size = str(next(iter(expected_ranks(live).values()), ""))
         scheduled = (_first_claimed(live, name) for name in ("partition", "cluster", "nodes", "restarts"))
-        info.add((job_id, user, _first_claimed(live, "job_name"), size, *scheduled), 1.0)
+        info.add((job_id, live[0].facts.user, _first_claimed(live, "job_name"), size, *scheduled), 1.0)
     return [by_state.metric, info.metric]
 
 

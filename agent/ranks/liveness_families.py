@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from agent.core.metrics import Family, Metric, declared
 from agent.ranks.liveness.job_liveness import ENDED_JOB_SECONDS, EXPLAINS_SECONDS, JobLiveness
 from agent.ranks.rank.process import RankProcess
-from agent.ranks.snapshot import RankSnapshot, RankView
+from agent.ranks.snapshot import PublishedProcess, RankSnapshot, RankView
 
 # fmt: off
 JOB_EXPECTED = Family("rankwatch_job_expected_ranks", "gauge",
@@ -67,12 +67,12 @@ def families(snapshot: RankSnapshot) -> Iterable[Metric]:
     yield from _job_metrics(snapshot.jobs, snapshot.taken_at)
 
 
-def by_job(ranks: Iterable[RankView]) -> Mapping[str, Sequence[RankProcess]]:
-    """Return the processes of these ranks, grouped by job and sorted by job id."""
-    jobs: defaultdict[str, list[RankProcess]] = defaultdict(list)
+def by_job(ranks: Iterable[RankView]) -> Mapping[str, Sequence[PublishedProcess]]:
+    """Return the processes of a snapshot's ranks, grouped by job."""
+    jobs: defaultdict[str, list[PublishedProcess]] = defaultdict(list)
     for view in ranks:
         jobs[view.label.job_id].append(view.process)
-    return dict(sorted(jobs.items()))
+    return jobs
 
 
 def _restarts_left(members: Sequence[RankProcess]) -> int | None:
@@ -89,7 +89,7 @@ def expected_ranks(live: Sequence[RankProcess]) -> dict[str, int]:
     """
     is_shared = any(p.has_anothers_environment() for p in live)
     sizes = {
-        "environment": 0 if is_shared else max((p.world_size or 0 for p in live), default=0),
+        "environment": 0 if is_shared else max(p.world_size or 0 for p in live),
         "communicator": max((m.size for p in live for m in p.members.values()), default=0),
     }
     steps = {(p.claim.tasks, p.claim.local_tasks) for p in live}

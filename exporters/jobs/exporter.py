@@ -16,15 +16,12 @@ from exporters.jobs.gpu_mapping import GpuMapping, jobs_of_gpus
 from exporters.jobs.records import DIRECTORY_TROUBLES, ScheduledJob
 from exporters.jobs.sources import JobSources
 
-_RUNNING = "1 per job that the scheduler runs on this node"
-_ENDED = "1 per job that ended on this node in the last hour"
-
 # fmt: off
 ALLOCATION = Family("rankwatch_job_allocation_info", "gauge",
     "A job that the scheduler runs on this node, with or without ranks; always 1. scheduler_cluster is the scheduler's "
     "name of the cluster, nodes the job's number of nodes; a label is empty if the scheduler's files lack it.",
     ("job_id", "user", "account", "partition", "scheduler_cluster", "name", "nodes", "array_job_id", "array_task_id"),
-    _RUNNING, "max")
+    "1 per job that the scheduler runs on this node", "max")
 GPU = Family("rankwatch_job_gpu_info", "gauge",
     "A GPU of this node, by its number (0.1: a part of GPU 0), that the scheduler gave to a running job; always 1.",
     ("job_id", "gpu"), "1 per GPU given to a job")
@@ -39,7 +36,8 @@ END = Family("rankwatch_job_end_timestamp_seconds", "gauge",
     "COMPLETED, DEADLINE, FAILED, NODE_FAIL, OUT_OF_MEMORY, PREEMPTED, REQUEUED, TIMEOUT, OTHER, or UNKNOWN if only an "
     "exit status of 0 is known, which a cancelled job has too. One node of the job exports the scheduler's state: "
     "combine by job_id.",
-    ("job_id", "state", "reason", "code", "signal"), _ENDED, "max")
+    ("job_id", "state", "reason", "code", "signal"),
+    "1 per job that ended on this node in the last hour", "max")
 # fmt: on
 FAMILIES: tuple[Family, ...] = (ALLOCATION, GPU, DIRECTORY_TROUBLE, END)
 
@@ -63,7 +61,6 @@ def render(jobs: Iterable[ScheduledJob]) -> Iterable[Metric]:
     return [rows.metric for rows in (allocation, gpus, trouble, end)]
 
 
-INTERVAL_SECONDS = 1.0
 MAX_OWNERS = 16
 
 _Path = Annotated[str, msgspec.Meta(pattern=r"^(/[^\0]*)?$", max_length=4096)]
@@ -135,7 +132,7 @@ SPEC = Spec(
     name="jobs",
     config=JobsConfig,
     build=JobsExporter,
-    interval_seconds=INTERVAL_SECONDS,
+    interval_seconds=1.0,
     deadline_seconds=5.0,
     families=FAMILIES,
     series_cap=5_000,

@@ -43,11 +43,10 @@ class GpuMapping:
             if self._own is None:
                 self._own = _listed(fd)
             free = {name for name in contents if name in self._own or not _exists(name, fd)}
-            if obsolete := self._own - free:
-                for name in obsolete:
-                    with suppress(FileNotFoundError):
-                        os.unlink(name, dir_fd=fd)
-                    self._written.pop(name, None)
+            for name in self._own - free:
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=fd)
+                self._written.pop(name, None)
             # The list comes before the files: after a crash the next run removes them.
             if self._own != free or (free and not _exists(OWN, fd)):
                 _replace(OWN, "".join(f"{name}\n" for name in sorted(free)), fd)

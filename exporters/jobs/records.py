@@ -60,7 +60,6 @@ class JobFile(msgspec.Struct, frozen=True):
     array_job_id: _Text = ""
     array_task_id: _Text = ""
     nodes: _Number = 0
-    restarts: _Number = 0
     started: _Number = 0
     ended: _Number | None = None
     exit_code: _Number | None = None

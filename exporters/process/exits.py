@@ -20,7 +20,7 @@ import msgspec
 from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.metrics import label_fields
 from agent.sdk.ranks import ExitStatus, ProcessKey, RankWriter, ending, in_words
-from agent.sdk.system import ProcFS
+from agent.sdk.system import ProcFS, Stat
 from exporters.process.oom_kills import OomCount, OomLedger, OomNow, oom_now
 
 _INFO_BYTES = 64  # PIDFD_INFO_SIZE_VER0
@@ -34,19 +34,20 @@ def open_pidfd(proc: ProcFS, key: ProcessKey) -> int | OSError | None:
     try:
         pidfd = os.pidfd_open(key.pid)
     except OSError as error:
-        return error if _is_there(proc, key) else None
-    if _is_there(proc, key):  # checked with the pidfd open, which keeps the pid from being reused
+        return None if _stat(proc, key) is None else error
+    if _stat(proc, key) is not None:  # checked with the pidfd open, which keeps the pid from being reused
         return pidfd
     os.close(pidfd)
     return None
 
 
-def _is_there(proc: ProcFS, key: ProcessKey) -> bool:
+def _stat(proc: ProcFS, key: ProcessKey) -> Stat | None:
+    """Return the stat of a process; None if it is gone, or unreadable now (out of descriptors: callers try again)."""
     try:
         stat = proc.stat(key.pid)
-    except OSError:  # out of descriptors: the next scan tries again
-        return False
-    return stat is not None and stat.key == key
+    except OSError:
+        return None
+    return stat if stat is not None and stat.key == key else None
 
 
 def from_pidfd(pidfd: int) -> ExitStatus | None:
@@ -69,15 +70,8 @@ def from_zombie(proc: ProcFS, key: ProcessKey, may_ptrace: bool) -> ExitStatus |
 
     ``may_ptrace`` must be False if the process's environment was unreadable: the kernel then shows 0 for every status.
     """
-    if not may_ptrace:
-        return None
-    try:
-        stat = proc.stat(key.pid)
-    except OSError:  # out of descriptors: the caller tries again, and counts statuses that stay unknown
-        return None
-    if stat is None or stat.key != key or stat.state not in "ZX":
-        return None
-    return ExitStatus.from_wait(stat.exit_code)
+    stat = _stat(proc, key) if may_ptrace else None
+    return None if stat is None or stat.state not in "ZX" else ExitStatus.from_wait(stat.exit_code)
 
 
 EXIT_TRIES_SECONDS = (0.0, 0.01, 0.05, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)

@@ -11,6 +11,7 @@ import msgspec
 from agent.sdk.exporter import FailureCounter
 from agent.sdk.ranks import ProcessKey, WriterKey, is_record_file
 from agent.sdk.system import ProcFS, Stat
+from exporters.process.ownership import MAX_ANCESTORS
 
 LOOK_AGAIN_SECONDS = 30.0
 """A process that was no rank is examined again when its number of threads changed, and at this interval."""
@@ -18,7 +19,6 @@ NAMED_SECONDS = 2.0  # A process is examined again this long after such a change
 YOUNG_SECONDS = 600.0
 OLD_SECONDS = 10.0
 """A process older than YOUNG_SECONDS is examined only every OLD_SECONDS: ranks initialise NCCL when they are young."""
-MAX_ANCESTORS = 64
 CLAIMS_SECONDS = 0.05
 """CPU time per scan to read environments of processes without NCCL: a user controls their number and size."""
 MAX_CLAIM_CHARACTERS = 128

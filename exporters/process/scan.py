@@ -110,8 +110,8 @@ class Scanner:
         proven = self._search.proven(others, request.now, request.writer_keys, known)
         without, ready = self._search.without_nccl(known, request.now)  # uses results of the search for proof
         if request.without_nccl:
-            read = {stat.key for stat in others}  # other old processes become ranks in a later scan
-            proven = [*proven, *((key, "environment") for key in ready if key in read)]
+            is_read = {stat.key for stat in others}  # other old processes become ranks in a later scan
+            proven = [*proven, *((key, "environment") for key in ready if key in is_read)]
         proven = [candidate for candidate in proven if candidate[0] not in request.refused]
         if len(proven) > MAX_NEW:  # no user delays other users
             proven = in_turns(proven, lambda candidate: self._uid(candidate[0]), MAX_NEW)

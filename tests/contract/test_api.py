@@ -9,7 +9,7 @@ from typing import get_args
 import msgspec
 
 from agent.page.document import MAX_RANKS, Configuration, ExporterView, JobView, NodeDocument, Rank, RankEnd
-from agent.ranks.rank.evidence import STATES, VerdictReason
+from agent.ranks.rank.evidence import State, VerdictReason
 from agent.ranks.rank.process import RankGpu
 
 _, PAGE = (Path(__file__).parents[2] / "docs/web.md").read_text().split("## What scripts can read")
@@ -25,7 +25,7 @@ def test_every_field_is_documented() -> None:
 
 def test_words_and_bounds_are_those_of_the_agent() -> None:
     """The page has the agent's states, reasons and limit of ranks."""
-    assert all(word in PAGE for word in (*STATES, *get_args(VerdictReason), f"{MAX_RANKS:,}"))
+    assert all(word in PAGE for word in (*get_args(State), *get_args(VerdictReason), f"{MAX_RANKS:,}"))
 
 
 def test_times_are_in_seconds() -> None:

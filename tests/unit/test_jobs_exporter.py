@@ -149,16 +149,16 @@ def test_only_what_changed_is_read_again(jobs: Path, monkeypatch: pytest.MonkeyP
 
     trusted = TrustedDirectory(jobs, [os.geteuid()], lambda name: name.endswith(".json"), counting)
     assert ([trusted.look(), trusted.look()], read) == ([{"4.json": JobFile("4")}] * 2, ["4.json"])
-    (jobs / "new").write_text('{"job_id":"4","restarts":7}')
+    (jobs / "new").write_text('{"job_id":"4","nodes":7}')
     (jobs / "new").rename(jobs / "4.json")
-    assert trusted.look() == {"4.json": JobFile("4", restarts=7)}
+    assert trusted.look() == {"4.json": JobFile("4", nodes=7)}
     before = (jobs / "4.json").stat()
-    (jobs / "4.json").write_text('{"job_id":"4","restarts":77}')
+    (jobs / "4.json").write_text('{"job_id":"4","nodes":77}')
     names = ("st_dev", "st_ino", "st_mode", "st_mtime_ns", "st_ctime_ns")
     same = SimpleNamespace(**{name: getattr(before, name) for name in names}, st_size=before.st_size + 1)
     with monkeypatch.context() as coarse:
         coarse.setattr(os, "stat", lambda *_, **__: same)
-        assert trusted.look() == {"4.json": JobFile("4", restarts=77)}
+        assert trusted.look() == {"4.json": JobFile("4", nodes=77)}
     (jobs / "4.json").unlink()
     assert trusted.look() == {}
     jobs.rmdir()

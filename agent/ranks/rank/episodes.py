@@ -68,9 +68,7 @@ def left_at_of(process: RankProcess) -> float:
 
 def _precedes(other: RankProcess, process: RankProcess, struck: Set[ProcessKey], thresholds: Thresholds) -> bool:
     """Return True when ``other`` exited before ``process`` in the same episode, and can have caused its exit."""
-    if other.key == process.key or other.exited_at is None or process.exited_at is None:
-        return False
-    apart = process.exited_at - other.exited_at
+    apart = left_at_of(process) - left_at_of(other)
     if abs(apart) <= SIMULTANEOUS_SECONDS:
         return _order(other, struck) < _order(process, struck)
     return 0 < apart <= thresholds.episode_seconds

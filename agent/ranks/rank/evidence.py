@@ -1,11 +1,10 @@
 """Evidence about a rank process over time, and the verdict on the process. Pure."""
 
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
 
 State = Literal["alive", "unresponsive", "exited", "dead", "finished", "unknown"]
-STATES: tuple[State, ...] = get_args(State)
 VerdictReason = Literal[
     "running", "stopped", "blocked", "unanswered", "cut_off", "left", "followed", "fatal_signal", "oom_killed",
     "failure_status", "killed_before_teardown", "killed_before_peers", "left_before_peers", "finalized",

@@ -238,13 +238,6 @@ class RankProcess(msgspec.Struct):
         """Return the reason of the last verdict. Records of peers that led to this verdict can have expired since."""
         return None if self.verdict is None else self.verdict.reason
 
-    @property
-    def progress_after_exit_seconds(self) -> float:
-        """Return the time from the exit to the last record (negative if the record is older); 0 before the exit."""
-        if self.exited_at is None or self.progress_seconds is None:
-            return 0.0
-        return self.progress_seconds - self.exited_seconds
-
     def ras_silence(self) -> RasSilence | None:
         """Return the RAS reports without this process, marked as contradicted if newer records are a sign of life."""
         silence = self.silence

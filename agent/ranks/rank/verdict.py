@@ -60,7 +60,7 @@ def judge_job(processes: Sequence[RankProcess], now: float, thresholds: Threshol
 def _judge(process: RankProcess, job: _Job) -> RankVerdict:
     if process.exited_at is None:
         return _judge_running(process, job)
-    if process.progress_after_exit_seconds > PROGRESS_SLACK_SECONDS:
+    if (process.progress_seconds or 0.0) > process.exited_seconds + PROGRESS_SLACK_SECONDS:
         return RankVerdict("unknown", "progress_after_exit")
     if process.finalized:
         return RankVerdict("finished", "finalized")

@@ -46,14 +46,8 @@ _KINDS: tuple[tuple[Wait, re.Pattern[str]], ...] = (
 )
 
 
-def wait_on(file_system: str) -> Wait:
-    """Return the kind of wait for a file of a file system of this type."""
-    kind = file_system.partition(".")[0]
-    if kind in ("nfs", "nfs4"):
-        return "nfs"
-    if kind in ("fuse", "fuseblk"):
-        return "fuse"
-    return "lustre" if kind == "lustre" else "disk"
+_FILE_SYSTEMS: dict[str, Wait] = {"nfs": "nfs", "nfs4": "nfs", "fuse": "fuse", "fuseblk": "fuse", "lustre": "lustre"}
+"""Kinds of wait for a file by the type of its file system; other types: disk."""
 
 
 def wait_of(frames: Sequence[str]) -> Wait:
@@ -202,6 +196,6 @@ class UsageReader:
             wait = wait_of(frames)
             if wait == "disk" and (mount := self._proc.blocked_on_mount(owner, thread.pid)) is not None:
                 mounts = mounts if mounts is not None else self._proc.mounts(pid)
-                wait = wait_on(mounts.get(mount, ""))
+                wait = _FILE_SYSTEMS.get(mounts.get(mount, "").partition(".")[0], "disk")
             waits[wait] += 1
         return tuple(sorted((wait, number) for wait, number in waits.items() if number))
