@@ -17,7 +17,7 @@ from rank_table import RankTable
 
 from agent.app.lease import end_writers
 from agent.ranks.table import UNSEEN_SECONDS
-from agent.sdk.exporter import Roots
+from agent.sdk.exporter import NoData, Roots
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.process import ProcessConfig, ProcessExporter
@@ -136,6 +136,19 @@ async def test_stopped_exporter_shows_no_rank(node: Node, rank: ProcessKey) -> N
     await successor.update()
     assert (node.shown(), node.ranks.processes[rank].finalized) == ([rank.pid], True)
     await successor.drain()
+
+
+async def test_a_hidden_proc_is_no_exit(node: Node, rank: ProcessKey) -> None:
+    """A rank that vanishes from /proc (hidepid, an unmount) has exited only if its pidfd says so, or it has none."""
+    exporter = await node.start()
+    await exporter.update()
+    await asyncio.to_thread(node.proc.remove, rank.pid)
+    for running in ({rank}, set()):
+        with pytest.raises(NoData):
+            await exporter.update()
+        assert set(node.ranks.running()) == running
+        exporter._exits._unwatch(rank)
+    await exporter.drain()
 
 
 def write_group(group: Path, seconds: int) -> None:
