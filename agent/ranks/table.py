@@ -31,7 +31,7 @@ class RankTable:
 
     ``job_id_variables``: configured environment variables with the job id, tried before the built-in variables.
     ``variables``: for each exporter the environment variables of rank processes that it needs. ``changed``: jobs with
-    exits that are not judged yet. ``hostnames``: host names of this node and of its containers with ranks.
+    exits that are not judged yet.
     """
 
     def __init__(self, clock: Clock, hostname: str, settle_at_once: bool = False) -> None:
@@ -41,7 +41,6 @@ class RankTable:
         self.processes: dict[ProcessKey, RankProcess] = {}
         self.binder = RankBinder(clock, hostname, settle_at_once, self.processes)
         self.writers: dict[WriterKey, WriterRecord] = {}
-        self.hostnames: frozenset[str] = frozenset({hostname})
         self.published: RankSnapshot | None = None
         self.changed: set[str] = set()
         self.variables: dict[str, frozenset[str]] = {}
@@ -70,6 +69,7 @@ class RankTable:
         """Return an immutable copy of the table: the same object until the next tick or write."""
         if self.published is None:
             ranks, running = views_of(self.processes, self.binder.labels)
+            of_containers = (key.hostname for key, record in self.writers.items() if record.process in self.processes)
             self.published = RankSnapshot(
                 ranks=ranks,
                 running=running,
@@ -81,7 +81,7 @@ class RankTable:
                 without_nccl=self.without_nccl,
                 read_otherwise=self.read_otherwise,
                 held_files=self.held_files,
-                hostnames=self.hostnames,
+                hostnames=frozenset({self.hostname, *of_containers}),
                 renamed=tuple(self.binder.renamed),
             )
         return self.published
@@ -184,7 +184,6 @@ class RankTable:
         self.processes.update((process.facts.key, process) for process in saved.processes if process.facts is not None)
         self.writers.update(saved.writer_keys)
         self.binder.restore(self.stand_ins())
-        self.collect_hostnames()
         self.liveness.jobs.update(saved.jobs)
         self._judge_all()
 
@@ -232,12 +231,6 @@ class RankTable:
                     record.expired_at, record.stand_in = now, None
             elif now - record.expired_at > WRITER_IDLE_SECONDS:
                 del self.writers[writer_key]
-        self.collect_hostnames()
-
-    def collect_hostnames(self) -> None:
-        """Collect the host names of this node and of its containers with ranks. A name can move with its pod."""
-        of_containers = (key.hostname for key, record in self.writers.items() if record.process in self.processes)
-        self.hostnames = frozenset({self.hostname, *of_containers})
 
     def process_of(self, writer_key: WriterKey) -> RankProcess | None:
         """Return the process of a writer, or its stand-in."""

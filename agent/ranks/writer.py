@@ -227,7 +227,6 @@ class RankWriter(Leased[RankTable]):
         if record is None or process is None or record.process is not None:
             return
         stand_in, record.process, record.stand_in = record.stand_in, key, None
-        table.hostnames |= {writer_key.hostname}
         if stand_in is None:
             return
         process.seen_at = stand_in.seen_at | process.seen_at

@@ -9,7 +9,7 @@ from agent.sdk.metrics import Family, Metric, label_fields
 from agent.sdk.ranks import ProcessKey, RankLabel, proof_of
 from agent.sdk.system import ProcFS
 from exporters.process.exits import ExitWatch, open_pidfd
-from exporters.process.foreign import FOREIGN, GpuUsers, Shown, render as render_gpu_users
+from exporters.process.foreign import FOREIGN, GpuUsers, Shown
 from exporters.process.scan import Scanner, ScanRequest, ScanResult
 from exporters.process.usage import totals as usage_families
 from exporters.process.usage.groups import JobTotals
@@ -122,11 +122,14 @@ class ProcessExporter:
         states = PROCESS_STATE.rows()
         for label, letter in snapshot.states:
             states.add((*label, PROCESS_STATES.get(letter, "sleeping")), 1.0)
+        foreign = FOREIGN.rows()
+        for *labels, count in snapshot.foreign:
+            foreign.add(tuple(labels), count)
         yield states.metric
         yield from usage_families.render(snapshot.usages, snapshot.jobs, all_values=self._config.all_values)
         yield WITHOUT_NCCL.single(snapshot.without_nccl)
         yield EXIT_STATUS_UNKNOWN.single(snapshot.unknown_exits)
-        yield render_gpu_users(snapshot.foreign)
+        yield foreign.metric
 
     async def drain(self) -> None:
         """Stop watching."""

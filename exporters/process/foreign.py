@@ -12,7 +12,7 @@ import msgspec
 
 from agent.sdk.exporter import Context, OwnThread
 from agent.sdk.hardware import gpu_families
-from agent.sdk.metrics import Family, Metric, Rows
+from agent.sdk.metrics import Family
 from agent.sdk.ranks import Owner, ProcessKey
 from agent.sdk.system import ProcFS, Stat
 from exporters.process.ownership import ROOT_UID, OwnerSearch, ancestors
@@ -175,11 +175,3 @@ class GpuUsers:
                 facts = process.facts
                 ranks[facts.key.pid] = GpuUser("", facts.uid, facts.owner, facts.session, job_ids=job_ids)
         return ranks
-
-
-def render(shown: Shown) -> Metric:
-    """Return the family; pure."""
-    rows: Rows = FOREIGN.rows()
-    for *labels, count in shown:
-        rows.add(tuple(labels), count)
-    return rows.metric

@@ -89,8 +89,12 @@ class Scanner:
         running = [key for key in known if _runs(stats.get(key.pid), key)] + [facts.key for facts in new]
         self._make_listing_due(writer_keys, running)
         is_due = now - self._threads_at >= THREADS_SECONDS
-        self._threads = {}
+        self._threads.clear()
         observed = self._observe_all([stats[key.pid] for key in running], now, threads_are_due=is_due)
+        usages = None
+        if is_due:
+            self._threads_at = now
+            usages = self._usage.look(self._threads, self._search.descendants(running))
         return ScanResult(
             new=tuple(new),
             observed=observed,
@@ -100,7 +104,7 @@ class Scanner:
             processes=self._search.count(),
             unreadable=sum(facts.environment is None for facts in new),
             without_nccl=without_nccl,
-            usages=self._look_at_usage(now, running) if is_due else None,
+            usages=usages,
         )
 
     def _new_ranks(
@@ -121,11 +125,6 @@ class Scanner:
             if (facts := self._failures.attempt("a process", read, pid=key.pid)) is not None:
                 new.append(facts)
         return new, 0 if request.without_nccl else len(without)
-
-    def _look_at_usage(self, now: float, running: list[ProcessKey]) -> Usages:
-        self._threads_at = now
-        ranks, self._threads = self._threads, {}
-        return self._usage.look(ranks, self._search.descendants(running))
 
     def _make_listing_due(self, writer_keys: Collection[WriterKey], running: list[ProcessKey]) -> None:
         """List the record files of ranks in this scan already, if a rank's pid (in its namespace) is one of these

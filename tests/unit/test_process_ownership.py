@@ -86,6 +86,7 @@ def test_pods_and_containers(path: str, owner: Owner, made: bool, node: Node) ->
     ("/slurm_node-a/uid_1000/job_4711", "cpu,cpuacct", ("slurm", "4711")),
     ("/pbs_jobs.service/jobid/12.server", "", ("pbs", "12.server")),
     ("/pbspro.slice/pbspro-12.server.slice", "memory", ("pbs", "12.server")),
+    (r"/pbspro.slice/pbspro-12\x5b3\x5d.pbs\x2dserver.slice", "memory", ("pbs", "12[3].pbs-server")),
     ("/lsf/cluster1/job.4711.3100.1700000000", "memory", ("lsf", "4711")),
 ])  # fmt: skip
 def test_jobs(path: str, hierarchy: str, expected: tuple[str, str], node: Node) -> None:
@@ -164,10 +165,13 @@ A_USERS = Owner("user", "1000")
     ((DAEMON | {"uid": 1000}, TASK), A_USERS),
     ((TASK, DAEMON, TASK), A_USERS),
     ((DAEMON | {"cgroup": "0::/user.slice/user-1000.slice/session-1.scope\n"}, TASK), A_USERS),
+    ((DAEMON | {"cgroup": "0::/../../user.slice/user-1000.slice/session-1.scope\n"}, TASK), A_USERS),
+    *((({"title": "shim", "uid": 0}, DAEMON | {"cgroup": f"0::{path}\n"}, TASK | {"uid": 0}), A_USERS)
+      for path in (POD_PATHS[0], CONTAINER_PATHS[1])),  # root in a container can have any title
     ((DAEMON | {"title": "x slurmstepd: [4711.0]"}, TASK), A_USERS),
     ((DAEMON, *[TASK] * (MAX_ANCESTORS - 1)), OF_4711),
     ((DAEMON, *[TASK] * (MAX_ANCESTORS + 1)), A_USERS),
 ])  # fmt: skip
 def test_slurms_daemon_as_an_ancestor(chain: tuple[dict[str, object], ...], expected: Owner, node: Node) -> None:
-    """A slurmstepd ancestor proves the job if it and its ancestors run as root, outside of a login session."""
+    """A slurmstepd ancestor proves the job if it and its ancestors are root, outside containers and login sessions."""
     assert tree(node, *chain) == expected

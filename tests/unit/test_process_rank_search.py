@@ -112,13 +112,6 @@ def gloo_job(node: Node) -> None:
     node.proc.add(40, parent=10, environment=rank(1))
 
 
-def test_ranks_of_gloo_are_counted(node: Node) -> None:
-    """Each rank without NCCL is counted once; its launcher, shell and children are not counted."""
-    gloo_job(node)
-    scan = node.look()
-    assert (scan.new, scan.without_nccl) == ((), 2)
-
-
 def test_what_names_no_rank(node: Node) -> None:
     """A process is no rank if RANK is no number, has no size or is outside it, or if it has only Slurm's variables."""
     for pid, environment in enumerate(
@@ -139,8 +132,10 @@ def test_what_names_no_rank(node: Node) -> None:
 
 
 def test_ranks_with_nccl_do_not_count(node: Node) -> None:
-    """A rank with NCCL, its launcher and its children do not count as processes without NCCL."""
+    """Each rank without NCCL counts once, but not its launcher, shell and children; a rank with NCCL does not count."""
     gloo_job(node)
+    scan = node.look()
+    assert (scan.new, scan.without_nccl) == ((), 2)
     node.proc.add(30, parent=20, environment=rank(0), threads={33: "NCCL RAS"})
     node.proc.add(40, parent=10, environment=rank(1), threads={43: "pt_nccl_watchdg"})
     assert len(node.look().new) == 2

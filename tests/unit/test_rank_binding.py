@@ -78,14 +78,16 @@ def test_groups_under_one_job_id(table: Table) -> None:
 
 
 def test_job_steps_without_a_rendezvous_are_groups(table: Table) -> None:
-    """If two steps of a job each have a rank 0, both are shown, the later one with its step's hash appended.
+    """If two steps of a job each have a rank 0, all ranks of the later step have an id with the step's hash appended.
 
     The scheduler's end of the job is the end of both steps."""
-    step = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
-    table.add(1, step | {"SLURM_STEP_ID": "0"})
-    table.add(2, step | {"SLURM_STEP_ID": "1"})
+    step = {"SLURM_JOB_ID": "4711", "SLURM_NTASKS": "2"}
+    for pid, (number, rank) in enumerate((("0", "0"), ("1", "0"), ("1", "1"))):
+        table.add(pid, step | {"SLURM_STEP_ID": number, "SLURM_PROCID": rank})
+        table.tick(2.0)
+    later = group_job_id("4711", "step/1")
     table.tick(10.0)
-    assert table.labels() == {RankLabel("4711", "0"): 1, RankLabel(group_job_id("4711", "step/1"), "0"): 2}
+    assert table.labels() == {RankLabel("4711", "0"): 0, RankLabel(later, "0"): 1, RankLabel(later, "1"): 2}
     table.ranks.observe_job_ends([JobEnd("4711", 0.0, table.clock.time(), "CANCELLED")])
     snapshot = table.ranks.snapshot()
     assert (snapshot.duplicates, [job.end_state for job in snapshot.jobs.values()]) == (0, ["CANCELLED"] * 2)

@@ -1,20 +1,15 @@
 """The owner of a job and the labels of its ranks, with hostile users or unusual jobs."""
 
-import os
 import time
-from pathlib import Path
 
 import pytest
 from rank_table import CRASHED, KILLED, Table, environment, owned
 from test_job_owners import ALICE, CONTAINER, MALLORY, POD, SLURM
-from test_process_ownership import Node
 
 from agent.core.identity import RankLabel
 from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner, ProcessFacts
-from exporters.process import ownership
-from exporters.process.ownership import group_of
 
 OTHER_JOB = Owner("job", "slurm/4712", scheduler="slurm", job_id="4712", proof="cgroup")
 DOCKER = Owner("container", CONTAINER)
@@ -53,41 +48,6 @@ def test_a_suffixed_id_is_not_for_others(table: Table) -> None:
     [victims] = [label.job_id for label, pid in table.labels().items() if pid == 2]
     table.add_facts(owned(3, {"TORCHELASTIC_RUN_ID": victims, "RANK": "1"}, MALLORY, uid=1001), then=BINDING_SECONDS)
     assert {label.job_id for label, pid in table.labels().items() if pid == 3} != {victims}
-
-
-@pytest.fixture
-def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Node:
-    """Provide a node whose directories belong to root."""
-    monkeypatch.setattr(ownership, "ROOT_UID", os.geteuid())
-    return Node(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "path", [f"/kubepods/burstable/pod{POD}/{CONTAINER}", f"/system.slice/docker-{CONTAINER}.scope"]
-)
-def test_root_in_a_container_cannot_be_slurms_daemon(path: str, node: Node) -> None:
-    """A container's process 1 that runs as root and calls itself slurmstepd proves no job."""
-    (node.groups / path.lstrip("/")).mkdir(parents=True)
-    group = f"0::{path}\n"
-    node.proc.add(100, parent=1, uid=0, title="/usr/bin/containerd-shim-runc-v2 -namespace k8s.io")
-    node.proc.add(101, parent=100, uid=0, title="slurmstepd: [4711.0]", cgroup=group, namespace_pids=(101, 1))
-    node.proc.add(102, parent=101, uid=0, title="python", cgroup=group, namespace_pids=(102, 2))
-    owner, _ = node.owner(102, uid=0)
-    assert (owner.scheduler, owner.proof) == ("", "none")
-
-
-def test_a_login_is_seen_from_a_control_group_namespace(node: Node) -> None:
-    """An agent in a cgroup namespace recognises a login session whose path begins with `..`."""
-    login = "0::/../../user.slice/user-1000.slice/session-1.scope\n"
-    node.proc.add(100, parent=1, uid=0, title="slurmstepd: [4711.0]", cgroup=login)
-    node.proc.add(101, parent=100, uid=1000, title="python", cgroup=login)
-    assert node.owner(101)[0].scheduler == ""
-
-
-def test_pbs_hook_escapes_the_job_id() -> None:
-    """OpenPBS escapes a server's hyphen and an array's brackets: 'pbspro-%s.slice' % systemd_escape(jobid)."""
-    groups = [group_of(f"/pbspro.slice/pbspro-{name}.slice") for name in (r"12.pbs\x2dserver", r"12\x5b3\x5d.server")]
-    assert [group.name for group in groups if group] == ["12.pbs-server", "12[3].server"]
 
 
 def vllm(pid: int, task: int, position: int) -> ProcessFacts:
@@ -156,15 +116,3 @@ def test_an_id_without_an_owner_is_free(table: Table) -> None:
     table.tick(1.0)
     table.add_facts(owned(6000, environment(0), ALICE), then=1.0)
     assert RankLabel("4711", "0") in table.labels()
-
-
-def test_a_job_step_is_not_split_on_one_node(table: Table) -> None:
-    """The ranks of a step without a rendezvous have one job id while another step of the same Slurm job runs."""
-    for step, size in ((0, 2), (1, 4)):
-        for rank in range(size):
-            env = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": str(rank), "SLURM_NTASKS": str(size)}
-            env |= {"SLURM_STEP_ID": str(step), "SLURM_TASK_PID": str(50 + 10 * step + rank)}
-            table.add_facts(owned(1 + 10 * step + rank, env, SLURM, parent=40 + step))
-        table.tick(2.0)
-    table.tick(BINDING_SECONDS)
-    assert len({label.job_id for label, pid in table.labels().items() if pid > 10}) == 1

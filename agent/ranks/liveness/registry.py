@@ -85,22 +85,16 @@ class LivenessRegistry:
 
     def running(self, processes: Iterable[RankProcess]) -> dict[str, RanBefore]:
         """Return the jobs with running processes, as the boot file saves them."""
-        ranks: defaultdict[str, list[str]] = defaultdict(list)
-        started: defaultdict[str, float] = defaultdict(lambda: float("inf"))
-        users: dict[str, str] = {}
+        running: defaultdict[str, list[tuple[str, RankProcess]]] = defaultdict(list)
         for process in processes:
-            if process.exited_at is None and process.facts is not None:
-                for label in process.labels:
-                    users.setdefault(label.job_id, process.user)
-                    ranks[label.job_id].append(label.rank)
-                    started[label.job_id] = min(started[label.job_id], process.facts.start_seconds)
-        return {
-            job_id: RanBefore(
-                users[job_id], sorted(ranks[job_id]), started[job_id], job.expected, job.proven, job.share
-            )
-            for job_id, job in self.jobs.items()
-            if job_id in ranks
-        }
+            for label in process.labels if process.exited_at is None else ():
+                running[label.job_id].append((label.rank, process))
+        jobs = {}
+        for job_id, members in running.items():
+            if (job := self.jobs.get(job_id)) is not None:
+                ranks, started = sorted(rank for rank, _ in members), min(p.seen.start_seconds for _, p in members)
+                jobs[job_id] = RanBefore(members[0][1].user, ranks, started, job.expected, job.proven, job.share)
+        return jobs
 
     def note_end(self, end: JobEnd, job_id: str, now: float, now_seconds: float) -> None:
         """Note that the scheduler ended the job that is exported as ``job_id``, unless its ranks outlived this end."""
