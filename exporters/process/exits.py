@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import fcntl
 import os
+import select
 import struct
 from collections.abc import Container, Mapping
 from signal import SIGKILL
@@ -126,6 +127,14 @@ class ExitWatch:
     def watched(self) -> frozenset[ProcessKey]:
         """Return the processes whose exit is awaited."""
         return frozenset(self._pidfds)
+
+    def has_ended(self, key: ProcessKey) -> bool:
+        """Return False if a process that is not in /proc still runs (pidfd): hidepid or an unmount hides it."""
+        if (pidfd := self._pidfds.get(key)) is None:
+            return True
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        return bool(poll.poll(0))
 
     def watch(self, pidfds: Mapping[ProcessKey, int | OSError | None], running: Container[ProcessKey]) -> None:
         """Wait for the exit of these processes; close the pidfds of those that are no longer ``running``."""

@@ -173,9 +173,9 @@ class ProcessExporter:
             )
         for writer_key, key in scanned.links:
             ranks.link(writer_key, key)
-        # A watched process ends by its pidfd: /proc can also hide it (hidepid, an unmount).
-        for key in running.keys() & (set(scanned.gone) - self._exits.watched()):
-            self._exits.note_exit(key)
+        for key in scanned.gone:
+            if key in running and self._exits.has_ended(key):
+                self._exits.note_exit(key)
         self._note_usages(scanned.usages)
         self._log_named()
         self._exits.note_counts({key: observation.oom for key, observation in scanned.observed.items()})

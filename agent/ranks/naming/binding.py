@@ -216,8 +216,9 @@ class RankBinder:
             return False
         if key not in self._apart:
             members, own_id = self._groups.get(key, []), environment.group_job_id(job_id, group)
-            has_own_id = any(label.job_id == own_id for member in members for label in member.labels)
+            ids = {label.job_id for member in members for label in member.labels}
             rivals = self._rivals_in(job_id, group, {str(member.claim.rank) for member in members})
+            has_own_id = own_id in ids and job_id not in ids
             self._apart[key] = has_own_id or not all(rival.kill_pending for rival in rivals)
         return self._apart[key] or bool(self._rivals_in(job_id, group, ranks))
 
