@@ -51,7 +51,7 @@ _UPWARDS = re.compile(r"(?:/\.\.)+(?=/)")
 _CONTAINER_OF_POD = re.compile(rf"/(?:[a-z]+(?:-[a-z]+)*-)?({_ID})(?:\.scope)?(?=/|$)")
 _SCHEDULERS = frozenset({"slurm", "pbs", "lsf"})
 _STEP_DAEMON = re.compile(r"slurmstepd(?:-[\w.-]+)?: \[(\d{1,10})\.\w+\]")
-_USERS_GROUP = re.compile(r"/user\.slice(/|$)")
+_USERS_GROUP = re.compile(r"(?:/\.\.)*/user\.slice(/|$)")
 
 
 class Group(NamedTuple):
@@ -170,11 +170,8 @@ class OwnerSearch:
     def _is_a_users(self, pid: int) -> bool:
         """Return True for a process in a login session, pod or container."""
         for path in self._proc.cgroup(pid).values():
-            upwards = _UPWARDS.match(path)
             group = group_of(path)
-            if _USERS_GROUP.match(path[upwards.end() :] if upwards else path):
-                return True
-            if group is not None and group.names in ("pod", "container"):
+            if _USERS_GROUP.match(path) or (group is not None and group.names in ("pod", "container")):
                 return True
         return False
 
