@@ -31,8 +31,8 @@ class Refusal(NamedTuple):
 
 
 REASONS = ("directory", "owner", "kind", "size", "content", "count")
-"""directory: other users can write to it. owner: no trusted user owns the file, or other users can write to it. kind:
-no regular file. count: the file is beyond MAX_FILES or MAX_ENTRIES."""
+"""directory: other users can write to it, or the agent may not read it. owner: no trusted user owns the file, or other
+users can write to it. kind: no regular file. count: the file is beyond MAX_FILES or MAX_ENTRIES."""
 
 
 class TrustedDirectory(Generic[T]):
@@ -54,26 +54,27 @@ class TrustedDirectory(Generic[T]):
     def look(self) -> Mapping[str, T] | None:
         """Return the record of each file, by name; None without such a directory."""
         self.refused.clear()
+        before, self._known = self._known, {}
         try:
             directory = os.open(self._path, _DIRECTORY_FLAGS)
         except (FileNotFoundError, NotADirectoryError):
-            self._known.clear()
             return None
+        except PermissionError:
+            self.refused["directory"] += 1
+            return {}
         try:
-            return self._look(directory)
+            return self._look(directory, before)
         finally:
             os.close(directory)
 
-    def _look(self, directory: int) -> Mapping[str, T]:
+    def _look(self, directory: int, before: Mapping[str, tuple[_Version, T | Refusal]]) -> Mapping[str, T]:
         if not self._is_trusted(os.fstat(directory)):
             self.refused["directory"] += 1
-            self._known.clear()
             return {}
         with os.scandir(directory) as entries:
             names = [entry.name for entry in islice(entries, MAX_ENTRIES + 1)]
         selected = sorted(name for name in names[:MAX_ENTRIES] if self._is_selected(name))
         self.refused["count"] += max(len(selected) - MAX_FILES, 0) + (len(names) > MAX_ENTRIES)
-        before, self._known = self._known, {}
         files = {}
         for name in selected[:MAX_FILES]:
             try:

@@ -80,6 +80,20 @@ def test_what_another_user_or_group_has_is_not_believed(jobs: Path) -> None:
             assert look(jobs) == ([], {"owner": 1})
 
 
+def test_a_directory_that_the_agent_may_not_read(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An unreadable mapping of GPUs is refused; the files of jobs are read."""
+    put(jobs)
+    os_open = os.open
+
+    def opened(path: Any, *args: Any, **more: Any) -> int:
+        if path == jobs.parent:
+            raise PermissionError(13, "denied")
+        return os_open(path, *args, **more)
+
+    monkeypatch.setattr(os, "open", opened)
+    assert look(jobs, amd=jobs.parent) == (["4"], {"directory": 1})
+
+
 def test_what_is_no_regular_file_is_refused(jobs: Path, tmp_path: Path) -> None:
     """A link, a FIFO and a directory are refused, and do not block."""
     put(tmp_path, "7")
