@@ -185,6 +185,7 @@ class RankTable:
         self.writers.update(saved.writer_keys)
         self.binder.restore(self.stand_ins())
         self.liveness.jobs.update(saved.jobs)
+        self.liveness.loaded_at = self.clock.monotonic()
         self._judge_all()
 
     # -- writers of records ----------------------------------------------------------------------------------------

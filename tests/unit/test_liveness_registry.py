@@ -140,7 +140,7 @@ def test_the_age_of_a_run_is_that_of_its_oldest_rank() -> None:
 
 
 def test_progress_and_its_longest_pause() -> None:
-    """Progress is an age by the node's clock; the longest pause so far stays."""
+    """Progress is an age by the node's clock; the longest pause so far stays. The agent's downtime is no pause."""
     job = Job(ranks=1)
     process = job.table.ranks.processes[job.keys[0]]
     assert job.shown("job_progress_age_seconds") == {}
@@ -151,6 +151,11 @@ def test_progress_and_its_longest_pause() -> None:
     assert (job.shown("job_progress_age_seconds"), job.shown("job_longest_pause_seconds")) == ({(): 0.5}, {(): 20.0})
     job.tick(7.0)
     assert job.shown("job_progress_age_seconds") == {(): 7.5}
+    job.table = job.table.restarted(600.0)
+    job.table.ranks.observe_state(job.keys[0])
+    job.table.ranks.processes[job.keys[0]].note_progress(job.table.clock.time(), job.table.clock.time())
+    job.tick(1.0)
+    assert (job.shown("job_progress_age_seconds"), job.shown("job_longest_pause_seconds")) == ({(): 1.0}, {(): 20.0})
 
 
 @pytest.mark.parametrize("step", [-3600.0, -400.0, 400.0, 3600.0])

@@ -106,15 +106,15 @@ class JobLiveness(msgspec.Struct):
             exits = [p.exited_at for p in members if p.exited_at is not None]
             self.left_at = now if running else max(exits, default=now)
 
-    def note_progress(self, newest_seconds: float | None, now: float, now_seconds: float) -> None:
-        """Note the time of the newest completed operation (epoch seconds), and the pause before it."""
+    def note_progress(self, newest_seconds: float | None, now: float, now_seconds: float, since: float) -> None:
+        """Note the newest completed operation (epoch seconds), and the part of the pause before it after ``since``."""
         if newest_seconds is None or newest_seconds == self.progress_seconds:
             return
         at = min(now, now - (now_seconds - newest_seconds))
         if self.progress_at is not None and newest_seconds > (self.progress_seconds or 0.0):
             at = max(at, self.progress_at)  # perhaps the clock was set forward
         if self.progress_at is not None and self.progress_at >= self.started_at:
-            self.longest_pause = max(self.longest_pause, at - self.progress_at)
+            self.longest_pause = max(self.longest_pause, at - max(self.progress_at, since))
         self.progress_seconds, self.progress_at = newest_seconds, at
 
     def retract(self, lead: LeadExit, now: float) -> None:

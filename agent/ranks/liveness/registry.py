@@ -40,13 +40,15 @@ class LivenessRegistry:
     """Keeps a JobLiveness per job. ``facts``: causes of exits, and planned exits, from exporters.
 
     Times are CLOCK_BOOTTIME seconds, as in the rank table; ``now_seconds`` is the same moment in epoch seconds. After a
-    change of ``thresholds`` an exported lead exit can change its class once.
+    change of ``thresholds`` an exported lead exit can change its class once. ``loaded_at``: when the checkpoint was
+    loaded. No pause is measured before: the agent did not run, and perhaps the job did.
     """
 
     def __init__(self, labels: LabelHolders) -> None:
         self.thresholds = DEFAULTS
         self.jobs: dict[str, JobLiveness] = {}
         self.facts = ExitFacts()
+        self.loaded_at = 0.0
         self._labels = labels
 
     def update(self, job_id: str, processes: Sequence[RankProcess], now: float, now_seconds: float) -> None:
@@ -68,7 +70,7 @@ class LivenessRegistry:
         job.proven |= bool(proven)
         job.proves_first |= any(label.rank == "0" for p in proven for label in p.labels)
         progress = (p.progress_seconds for p in processes if p.exited_at is None and p.progress_seconds is not None)
-        job.note_progress(max(progress, default=None), now, now_seconds)
+        job.note_progress(max(progress, default=None), now, now_seconds, self.loaded_at)
         job.retract_returned(running, now)
         self._update_exits(job, processes, now)
 
