@@ -8,6 +8,7 @@ from agent.core.identity import Membership, RankLabel
 from agent.ranks import families as rank_families, liveness_families
 from agent.ranks.naming.binding import BINDING_SECONDS, MAX_SIBLINGS
 from agent.ranks.naming.shared_environment import coordinates_of, number_of
+from agent.ranks.rank.environment import group_job_id
 from agent.ranks.rank.facts import Owner
 from exporters.ras.query.jobs import size_of
 
@@ -36,7 +37,9 @@ def task(number: int, world: int = 1) -> dict[str, str]:
 
 
 def test_children_of_one_task_are_all_shown(table: Table) -> None:
-    """Four workers that share the environment of a Slurm task are four ranks, numbered in the order of their starts."""
+    """Four workers that share the environment of a Slurm task are four ranks, numbered in the order of their starts.
+
+    Workers of the same task with another rendezvous address are ranks of another job."""
     for pid in (4, 2, 3, 1):
         table.add_facts(owned(pid, task(0), ALICE, parent=50))
     table.tick(BINDING_SECONDS - 0.1)
@@ -44,6 +47,11 @@ def test_children_of_one_task_are_all_shown(table: Table) -> None:
     table.tick(0.1)
     assert ranks(table) == {"0": 1, "1": 2, "2": 3, "3": 4}
     assert (sources(table), table.ranks.snapshot().duplicates) == ({"local_index"}, 0)
+    for pid in (5, 6):
+        table.add_facts(owned(pid, task(0) | {"MASTER_ADDR": "a", "MASTER_PORT": "1"}, ALICE, parent=60))
+    table.tick(BINDING_SECONDS)
+    other = group_job_id("4711", "a:1")
+    assert (table.labels()[RankLabel(other, "0")], table.labels()[RankLabel(other, "1")]) == (5, 6)
 
 
 def test_the_communicator_names_siblings_first(table: Table) -> None:
