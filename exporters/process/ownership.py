@@ -159,13 +159,10 @@ class OwnerSearch:
             if not job_id:
                 daemon = _STEP_DAEMON.fullmatch(self._proc.title(parent.pid).strip())
                 job_id = daemon[1] if daemon and not self._is_a_users(parent.pid) else ""
-            if job_id and not self._is_root(parent.pid):
+            status = self._proc.status(parent.pid)
+            if job_id and (status is None or not status.root):
                 return ""
         return job_id
-
-    def _is_root(self, pid: int) -> bool:
-        status = self._proc.status(pid)
-        return status is not None and status.root
 
     def _is_a_users(self, pid: int) -> bool:
         """Return True for a process in a login session, pod or container."""
