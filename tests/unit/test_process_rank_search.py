@@ -58,23 +58,16 @@ def test_child_of_a_rank_from_before_a_restart(node: Node) -> None:
 
 
 def test_late_initialisation(node: Node) -> None:
-    """A process is examined again when its number of threads changes, and after half a minute."""
-    node.proc.add(10)
-    assert node.evidence() == {}
-    node.add_rank(10)
-    assert node.evidence() == {10: "thread"}
+    """A process is examined again 2 s after its number of threads changed, and after half a minute."""
+    for threads in ({}, {11: "python3"}):
+        node.proc.add(10, threads=threads)
+        assert node.evidence() == {}
+    node.add_rank(10)  # the thread gets its name after the look
+    assert (node.evidence(), node.evidence(after=NAMED_SECONDS)) == ({}, {10: "thread"})
     node.proc.add(20)
     assert (node.evidence(), node.evidence(after=NAMED_SECONDS)) == ({}, {})
     node.proc.add(20, maps=NCCL_MAPS, files=GPU)
     assert (node.evidence(), node.evidence(after=LOOK_AGAIN_SECONDS)) == ({}, {20: "library"})
-
-
-def test_a_thread_that_is_named_after_the_look(node: Node) -> None:
-    """A thread that gets its name after the look makes its process a rank two seconds later."""
-    node.proc.add(10, threads={11: "python3"})
-    assert node.evidence() == {}
-    node.add_rank(10)
-    assert (node.evidence(), node.evidence(after=NAMED_SECONDS)) == ({}, {10: "thread"})
 
 
 def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
