@@ -10,8 +10,11 @@ from inspector_reading import EVERYONE, all_of, make, published
 from inspector_records import append, line
 from lent import Admission
 from test_inspector_exporter import OPERATIONS, Bench
+from test_inspector_formats import PROXY_STEP, dumped, marker
 
+from exporters.inspector.reading.read_queue import ReadQueue
 from exporters.inspector.totals.idleness import IDLE_SECONDS, LOOK_SECONDS
+from exporters.inspector.totals.shared import MAX_COMMUNICATORS
 
 MISSING = "rankwatch_inspector_missing_records_total"
 LOST = ("job", "1", "filtered_or_lost")
@@ -60,8 +63,12 @@ class Life:
         return shown
 
 
-def test_an_idle_communicator_ends(tmp_path: Path) -> None:
-    """After six hours without records a communicator's series end; the count of missing records does not fall."""
+@pytest.mark.parametrize("behind", [False, True])
+def test_an_idle_communicator_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: bool) -> None:
+    """After six hours without records a communicator's series end, even if other files always have unread lines; the
+    count of missing records does not fall."""
+    read = ReadQueue.read
+    monkeypatch.setattr(ReadQueue, "read", lambda *arguments: read(*arguments) or behind)
     life = Life(tmp_path)
     life.write(*(line(sn, id="0xabc") for sn in (0, 1, 5)))
     shown = life.pass_time(IDLE_SECONDS - LOOK_SECONDS)
@@ -101,6 +108,17 @@ def test_who_finds_no_room_takes_that_of_the_longest_idle(tmp_path: Path) -> Non
     life.write(line(4, id="0xbee"))
     shown = life.pass_time(LOOK_SECONDS)
     assert (shown[OPERATIONS][series("bee")], other_total(shown[OPERATIONS])) == (1, refused)
+    life.bench.drain()
+
+
+@pytest.mark.parametrize("lines", [{"dropped": 3}, {"proxy_records": 1}])
+def test_communicators_without_operations_give_way(tmp_path: Path, lines: dict[str, int]) -> None:
+    """Idle communicators that have only a batch's first line, or proxy lines, give their places to a used one."""
+    life = Life(tmp_path)
+    for number in range(1, MAX_COMMUNICATORS + 1):
+        life.write(marker(0, f"0x{number:x}", **lines), dumped(proxy_trace=PROXY_STEP))
+    shown = life.pass_time(12 * LOOK_SECONDS)
+    assert (series("feed") in shown[OPERATIONS], other_total(shown[OPERATIONS]) > 0) == (True, True)
     life.bench.drain()
 
 

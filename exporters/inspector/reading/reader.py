@@ -123,8 +123,7 @@ class DirectoryReader:
         self._writers.tidy(now, int(self._clock.time() * 1_000_000))
         self._finish_runs(now, at_once=last and self._from_beginning)
         self._shared.matching.settle()
-        if not waiting:
-            self._writers.end_idle(now)
+        self._writers.end_idle(now)
         due = last or bool(self._writers.retired or self._writers.ended)
         published = self._publish(now, due=due)
         section = self._save(now, due=due)

@@ -140,6 +140,9 @@ class Writers:
         former, self._idle = self._idle, {}
         for writer_key, aggregate in self._aggregates.items():
             watch = self._idle[writer_key] = former.get(writer_key) or IdleWatch()
+            record_file = self._record_files.get(writer_key)
+            if record_file is not None and not record_file.file.drained:
+                continue  # its unread lines may be of any communicator
             if comms := watch.look(aggregate, now):
                 self.ended.append(WriterTotals.of(aggregate.end(comms), caught_up=True))
             aggregate.series.serve_first(watch.first)

@@ -81,9 +81,9 @@ def _counts(aggregate: Aggregate) -> tuple[Counter[str], Counter[str]]:
     """Return two counts by communicator: a number that changes with each record, and the operations that a limit
     refused.
 
-    Communicators beyond the limit of places count under `other`.
+    Communicators beyond the limit of places count under `other`. A communicator can have a place and no operation.
     """
-    records: Counter[str] = Counter()
+    records: Counter[str] = Counter({comm: 0 for comm, _ in aggregate.memberships})
     refused: Counter[str] = Counter()
     for key, accumulator in aggregate.accumulators.items():
         records[key.comm] += accumulator.operations
@@ -91,4 +91,6 @@ def _counts(aggregate: Aggregate) -> tuple[Counter[str], Counter[str]]:
             refused[key.comm] += accumulator.operations
     for (comm, _, _), sequence in aggregate.sequences.items():
         records[comm] += sequence.seen_in_all()
+    for (comm, *_), counts in aggregate.since_start.items():
+        records[comm] += sum(counts)
     return records, refused
