@@ -247,9 +247,8 @@ def _skip_overlong(descriptor: int, file: FollowedFile, raw: bytes, hole_bytes: 
     return Chunk(b"", 0, hole_bytes)
 
 
-def end_of_lines(descriptor: int, size_bytes: int, *, returns_end_lines: bool = False) -> int:
+def end_of_lines(descriptor: int, file: FollowedFile, size_bytes: int) -> int:
     """Return the offset after the last newline before ``size_bytes``; inside an overlong line return ``size_bytes``."""
     low = max(0, size_bytes - MAX_LINE_BYTES)
-    raw = os.pread(descriptor, size_bytes - low, low)
-    end = max(raw.rfind(b"\n"), raw.rfind(b"\r") if returns_end_lines else -1) + 1
+    end = _read_at(descriptor, size_bytes - low, low, file).rfind(b"\n") + 1
     return low + end if end or not low else size_bytes

@@ -203,13 +203,8 @@ def no_name(_name: str) -> bool:
 
 def fairly_chosen(subdirectories: list[Subdirectory], limit: int) -> list[Subdirectory]:
     """Return at most ``limit`` directories: users take turns, each with its most recently changed directories first."""
-    if len(subdirectories) <= limit:
-        return subdirectories
-    return in_turns(
-        sorted(subdirectories, key=lambda subdirectory: -subdirectory.modified_ns),
-        lambda subdirectory: subdirectory.uid,
-        limit,
-    )
+    newest_first = sorted(subdirectories, key=lambda subdirectory: -subdirectory.modified_ns)
+    return in_turns(newest_first, lambda subdirectory: subdirectory.uid, limit)
 
 
 def opened_below(base: int, path: str) -> int:

@@ -57,12 +57,12 @@ class LineReader:
         device = device_source(file.device)
         try:
             with self._hangs.using(file.path, device):
-                is_open = self._opened(file)
-            if not is_open:
+                descriptor = self._opened(file)
+            if descriptor is None:
                 self._put_off(file)
                 return None
             with self._hangs.using(file.path, source=device):
-                return self._read(file, budget_bytes)
+                return self._read(descriptor, file, budget_bytes)
         except OSError as error:
             self._skipped[error_name(error)] += 1
             self.close(file)
@@ -73,9 +73,8 @@ class LineReader:
         """Return up to 4 KiB from the front of the file; empty if it cannot be read."""
         was_open = file.descriptor is not None
         try:
-            if not self._opened(file):
-                return b""
-            return os.pread(_descriptor(file), HEAD_BYTES, 0)
+            descriptor = self._opened(file)
+            return b"" if descriptor is None else os.pread(descriptor, HEAD_BYTES, 0)
         except OSError as error:
             self._skipped[error_name(error)] += 1
             return b""
@@ -91,13 +90,13 @@ class LineReader:
             with contextlib.suppress(OSError), self._hangs.noting(file.path, device_source(file.device)):
                 os.close(descriptor)
 
-    def _opened(self, file: FollowedFile) -> bool:
-        """Open a closed file; count and return False at the limit, or if the path leads to another file."""
+    def _opened(self, file: FollowedFile) -> int | None:
+        """Return a file's descriptor; count and return None at the limit, or if the path leads to another file."""
         if file.descriptor is not None:
-            return True
+            return file.descriptor
         if len(self._open) >= self._open_files and not self._make_room(file.share):
             self._skipped["open_limit"] += 1
-            return False
+            return None
         # Open the file through its directory, so that no link below the root is followed.
         directory, name = os.path.split(file.path)
         parent = os.open(directory, DIRECTORY_FLAGS | (0 if directory in self._roots else os.O_NOFOLLOW))
@@ -107,10 +106,10 @@ class LineReader:
             status = os.fstat(named)
             if not stat.S_ISREG(status.st_mode) or (status.st_dev, status.st_ino) != file.identity:
                 self._skipped["replaced"] += 1
-                return False
+                return None
             file.descriptor = os.open(f"/proc/self/fd/{named}", _FILE_FLAGS)
         self._open.put(file.identity, file, file.share)
-        return True
+        return file.descriptor
 
     def _make_room(self, share: Share) -> bool:
         loser = self._open.losing_share(share)
@@ -128,8 +127,7 @@ class LineReader:
         file.drained = True
         file.modified_ns = -1
 
-    def _read(self, file: FollowedFile, budget_bytes: int) -> Chunk | None:
-        descriptor = _descriptor(file)
+    def _read(self, descriptor: int, file: FollowedFile, budget_bytes: int) -> Chunk | None:
         status = os.fstat(descriptor)
         file.note(status.st_size, status.st_mtime_ns, self._clock())
         if file.drained:
@@ -142,8 +140,7 @@ class LineReader:
                 file.restart()
         if file.start_at_end:
             size_bytes = min(file.size_at_start, file.size_bytes)
-            start = end_of_lines(descriptor, size_bytes, returns_end_lines=file.returns_end_lines)
-            file.offset = max(start, file.offset)
+            file.offset = max(end_of_lines(descriptor, file, size_bytes), file.offset)
             file.start_at_end = False
             file.from_start = file.offset == 0
         start, tail, unchanged = file.offset, file.tail, False
@@ -177,9 +174,3 @@ def closing(descriptor: int) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
-
-
-def _descriptor(file: FollowedFile) -> int:
-    if file.descriptor is None:
-        raise OSError(errno.EBADF, "not open")
-    return file.descriptor

@@ -98,16 +98,15 @@ class TextFiles:
         self._queue = deque(in_turns([*self._queue, *newest(others)], lambda file: file.share.uid))
         while self._queue and budget_bytes > 0:
             file = self._queue.popleft()
-            lines = self._read(file) if is_ours(file) else None
-            if lines is not None and len(lines.data) < PIECE_BYTES // 2:
-                # Probably the end of the file; the reader may close a file that is read to its end.
-                budget_bytes -= len(lines.data) or SCAN_BYTES  # to skip a hole or a line can take this much
-                yield lines
-                lines = self._read(file)
+            for _ in range(2):  # the reader may close only a file that is read to its end, as after a short piece
+                lines = self._read(file) if is_ours(file) else None
+                if lines is not None:
+                    budget_bytes -= len(lines.data) or SCAN_BYTES  # to skip a hole or a line can take this much
+                    yield lines
+                if lines is None or len(lines.data) >= PIECE_BYTES // 2:
+                    break
             if lines is not None:
                 self._queue.append(file)
-                budget_bytes -= len(lines.data) or SCAN_BYTES
-                yield lines
 
     def job_id(self, file: FollowedFile) -> str | None:
         """Return the job id in the file's name, by the first matching pattern with ``%j``; else None."""

@@ -5,9 +5,15 @@ from typing import Any
 
 from fake_clock import FakeClock
 
+from agent.sdk.metrics import Family
+from agent.sdk.ranks import RankLabel
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.record_files import Ownership
 from exporters.inspector.reading.turn import Published, TurnResult
+from exporters.inspector.rendering import InspectorSnapshot, render
+from exporters.inspector.totals.aggregate import Aggregate
+from exporters.inspector.totals.frozen import WriterTotals
+from exporters.inspector.totals.inheritance import Inheritance
 
 EVERYONE = Ownership(everyone=True)
 
@@ -47,3 +53,16 @@ def sums_of(view: Published) -> dict[tuple[Any, ...], list[int]]:
             new = (total.operations, total.message_bytes, total.microseconds, total.bus_bytes)
             known[:] = map(sum, zip(known, new, strict=True))
     return sums
+
+
+def rendered(family: Family, *aggregates: Aggregate, withheld: bool = False) -> dict[tuple[str, ...], float]:
+    """Return a family's series of these writers, which are of job 7; their ranks are those in the communicator.
+
+    ``withheld``: their reader hangs.
+    """
+    writers = tuple(WriterTotals.of(one, caught_up=True) for one in aggregates)
+    labels = {(one.writer_key, *place): RankLabel("7", str(place[1])) for one in writers for place in one.places}
+    reader = Published(writers, caught_up=True, results={}, files={}, skipped={}, lag_bytes=0)
+    snapshot = InspectorSnapshot((reader.withheld() if withheld else reader,), labels, Inheritance())
+    (metric,) = [metric for metric in render(snapshot) if metric.family is family]
+    return dict(zip(metric.labels, metric.values, strict=True))

@@ -146,6 +146,7 @@ def test_end_of_lines(tmp_path: Path, content: bytes, size_bytes: int, end: int)
     """Reading from the end starts after the last newline, so that an unfinished line is read when it is complete."""
     path = tmp_path / "a.log"
     path.write_bytes(content)
+    _, file = read_all(path)
     descriptor = os.open(path, os.O_RDONLY)
-    assert end_of_lines(descriptor, size_bytes) == end
+    assert end_of_lines(descriptor, file, size_bytes) == end
     os.close(descriptor)

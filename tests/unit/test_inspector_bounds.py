@@ -38,7 +38,7 @@ MEMBERS = {
     "p2p_perf": ("p2p", "p2p_sn", "p2p_peer", "p2p_msg_size_bytes", "p2p_exec_time_us", "p2p_timing_source"),
     "dump_stats": ("coll_records", "p2p_records", "proxy_records", "coll_dropped_since_last_dump",
      "p2p_dropped_since_last_dump"),
-    "proxy_trace": ("record_type", "peer", "direction", "wire_us", "steps"),
+    "proxy_trace": ("peer", "direction", "wire_us", "steps"),
 }  # fmt: skip
 KINDS = st.sampled_from(
     [line(0, pid=BAD_PID), p2p(1), marker(2), bare(line(0)), bare(p2p(1)), dumped(proxy_trace=PROXY_STEP)]

@@ -15,7 +15,7 @@ from test_inspector_formats import overflowing
 from exporters.inspector.exporter import Checkpoint
 from exporters.inspector.format.passes import MIN_WATCHED_LINES, ring_sizes
 from exporters.inspector.reading.reader import DirectoryReader
-from exporters.inspector.reading.reclaim import Reclaimer
+from exporters.inspector.reading.reclaim import Reclaim, Reclaimer
 
 MISSING = "rankwatch_inspector_missing_records_total"
 OTHER_SERIES = ("job", "2", *SERIES[2:])
@@ -112,11 +112,7 @@ def test_a_turn_that_cannot_be_taken_in_costs_its_directory_alone(
 def test_what_cannot_be_given_back_costs_no_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reclaim error is counted, and the turn's totals are shown."""
     directories = two_directories(tmp_path)
-    bench = Bench(*directories)
-    bench.exporter._config = msgspec.structs.replace(
-        bench.exporter._config, reclaim=msgspec.convert({"enabled": True}, type(bench.exporter._config.reclaim))
-    )
-    bench.start()
+    bench = Bench(*directories, reclaim=Reclaim(enabled=True)).start()
 
     def fail(*_: Any) -> None:
         raise RuntimeError

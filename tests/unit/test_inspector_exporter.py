@@ -71,13 +71,15 @@ class Ranks:
 class Bench:
     """An exporter with its whole context."""
 
-    def __init__(self, *paths: Path, restored: bytes | None = None, once: bool = False) -> None:
+    def __init__(self, *paths: Path, restored: bytes | None = None, once: bool = False, **config: Any) -> None:
         self._runner = asyncio.Runner()
         self.clock = FakeClock()
         self.ranks = Ranks()
         self.state = StateSection("inspector", restored)
         self.admission = Admission()
-        self.exporter = InspectorExporter(InspectorConfig(paths=[str(path) for path in paths], derived_series=True))
+        self.exporter = InspectorExporter(
+            InspectorConfig(paths=[str(path) for path in paths], derived_series=True, **config)
+        )
         self.context = lent(
             "inspector", self.clock, ranks=self.ranks, state=self.state, admit=self.admission, once=once
         )
@@ -272,9 +274,7 @@ def test_hung_directory_harms_only_itself(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_poll_interval(tmp_path: Path) -> None:
     """An update before the poll interval has passed does not read."""
-    bench = Bench(tmp_path)
-    bench.exporter = InspectorExporter(InspectorConfig(paths=[str(tmp_path)], poll_interval_seconds=1.0))
-    bench.start()
+    bench = Bench(tmp_path, poll_interval_seconds=1.0).start()
     reader = bench.exporter._directories[0].reader
     reader.turn = turn = Mock(wraps=reader.turn)  # type: ignore[method-assign]
     for _ in range(12):

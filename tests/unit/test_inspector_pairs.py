@@ -6,18 +6,14 @@ import random
 from collections.abc import Iterable
 
 import pytest
+from inspector_reading import rendered
 from test_inspector_aggregate import WRITER_KEY
 from test_inspector_formats import Sink, p2p
 
 from agent.sdk.metrics import FairBudget
-from agent.sdk.ranks import RankLabel
 from exporters.inspector.families import SLOW_PAIRS
 from exporters.inspector.format.records import KERNEL_TIMING, P2P_RECV, P2P_SEND, P2PPerf
-from exporters.inspector.reading.turn import Published
-from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.aggregate import Aggregate
-from exporters.inspector.totals.frozen import WriterTotals
-from exporters.inspector.totals.inheritance import Inheritance
 from exporters.inspector.totals.pairs import (
     IDLE_ROLLS,
     LEAST_BYTES,
@@ -228,20 +224,11 @@ def test_series_of_records() -> None:
         sink.take(p2p(2 * sn + 1, p2p_msg_size_bytes=SIZE), p2p(2 * sn + 2, "Recv", p2p_msg_size_bytes=SIZE))
     for _ in range(WINDOW_ROLLS):
         sink.aggregate.roll_windows()
-    writer = WriterTotals.of(sink.aggregate, caught_up=True)
-    ((comm, comm_rank),) = writer.places
-    published = Published((writer,), True, {}, {}, {}, 0, 0)  # noqa: FBT003
-    labels = {(writer.writer_key, comm, comm_rank): RankLabel("7", "42")}
-    (metric,) = [
-        metric
-        for metric in render(InspectorSnapshot((published,), labels, Inheritance(), 0))
-        if metric.family is SLOW_PAIRS
-    ]
-    assert dict(zip(metric.labels, metric.values, strict=True)) == {
-        ("7", "42", comm, "send", str(comm_rank), "2", SIZE_CLASS): SIZE * 1e6 / 10,
-        ("7", "42", comm, "recv", "2", str(comm_rank), SIZE_CLASS): SIZE * 1e6 / 10,
+    assert rendered(SLOW_PAIRS, sink.aggregate) == {
+        ("7", "1", "abc", "send", "1", "2", SIZE_CLASS): SIZE * 1e6 / 10,
+        ("7", "1", "abc", "recv", "2", "1", SIZE_CLASS): SIZE * 1e6 / 10,
     }
-    assert published.withheld().writers[0].pairs == {}
+    assert rendered(SLOW_PAIRS, sink.aggregate, withheld=True) == {}
 
 
 def test_pairs_end_with_their_communicator_and_their_writer() -> None:

@@ -6,15 +6,15 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from test_inspector_aggregate import fresh
+from inspector_reading import rendered
+from inspector_records import line
+from test_inspector_aggregate import feed, fresh
 from test_inspector_formats import PROXY_STEP, dumped, marker
 
 from agent.sdk.ranks import RankLabel
 from exporters.inspector.families import PROXY_SECONDS
 from exporters.inspector.format.records import MAX_EXEC_TIME_US, MAX_TOTAL, Result, decode_lines
 from exporters.inspector.reading.intake import take
-from exporters.inspector.reading.turn import Published
-from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.aggregate import Aggregate
 from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import Inheritance
@@ -84,13 +84,6 @@ def _decoded(trace: dict[str, Any]) -> Any:
     return decode_lines(dumped(proxy_trace=trace))[0].proxy_trace
 
 
-def test_they_end_with_their_communicator() -> None:
-    """The times of a communicator end with it, and are part of its final totals."""
-    aggregate, _ = traced(FLAT_SEND)
-    assert aggregate.end(frozenset({"abc"})).since_start == {KEY: (1, 2, 4)}
-    assert aggregate.since_start == {}
-
-
 def test_an_expired_writer_leaves_its_times_to_the_next_of_its_rank() -> None:
     """An expired writer's times stay while a later writer of its rank has the connection, and are then removed."""
     totals = WriterTotals.of(traced(FLAT_SEND)[0], caught_up=True)
@@ -109,13 +102,8 @@ def test_an_expired_writer_leaves_its_times_to_the_next_of_its_rank() -> None:
 def test_what_is_shown() -> None:
     """The series are seconds by rank, communicator, direction, peer and phase."""
     aggregate, _ = traced(FLAT_RECV)
-    writer = WriterTotals.of(aggregate, caught_up=True)
-    writer = type(writer)(writer.writer_key, True, 0, frozenset({("abc", 1)}), {}, since_start=writer.since_start)  # noqa: FBT003
-    published = Published((writer,), True, {}, {}, {}, 0, 0)  # noqa: FBT003
-    labels = {(writer.writer_key, "abc", 1): RankLabel("7", "42")}
-    metrics = render(InspectorSnapshot((published,), labels, Inheritance()))
-    (metric,) = [metric for metric in metrics if metric.family is PROXY_SECONDS]
-    assert dict(zip(metric.labels, metric.values, strict=True)) == {
-        ("7", "42", "abc", "recv", "2", phase): pytest.approx(seconds)
+    feed([line()], aggregate)
+    assert rendered(PROXY_SECONDS, aggregate) == {
+        ("7", "1", "abc", "recv", "2", phase): pytest.approx(seconds)
         for phase, seconds in (("wire", 8e-6), ("flush", 16e-6), ("gpu_consume", 32e-6))
     }

@@ -4,17 +4,13 @@ import random
 from statistics import quantiles
 
 import pytest
+from inspector_reading import rendered
 from inspector_records import line
 from test_inspector_aggregate import WRITER_KEY, feed, fresh
 
-from agent.sdk.ranks import RankLabel
 from exporters.inspector.families import TRANSFER
-from exporters.inspector.reading.turn import Published
-from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.accumulators import MAX_ROLLS, MAX_SAMPLES, MIN_SAMPLES, ROLLS, TransferWindow
 from exporters.inspector.totals.aggregate import Aggregate
-from exporters.inspector.totals.frozen import WriterTotals
-from exporters.inspector.totals.inheritance import Inheritance
 from exporters.inspector.totals.shared import Shared
 
 
@@ -69,19 +65,6 @@ def test_many_operations(batch: int) -> None:
     assert window.last_us == pytest.approx(quantiles(times, n=10)[0], abs=60)
 
 
-# The series.
-
-
-def shown(*aggregates: Aggregate) -> dict[tuple[str, ...], float]:
-    """Return the metrics of writers, with ranks of job 7 in their communicators."""
-    writers = tuple(WriterTotals.of(one, caught_up=True) for one in aggregates)
-    labels = {(one.writer_key, *key): RankLabel("7", str(key[1])) for one in writers for key in one.places}
-    published = Published(writers, caught_up=True, results={}, files={}, skipped={}, lag_bytes=0)
-    snapshot = InspectorSnapshot((published,), labels, Inheritance(), 0)
-    (metric,) = (metric for metric in render(snapshot) if metric.family is TRANSFER)
-    return dict(zip(metric.labels, metric.values, strict=True))
-
-
 def of_rank(comm_rank: int, microseconds: int, **changes: str | int) -> Aggregate:
     """Return the totals of a rank with operations of this duration, after ten seconds."""
     aggregate = fresh()
@@ -93,7 +76,9 @@ def of_rank(comm_rank: int, microseconds: int, **changes: str | int) -> Aggregat
 
 def test_the_shortest_of_a_node_is_shown() -> None:
     """The series has the shorter time, in seconds, of two ranks whose communicator has members on other nodes."""
-    assert shown(of_rank(1, 900), of_rank(2, 400)) == {("7", "abc", "AllReduce", "8192"): 0.0004}
+    ranks = of_rank(1, 900), of_rank(2, 400)
+    assert rendered(TRANSFER, *ranks) == {("7", "abc", "AllReduce", "8192"): 0.0004}
+    assert rendered(TRANSFER, *ranks, withheld=True) == {}
 
 
 def test_not_where_all_members_are_here() -> None:
@@ -103,6 +88,6 @@ def test_not_where_all_members_are_here() -> None:
     feed([line(coll_sn=n, rank=rank, n_ranks=2) for rank in (0, 1) for n in range(MIN_SAMPLES)], aggregate)
     for _ in range(ROLLS):
         aggregate.roll_windows()
-    assert shown(aggregate) == {("7", "abc", "AllReduce", "8192"): 0.00001}
+    assert rendered(TRANSFER, aggregate) == {("7", "abc", "AllReduce", "8192"): 0.00001}
     shared.matching.settle()
-    assert shown(aggregate) == {}
+    assert rendered(TRANSFER, aggregate) == {}

@@ -176,27 +176,6 @@ def test_every_user_has_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert not files.waiting
 
 
-def test_ten_thousand_files_and_directories(tmp_path: Path) -> None:
-    """Files above the limits are refused, and no file is read twice."""
-    limits = FollowLimits(files=20, directories=3, entries=1000, open_files=2)
-    for number in range(21):
-        write(tmp_path / "d0" / f"{number}.log", b"line\n")
-    files = files_of(tmp_path, "*/*.log", limits=limits)
-    assert (len(files.discover()), len(lines(files))) == (20, 20)
-    for number in range(1, 4):
-        (tmp_path / f"d{number}").mkdir()
-    files.discover()
-    assert lines(files) == []
-
-
-def test_entries_are_bounded(tmp_path: Path) -> None:
-    """Entries of a directory are read up to the limit."""
-    for number in range(11):
-        write(tmp_path / f"{number}.log", b"line\n")
-    for entries in (11, 10):
-        assert len(files_of(tmp_path, "*.log", limits=FollowLimits(entries=entries)).discover()) == entries
-
-
 def test_a_job_id_is_bounded() -> None:
     """A job id in a name has at most 20 digits."""
     pattern = compiled_path_pattern("/logs/%j.out")

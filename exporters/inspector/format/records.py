@@ -168,7 +168,6 @@ class ProxyTrace(ProxyStep, gc=False):
     ``peer``: the peer's rank in the communicator; ``direction``: send or recv.
     """
 
-    record_type: Word = ""
     peer: Int64 = -1
     direction: Word = ""
     steps: Annotated[list[ProxyStep], msgspec.Meta(max_length=MAX_PROXY_STEPS)] = []

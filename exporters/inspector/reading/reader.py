@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import partial
+from operator import attrgetter
 from pathlib import Path
 
 import msgspec
@@ -74,10 +75,8 @@ class DirectoryReader:
         self._shared = shared or Shared()
         self._shared.implausible = section.implausible
         self._from_beginning = from_beginning
-        generations: dict[tuple[int, int], int] = {}
-        for writer in section.writers:
-            identity = (writer.writer_key.device, writer.writer_key.inode)
-            generations[identity] = max(generations.get(identity, 0), writer.writer_key.generation + 1)
+        known = sorted((writer.writer_key for writer in section.writers), key=attrgetter("generation"))
+        generations = {(writer_key.device, writer_key.inode): writer_key.generation + 1 for writer_key in known}
         self._follower = Follower(
             Listing(root, is_log),
             clock.monotonic,

@@ -82,6 +82,7 @@ def is_foreign(ownership: Ownership, name: str, identity: tuple[int, int]) -> bo
 
 RETRY_SECONDS = 1.0  # Pause after the first error; doubles with each consecutive error
 MAX_RETRY_SECONDS = 60.0
+NEVER = float("-inf")
 FIRST_PIECE_BYTES, LEAST_PIECE_BYTES = 16 * 1024, 4096  # Bytes of a file's first read, and of the smallest read
 MAX_HELD_PER_TURN = 1024
 """Limit of files that one turn begins to follow because a rank holds them open; other files wait for the next turn."""
@@ -94,7 +95,7 @@ class RecordFile:
     """One file and its writers.
 
     ``decided_for``: path and generation for which ``state`` was decided. ``retry_at``: when (monotonic seconds) the
-    file is read again after an error; ``retry_seconds``: the pause after the next error.
+    file is read again after its last error; ``retry_seconds``: the pause after the next error.
     """
 
     file: FollowedFile
@@ -103,9 +104,8 @@ class RecordFile:
     decided_for: tuple[str, int]
     hostname: str | None = None
     looked_size: int = 0
-    failed: bool = False
     piece_bytes: int = FIRST_PIECE_BYTES
-    retry_at: float = float("-inf")
+    retry_at: float = NEVER
     retry_seconds: float = RETRY_SECONDS
     state: FileState = FileState.UNIDENTIFIED
     writers: dict[WriterName, Aggregate] = field(default_factory=dict)
@@ -136,10 +136,9 @@ class FileFailures:
             yield
         except Exception as error:  # noqa: BLE001  # whatever it is
             self._counts[type(error).__name__] += 1
-            if record_file is None or not record_file.failed:
+            if record_file is None or record_file.retry_at == NEVER:
                 self._log_error(error, record_file)
             if record_file is not None:
-                record_file.failed = True
                 record_file.retry_at = now + record_file.retry_seconds
                 record_file.retry_seconds = min(MAX_RETRY_SECONDS, 2 * record_file.retry_seconds)
         else:
