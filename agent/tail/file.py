@@ -5,7 +5,7 @@
 
 import os
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -43,6 +43,11 @@ class Position(msgspec.Struct, frozen=True, gc=False):
     uid: Annotated[int, msgspec.Meta(ge=NO_OWNER, le=MAX_UID)] = NO_OWNER
 
     @property
+    def key(self) -> tuple[int, int, int]:
+        """Return device, inode and generation."""
+        return self.device, self.inode, self.generation
+
+    @property
     def share(self) -> Share:
         """Return the file's user and directory: tables divide their limits among users and directories."""
         return Share(self.uid, os.path.dirname(self.path))
@@ -73,8 +78,8 @@ class FollowedFile:
     path: str
     size_bytes: int
     grown_at: float
-    share: Share = field(init=False)
-    size_at_start: int = field(init=False)
+    share: Share
+    size_at_start: int
     shared: bool = False
     generation: int = 0
     offset: int = 0
@@ -91,10 +96,6 @@ class FollowedFile:
     scanned: int = 0
     unlinked: bool = False
     descriptor: int | None = None
-
-    def __post_init__(self) -> None:
-        self.share = Share(NO_OWNER, os.path.dirname(self.path))
-        self.size_at_start = self.size_bytes
 
     @property
     def identity(self) -> tuple[int, int]:

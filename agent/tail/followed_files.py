@@ -2,7 +2,7 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from agent.tail.file import FollowedFile, Position
 from agent.tail.shares import FairTable, Share
@@ -12,6 +12,7 @@ _Entry = tuple[bool, int, Identity]
 """Whether a file is busy, the time of its last write, and its identity: the smallest entry is evicted first."""
 MAX_LOST = 1024
 """Limit of lost files with a saved position: a renamed file or an unmounted directory may return."""
+MAX_FORGOTTEN = 65_536
 
 
 class FollowedFiles(FairTable[Identity, FollowedFile]):
@@ -66,12 +67,26 @@ def _is_idle(file: FollowedFile) -> bool:
 
 
 class LostPositions(FairTable[Identity, Position]):
-    """Saved positions by identity, at most MAX_LOST; evictions and refusals are counted as ``left_limit``."""
+    """Saved positions by identity, at most MAX_LOST; evictions and refusals are counted as ``left_limit``.
 
-    def __init__(self, positions: Iterable[Position], skipped: Counter[str]) -> None:
+    ``generations``: the first unused generation for each identity.
+    """
+
+    def __init__(
+        self, positions: Iterable[Position], generations: Mapping[Identity, int], skipped: Counter[str]
+    ) -> None:
         super().__init__()
+        self.generations = dict(generations)
         self._skipped = skipped
         for position in positions:
+            self.save(position)
+
+    def retire(self, position: Position) -> None:
+        """Save the position in case the file returns, and the next generation in case another file gets the inode."""
+        self.generations[position.device, position.inode] = position.generation + 1
+        if len(self.generations) > MAX_FORGOTTEN:
+            del self.generations[next(iter(self.generations))]
+        if position.fingerprint:
             self.save(position)
 
     def save(self, position: Position) -> None:

@@ -12,14 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from agent.tail.file import MAX_LINE_BYTES, Chunk, FollowedFile, Position
-from agent.tail.followed_files import FollowedFiles, LostPositions
+from agent.tail.followed_files import MAX_FORGOTTEN, FollowedFiles, LostPositions
 from agent.tail.hang_guard import device_source
 from agent.tail.listing import Directory, FoundEntry, Walk, entry_at
 from agent.tail.reader import LineReader, error_name
 from agent.tail.shares import Share, share_of
 
 IDLE_SECONDS = 60.0
-MAX_FORGOTTEN = 65_536
 
 _NO_ENTRY = frozenset({errno.ENOENT, errno.EACCES, errno.EPERM, errno.ELOOP, errno.ENOTDIR})
 """Errors after which no files are expected at the path; after any other error (a hung mount) files may still exist."""
@@ -29,10 +28,10 @@ class Follower:
     """Follows the files that ``listing`` finds. No OSError leaves this class.
 
     ``start_at_end``: files that the first search finds and that are not in ``resume`` are read from their last newline
-    on; later files are read from their first byte. If a directory below the roots cannot be read at first, its first
-    successful search counts as the first search. ``generations``: the first unused generation for each identity, so
-    that a file with a reused inode is not taken for the former file. ``skipped``: number of refusals by reason; each
-    search counts a refused file again.
+    on; later files are read from their first byte. If a directory below the roots cannot be read at first, or a root is
+    mounted later, its first successful search counts as the first search. ``generations``: the first unused generation
+    for each identity, so that a file with a reused inode is not taken for the former file. ``skipped``: number of
+    refusals by reason; each search counts a refused file again.
 
     ``lost_positions``: the saved result of the method ``lost_positions``. At the limits of ``listing`` each user, and
     each directory of a user, has a fair share of the followed files. Within a share the most recently written files are
@@ -67,7 +66,7 @@ class Follower:
         self._backlog_bytes = backlog_bytes
         self._clock = clock
         self._resume = {(position.device, position.inode): position for position in resume}
-        self._start_at_end = start_at_end
+        self._start_at_end = self._ends_at_mounts = start_at_end
         self._listed: set[tuple[int, int]] = set()
         self._unread: set[tuple[int, int]] = set()  # found but not followed by the first search: read from the end
         self._failed: set[str] = set()  # directories that failed in this search
@@ -75,11 +74,10 @@ class Follower:
         self._wall_clock = wall_clock
         self._now_ns = 0
         self._files = FollowedFiles(listing.limits.files)
-        self._generations = dict(generations or {})
         self._is_complete = True
         self._foreign: Callable[[str, tuple[int, int]], bool] = lambda *_: False
         self.skipped: Counter[str] = Counter()
-        self._lost = LostPositions(lost_positions, self.skipped)
+        self._lost = LostPositions(lost_positions, generations or {}, self.skipped)
         self._listing = listing
         self._reader = LineReader(listing.roots, clock, listing.limits.open_files, self.skipped, listing.hangs)
         self.available = False
@@ -115,6 +113,7 @@ class Follower:
         self._now_ns = int(self._wall_clock() * 1e9)
         self._files.begin_look()
         self.passed_over = 0
+        self._start_at_end |= self._ends_at_mounts and self._listing.has_new_mount()
         known = self.positions() if self._listing.hangs.left_out() else ()
         self._listing.devices = {position.path: position.device for position in known}
         self.available = self._listing.look(self._now_ns, self._handle_entry, self._skip, self.skipped)
@@ -126,7 +125,7 @@ class Follower:
         if self._is_complete and self.available:
             for identity, position in list(self._resume.items()):
                 if position.share.directory not in self._failed:  # deleted while the agent was down
-                    self._retire(self._resume.pop(identity))
+                    self._lost.retire(self._resume.pop(identity))
             self._unread &= self._listed
         return self.files()
 
@@ -212,12 +211,11 @@ class Follower:
             self.skipped["file_limit"] += 1
             self._note_unread(identity)
             return None
-        file = FollowedFile(*identity, path, status.st_size, self._clock())
-        file.share = share
+        file = FollowedFile(*identity, path, status.st_size, self._clock(), share, size_at_start=status.st_size)
         file.returns_end_lines = self._returns_end_lines
         file.modified_ns = status.st_mtime_ns
         file.note_written(status.st_mtime_ns, self._now_ns)
-        file.generation = self._generations.pop(identity, 0)
+        file.generation = self._lost.generations.pop(identity, 0)
         resumed = self._resume.pop(identity, None)
         position = resumed or self._lost.pop(identity)
         if position is not None:
@@ -248,7 +246,7 @@ class Follower:
         if file.start_at_end:
             self._unread.add(file.identity)
         else:
-            self._retire(file.position())
+            self._lost.retire(file.position())
         return True
 
     def _release(self) -> None:
@@ -265,17 +263,8 @@ class Follower:
                 self._reader.close(file)
             if file.unlinked and file.descriptor is None:
                 self.skipped["gone_unread"] += self.lag_bytes(file) > 0
-                self._retire(file.position())
+                self._lost.retire(file.position())
                 self._files.pop(file.identity)
-
-    def _retire(self, position: Position) -> None:
-        """Save the position in case the file returns, and the next generation in case another file gets the inode."""
-        identity = (position.device, position.inode)
-        self._generations[identity] = position.generation + 1
-        if len(self._generations) > MAX_FORGOTTEN:
-            del self._generations[next(iter(self._generations))]
-        if position.fingerprint:
-            self._lost.save(position)
 
     def _is_in_place(self, file: FollowedFile) -> bool:
         """Return True if the path still leads to the file, or if this is unknown (hung or stale mount)."""

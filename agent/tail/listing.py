@@ -6,6 +6,7 @@ import stat
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -79,6 +80,7 @@ class Walk:
         self.limits = limits
         self.hangs = hangs or HangGuard()
         self.devices: Mapping[str, int] = {}
+        self._root_devices: dict[str, int] = {}
 
     def look(self, now_ns: int, take: Take, skip: Skip, skipped: Counter[str]) -> bool:
         """Pass files to ``take`` and errors to ``skip``; count skipped files. Return False if no directory exists."""
@@ -88,6 +90,14 @@ class Walk:
     @abstractmethod
     def look_through(self) -> bool:
         """Visit the directories of ``roots`` and below; return False if none exists."""
+
+    def has_new_mount(self) -> bool:
+        """Return True if a root, or its nearest parent while it is missing, has a new device since the last call."""
+        former = dict(self._root_devices)
+        for root in self.roots:
+            with suppress(OSError), self.hangs.using(root):
+                self._root_devices[root] = _device_of(root)
+        return any(self._root_devices[root] != device for root, device in former.items())
 
     def base(self, path: str) -> int | None:
         """Open one of ``roots``; return None if that fails."""
@@ -238,6 +248,15 @@ def entry_at(root: str, path: str, identity: tuple[int, int]) -> tuple[Directory
 def _directory(prefix: str, descriptor: int) -> Directory:
     status = os.fstat(descriptor)
     return Directory(prefix, status.st_dev, is_open_to_others(status.st_mode))
+
+
+def _device_of(path: str) -> int:
+    try:
+        return os.stat(path).st_dev
+    except FileNotFoundError:
+        if path == os.path.dirname(path):
+            raise
+        return _device_of(os.path.dirname(path))
 
 
 def is_open_to_others(mode: int) -> bool:

@@ -4,6 +4,6 @@ A file names a GPU but no rank. If a rank's process holds a file open for writin
 rank.
 """
 
-from exporters.inspector_prom.exporter import SPEC, InspectorPromConfig, InspectorPromExporter
+from exporters.inspector_prom.exporter import SPEC
 
-__all__ = ["SPEC", "InspectorPromConfig", "InspectorPromExporter"]
+__all__ = ["SPEC"]

@@ -23,22 +23,20 @@ LEAST_INTERVAL_SECONDS = 30.0
 MOST_INTERVAL_SECONDS = 3600.0  # A longer setting counts as this: values that are hours old are useless
 
 
-def asks_for_means(environment: Mapping[str, str] | None) -> bool:
+def asks_for_means(settings: Mapping[str, str]) -> bool:
     """Return True when the environment makes the plugin write such files. A setting in nccl.conf is not seen."""
-    settings = environment or {}
     return bool(atoi(settings.get(ENABLE, "0"))) and bool(atoi(settings.get(PROM_DUMP, "0")))
 
 
-def will_write(environment: Mapping[str, str] | None) -> bool:
+def will_write(settings: Mapping[str, str]) -> bool:
     """Return True when the plugin will surely write after an operation: NCCL 2.30 needs an interval, 2.29 does not."""
-    settings = environment or {}
     has_thread = bool(settings.get(PLUGIN)) and bool(atoi(settings.get(THREAD, "1")))
     return asks_for_means(settings) and has_thread and strtoll(settings.get(INTERVAL, "-1")) >= 0
 
 
-def interval_seconds(environment: Mapping[str, str] | None) -> float:
+def interval_seconds(settings: Mapping[str, str]) -> float:
     """Return the least time between two writes of the plugin."""
-    seconds = strtoll((environment or {}).get(INTERVAL, "0")) / 1e6
+    seconds = strtoll(settings.get(INTERVAL, "0")) / 1e6
     return min(max(seconds, LEAST_INTERVAL_SECONDS), MOST_INTERVAL_SECONDS)
 
 

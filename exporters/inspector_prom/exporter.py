@@ -190,8 +190,8 @@ def _uid(views: list[RankView]) -> int:
     return -1 if uid is None else uid
 
 
-def _environment(views: list[RankView]) -> Mapping[str, str] | None:
-    return views[0].process.facts.environment
+def _environment(views: list[RankView]) -> Mapping[str, str]:
+    return views[0].process.facts.environment or {}
 
 
 def _asks(views: list[RankView]) -> bool:

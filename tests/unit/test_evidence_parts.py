@@ -23,7 +23,7 @@ from agent.ranks.rank.facts import ProcessFacts
 from agent.ranks.rank.process import RankGpu
 from agent.sdk.evidence import Wanted
 from agent.sdk.exporter import OwnThread
-from agent.sdk.files import FollowedFile
+from agent.sdk.files import FollowedFile, Share
 from agent.sdk.ranks import UNKNOWN_RANK, ProcessKey, WriterKey
 from exporters.inspector.reading import watched_directory
 from exporters.inspector.reading.last_lines import (
@@ -58,7 +58,7 @@ RANK_FILE = RankFile((1, 2))
 def followed(path: Path) -> FollowedFile:
     """Return the file as the follower stores it."""
     status = path.stat()
-    return FollowedFile(status.st_dev, status.st_ino, str(path), status.st_size, 0.0)
+    return FollowedFile(status.st_dev, status.st_ino, str(path), status.st_size, 0.0, Share(0, ""), status.st_size)
 
 
 def ends_of(*paths: Path) -> dict[str, bytes]:

@@ -158,15 +158,22 @@ def test_limits(tmp_path: Path) -> None:
         assert (len(follower.discover()) <= 2, follower.skipped[reason]) == (True, 1)
 
 
-def test_start_at_end_where_nothing_was(tmp_path: Path) -> None:
-    """A directory that appears after the start is read from the beginning."""
+@pytest.mark.parametrize("mounted", [False, True])
+def test_start_at_end_where_nothing_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mounted: bool) -> None:
+    """A directory that appears after the start is read from the beginning; if it is mounted, from its files' ends."""
     root = tmp_path / "root"
     follower = follow(root, start_at_end=True)
     assert follower.discover() == []
     assert not follower.available
     root.mkdir()
     (root / "a.log").write_bytes(b"first\n")
-    assert poll(follower) == b"first\n"
+    if mounted:
+        assert listing._device_of(str(root / "no" / "path")) == root.stat().st_dev
+        monkeypatch.setattr(listing, "_device_of", lambda _root: 0)
+    assert poll(follower) == (b"" if mounted else b"first\n")
+    append(root / "a.log", b"next\n")
+    (root / "b.log").write_bytes(b"new\n")
+    assert poll(follower) == b"next\nnew\n"
 
 
 def test_a_directory_that_fails_harms_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

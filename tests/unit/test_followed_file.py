@@ -12,6 +12,7 @@ from agent.tail.file import (
     is_replaced,
     next_lines,
 )
+from agent.tail.shares import Share
 
 
 @pytest.mark.parametrize(("fingerprint", "offset", "size_bytes", "head", "replaced"), [
@@ -37,7 +38,8 @@ def test_is_replaced(fingerprint: bytes, offset: int, size_bytes: int, head: byt
 def read_all(path: Path, budget_bytes: int = MAX_LINE_BYTES, offset: int = 0) -> tuple[list[Chunk], FollowedFile]:
     """Read a file to its end, as a follower would."""
     status = path.stat()
-    file = FollowedFile(status.st_dev, status.st_ino, str(path), status.st_size, 0.0)
+    share, size_bytes = Share(0, ""), status.st_size
+    file = FollowedFile(status.st_dev, status.st_ino, str(path), size_bytes, 0.0, share, size_at_start=size_bytes)
     file.offset = offset
     descriptor = os.open(path, os.O_RDONLY)
     chunks = []

@@ -153,7 +153,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     reader.turn(EVERYONE)
     deleted.unlink()
     turn = reader.turn(EVERYONE, last=True)
-    reader._follower._retire(reader._follower.files()[0].position())
+    reader._follower._lost.retire(reader._follower.files()[0].position())
     section = reader._save(0.0, due=True)
     reader.close()
     assert turn.section is not None

@@ -411,7 +411,7 @@ def test_intervals() -> None:
     """An interval is read as the plugin reads it, with 30 s as minimum and an hour as maximum."""
     texts = ["-1", "0", "soon", "500", "0x5f5e100", "3600000001", "9" * 50]
     assert [interval_seconds({INTERVAL: text}) for text in texts] == [30.0, 30.0, 30.0, 30.0, 100.0, 3600.0, 3600.0]
-    assert interval_seconds(None) == 30.0
+    assert interval_seconds({}) == 30.0
 
 
 def test_an_answer_has_room() -> None:

@@ -348,7 +348,7 @@ def test_positions_out_of_sight(monkeypatch: pytest.MonkeyPatch) -> None:
     """A user who renames files without end displaces no other user's positions."""
     monkeypatch.setattr(followed_files_module, "MAX_LOST", 3)
     skipped: Counter[str] = Counter()
-    lost = LostPositions([position(VICTIM, 1)], skipped)
+    lost = LostPositions([position(VICTIM, 1)], {}, skipped)
     for inode in range(10, 20):
         lost.save(position(CROWD, inode))
     assert [(one.uid, one.inode) for one in lost.values()] == [(VICTIM, 1), (CROWD, 18), (CROWD, 19)]

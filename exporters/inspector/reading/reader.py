@@ -197,7 +197,7 @@ class DirectoryReader:
         """End the open runs of files that are idle or gone: no line will end them."""
         open_runs = [key for key, context in self._contexts.items() if context.run is not None]
         positions = self._follower.positions() if open_runs else ()
-        live = {(position.device, position.inode, position.generation) for position in positions}
+        live = {position.key for position in positions}
         for key in open_runs:
             record_file = self._files.files.get(key[:2])
             rests = record_file and record_file.file.drained and now - record_file.read_at >= BATCH_IDLE_SECONDS
@@ -210,8 +210,8 @@ class DirectoryReader:
             now - self._made_at > CATCH_UP_SECONDS
             or all(record_file.file.caught_up for record_file in self._files.followed())
         )
-        just_caught_up = caught_up and not self._caught_up
-        if now - self._published_at < PUBLISH_SECONDS and not just_caught_up and not due:
+        due |= caught_up and not self._caught_up
+        if now - self._published_at < PUBLISH_SECONDS and not due:
             return None
         published = Published(
             writers=self.totals(),
@@ -244,7 +244,7 @@ class DirectoryReader:
 
     def _current_section(self) -> Section:
         positions = (*self._follower.positions(), *self._follower.lost_positions()) if self._contexts else ()
-        live = {(position.device, position.inode, position.generation) for position in positions}
+        live = {position.key for position in positions}
         self._contexts = {
             key: context for key, context in self._contexts.items() if key in live and (context.header or context.run)
         }

@@ -106,7 +106,7 @@ class Reclaimer:
             file = owned.get((position.device, position.inode))
             if file is None or file.generation != position.generation or file.unlinked:
                 continue
-            punched = self._punched.get(_key(position), 0)
+            punched = self._punched.get(position.key, 0)
             due = self._config.punch_holes and position.offset - punched >= PUNCH_STEP_BYTES
             if due or self._is_old(file.modified_ns):  # else no system call is made
                 try:
@@ -140,13 +140,13 @@ class Reclaimer:
 
     def _punch(self, descriptor: int, status: os.stat_result, position: Position) -> None:
         block_bytes = max(KEPT_BYTES, status.st_blksize)
-        start = max(block_bytes, self._punched.get(_key(position), 0))
+        start = max(block_bytes, self._punched.get(position.key, 0))
         end = position.offset // block_bytes * block_bytes
         if end <= start:
             return
         if _LIBC.fallocate(descriptor, _FALLOC_FL_PUNCH_HOLE | _FALLOC_FL_KEEP_SIZE, start, end - start):
             raise OSError(ctypes.get_errno(), "fallocate")
-        self._punched[_key(position)] = end
+        self._punched[position.key] = end
 
     def _is_old(self, modified_ns: int) -> bool:
         after = self._config.delete_after_seconds
@@ -164,13 +164,9 @@ class Reclaimer:
             status = self._proc.status(pid)
             if status is not None and int(match[1]) in status.namespace_pids:
                 files = self._proc.open_files(pid, is_record_file)
-                if files is None or any((file.device, file.inode) == _key(position)[:2] for file in files):
+                if files is None or any((file.device, file.inode) == position.key[:2] for file in files):
                     return True
         return False
-
-
-def _key(position: Position) -> FileKey:
-    return position.device, position.inode, position.generation
 
 
 def _is_same(descriptor: int, status: os.stat_result, position: Position) -> bool:

@@ -30,8 +30,7 @@ class IdleWatch:
     """
 
     def __init__(self) -> None:
-        self._records: dict[str, tuple[int, float]] = {}
-        self._created_at: dict[str, float] = {}
+        self._records: dict[str, tuple[int, float, float]] = {}  # Count, when it changed, and when it was first seen
         self._refused: Counter[str] = Counter()
         self._evictions = 1
         self.first: str | None = None
@@ -39,12 +38,11 @@ class IdleWatch:
     def look(self, aggregate: Aggregate, now: float) -> frozenset[str]:
         """Return the communicators that end at monotonic time ``now``, and forget them."""
         counts, refused = _counts(aggregate)
-        records = {}
+        former, self._records = self._records, {}
         for comm, count in counts.items():
-            former = self._records.get(comm)
-            records[comm] = former if former is not None and former[0] == count else (count, now)
-            self._created_at.setdefault(comm, now)
-        idle_since = {comm: since for comm, (_, since) in records.items() if comm != OTHER}
+            former_count, since, created_at = former.get(comm, (None, now, now))
+            self._records[comm] = count, since if count == former_count else now, created_at
+        idle_since = {comm: since for comm, (_, since, _) in self._records.items() if comm != OTHER}
         ended = {comm for comm, since in idle_since.items() if now - since >= IDLE_SECONDS}
         ended |= self._succeeded(aggregate, idle_since, now)
         idle = [comm for comm, since in idle_since.items() if now - since >= SUCCEEDED_SECONDS and comm not in ended]
@@ -55,10 +53,9 @@ class IdleWatch:
         else:
             self._evictions = 1
         candidates = (comm for comm in refused_comms if comm != OTHER and comm not in ended)
-        self.first = min(candidates, key=lambda comm: self._created_at[comm], default=None)
+        self.first = min(candidates, key=lambda comm: self._records[comm][2], default=None)
         self._refused = refused
-        self._records = {comm: last_record for comm, last_record in records.items() if comm not in ended}
-        self._created_at = {comm: created_at for comm, created_at in self._created_at.items() if comm in self._records}
+        self._records = {comm: record for comm, record in self._records.items() if comm not in ended}
         return frozenset(ended)
 
     def _succeeded(self, aggregate: Aggregate, idle_since: dict[str, float], now: float) -> set[str]:
@@ -68,7 +65,7 @@ class IdleWatch:
         for membership in members:
             if now - idle_since[membership.comm] < SUCCEEDED_SECONDS:
                 shape = (membership.comm_rank, membership.size, membership.name)
-                newest[shape] = max(newest.get(shape, 0.0), self._created_at[membership.comm])
+                newest[shape] = max(newest.get(shape, 0.0), self._records[membership.comm][2])
         return {
             membership.comm
             for membership in members

@@ -55,12 +55,9 @@ class Places:
         """Return True if the writer has this place or gets it now; False when no place is left."""
         if (comm, comm_rank) in self._places:
             return True
-        has_communicator = comm in self._of_communicator
-        if len(self._places) >= MAX_PLACES or (
-            not has_communicator and len(self._of_communicator) >= MAX_COMMUNICATORS
-        ):
-            return False
-        if not self._room.take(self._group):
+        is_full = len(self._places) >= MAX_PLACES
+        is_full |= comm not in self._of_communicator and len(self._of_communicator) >= MAX_COMMUNICATORS
+        if is_full or not self._room.take(self._group):
             return False
         self._note(comm, comm_rank)
         return True
