@@ -5,7 +5,6 @@ import pytest
 from fake_clock import FakeClock
 from test_follow import begun, drain, follow, poll
 
-from agent.tail import followed_files as module
 from agent.tail.follower import IDLE_SECONDS
 from agent.tail.listing import FollowLimits
 
@@ -91,17 +90,3 @@ def test_directory_away_and_back(tmp_path: Path) -> None:
     away.rename(root)
     write(root / "a.log", b"two\n", 9)
     assert poll(second) == b"two\n"
-
-
-def test_positions_out_of_sight_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the limit of positions of vanished files, the oldest position is forgotten."""
-    monkeypatch.setattr(module, "MAX_LOST", 2)
-    clock = FakeClock()
-    follower = follow(tmp_path, clock=clock)
-    for name in ("a", "b", "c"):
-        (tmp_path / f"{name}.log").write_bytes(name.encode() + b"\n")
-        poll(follower)
-        (tmp_path / f"{name}.log").rename(tmp_path / name)
-        clock.now += IDLE_SECONDS
-        follower.discover()
-    assert [Path(position.path).name for position in follower.lost_positions()] == ["b.log", "c.log"]

@@ -60,7 +60,6 @@ def test_each_rank_of_a_writer_has_its_budget() -> None:
     ({}, Result.ACCEPTED),
     ({"coll_msg_size_bytes": 2**63 - 1, "coll_exec_time_us": 86_400_000_000, "coll": "All2All"}, Result.ACCEPTED),
     ({"coll_msg_size_bytes": 2**63}, Result.GARBAGE),
-    ({"coll_msg_size_bytes": 2**64 - 4096}, Result.GARBAGE),
     ({"coll_msg_size_bytes": -1}, Result.GARBAGE),
     ({"coll_exec_time_us": 86_400_000_001}, Result.GARBAGE),
     ({"coll_exec_time_us": -1}, Result.GARBAGE),
@@ -90,8 +89,6 @@ def test_each_rank_of_a_writer_has_its_budget() -> None:
     # 4 ranks, AllReduce: 1.5 times the size on the bus; 1e5 GB/s is 1e8 bytes per microsecond.
     ({"coll_msg_size_bytes": 200_000_000, "coll_exec_time_us": 3}, Result.ACCEPTED),
     ({"coll_msg_size_bytes": 200_000_002, "coll_exec_time_us": 3}, Result.GARBAGE),
-    ({"coll_timing_source": "kernel_cpu"}, Result.NOT_KERNEL_TIMED),
-    ({"coll_timing_source": "collective_cpu"}, Result.NOT_KERNEL_TIMED),
     ({"coll": "Invalid"}, Result.ACCEPTED),
 ])  # fmt: skip
 def test_what_becomes_of_a_line(changes: dict[str, Any], result: Result) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from inspector_records import append, line
 from test_inspector_directories import OTHER_SERIES, two_directories, write
-from test_inspector_exporter import OPERATIONS, SERIES, Bench, shown, writer
+from test_inspector_exporter import OPERATIONS, SERIES, Bench, labelled, shown, writer
 from test_inspector_formats import p2p
 
 from agent.sdk.ranks import RankLabel
@@ -78,26 +78,6 @@ def test_a_series_shown_before_a_restart_is_not_new(tmp_path: Path) -> None:
     again.drain()
 
 
-def test_what_was_inherited_before_a_restart_is_not_new(tmp_path: Path) -> None:
-    """Counts that a rank took over from an expired writer before a restart are shown at once after the restart."""
-    bench = Bench(tmp_path).following(7, 8)
-    bench.ranks.labels[8] = bench.ranks.labels[7]
-    (tmp_path / "here-pid7.log").write_bytes(line(0) + line(3, coll_timing_source="collective_cpu"))
-    (tmp_path / "here-pid8.log").write_bytes(line(0, pid=8))
-    bench.look()
-    bench.ranks.expired = {writer_key for writer_key, *_ in bench.ranks.observed if writer_key.pid == 7}
-    bench.look()
-    bench.look()
-    bench.drain()
-    again = Bench(tmp_path, restored=bench.state.published)
-    again.ranks.labels = bench.ranks.labels
-    again.start()
-    values = again.scrape()
-    assert values["rankwatch_inspector_untimed_operations_total"] == {("job", "1", "collective_cpu"): 1}
-    assert values[OPERATIONS] == {SERIES: 2}
-    again.drain()
-
-
 def test_withheld_series(tmp_path: Path) -> None:
     """When a failed directory is read again, known series have values at once; a new series is 0 for BIRTH_SECONDS."""
     directories = two_directories(tmp_path)
@@ -122,7 +102,7 @@ def test_withheld_series(tmp_path: Path) -> None:
 def test_totals_stay_until_all_readers_have_published() -> None:
     """Series of a slow directory are not new when its reader publishes late; a series that ended and returns is new."""
     fast, slow = writer(1), writer(2, comm="fff")
-    labels = {(one.writer_key, next(iter(one.totals)).comm, 0): RankLabel("job", "1") for one in (fast, slow)}
+    labels = labelled(fast, slow)
     births = Births([slow], Inheritance())
     births.look([fast], labels, Inheritance(), 0.0, whole=False)
     births.look([], labels, Inheritance(), BIRTH_SECONDS, whole=False)

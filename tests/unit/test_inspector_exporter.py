@@ -202,13 +202,15 @@ def test_no_data(tmp_path: Path) -> None:
 
 
 def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
-    """Two writers of one rank are one series; the sum stays when the older writer expires, even after a restart."""
+    """Two writers of one rank are one series; the sum stays when the older writer expires. After a restart the sum is
+    not new: it is shown at once."""
     (tmp_path / "here-pid7.log").touch()
     (tmp_path / "here-pid8.log").touch()
     bench = Bench(tmp_path)
     bench.ranks.labels[8] = bench.ranks.labels[7]
     bench.following()
-    (tmp_path / "here-pid7.log").write_bytes(line(0) + line(3) + line(1, id="0xdead"))
+    untimed = line(4, coll_timing_source="collective_cpu")
+    (tmp_path / "here-pid7.log").write_bytes(line(0) + line(3) + untimed + line(1, id="0xdead"))
     (tmp_path / "here-pid8.log").write_bytes(line(0, pid=8) + line(1, pid=8))
     bench.look()
     values = bench.look(2.0)
@@ -224,7 +226,9 @@ def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
     second = Bench(tmp_path, restored=bench.state.published)
     second.ranks.labels = bench.ranks.labels
     second.start()
-    assert (second.look())[OPERATIONS] == {SERIES: 4}
+    values = second.scrape()
+    assert values[OPERATIONS] == {SERIES: 4}
+    assert values["rankwatch_inspector_untimed_operations_total"] == {("job", "1", "collective_cpu"): 1}
     second.drain()
 
 
