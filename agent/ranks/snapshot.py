@@ -62,7 +62,8 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
     Ages are relative to this time. ``jobs``: the JobLiveness of each job, by job id. ``without_nccl``: processes with a
     rank's environment that have not loaded NCCL. ``read_otherwise``: processes that need no records. ``held_files``:
     record files that processes on this node hold open, by device and inode. ``hostnames``: host names of this node and
-    of its containers with ranks. ``renamed``: job ids that moved to a proven owner, oldest first.
+    of its containers with ranks, each with the users who use it (none: everyone). ``renamed``: job ids that moved to a
+    proven owner, oldest first.
     """
 
     ranks: tuple[RankView, ...] = ()
@@ -77,7 +78,7 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
     without_nccl: int = 0
     read_otherwise: frozenset[ProcessKey] = frozenset()
     held_files: Mapping[tuple[int, int], str] = {}
-    hostnames: frozenset[str] = frozenset()
+    hostnames: Mapping[str, frozenset[int | None]] = {}
     renamed: tuple[str, ...] = ()
 
     @cached_property

@@ -69,7 +69,6 @@ class RankTable:
         """Return an immutable copy of the table: the same object until the next tick or write."""
         if self.published is None:
             ranks, running = views_of(self.processes, self.binder.labels)
-            of_containers = (key.hostname for key, record in self.writers.items() if record.process in self.processes)
             self.published = RankSnapshot(
                 ranks=ranks,
                 running=running,
@@ -81,10 +80,17 @@ class RankTable:
                 without_nccl=self.without_nccl,
                 read_otherwise=self.read_otherwise,
                 held_files=self.held_files,
-                hostnames=frozenset({self.hostname, *of_containers}),
+                hostnames=self._hostnames(),
                 renamed=tuple(self.binder.renamed),
             )
         return self.published
+
+    def _hostnames(self) -> dict[str, frozenset[int | None]]:
+        users: dict[str, set[int | None]] = {}
+        for writer_key, record in self.writers.items():
+            if record.process in self.processes:
+                users.setdefault(writer_key.hostname, set()).add(record.uid)  # any user can write any name
+        return {name: frozenset(uids) for name, uids in users.items()} | {self.hostname: frozenset()}
 
     def timed_snapshot(self) -> RankSnapshot:
         """Return the snapshot with the current time, from which pages compute ages."""

@@ -174,9 +174,6 @@ class Follower:
 
     def _pass_over(self, identity: tuple[int, int]) -> None:
         self._listed.add(identity)
-        self._note_unread(identity)
-
-    def _note_unread(self, identity: tuple[int, int]) -> None:
         if self._start_at_end and len(self._unread) < MAX_FORGOTTEN:
             self._unread.add(identity)
 
@@ -209,7 +206,7 @@ class Follower:
         written_ns = min(status.st_mtime_ns, self._now_ns)
         if self._files.is_full() and not self._displace(share, written_ns):
             self.skipped["file_limit"] += 1
-            self._note_unread(identity)
+            self._pass_over(identity)
             return None
         file = FollowedFile(*identity, path, status.st_size, self._clock(), share, size_at_start=status.st_size)
         file.returns_end_lines = self._returns_end_lines

@@ -3,7 +3,7 @@
 import errno
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from agent.tail.hang_guard import HangGuard, device_source
@@ -54,7 +54,7 @@ class PatternListing(Walk):
     def __init__(self, patterns: Sequence[Pattern], limits: FollowLimits, hangs: HangGuard | None = None) -> None:
         super().__init__(limits, hangs)
         self._patterns = patterns
-        self.named: Iterable[str] = ()
+        self.named: Sequence[str] = ()
         self.roots = frozenset(pattern.base for pattern in patterns)
 
     def look_through(self) -> bool:
@@ -62,8 +62,7 @@ class PatternListing(Walk):
         has_base = [self._search(pattern) for pattern in self._patterns]
         for path in self.named:
             self._take_named(path)
-            has_base.append(True)
-        return any(has_base)
+        return any(has_base) or bool(self.named)
 
     def _search(self, pattern: Pattern) -> bool:
         base = self.base(pattern.base)

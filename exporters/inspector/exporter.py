@@ -171,9 +171,8 @@ class InspectorExporter:
 
     def _poll_seconds(self) -> float:
         """Return the seconds between two reads or, if there is no file, between two searches for files."""
-        if all(directory.is_idle() for directory in self._directories):
-            return max(self._config.poll_interval_seconds, DISCOVER_SECONDS)
-        return self._config.poll_interval_seconds
+        least_seconds = DISCOVER_SECONDS if all(directory.is_idle() for directory in self._directories) else 0.0
+        return max(self._config.poll_interval_seconds, least_seconds)
 
     async def _single_pass(self) -> None:
         await self._turns(last=False)

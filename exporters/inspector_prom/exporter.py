@@ -69,8 +69,7 @@ class InspectorPromExporter(ShownExporter[Mapping[RankLabel, Means]]):
     async def _look_for_files(self, here: Ranks, now: float) -> None:
         """Find the files that ranks hold: at each poll for ranks in this mode, every OTHERS_SECONDS for other ranks."""
         self._held = {key: files for key, files in self._held.items() if key in here}
-        self._looked_at = {key: at for key, at in self._looked_at.items() if key in here}
-        looked_at = {key: self._looked_at.get(key, float("-inf")) for key in here}
+        looked_at = self._looked_at = {key: self._looked_at.get(key, float("-inf")) for key in here}
         due = [
             key
             for key in sorted(here, key=looked_at.__getitem__)

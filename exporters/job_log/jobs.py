@@ -51,7 +51,7 @@ def jobs_of(snapshot: RankSnapshot) -> dict[str, LoggedJob]:
     by_job: dict[str, list[RankView]] = {}
     for view in snapshot.ranks:
         by_job.setdefault(view.label.job_id, []).append(view)
-    return {job_id: _job(job_id, views, snapshot.hostnames) for job_id, views in by_job.items()}
+    return {job_id: _job(job_id, views, frozenset(snapshot.hostnames)) for job_id, views in by_job.items()}
 
 
 def _job(job_id: str, views: list[RankView], hostnames: frozenset[str]) -> LoggedJob:

@@ -32,7 +32,7 @@ class Ranks:
 
     def __init__(self) -> None:
         self.speeds: dict[RankLabel, RankSpeed] = {}
-        self.snapshot_fields: dict[str, Any] = {"hostnames": frozenset({"here"})}
+        self.snapshot_fields: dict[str, Any] = {"hostnames": {"here": frozenset()}}
         self.observed: list[tuple[WriterKey, tuple[Membership, ...], float | None]] = []
         self.expired: set[WriterKey] = set()
         self.settings: dict[int, dict[str, str]] = {}

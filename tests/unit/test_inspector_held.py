@@ -25,7 +25,7 @@ def identity(path: Path) -> tuple[int, int]:
 
 def holding(*paths: Path) -> Ownership:
     """Return the ownership on a node whose ranks hold these files open."""
-    return Ownership({identity(path): str(path) for path in paths}, frozenset({"here"}))
+    return Ownership({identity(path): str(path) for path in paths}, {"here": frozenset()})
 
 
 def operations(reader: DirectoryReader, ownership: Ownership) -> int:

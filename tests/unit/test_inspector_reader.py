@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from exporters.inspector.reading.record_files import (
 )
 from exporters.inspector.totals.frozen import WriterTotals
 
-HERE = Ownership(hostnames=frozenset({"here"}))
+HERE = Ownership(hostnames={"here": frozenset()})
 
 
 def operations_of(writer: WriterTotals) -> int:
@@ -126,11 +127,19 @@ def test_foreign_file_is_claimed_when_held(tmp_path: Path) -> None:
     assert published(all_of(reader, HERE)).writers == ()
     status = path.stat()
     clock.advance(1.0)
-    held = Ownership({(status.st_dev, status.st_ino): ""}, frozenset({"here"}))
+    held = Ownership({(status.st_dev, status.st_ino): ""}, HERE.hostnames)
     assert len(published(all_of(reader, held)).writers) == 1
     append(path, line(1, hostname="container", pid=1))
     clock.advance(1.0)
     assert operations_of(published(all_of(reader, HERE)).writers[0]) == 2
+
+
+@pytest.mark.parametrize(("uids", "followed"), [(set(), 1), ({os.getuid()}, 1), ({os.getuid() + 1}, 0)])
+def test_a_host_name_that_a_user_claims(tmp_path: Path, uids: set[int], followed: int) -> None:
+    """A host name in the records of a user's process makes only this user's files this node's."""
+    (tmp_path / "there-pid7.log").write_bytes(line(0, hostname="there"))
+    ownership = Ownership(hostnames={"here": frozenset(), "there": frozenset(uids)})
+    assert published(all_of(make(tmp_path), ownership)).files[FileState.FOLLOWED] == followed
 
 
 @pytest.mark.parametrize(("lines", "counted"), [(1, 2), (9, 11)])

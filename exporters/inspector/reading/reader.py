@@ -195,15 +195,13 @@ class DirectoryReader:
 
     def _finish_runs(self, now: float, *, at_once: bool) -> None:
         """End the open runs of files that are idle or gone: no line will end them."""
-        open_runs = [key for key, context in self._contexts.items() if context.run is not None]
-        positions = self._follower.positions() if open_runs else ()
-        live = {position.key for position in positions}
-        for key in open_runs:
+        for key, context in self._contexts.items() if self._follower.looked or at_once else ():
             record_file = self._files.files.get(key[:2])
+            lives = record_file is not None and record_file.key == key
             rests = record_file and record_file.file.drained and now - record_file.read_at >= BATCH_IDLE_SECONDS
-            if at_once or rests or key not in live:
+            if context.run is not None and (at_once or rests or not lives):
                 with self._failures.of(record_file, now):
-                    finish_run(self._contexts[key], self._writers.known(key))
+                    finish_run(context, self._writers.known(key))
 
     def _publish(self, now: float, *, due: bool) -> Published | None:
         caught_up = self._follower.looked and (

@@ -9,7 +9,7 @@ import contextlib
 import re
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -36,14 +36,15 @@ class FileState(StrEnum):
 
 
 class Ownership(NamedTuple):
-    """What identifies this node's files: files that local ranks hold open, and host names of local UTS namespaces.
+    """What identifies this node's files: files that local ranks hold open, and host names of local UTS namespaces, each
+    with the users who use it (none: everyone).
 
     ``held``: by device and inode, each open file's path as its process sees it. ``everyone``: read the files of every
     host (a single pass over recorded data).
     """
 
     held: Mapping[tuple[int, int], str] = {}
-    hostnames: frozenset[str] = frozenset()
+    hostnames: Mapping[str, frozenset[int | None]] = {}
     everyone: bool = False
 
 
@@ -64,7 +65,7 @@ def written_hostname(head: bytes) -> str | None:
     return None if match is None else match[1].decode(errors="replace")
 
 
-def is_local(hostname: str, hostnames: frozenset[str]) -> bool:
+def is_local(hostname: str, hostnames: Collection[str]) -> bool:
     """Return True when ``hostname`` is in ``hostnames``; a name without domain equals the name with any domain."""
     if hostname in hostnames:
         return True
@@ -167,9 +168,8 @@ class RecordFiles:
     def sync(self, files: list[FollowedFile], ownership: Ownership, now: float) -> None:
         """Take the existing files at monotonic time ``now``, and decide which are this node's."""
         self.files = {file.identity: self._record_file(file, now) for file in files}
-        unread = [record_file for record_file in self.files.values() if record_file.state is not FileState.FOLLOWED]
-        for record_file in unread:
-            if now >= record_file.retry_at:
+        for record_file in self.files.values():
+            if record_file.state is not FileState.FOLLOWED and now >= record_file.retry_at:
                 with self._failures.of(record_file, now):
                     record_file.state = self._state(record_file, ownership)
                     record_file.decided_for = record_file.file.path, record_file.file.generation
@@ -224,7 +224,8 @@ class RecordFiles:
             return FileState.FOLLOWED
         if (hostname := self._hostname(record_file, ownership)) is None:
             return FileState.UNIDENTIFIED
-        return FileState.FOLLOWED if is_local(hostname, ownership.hostnames) else FileState.FOREIGN
+        names = [name for name, uids in ownership.hostnames.items() if not uids or file.share.uid in uids]
+        return FileState.FOLLOWED if is_local(hostname, names) else FileState.FOREIGN
 
     def _hostname(self, record_file: RecordFile, ownership: Ownership) -> str | None:
         """Return the writer's host name: from the file's name if it names another node, else from the first record."""
