@@ -195,13 +195,13 @@ class DirectoryReader:
 
     def _finish_runs(self, now: float, *, at_once: bool) -> None:
         """End the open runs of files that are idle or gone: no line will end them."""
-        for key, context in self._contexts.items() if self._follower.looked or at_once else ():
+        for key in [key for key, context in self._contexts.items() if context.run is not None]:
             record_file = self._files.files.get(key[:2])
-            lives = record_file is not None and record_file.key == key
+            is_gone = self._follower.looked and (record_file is None or record_file.key != key)
             rests = record_file and record_file.file.drained and now - record_file.read_at >= BATCH_IDLE_SECONDS
-            if context.run is not None and (at_once or rests or not lives):
+            if at_once or rests or is_gone:
                 with self._failures.of(record_file, now):
-                    finish_run(context, self._writers.known(key))
+                    finish_run(self._contexts[key], self._writers.known(key))
 
     def _publish(self, now: float, *, due: bool) -> Published | None:
         caught_up = self._follower.looked and (
