@@ -6,7 +6,7 @@ from signal import SIGABRT, SIGBUS, SIGINT, SIGKILL, SIGSEGV, SIGTERM, SIGTRAP
 
 from play import Due, Play, Situation
 from site_of_agents import Job
-from steps import ALL, HANG, N1, RUNNING, ended, exits, starts, tears_down, wait
+from steps import ALL, HANG, N0, N1, RUNNING, ended, exits, starts, tears_down, wait
 
 from agent.core.identity import RankLabel
 
@@ -51,6 +51,15 @@ SITUATIONS = (
             *(exits(5, SIGKILL, oom=True), tears_down()),
         ],
         {"RankDead 1 n0 oom": Due(0, 22, 20), f"{DEAD} oom": Due(50, 72)},
+    ),
+    # A rank fails; 20 s later all start again with the nodes exchanged; half a minute later the rank fails again.
+    Situation(
+        "fails_soon_after_an_exchange_of_nodes",
+        [
+            *(exits(5, code=1), tears_down(), wait(20.0), starts(N0, 1), starts(N1, 0), wait(30.0)),
+            *(exits(5, code=1), tears_down()),
+        ],
+        {f"{DEAD} fail info": Due(0, 22, 20), "RankDead 5 n0 fail info": Due(50, 72)},
     ),
     # The OOM killer ends a rank and the others wait.
     Situation("oom_alone", [exits(5, SIGKILL, oom=True)], {f"{DEAD} oom": Due(0, 22)}),

@@ -119,6 +119,14 @@ RESTARTS = (
         [*(exits(ALL, SIGTERM), wait(15.0), starts(N0, 2), starts(slice(4, 12), 1)), *(wait(10.0), ended("PREEMPTED"))],
         nodes=3,
     ),
+    # The job starts again with its nodes exchanged and ends within a minute: rank 0 exits, the others abort.
+    Situation(
+        "ends_soon_after_an_exchange_of_nodes",
+        [
+            *(exits(ALL, SIGTERM), wait(4.0), starts(N0, 1), starts(N1, 0), wait(52.0)),
+            *(*FIRST_LEAVES, exits(RUNNING, SIGABRT)),
+        ],
+    ),
     # SIGTERM to all; a node's ranks start on another node after 5 s; the others stay until SIGKILL, and start later.
     Situation(
         "replaced_one_node_after_the_other",

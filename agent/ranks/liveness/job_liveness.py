@@ -226,7 +226,7 @@ def lead_exits(
     """Return the keys of the lead exits: of each episode the first exit, the first soft exit and the first struck exit.
 
     ``exits``: exits of one job on this node, in order of time. ``soft``: exits by SIGTERM or of class ok, a sign that
-    the job was cancelled or ended. An episode ends when no rank has exited for ``episode_seconds``.
+    the job was cancelled or ended. An episode ends when no rank has exited for ``episode_seconds``, or with the run.
     """
     victims, struck = preceded(exits, thresholds), struck_exits(exits, thresholds)
     leads: set[ProcessKey] = {process.key for process in exits if process.key not in victims}
@@ -239,6 +239,7 @@ def lead_exits(
 def _episodes(exits: Sequence[RankProcess], seconds: float) -> Iterator[Sequence[RankProcess]]:
     start = 0
     for number in range(1, len(exits) + 1):
-        if number == len(exits) or left_at_of(exits[number]) - left_at_of(exits[number - 1]) > seconds:
+        is_over = number == len(exits) or left_at_of(exits[number]) - left_at_of(exits[number - 1]) > seconds
+        if is_over or exits[number].started_at > left_at_of(exits[number - 1]):
             yield exits[start:number]
             start = number

@@ -1,6 +1,5 @@
 """Keep the liveness facts of this node's jobs for alert rules, updated once a second and when a rank exits."""
 
-import os
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterable, Mapping, Sequence
 from signal import SIGTERM
@@ -33,7 +32,6 @@ MAX_LEADS_PER_NODE = 64
 """Limit of lead exits on the node that are not retracted."""
 MAX_ENDED_JOBS = 64
 """Limit per ``share`` of exported jobs without a running rank and without a valid lead exit on this node."""
-_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
 class LivenessRegistry:
@@ -61,7 +59,7 @@ class LivenessRegistry:
                 job.retract(lead, now)
             job = self.jobs[job_id] = JobLiveness(share, leads=job.leads)
         running = [
-            (label.rank, started_at(process))
+            (label.rank, process.started_at)
             for process in processes
             if process.exited_at is None and not process.kill_pending
             for label in process.labels
@@ -155,7 +153,7 @@ class LivenessRegistry:
         cause = OOM if exit_class == "oom" else self.facts.cause_of(label)
         if not cause and not is_late:
             return
-        is_short = exited_at - started_at(process) < self.thresholds.short_seconds
+        is_short = exited_at - process.started_at < self.thresholds.short_seconds
         lived: Lifetime = "short" if is_short else "long"
         how = (*ending(process.exit), exit_class, lived, cause)
         lead = LeadExit(label.rank, exited_at, *how, process.user, process=process.key)
@@ -190,7 +188,7 @@ class LivenessRegistry:
         return any(
             0 < (process.exited_at or 0.0) - lead.exited_at <= self.thresholds.episode_seconds
             for lead in job.leads
-            if lead.process not in members and lead.rank not in ranks and started_at(process) <= lead.exited_at
+            if lead.process not in members and lead.rank not in ranks and process.started_at <= lead.exited_at
         )
 
     def _make_room(self, newest: LeadExit, share: str, now: float) -> None:
@@ -206,8 +204,3 @@ class LivenessRegistry:
             most = max(counts, key=lambda other: (counts[other], other == share))
             _, lead, job = min((entry for entry in others if entry[0] == most), key=lambda entry: entry[1].exited_at)
             job.retract(lead, now)
-
-
-def started_at(process: RankProcess) -> float:
-    """Return when the process started, in seconds since the boot."""
-    return process.found_at if process.facts is None else process.facts.key.start_ticks / _TICKS_PER_SECOND

@@ -33,7 +33,7 @@ def killed_before_teardown(exits: Sequence[RankProcess], thresholds: Thresholds 
         if process.key in victims:
             continue
         first = bisect_left(failed, left_at - SIMULTANEOUS_SECONDS, key=left_at_of)
-        if first and left_at - left_at_of(failed[first - 1]) <= thresholds.episode_seconds:
+        if first and _precedes(failed[first - 1], process, set(), thresholds):
             continue
         end = bisect_right(failed, left_at + thresholds.teardown_seconds, key=left_at_of)
         is_alone = _count_near(killed_at, left_at) == 1
@@ -67,11 +67,14 @@ def left_at_of(process: RankProcess) -> float:
 
 
 def _precedes(other: RankProcess, process: RankProcess, struck: Set[ProcessKey], thresholds: Thresholds) -> bool:
-    """Return True when ``other`` exited before ``process`` in the same episode, and can have caused its exit."""
+    """Return True when ``other`` exited before ``process`` in the same episode, and can have caused its exit.
+
+    An exit of the job's former run causes no exit of the next run.
+    """
     apart = left_at_of(process) - left_at_of(other)
     if abs(apart) <= SIMULTANEOUS_SECONDS:
         return _order(other, struck) < _order(process, struck)
-    return 0 < apart <= thresholds.episode_seconds
+    return 0 < apart <= thresholds.episode_seconds and process.started_at <= left_at_of(other)
 
 
 def _order(process: RankProcess, struck: Set[ProcessKey]) -> tuple[bool, float, ProcessKey]:

@@ -1,5 +1,6 @@
 """A rank process: the evidence about it, and the facts derived from it. Pure."""
 
+import os
 from signal import SIGKILL
 
 import msgspec
@@ -24,6 +25,7 @@ SIGN_OF_LIFE_SECONDS = 5.0
 """A record that is this much newer than the first RAS report without its process is a sign of life."""
 
 _LOG = Logger("ranks")
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 RAY_TITLE, RAY_ENDS = "ray::", ExitStatus(known=True, code=1)
 """Prefix of a Ray worker's title, and the exit status of a worker that Ray ends. An exception ends no Ray worker."""
 SHARED_SOURCES = frozenset({"title", "local_index"})
@@ -84,6 +86,11 @@ class RankProcess(msgspec.Struct):
     def seen(self) -> ProcessFacts:
         """Return the process' facts from /proc; UNSEEN if the process was never seen. Every exported rank was seen."""
         return self.facts or UNSEEN
+
+    @property
+    def started_at(self) -> float:
+        """Return when the process started, in seconds since the boot."""
+        return self.found_at if self.facts is None else self.facts.key.start_ticks / _TICKS_PER_SECOND
 
     @property
     def owner(self) -> Owner:
