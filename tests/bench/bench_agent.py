@@ -76,7 +76,7 @@ class Agent:
             **os.environ,
             "PYTHONPATH": str(ROOT),
             "MALLOC_ARENA_MAX": "1",
-            "MALLOC_TRIM_THRESHOLD_": "131072",
+            "MALLOC_TRIM_THRESHOLD_": "1048576",
         }
         self.process = subprocess.Popen(
             [sys.executable, "-m", "agent", "--config.file", str(config), "--log.level", "warn"], env=environment
