@@ -251,8 +251,13 @@ class Supervisor:
                         exporter=running.name,
                         path=call.path,
                     )
-                    if await self._replace(running, Prepared(running.spec, running.config)) is None:
-                        self.broken |= {running.name}
+                    await self._renew_run(running, running)
+
+    async def _renew_run(self, old: Running | None, before: Running) -> None:
+        """Start the exporter of ``before`` with the same section; see ``_replace``. Without a start it is broken."""
+        if await self._replace(old, Prepared(before.spec, before.config)) is None:
+            self._refused[before.name] = before.config
+            self.broken |= {before.name}
 
     def _end(self, running: Running) -> asyncio.Task[None]:
         """End a run in a task of its own: if the agent stops and cancels the reload, the task continues."""
@@ -267,11 +272,8 @@ class Supervisor:
             del self.running[running.name]
         await asyncio.gather(*(asyncio.shield(self._end(running)) for running in started))
         for running in old.values():
-            await self._replace(None, Prepared(running.spec, running.config))
+            await self._renew_run(None, running)
         self.hardware.withdraw(self.running)
-        lost = {name: running.config for name, running in old.items() if name not in self.running}
-        self._refused.update(lost)
-        self.broken |= frozenset(lost)
 
     def _restore(self, what: str, section: StateSection, load: Callable[[bytes], None]) -> bool:
         """Load a section; log and return False if it is invalid."""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -25,6 +26,7 @@ from agent.ranks.writer import RankWriter
 from agent.sdk.exporter import Context
 from agent.sdk.hardware import Subject
 from agent.sdk.system import ProcFS
+from agent.tail.hang_guard import HangGuard, WaitingCall
 
 
 class Made(Idle):
@@ -101,13 +103,24 @@ async def test_all_start_or_none(bench: Bench) -> None:
 async def test_old_one_that_does_not_come_back_is_shown(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """If an old exporter refuses to start again after a failed reload, it is shown as down."""
     await bench.supervisor.begin(bench.plan(a=Section()))
-
-    async def refuse(self: Made, ctx: Context) -> None:
-        raise RuntimeError("refused")
-
-    monkeypatch.setattr(Made, "start", refuse)
+    monkeypatch.setattr(Made, "start", Mock(side_effect=RuntimeError("refused")))
     assert not await bench.supervisor.apply(bench.plan(a=Section(number=1)))
     assert (bench.supervisor.running, bench.supervisor.broken) == ({}, {"a"})
+
+
+async def test_a_renewed_one_that_does_not_come_back_refuses_no_reload(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If an exporter that hung refuses to start again, it is shown as down, and a later reload succeeds."""
+    await bench.supervisor.begin(bench.plan(a=Section()))
+    monkeypatch.setattr(HangGuard, "leave_out", lambda *_: True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Made, "start", Mock(side_effect=RuntimeError("refused")))
+        await bench.supervisor._renew([(bench.supervisor.running["a"], WaitingCall("/x", "/x", 0.0))])
+        assert (bench.supervisor.running, bench.supervisor.broken) == ({}, {"a"})
+        assert await bench.supervisor.apply(bench.plan(a=Section()))
+    assert await bench.supervisor.apply(bench.plan(a=Section()))
+    assert (set(bench.supervisor.running), bench.supervisor.broken) == ({"a"}, set())
 
 
 async def test_a_stop_while_a_failed_reload_is_undone(bench: Bench) -> None:
