@@ -23,8 +23,6 @@ MAX_TEXT_CHARACTERS = 1_024
 OWN_PREFIX = "rankwatch_"
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]{0,199}")
 _LABEL = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]{0,127}")
-_CREATED = "_created"
-"""Suffix of samples that do not exist in Prometheus' text format."""
 
 
 class Collector(Protocol):
@@ -97,7 +95,7 @@ def converted(collected: Iterable[Any]) -> tuple[Metric, ...]:
                 raise CollectorError(f"more than {MAX_SAMPLES} samples")
             if sample.timestamp is not None:
                 raise CollectorError(f"{sample.name} has a timestamp")
-            if not sample.name.endswith(_CREATED):
+            if sample.name != f"{family.name}_created":  # Prometheus' text format has no such sample
                 name = family.name if family.type == "histogram" else sample.name
                 by_name.setdefault(str(name), []).append(sample)
         for name, members in by_name.items():
