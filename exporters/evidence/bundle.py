@@ -24,17 +24,6 @@ MOST_TIMES = 4
 """The node's limit in multiples of ``keep_bundles``. Up to it, a user's only bundle and bundles of open pages stay."""
 
 
-def oldest_of_largest(users: Sequence[str]) -> int:
-    """Return the index of the entry to drop: the oldest entry of the user with the most entries. ``users``: each
-    entry's user, the oldest entry first.
-
-    The last entry is new and is never dropped: its user has an older entry, or another user has as many entries.
-    """
-    counts = Counter(users)
-    most = max(counts.values())
-    return next(number for number, user in enumerate(users) if counts[user] == most)
-
-
 class Held(NamedTuple):
     """One bundle: its job's user, and whether an alert of that job may be paging."""
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from agent.sdk.evidence import Offered, Wanted, folder as bundle_files, summary as summaries
 from agent.sdk.exporter import Context, NoData, Spec
+from agent.sdk.files import in_turns
 from agent.sdk.metrics import Family, Metric
 from agent.sdk.ranks import RankView
 from exporters.evidence import bundle, story
@@ -62,6 +63,9 @@ class EvidenceExporter:
         """Request the environment variables that a bundle may hold, and prepare the threads."""
         self._ctx = ctx
         self._looks = ProcessFiles(ctx.thread)
+        self._reader = ctx.thread(
+            "evidence-read"
+        )  # a bundle takes seconds to write, and the ranks are watched meanwhile
         self._writer = ctx.thread("evidence-write")
         ctx.ranks.keep_variables(NAMES)
         if self._config.serve:
@@ -69,26 +73,27 @@ class EvidenceExporter:
 
     async def update(self) -> None:
         """Start the bundles that are due; NoData if their directory does not exist and cannot be made."""
-        if not await self._writer.call(self._has_room_for_bundles):
+        if not await self._reader.call(self._has_room_for_bundles):
             raise NoData
         if self._ctx.once:
             return
         if not self._has_begun:
-            self._learn(await self._writer.call(self._existing))
+            self._learn(await self._reader.call(self._existing))
             self._has_begun = True
         clock = self._ctx.clock
         views = self._ctx.ranks.snapshot().ranks
+        users = {view.label.job_id: view.process.user for view in views}
         look = self._watch.look(views, clock.time(), self._ctx.evidence.struck())
         self._drop_frozen()
-        for job_id in sorted(look.failing - self._frozen.keys())[:MAX_FROZEN]:
+        for job_id in in_turns(sorted(look.failing - self._frozen.keys()), users.__getitem__, MAX_FROZEN):
             await self._freeze(job_id, views)
         stalled = self._ctx.failures.attempt(
             "which jobs stand still", lambda: self._watch.stalled(self._ctx.evidence.stalls())
         )
         for occasion in (*look.occasions, *(stalled or ())):
-            self._wait_for(occasion, user_of(_of_job(views, occasion.job_id)))
-        for job_id in await self._writer.call(lambda: bundle_files.take_requests(self._folder)):
-            if _of_job(views, job_id):  # a misspelt name must not take the place of another job's bundle
+            self._wait_for(occasion, users.get(occasion.job_id, ""))
+        for job_id in await self._reader.call(lambda: bundle_files.take_requests(self._folder)):
+            if job_id in users:  # a misspelt name must not take the place of another job's bundle
                 self._waiting.insert(0, _Due(Occasion(job_id, "asked", ""), ""))
         if self._waiting and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._take_all())
@@ -121,6 +126,7 @@ class EvidenceExporter:
 
     async def _take_all(self) -> None:
         while self._waiting:
+            await self._writer.call(lambda: None)  # while an earlier write hangs, no further bundle is collected
             occasion, user = self._waiting.pop(0)
             try:
                 await self._take(occasion)
@@ -165,7 +171,7 @@ class EvidenceExporter:
             version=bundle_files.VERSION,
             ranks=[story.of_rank(view, taken_at, words) for view in views][: summaries.MAX_LISTED],
             words=words[: summaries.MAX_LISTED],
-            suspects=story.suspects(words, left_at),
+            suspects=story.suspects(words, left_at)[: summaries.MAX_LISTED],
             timeline=story.time_line(views, self._watch.changes(occasion.job_id), events),
             parts=parts,
             user=user_of(views)[: summaries.MAX_TEXT],
@@ -221,10 +227,8 @@ class EvidenceExporter:
         made, failed, _ = await self._timed(PROCESSES, work, FREEZE_SECONDS)
         self._failures[PROCESSES] += bool(failed)
         self._frozen[job_id] = _Frozen(self._ctx.clock.monotonic(), made.files, user_of(ranks))
-        if len(self._frozen) > MAX_FROZEN:
-            del self._frozen[
-                list(self._frozen)[bundle.oldest_of_largest([frozen.user for frozen in self._frozen.values()])]
-            ]
+        stay = in_turns(reversed(self._frozen), lambda job: self._frozen[job].user, MAX_FROZEN)
+        self._frozen = {job: frozen for job, frozen in self._frozen.items() if job in stay}
 
     def _drop_frozen(self) -> None:
         now = self._ctx.clock.monotonic()
@@ -234,7 +238,7 @@ class EvidenceExporter:
         }
 
     async def _file(self, name: str) -> bytes | None:
-        data = await self._writer.call(lambda: bundle_files.read_file(self._folder, name))
+        data = await self._reader.call(lambda: bundle_files.read_file(self._folder, name))
         if data is not None:
             self._ctx.log.info("a file of evidence was served over HTTP", file=name)
         return data

@@ -176,7 +176,10 @@ async def test_who_cannot_tell_of_stalls_costs_no_death_its_bundle(site: Site) -
 
 
 async def test_a_bundle_that_is_written_late_is_there(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bundle is still written if its directory hangs longer than the bundle's time limit and then continues."""
+    """A bundle is still written if its directory hangs longer than the bundle's time limit and then continues.
+
+    Meanwhile the ranks are watched, and no further bundle is collected.
+    """
     await site.start()
     gate, write = threading.Event(), module.bundle.write
 
@@ -188,12 +191,14 @@ async def test_a_bundle_that_is_written_late_is_there(site: Site, monkeypatch: p
     site.exporter._wait_for(Occasion("7", "dead", "0"), "ann")
     await site.exporter._take_all()
     assert failures(site) == {"bundle": 1}
-    stuck = asyncio.create_task(site.exporter.update())
-    await asyncio.sleep(0)
-    assert not stuck.done()
+    site.kill(1)
+    for job in ("8", "9"):
+        site.exporter._wait_for(Occasion(job, "dead", "0"), "ann")
+        await site.exporter.update()
+    assert "7" in site.exporter._frozen and len(site.exporter._waiting) == 2
     gate.set()
-    await stuck
-    assert len(await asyncio.to_thread(folder.bundles, site.folder)) == 1
+    await site.look(1)
+    assert len(await asyncio.to_thread(folder.bundles, site.folder)) == 3
 
 
 async def test_a_misspelt_job_costs_no_bundle_its_place(site: Site) -> None:
