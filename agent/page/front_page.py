@@ -12,9 +12,10 @@ from urllib.parse import quote
 from agent.page.describe import STALE_SECONDS, age, how_ended, waits_for
 from agent.page.document import ExporterView, JobView, NodeDocument, Rank
 from agent.page.static import SCRIPT, STYLE
+from agent.tail.shares import in_turns
 
 MAX_ROWS = 256
-"""Limit of shown ranks, before "and N more ranks". Rendering this many rows takes the event loop some milliseconds."""
+"""Limit of shown ranks, users in turn, before "and N more ranks". Rendering these rows takes some milliseconds."""
 MAX_CELL_CHARACTERS = 128
 
 _GOOD = frozenset({"alive", "finished"})
@@ -80,14 +81,15 @@ def _jobs(document: NodeDocument, links: SiteLinks) -> str:
     if not document.ranks:
         return "" if document.notes else '<p class="none">No rank runs on this node.</p>\n'
     by_job: defaultdict[str, list[Rank]] = defaultdict(list)
-    for rank in document.ranks[:MAX_ROWS]:
-        by_job[rank.job_id].append(rank)
+    ranks = document.ranks
+    for number in sorted(in_turns(range(len(ranks)), lambda number: (ranks[number].user, ranks[number].pod), MAX_ROWS)):
+        by_job[ranks[number].job_id].append(ranks[number])
     known = {job.job_id: job for job in document.jobs}
     shown = [
-        _job(known.get(job_id) or JobView(job_id=job_id, sentence="", states={}), ranks, document, links)
-        for job_id, ranks in by_job.items()
+        _job(known.get(job_id) or JobView(job_id=job_id, sentence="", states={}), members, document, links)
+        for job_id, members in by_job.items()
     ]
-    more = len(document.ranks) + document.ranks_left_out - MAX_ROWS
+    more = len(ranks) + document.ranks_left_out - MAX_ROWS
     return "".join(shown) + (f'<p class="none">and {more} more ranks</p>\n' if more > 0 else "")
 
 

@@ -140,10 +140,10 @@ def test_hostile_text_makes_no_markup(text: str) -> None:
 
 
 def test_rows_and_cells_are_bounded() -> None:
-    """Rows above MAX_ROWS are counted and not shown; text above MAX_CELL_CHARACTERS is cut."""
-    ranks = [Rank(job_id="1", rank=str(i), state="alive") for i in range(MAX_ROWS)]
-    first = Rank(job_id="z" * (MAX_CELL_CHARACTERS + 1), rank="9" * 30, state="unresponsive")
-    html = front_page(document([first, *ranks]))
+    """Rows above MAX_ROWS, of users in turn, are counted and not shown; text above MAX_CELL_CHARACTERS is cut."""
+    ranks = [Rank(job_id="1", rank=str(i), state="dead", user="eve") for i in range(MAX_ROWS)]
+    last = Rank(job_id="z" * (MAX_CELL_CHARACTERS + 1), rank="9" * 30, state="unresponsive")
+    html = front_page(document([*ranks, last]))
     assert len(Page(html).rows) == 2 + 256 + 1
     assert "Job " + "z" * 127 + "… <small>" in html
     assert "and 1 more" in html
