@@ -63,9 +63,7 @@ class EvidenceExporter:
         """Request the environment variables that a bundle may hold, and prepare the threads."""
         self._ctx = ctx
         self._looks = ProcessFiles(ctx.thread)
-        self._reader = ctx.thread(
-            "evidence-read"
-        )  # a bundle takes seconds to write, and the ranks are watched meanwhile
+        self._reader = ctx.thread("evidence-read")  # ranks are watched while a bundle is written
         self._writer = ctx.thread("evidence-write")
         ctx.ranks.keep_variables(NAMES)
         if self._config.serve:

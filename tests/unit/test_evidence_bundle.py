@@ -89,16 +89,6 @@ def test_names_are_safe() -> None:
     assert "/" not in name
 
 
-def test_a_link_in_the_way_is_not_followed(tmp_path: Path) -> None:
-    """A link with the draft's name is replaced, and the link's target stays as it is."""
-    target, directory = tmp_path / "target", tmp_path / "evidence"
-    target.write_text("mine")
-    directory.mkdir()
-    (directory / f"{NAME}.tar.gz.new").symlink_to(target)
-    write(directory, NAME, {}, summary(), 10)
-    assert target.read_text() == "mine"
-
-
 def test_long_files_keep_their_ends() -> None:
     """A file above MAX_PART_BYTES keeps its end; short files come first, and files that do not fit are listed."""
     files, left_out = fitted({"long": b"a" + b"b" * MAX_PART_BYTES, "short": b"c"}, MAX_PART_BYTES + 1)
@@ -219,9 +209,6 @@ def test_nothing_in_a_summary_steers_a_terminal() -> None:
         assert [line for line in text.splitlines() if not line.isprintable()] == []
 
 
-MOMENT = 1.7e9
-
-
 def job_of(directory: Path, name: str) -> str:
     """Return the job id in a bundle's summary."""
     return folder.read_summary(directory, name).job_id
@@ -231,7 +218,7 @@ def job_of(directory: Path, name: str) -> str:
 def test_two_bundles_of_one_second_are_two(tmp_path: Path, other: str) -> None:
     """A second bundle with the same name gets a number; no bundle is overwritten."""
     for job in ("a_b", other, "a:b"):
-        name = write(tmp_path, bundle_name(job, MOMENT, "n1"), {}, summary(job), 10)
+        name = write(tmp_path, bundle_name(job, 1.7e9, "n1"), {}, summary(job), 10)
         assert job_of(tmp_path, name) == job
     names = folder.bundles(tmp_path)
     assert sorted(job_of(tmp_path, name) for name in names) == sorted(["a_b", other, "a:b"])
@@ -251,7 +238,7 @@ def test_a_disk_that_fills_up_leaves_no_half(tmp_path: Path, monkeypatch: pytest
 
     monkeypatch.setattr(Path, "replace", full)
     with pytest.raises(OSError, match="No space"):
-        write(tmp_path, bundle_name("7", MOMENT, "n1"), {}, summary(), 10)
+        write(tmp_path, bundle_name("7", 1.7e9, "n1"), {}, summary(), 10)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -265,7 +252,7 @@ def test_who_sees_a_bundle_finds_its_summary(tmp_path: Path, monkeypatch: pytest
         return made
 
     monkeypatch.setattr(Path, "replace", look)
-    write(tmp_path, bundle_name("7", MOMENT, "n1"), {}, summary(), 10)
+    write(tmp_path, bundle_name("7", 1.7e9, "n1"), {}, summary(), 10)
     assert seen == [[], ["7"]]
 
 

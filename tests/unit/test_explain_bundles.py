@@ -10,7 +10,6 @@ import pytest
 from agent.cli.explain import bundles
 from agent.cli.explain.command import _of_bundles
 from agent.cli.explain.model import Incident, KnownJob
-from agent.evidence.folder import MAX_SUMMARY_BYTES
 from agent.evidence.summary import MAX_LISTED, Event, RankAtTime, Summary, Word
 
 INCIDENT = Incident(1000.0, 1300.0, 1000.0, None, "died")
@@ -70,15 +69,6 @@ def test_what_is_no_regular_file(tmp_path: Path) -> None:
     (given / "folder.json").mkdir()
     proof = bundles.read(given, "7")
     assert sorted(entry.partition(":")[0] for entry in proof.failed) == ["fifo.json", "folder.json", "link.json"]
-
-
-def test_a_file_at_its_bound(tmp_path: Path) -> None:
-    """A summary of MAX_SUMMARY_BYTES is read; a longer one is not."""
-    content = msgspec.json.encode(summary())
-    (tmp_path / "most.json").write_bytes(content.ljust(MAX_SUMMARY_BYTES))
-    assert len(bundles.read(tmp_path, "7").summaries) == 1
-    (tmp_path / "most.json").write_bytes(content.ljust(MAX_SUMMARY_BYTES + 1))
-    assert bundles.read(tmp_path, "7").failed == (f"most.json: larger than {MAX_SUMMARY_BYTES} bytes",)
 
 
 def test_more_files_than_the_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,17 +73,6 @@ async def test_a_page_without_its_ranks_is_not_shown() -> None:
     assert (await agent.ask()).status == 200
 
 
-async def test_concurrent_scrapes_share_a_render() -> None:
-    """Equal scrapes at the same time share one render."""
-    agent = Agent()
-    agent.go.clear()
-    tasks = [asyncio.create_task(agent.pages(HttpRequest("/metrics"))) for _ in range(5)]
-    for _ in range(9):  # all requests have started by then
-        await asyncio.sleep(0)
-    agent.go.set()
-    assert ([response.status for response in await asyncio.gather(*tasks)], len(agent.queries)) == ([200] * 5, 1)
-
-
 async def test_shipped_scrapes_wait_for_no_others() -> None:
     """The scrapes of the shipped Prometheus configuration are rendered while 200 other selections wait."""
     agent = Agent()

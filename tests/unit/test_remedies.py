@@ -24,12 +24,6 @@ def test_a_port_that_is_taken() -> None:
             open_listeners(ListenAddress("127.0.0.1", port))
 
 
-def test_status_without_an_agent(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without an agent the message has the command that starts one."""
-    assert status.main(["--web.listen-address", "127.0.0.1:1"]) == 1
-    assert "no agent listens there: systemctl start rankwatch" in capsys.readouterr().err
-
-
 def test_status_of_an_unknown_job(capsys: pytest.CaptureFixture[str]) -> None:
     """If a job has no ranks on this node, `status` lists the jobs that have ranks here, and exits with 1."""
     document = NodeDocument(

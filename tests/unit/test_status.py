@@ -109,12 +109,14 @@ def answers() -> Iterator[Answers]:
         yield result
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])
-def test_no_answer(address: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """If the agent does not reply, the command prints one line on standard error and exits with 1."""
+@pytest.mark.parametrize(
+    ("address", "why"), [("127.0.0.1:1", "no agent listens there: systemctl start rankwatch"), ("nonsense", "listen")]
+)
+def test_no_answer(address: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """If the agent does not reply, the command prints one line with a remedy on standard error and exits with 1."""
     assert main(["--web.listen-address", address]) == 1
     message = capsys.readouterr().err
-    assert message.startswith(f"rankwatch status: no answer from {address}: ")
+    assert message.startswith(f"rankwatch status: no answer from {address}: {why}")
     assert message.count("\n") == 1
 
 
