@@ -23,9 +23,8 @@ class ByUser(Generic[R, A]):
     Root's requests have a thread for each process, ``pid``: most pods and containers run as root.
     """
 
-    def __init__(self, read: Callable[[R], A], max_waiting: int = MAX_WAITING) -> None:
+    def __init__(self, read: Callable[[R], A]) -> None:
         self._read = read
-        self._max_waiting = max_waiting
         self._waiting: dict[_User, threading.Thread] = {}
 
     def answers(self, requests: Sequence[R], grace_seconds: float) -> list[A | None]:
@@ -51,7 +50,7 @@ class ByUser(Generic[R, A]):
         """Forget threads that have ended; return True if this user may have no further thread."""
         self._waiting = {user: thread for user, thread in self._waiting.items() if thread.is_alive()}
         of_root = sum(not uid for uid, _ in self._waiting)
-        return len(self._waiting) >= self._max_waiting or (not user[0] and of_root >= self._max_waiting // 2)
+        return len(self._waiting) >= MAX_WAITING or (not user[0] and of_root >= MAX_WAITING // 2)
 
     def _read_all(self, requests: Sequence[R], user: _User, results: list[A | None]) -> None:
         for number, request in enumerate(requests):

@@ -97,30 +97,20 @@ class EvidenceExporter:
             self._task = asyncio.get_running_loop().create_task(self._take_all())
 
     def _wait_for(self, occasion: Occasion, user: str) -> None:
-        """Queue a bundle, unless the job had one in the last ``minutes_between`` or too many bundles are waiting."""
-        begun = self._begun.get(occasion.job_id, float("-inf"))
-        if self._ctx.clock.monotonic() - begun < 60 * self._config.minutes_between:
+        """Queue a bundle, unless the job had one in the last ``minutes_between``; drop bundles over the limits."""
+        now = self._ctx.clock.monotonic()
+        if now - self._begun.get(occasion.job_id, float("-inf")) < 60 * self._config.minutes_between:
             return
-        counts = Counter(due.user for due in self._waiting if due.occasion.trigger != "asked")
-        if counts[user] >= MAX_WAITING_PER_USER or not self._has_place_for(user, counts):
-            self._failures[PLACES] += 1
-            return
-        self._begun[occasion.job_id] = self._ctx.clock.monotonic()
+        self._begun[occasion.job_id] = now
         self._waiting.append(_Due(occasion, user))
-
-    def _has_place_for(self, user: str, counts: Counter[str]) -> bool:
-        """Return True if another bundle of the user can wait; at the limit the user with most bundles loses one."""
-        if len(self._waiting) < MAX_WAITING:
-            return True
-        most = max(counts.values(), default=0)
-        if most <= counts[user] + 1:
-            return False
-        ours = (due for due in reversed(self._waiting) if due.occasion.trigger != "asked")
-        lost = next(due for due in ours if counts[due.user] == most)
-        self._waiting.remove(lost)
-        self._begun.pop(lost.occasion.job_id, None)
-        self._failures[PLACES] += 1
-        return True
+        dues = [due for due in self._waiting if due.occasion.trigger != "asked"]
+        room = max(MAX_WAITING - (len(self._waiting) - len(dues)), 0)
+        stay = in_turns(dues, lambda due: due.user, room)
+        over = [due for due in dues if due.user == user][MAX_WAITING_PER_USER:]
+        for lost in [due for due in dues if due in over or due not in stay]:
+            self._waiting.remove(lost)
+            self._begun.pop(lost.occasion.job_id, None)
+            self._failures[PLACES] += 1
 
     async def _take_all(self) -> None:
         while self._waiting:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import given, strategies as st
 
+from agent.helper import by_user
 from agent.helper.by_user import ByUser
 from agent.helper.frames import HEADER_BYTES, MAX_PAYLOAD_BYTES, FrameError, FrameKind, frame, parse_header, read_frame
 
@@ -126,23 +127,25 @@ def test_a_user_whose_call_hangs_is_asked_for_nothing_more() -> None:
     assert requests.answers([Request(1, 12)], 30.0) == [12]
 
 
-def test_threads_that_hang_are_bounded() -> None:
+def test_threads_that_hang_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the limit of hanging threads no new call starts; below the limit each user's call starts."""
     for most, answer in ((2, 20), (1, None)):
+        monkeypatch.setattr(by_user, "MAX_WAITING", most)
         hanging = Hanging()
-        requests: ByUser[Request, int] = ByUser(hanging.read, max_waiting=most)
+        requests = ByUser(hanging.read)
         requests.answers([Request(1)], 0.05)
         assert requests.answers([Request(2, 20)], 0.5) == [answer]
         hanging.goes_on.set()
 
 
 @pytest.mark.slow
-def test_processes_of_root_take_half_of_the_threads() -> None:
+def test_processes_of_root_take_half_of_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if many processes of root hang, other users get replies; if none hangs, all root processes get replies."""
+    monkeypatch.setattr(by_user, "MAX_WAITING", 8)
     goes_on = threading.Event()
-    requests: ByUser[Request, bool] = ByUser(lambda request: request.uid != 0 or goes_on.wait(30.0), max_waiting=8)
+    requests: ByUser[Request, bool] = ByUser(lambda request: request.uid != 0 or goes_on.wait(30.0))
     assert requests.answers([Request(0, pid=pid) for pid in range(9)], 0.05) == [None] * 9
     assert requests.answers([Request(5, pid=1)], 0.5) == [True]
     goes_on.set()
-    well: ByUser[Request, bool] = ByUser(lambda _: True, max_waiting=8)
+    well: ByUser[Request, bool] = ByUser(lambda _: True)
     assert well.answers([Request(0, pid=pid) for pid in range(200)], 30.0) == [True] * 200

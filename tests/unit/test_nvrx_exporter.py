@@ -286,7 +286,8 @@ def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.Monke
         return []
 
     monkeypatch.setattr(reading, "GRACE_SECONDS", 0.05)
-    monkeypatch.setattr(reading, "_readers", ByUser(read, max_waiting=3))
+    monkeypatch.setattr("agent.helper.by_user.MAX_WAITING", 3)
+    monkeypatch.setattr(reading, "_readers", ByUser(read))
     assert read_cycles([CycleRequest("/a", uid=1), CycleRequest("/b", uid=5)], b"") == [None, []]
     assert read_cycles([CycleRequest("/a", uid=1), CycleRequest("/b", uid=5)], b"") == [None, []]
     assert read_cycles([CycleRequest("/a", uid=2), CycleRequest("/a", uid=0)], b"") == [None, None]
