@@ -135,6 +135,16 @@ SITUATIONS = (
         UNTIL_NEW_RUN | {"NodeLost n2": Due(660, 700)},
         idle=1,
     ),
+    # A job is preempted and requeued, in part elsewhere; a minute later it loses a node and hangs.
+    Situation(
+        "power_soon_after_a_requeue",
+        [
+            *(exits(ALL, SIGTERM), ended("PREEMPTED"), wait(18.0), starts(N0, 2), starts(N1), wait(60.0)),
+            *(loses_power(1), HANG),
+        ],
+        {"NodeLost n1": Due(98, 280)},
+        idle=1,
+    ),
     # A node gets another name in Prometheus while its ranks run.
     Situation("renamed", [renamed, wait(600.0)]),
     # A node loses power; two minutes later a machine without records gets its name; the job waits.
