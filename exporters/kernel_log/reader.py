@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from agent.sdk.exporter import FailureCounter, Roots
 from agent.sdk.system import sysfs
-from exporters.kernel_log.classify import KernelEvent, categories, classify
+from exporters.kernel_log.classify import KernelEvent, classify
 from exporters.kernel_log.lines import DRIVER, KernelLines, KernelRecord, parse_records
 from exporters.kernel_log.mounts import read_mounted
 
@@ -175,20 +175,13 @@ def _is_for_bundles(record: KernelRecord) -> bool:
 
 
 def grouped(groups: Iterable[EventGroup]) -> list[EventGroup]:
-    """Group equal events. Events before a recovery and events after it stay in different groups."""
-    merged: list[EventGroup] = []
-    places: dict[tuple[KernelEvent, bool], int] = {}
+    """Group equal events, in the order of their last lines: this order shows which problems came after a recovery."""
+    merged: dict[tuple[KernelEvent, bool], EventGroup] = {}
     for group in groups:
-        key = (group.event, group.is_old)
-        if key in places:
-            before = merged[places[key]]
-            merged[places[key]] = group._replace(times=before.times + group.times)
-            continue
-        if categories()[group.event.category].heals:
-            places.clear()
-        places[key] = len(merged)
-        merged.append(group)
-    return merged
+        before = merged.pop((group.event, group.is_old), None)
+        times = group.times + (0 if before is None else before.times)
+        merged[group.event, group.is_old] = group._replace(times=times)
+    return list(merged.values())
 
 
 def _process_of(roots: Roots, thread: int) -> tuple[int, int]:
