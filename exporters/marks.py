@@ -29,7 +29,8 @@ ANSWER_SECONDS = 2.0
 MAX_REQUESTS = 120
 """Limit of requests per user between two updates. Further connections are closed unread: a request costs a log line."""
 MAX_REQUESTING_USERS = 1024
-"""Limit of users with requests between two updates: one person can have 65,536 uids (subuid(5))."""
+"""Limit of users with requests between two updates: one person can have 65,536 uids (subuid(5)). At the limit only root
+and users with ranks on this node are served."""
 _CREDENTIALS = struct.Struct("3i")
 """Pid, uid and gid of the process that opened the socket (SO_PEERCRED, unix(7))."""
 
@@ -112,22 +113,10 @@ class RecentMarks:
         self._marks.put(mark, times, share)
 
 
-def render(set_at: Mapping[Mark, float]) -> Iterable[Metric]:
-    """Return the series of marks; ``set_at``: when each was set, in seconds since the epoch."""
-    rows = MARK.rows()
-    for mark, seconds in set_at.items():
-        rows.add(tuple(mark), seconds)
-    yield rows.metric
-
-
-class MarksConfig(ExporterConfig, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The exporter has no options of its own."""
-
-
 class MarksExporter:
     """Takes marks over the socket and exports them."""
 
-    def __init__(self, _config: MarksConfig) -> None:
+    def __init__(self, _config: ExporterConfig) -> None:
         self._recent_marks = RecentMarks()
         self._server: asyncio.Server | None = None
         self._open: dict[asyncio.StreamWriter, int] = {}
@@ -192,7 +181,8 @@ class MarksExporter:
         oldest.transport.abort()
 
     def _may_request(self, uid: int) -> bool:
-        if uid not in self._requests and len(self._requests) >= MAX_REQUESTING_USERS:
+        is_full = uid not in self._requests and len(self._requests) >= MAX_REQUESTING_USERS
+        if is_full and uid not in {ROOT}.union(*self._owners().values()):
             return False
         self._requests[uid] += 1
         return self._requests[uid] <= MAX_REQUESTS
@@ -218,12 +208,15 @@ class MarksExporter:
         return owners
 
     def snapshot(self) -> dict[Mark, float]:
-        """Return the marks, and when each was set."""
+        """Return the marks, and when each was set (epoch)."""
         return self._recent_marks.marks()
 
     def families(self, snapshot: dict[Mark, float]) -> Iterable[Metric]:
         """Return the series of the marks. Pure."""
-        return render(snapshot)
+        rows = MARK.rows()
+        for mark, seconds in snapshot.items():
+            rows.add(mark, seconds)
+        yield rows.metric
 
     async def drain(self) -> None:
         """Close the socket."""
@@ -242,7 +235,7 @@ def _uid(writer: asyncio.StreamWriter) -> int:
 
 SPEC = Spec(
     name="marks",
-    config=MarksConfig,
+    config=ExporterConfig,
     build=MarksExporter,
     interval_seconds=60.0,
     deadline_seconds=10.0,

@@ -18,7 +18,7 @@ from agent.cli.mark import main
 from agent.core.identity import ProcessKey
 from agent.ranks.mark import MAX_REQUEST_BYTES, MAX_TEXT, SOCKET
 from agent.ranks.rank.facts import ProcessFacts
-from agent.sdk.exporter import NoData
+from agent.sdk.exporter import ExporterConfig, NoData
 from agent.sdk.ranks import MarkRequest
 from exporters import marks
 from exporters.marks import (
@@ -29,7 +29,6 @@ from exporters.marks import (
     MINUTE_SECONDS,
     SHOWN_SECONDS,
     Mark,
-    MarksConfig,
     MarksExporter,
     RecentMarks,
 )
@@ -107,7 +106,7 @@ def job_of(uid: int, clock: FakeClock) -> RankTable:
 @asynccontextmanager
 async def listening(folder: Path, uid: int) -> AsyncIterator[MarksExporter]:
     """Start an exporter that listens below ``folder``."""
-    clock, exporter = FakeClock(), MarksExporter(MarksConfig())
+    clock, exporter = FakeClock(), MarksExporter(ExporterConfig())
     await asyncio.to_thread((folder / "run" / SOCKET).parent.mkdir, parents=True)
     await exporter.start(lent("marks", clock, folder, ranks=job_of(uid, clock)))
     await exporter.update()
@@ -179,7 +178,7 @@ async def test_silent_connections_of_one_user_cost_another_no_mark(
 
 
 async def test_requests_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two updates, the requests of each user and the number of users with requests are limited."""
+    """Between two updates, each user's requests are limited, and the number of users without ranks on the node."""
     monkeypatch.setattr(marks, "MAX_REQUESTS", 2)
     monkeypatch.setattr(marks, "MAX_REQUESTING_USERS", 2)
     uids = [ANN]
@@ -192,19 +191,18 @@ async def test_requests_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             return await reader.readline() != b""
         return False
 
-    async with listening(tmp_path, os.geteuid()) as exporter:
+    async with listening(tmp_path, BOB + 2) as exporter:
         assert [await is_answered() for _ in range(3)] == [True, True, False]
-        uids.append(BOB)
-        assert await is_answered()
-        uids.append(BOB + 1)
-        assert not await is_answered()
+        for uid, answered in ((BOB, True), (BOB + 1, False), (BOB + 2, True), (0, True), (BOB + 1, False)):
+            uids.append(uid)
+            assert await is_answered() == answered
         await exporter.update()
         assert await is_answered()
 
 
 async def test_without_a_directory_for_the_socket_there_are_no_marks(tmp_path: Path) -> None:
     """Without the socket's directory, which the service manager makes, the exporter has no source."""
-    exporter = MarksExporter(MarksConfig())
+    exporter = MarksExporter(ExporterConfig())
     await exporter.start(lent("marks", FakeClock(), tmp_path))
     with pytest.raises(NoData):
         await exporter.update()
