@@ -33,7 +33,8 @@ def mounted_devices(mountinfo: str, devices: Mapping[str, Iterable[str]]) -> dic
         mount, _, filesystem = line.partition(" - ")
         fields, right = mount.split(" "), filesystem.split(" ")
         if len(fields) > 2 and len(right) > 2:
-            name = by_word.get(fields[2]) or by_word.get(right[1].rpartition("/")[2])
+            named = "" if right[0].startswith("fuse") else right[1].rpartition("/")[2]  # a FUSE mount's user chooses it
+            name = by_word.get(fields[2]) or by_word.get(named)
             if name is not None:
                 states[name] = states.get(name, False) or not _READ_ONLY.isdisjoint(right[2].split(","))
     return states

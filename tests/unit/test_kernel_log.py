@@ -153,12 +153,13 @@ MOUNTINFO = """\
 33 22 0:45 /home /home rw,relatime - btrfs /dev/mapper/vg-home ro,space_cache=v2
 34 22 8:33 / /new rw,relatime - ext4 /dev/sdc1 rw,emergency_ro
 35 22 8:17 / /again\\040here rw,relatime - ext4 /dev/sdb1 rw
+36 22 0:99 / /home/u rw - fuse.x /dev/sdz9 ro,user_id=7
 torn line
 """
 
 
 def test_what_is_mounted_and_how() -> None:
-    """The options of a file system, not of its mount, decide if it is read-only; btrfs is found by a device's path."""
+    """A file system's own options decide if it is read-only; a device's path finds btrfs, but no FUSE mount."""
     names = {"sda1": ("8:1", ""), "sdb1": ("8:17", ""), "dm-0": ("253:0", "vg-scratch")}
     names |= {"dm-1": ("253:1", "vg-home"), "sdc1": ("8:33", ""), "sdz9": ("", "")}
     devices = {name: (number, name, other) for name, (number, other) in names.items()}
