@@ -13,7 +13,6 @@ MAX_LAST_LINES = 8  # Limit of lines per piece of text that are checked for an i
 _CONTAINER = re.compile(rb"\d{4}-\d\d-\d\dT\S{8,32} std(?:out|err) [FP] ")
 """Prefix of each line from a container runtime."""
 MAX_PREFIX_BYTES = 256
-MAX_RANK = 1 << 20
 MAX_DIGITS = 20
 _DECIMAL = re.compile(r"\d{1,15}(?:\.\d{1,20})?", re.ASCII)
 
@@ -47,16 +46,11 @@ def speaker_of(line: bytes) -> Speaker:
     actor = None if library else _ACTOR.match(head)
     pid = library[2] if library else actor[1] if actor else None
     return Speaker(
-        rank=_number(rank_match[1]) if rank_match else None,
-        task=_number(task[1] or task[2]) if task else None,
+        rank=int(rank_match[1]) if rank_match else None,
+        task=int(task[1] or task[2]) if task else None,
         host=library[1].decode("ascii") if library else "",
         pid=None if pid is None else int(pid),
     )
-
-
-def _number(text: bytes) -> int | None:
-    number = int(text)
-    return number if number < MAX_RANK else None
 
 
 class LogEvent(NamedTuple):

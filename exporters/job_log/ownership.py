@@ -205,9 +205,7 @@ def shared_devices(mountinfo: bytes) -> frozenset[int]:
 
 
 CYCLE_FILE = "NVRX_CURRENT_CYCLE_INFO"  # NVRx's variable for the path of the job's current cycle file
-MAX_CYCLE_BYTES = (
-    256 * 1024
-)  # A larger cycle file is not read. One for 10,000 nodes whose names form no ranges has 150 KB.
+MAX_CYCLE_BYTES = 256 * 1024  # A cycle file for 10,000 nodes whose names form no ranges has 150 KB
 MAX_PATH = 1024
 MAX_CYCLE_FILES = 64  # Limit of cycle files per search
 GRACE_SECONDS = 0.2  # A search waits this long for all files together. A file system that hangs affects only its user.

@@ -160,6 +160,9 @@ class JobTally:
         self._job_id = job_id
         self._hostname = hostname
         self._admit = admit
+        for rank, _, _ in self.saved.events:
+            if rank != UNKNOWN_RANK:
+                admit(job_id)  # saved series stay even above the limit, and new series have the rest
         self._training = Training(self.saved.progress)
         self.collectives = Collectives()
 

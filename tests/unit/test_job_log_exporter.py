@@ -62,12 +62,14 @@ def test_a_log_becomes_series(node: Node) -> None:
 
 
 def test_counts_survive_the_agent(node: Node) -> None:
-    """After a restart the counters continue, and no line is counted twice."""
+    """After a restart the counters continue and count for the limit of series, and no line is counted twice."""
     node.write("[rank0]: ValueError: x\n")
     node.look()
+    node.lends["admit"] = Admission()
     node.restart()
     node.write("[rank0]: ValueError: y\n")
     values = node.look()
+    assert node.lends["admit"].taken == 1
     assert (values[PROGRAM_ERROR], "job_log_first_root_timestamp_seconds/4711/program_error/0//" in values) == (2, True)
 
 

@@ -10,7 +10,7 @@ from job_log_jobs import CATALOGUE, classify, event
 
 from agent.cli.explain.details import ADVICE
 from exporters.job_log.catalogue import ProgressPattern, catalogue, failures, progress
-from exporters.job_log.matcher import MAX_LAST_LINES, MAX_LINE_BYTES, MAX_RANK, Speaker, events, speaker_of
+from exporters.job_log.matcher import MAX_LAST_LINES, MAX_LINE_BYTES, Speaker, events, speaker_of
 
 DATA = Path(__file__).parents[1] / "data/job_log"
 ELSEWHERE = {
@@ -114,9 +114,6 @@ def test_memory_is_taken_by_another_process_alone() -> None:
     ("\x1b[36m(RayTrainWorker pid=123, ip=192.0.2.1)\x1b[0m hello", Speaker(pid=123)),
     ("[1,7]<stderr>:RuntimeError: x", Speaker(task=7)),
     ("[prterun-n1-123@1,7]<stdout>: x", Speaker(task=7)),
-    (f"[1,{MAX_RANK}]<stderr>:x", Speaker()),
-    (f"[rank{MAX_RANK - 1}]: x", Speaker(rank=MAX_RANK - 1)),
-    (f"[rank{MAX_RANK}]: x", Speaker()),
     ("", Speaker()),
 ])  # fmt: skip
 def test_who_wrote_a_line(line: str, speaker: Speaker) -> None:

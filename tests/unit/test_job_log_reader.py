@@ -30,7 +30,7 @@ POD = "11111111-2222-3333-4444-555555555555"
 class Node:
     """A reader with a tree of logs, and the processes of a fake /proc."""
 
-    def __init__(self, root: Path, *patterns: str, section: LogSection | None = None, everyone: bool = False) -> None:
+    def __init__(self, root: Path, *patterns: str, section: LogSection | None = None) -> None:
         self.root = root
         self.logs = root / "logs"
         self.proc = root / "proc"
@@ -40,7 +40,7 @@ class Node:
         self.clock = FakeClock()
         self.hung = HungSources()
         self.reader = JobLogReader(
-            lent("job_log", self.clock, root, once=everyone, hangs=HangGuard(self.hung)),
+            lent("job_log", self.clock, root, hangs=HangGuard(self.hung)),
             [f"{self.logs}/{pattern}" for pattern in patterns or ("*.out", "%j.out")],
             CATALOGUE,
             lambda _: True,
