@@ -121,8 +121,8 @@ def newest_starts(views: Iterable[RankView]) -> dict[str, float]:
     """Return for each job the latest start of its processes on this node, in seconds since the epoch."""
     starts: dict[str, float] = {}
     for view in views:
-        if (facts := view.process.facts) is not None:
-            starts[view.label.job_id] = max(starts.get(view.label.job_id, 0.0), facts.start_seconds)
+        job_id = view.label.job_id
+        starts[job_id] = max(starts.get(job_id, 0.0), view.process.facts.start_seconds)
     return starts
 
 

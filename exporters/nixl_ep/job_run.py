@@ -52,19 +52,18 @@ _Path = Annotated[str, msgspec.Meta(max_length=4096)]
 
 def read_completed(line: str) -> int | None:
     """Return the phase that this line reports as completed; None for most lines."""
-    match = _COMPLETED.search(line[:MAX_LINE_CHARACTERS])
+    match = _COMPLETED.search(line)
     return int(match[1]) if match is not None and int(match[1]) <= MAX_PHASE else None
 
 
 def is_excuse(line: str) -> bool:
     """Return whether this launcher line says that srun's end was planned."""
-    return any(words in line[:MAX_LINE_CHARACTERS] for words in _EXCUSES)
+    return any(words in line for words in _EXCUSES)
 
 
 def read_failure(line: str) -> str:
     """Return the failure category (of CATEGORIES) of this line; an empty text for most lines."""
-    text = line[:MAX_LINE_CHARACTERS]
-    return next((category for category, word in _FAILURES if word in text), "")
+    return next((category for category, word in _FAILURES if word in line), "")
 
 
 class SrunEnd(msgspec.Struct):
@@ -76,15 +75,12 @@ class SrunEnd(msgspec.Struct):
     others: bool | int = False
 
     def take(self, line: str) -> None:
-        """Add a line. Lines that are not from srun are ignored."""
-        text = line[:MAX_LINE_CHARACTERS]
-        if "srun: " not in text:
-            return
-        if _TERMINATED.search(text):
+        """Add a line of srun."""
+        if _TERMINATED.search(line):
             self.terminated = True
-        elif _TERMINATING in text:
+        elif _TERMINATING in line:
             self.terminating = True
-        elif _FORCED in text:
+        elif _FORCED in line:
             self.forced = True
         else:
             self.others = True
@@ -133,13 +129,14 @@ class JobRun(msgspec.Struct):
         self.seconds = max(self.seconds, lines.seconds)
         log = self._log(lines)
         for line in lines.lines:
+            text = line[:MAX_LINE_CHARACTERS]
             if log is not None:
                 log.run.take(line, lines.seconds)
             elif node_of(lines.path) is None:
-                completed = read_completed(line)
+                completed = read_completed(text)
                 self.completed = self.completed if completed is None else completed
-                self.excused = self.excused or is_excuse(line)
-            self._take_failure(line, lines.seconds)
+                self.excused = self.excused or is_excuse(text)
+            self._take_failure(text, lines.seconds)
 
     def ranks(self) -> dict[int, RankRun]:
         """Return the state of each rank, from the log with the rank's highest phase."""

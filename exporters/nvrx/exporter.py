@@ -224,11 +224,10 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
             for uid, cycle in answer or ():
                 of = job_id or (cycle.job_id if self.ctx.once else ranks.job_of(uid, cycle.job_id))
                 known = self._cycles.get(of)
-                is_new = known is None or cycle.order >= known.order
                 is_followed = of in here or (self.ctx.once and (known is not None or len(self._cycles) < MAX_JOBS))
                 if of and is_followed and (job_id or of not in named):
                     self._read_at[of] = now
-                    self._cycles[of] = cycle if is_new or known is None else known
+                    self._cycles[of] = cycle if known is None or cycle.order >= known.order else known
 
 
 def named_by(views: RankSnapshot, proc_root: str) -> dict[str, CycleRequest]:

@@ -219,7 +219,6 @@ def test_srun_that_the_plan_ends() -> None:
         (TRIPLE[:2], True, False),
         (TRIPLE[1:], True, False),
         ((*TRIPLE, "srun: error: n1: task 0: Exited with exit code 1"), True, False),
-        ((*TRIPLE, "a line of the job"), True, True),
         ((), True, False),
     ):
         result = SrunEnd()
