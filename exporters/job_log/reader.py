@@ -42,6 +42,7 @@ HOLDERS_SECONDS = 30.0  # Interval between searches of all processes for open fi
 READ_CPU_SECONDS = 0.1  # CPU time limit per turn. A backlog takes at most a tenth of a core.
 READ_BYTES = 64 * 1024 * 1024
 MAX_CLAIMED = 1024  # Limit of read logs: the last written log of each owner, then each owner's second, and so on
+MAX_PATH_BYTES = 512  # A log with a longer path is not read: MAX_CLAIMED logs must fit into the checkpoint
 MAX_COLLECTIVE_ENTRIES = 65_536
 """Limit of watchdog entries over all jobs, about 20 MB. At the limit the job with the most entries loses them."""
 
@@ -187,7 +188,8 @@ class JobLogReader:
         exited_paths = [path for identity, path in self._paths.items() if self._claims[identity].job_id in jobs]
         files = self._texts.discover([*(claim.path for claim in proven.values()), *exited_paths])
         by_id = by_any_id(jobs.values())
-        claims = {file.identity: claim for file in files if (claim := self._claim(file, proven, jobs, by_id))}
+        short = (file for file in files if len(os.fsencode(file.path)) <= MAX_PATH_BYTES)
+        claims = {file.identity: claim for file in short if (claim := self._claim(file, proven, jobs, by_id))}
         remote = self._read_elsewhere(files, claims, outputs, jobs)
         read_here = [file for file in files if file.identity in claims and file.identity not in remote]
         read_here.sort(key=lambda file: -file.written_ns)

@@ -172,6 +172,15 @@ def test_a_saved_output_of_another_user_now(unnamed: Node, tmp_path: Path) -> No
     assert counts(again.look(job(uids=frozenset({OWNER + 1})))) == {("4711", "1"): 1}
 
 
+def test_a_log_with_a_long_path_is_not_read(unnamed: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log with a path above the limit is not read: a user's paths must not exceed the size of the checkpoint."""
+    path = unnamed.write("mine.txt")
+    unnamed.run(4000, path)
+    for most, read in ((len(str(path)) - 1, {}), (len(str(path)), {("4711", "1"): 1})):
+        monkeypatch.setattr(reader, "MAX_PATH_BYTES", most)
+        assert counts(unnamed.look()) == read
+
+
 def test_an_output_whose_name_is_no_text(unnamed: Node) -> None:
     """An output with a name that is not UTF-8 is read, and its position is saved."""
     unnamed.run(4000, unnamed.write(os.fsdecode(b"mine\xff.txt")))
