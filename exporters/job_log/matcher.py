@@ -22,8 +22,13 @@ _TASK = re.compile(rb"^(?:\s{0,8}(\d{1,7}): |\[[\w.@-]{1,128},(\d{1,7})\]<std(?:
 _WORLD_GROUP = re.compile(
     rb"\[PG (?:ID )?\d{1,6} (?:PG GUID [^( \]]{1,64}\(default_pg\)|\(default_pg\)) Rank (\d{1,7})\]"
 )
-_LIBRARY = re.compile(rb"(?:^|[\s\]])([A-Za-z0-9][\w.-]{0,62}):(\d{1,10})(?::\d{1,10} \[-?\d{1,4}\]| NCCL DIAG) ")
-_ACTOR = re.compile(rb"^(?:\x1b\[[0-9;]{1,12}m)?\((?:[\w.=\[\]-]{1,96} ){0,2}pid=(\d{1,10})(?:, ip=[\w.:]{1,45})?\)")
+_LIBRARY = re.compile(
+    rb"(?:^|[\s\]])(?P<host>[A-Za-z0-9][\w.-]{0,62}):(?P<pid>\d{1,10})(?::\d{1,10} \[-?\d{1,4}\]| NCCL DIAG) "
+)
+_ACTOR = re.compile(
+    rb"^(?:\x1b\[[0-9;]{1,12}m)?\((?:[\w.=\[\]-]{1,96} ){0,2}pid=(?P<pid>\d{1,10})(?:, ip=(?P<host>[\w.:]{1,45}))?\)"
+)
+"""Prefix of Ray and vLLM. Ray writes the address of a process on another node than the log's."""
 
 
 class Speaker(NamedTuple):
@@ -42,14 +47,12 @@ def speaker_of(line: bytes) -> Speaker:
     """Return the writer from the beginning of a line. A rank in the default process group is a global rank."""
     head = line[:MAX_PREFIX_BYTES]
     rank_match = _RANK.search(head) or _WORLD_GROUP.search(head)
-    task, library = _TASK.match(head), _LIBRARY.search(head)
-    actor = None if library else _ACTOR.match(head)
-    pid = library[2] if library else actor[1] if actor else None
+    task, process = _TASK.match(head), _LIBRARY.search(head) or _ACTOR.match(head)
     return Speaker(
         rank=int(rank_match[1]) if rank_match else None,
         task=int(task[1] or task[2]) if task else None,
-        host=library[1].decode("ascii") if library else "",
-        pid=None if pid is None else int(pid),
+        host=(process["host"] or b"").decode("ascii") if process else "",
+        pid=int(process["pid"]) if process else None,
     )
 
 

@@ -111,7 +111,7 @@ def test_memory_is_taken_by_another_process_alone() -> None:
     ("[2026-04-22 21:34:20] n-4:20:22 [0] misc/x.cc:1 NCCL WARN x", Speaker(host="n-4", pid=20)),
     ("(RayWorkerWrapper pid=4009) [rank1]:[E x", Speaker(rank=1, pid=4009)),
     ("(Worker_TP0 pid=123) hello", Speaker(pid=123)),
-    ("\x1b[36m(RayTrainWorker pid=123, ip=192.0.2.1)\x1b[0m hello", Speaker(pid=123)),
+    ("\x1b[36m(RayTrainWorker pid=123, ip=192.0.2.1)\x1b[0m hello", Speaker(host="192.0.2.1", pid=123)),
     ("[1,7]<stderr>:RuntimeError: x", Speaker(task=7)),
     ("[prterun-n1-123@1,7]<stdout>: x", Speaker(task=7)),
     ("", Speaker()),

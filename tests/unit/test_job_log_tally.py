@@ -74,6 +74,7 @@ class Log:
     ("pod-a:4002:9 [0] NCCL WARN Cuda failure 'x'", {}, UNKNOWN_RANK, "2"),
     ("else:4002:9 [0] NCCL WARN Cuda failure 'x'", {}, UNKNOWN_RANK, UNKNOWN_RANK),
     ("(Worker_TP0 pid=4001) ValueError: x", {}, UNKNOWN_RANK, "1"),
+    ("(TrainWorker pid=4001, ip=192.0.2.1) ValueError: x", {}, UNKNOWN_RANK, UNKNOWN_RANK),  # on another node
     ("ValueError: x", {}, "5", "5"),
     (MONITOR.format("here"), {}, UNKNOWN_RANK, "3"),
     (MONITOR.format("pod-a"), {}, UNKNOWN_RANK, "2"),
