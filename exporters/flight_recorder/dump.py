@@ -119,8 +119,26 @@ class DumpSummary(msgspec.Struct, frozen=True):
 
 
 def read_dump(raw: bytes, rank: int) -> DumpSummary | None:
-    """Return the content of the dump (pickle or JSON); None if another rank wrote it. Raise RefusedError if invalid."""
-    return summarise(_decoded(raw), rank)
+    """Return the content of the dump (pickle or JSON); None if another rank wrote it. Raise RefusedError if invalid.
+
+    A dump has only the groups of its own rank, so every group must contain ``rank``.
+    """
+    dump = _decoded(raw)
+    known = {text: _members(text, rank) for text in {group.ranks for group in dump.pg_config.values()}}
+    sizes = {group.name: known[group.ranks] for group in dump.pg_config.values()}
+    if not any(sizes.values()) or None in sizes.values():
+        return None
+    begun = _by_status(dump)
+    calls = _Calls(dump.entries)
+    groups = []
+    for group in dump.pg_config.values():
+        size = sizes[group.name] or 0
+        if size != 1:  # no rank waits in a group of one rank
+            groups.append(calls.progress(group, size, begun.get(group.name)))
+    groups.sort(key=lambda group: (group.waits is None, -group.size, group.name))
+    world = [sizes[group.name] or 0 for group in dump.pg_config.values() if group.desc == WORLD]
+    newest = max((entry.time_created_ns for entry in dump.entries), default=0) / 1e9
+    return DumpSummary(tuple(groups[:MAX_GROUPS]), max(world, default=0) or None, newest)
 
 
 def _decoded(raw: bytes) -> _Dump:
@@ -140,28 +158,6 @@ def _decoded(raw: bytes) -> _Dump:
     if max(len(dump.pg_config), len(dump.pg_status)) > MAX_GROUPS_READ:
         raise RefusedError("too_large", f"more than {MAX_GROUPS_READ} groups")
     return dump
-
-
-def summarise(dump: _Dump, rank: int) -> DumpSummary | None:
-    """Return the progress of ``rank`` in each of its groups; None if the dump is of another rank.
-
-    A dump has only the groups of its own rank, so every group must contain ``rank``.
-    """
-    known = {text: _members(text, rank) for text in {group.ranks for group in dump.pg_config.values()}}
-    sizes = {group.name: known[group.ranks] for group in dump.pg_config.values()}
-    if not any(sizes.values()) or None in sizes.values():
-        return None
-    begun = _by_status(dump)
-    calls = _Calls(dump.entries)
-    groups = []
-    for group in dump.pg_config.values():
-        size = sizes[group.name] or 0
-        if size != 1:  # no rank waits in a group of one rank
-            groups.append(calls.progress(group, size, begun.get(group.name)))
-    groups.sort(key=lambda group: (group.waits is None, -group.size, group.name))
-    world = [sizes[group.name] or 0 for group in dump.pg_config.values() if group.desc == WORLD]
-    newest = max((entry.time_created_ns for entry in dump.entries), default=0) / 1e9
-    return DumpSummary(tuple(groups[:MAX_GROUPS]), max(world, default=0) or None, newest)
 
 
 class _Calls:

@@ -130,16 +130,12 @@ class NodeTask(msgspec.Struct):
             return "lost"
         return self.step
 
-    def succeeds(self, node_rank: int) -> bool:
-        """Return madengine's verdict on the task.
+    def contradiction(self, node_rank: int, state: TaskState | None, *, has_dead_ranks: bool) -> Contradiction | None:
+        """Return why madengine's verdict of success is wrong; None if the verdict is right, or failure.
 
         A worker (node rank above 0) without a failure line is a success for madengine, even if its task is ``lost``.
         """
-        return not self.failures and bool(self.results or node_rank > 0)
-
-    def contradiction(self, node_rank: int, state: TaskState | None, *, has_dead_ranks: bool) -> Contradiction | None:
-        """Return why madengine's verdict of success is wrong; None if the verdict is right, or failure."""
-        if not self.succeeds(node_rank):
+        if self.failures or not (self.results or node_rank > 0):
             return None
         if state == "lost":
             return "lost"

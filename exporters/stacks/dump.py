@@ -9,7 +9,7 @@ import resource
 import subprocess
 import threading
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import msgspec
 
@@ -22,7 +22,7 @@ CPU_SECONDS = 5
 DUMP_SECONDS = 5.0
 
 Result = Literal["read", "gone", "uninterruptible", "not_permitted", "no_python", "too_large", "failed"]
-RESULTS: tuple[Result, ...] = ("read", "gone", "uninterruptible", "not_permitted", "no_python", "too_large", "failed")
+RESULTS: tuple[Result, ...] = get_args(Result)
 
 
 class StackRequest(msgspec.Struct, frozen=True):

@@ -117,14 +117,6 @@ def test_a_plan_of_another_user_is_ignored(node: EpNode, monkeypatch: pytest.Mon
     assert owners == [ME]
 
 
-def test_a_plan_that_is_a_link_is_ignored(node: EpNode, tmp_path: Path) -> None:
-    """A plan must be a regular file, and its path must have no links."""
-    (tmp_path / "elsewhere.json").write_text(json.dumps([[0, 1, 2, -3]]))
-    (node.run_folder / "nixl-ep-plan.json").symlink_to(tmp_path / "elsewhere.json")
-    node.say(edge(3, "start", 0))
-    assert [name for name in node.look() if "planned" in name] == []
-
-
 @pytest.mark.parametrize("name", [b"out", b"\xff"])
 def test_runs_go_on_after_a_restart(tmp_path: Path, name: bytes) -> None:
     """After a restart of the agent each rank has the same phase, even if the directory's name is not UTF-8."""

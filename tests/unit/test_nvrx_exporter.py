@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,13 +14,12 @@ from inspector_records import append
 from rank_table import RankTable
 
 from agent.core.identity import WriterKey
-from agent.helper.by_user import ByUser
 from agent.helper.client import HelperError
 from agent.sdk.exporter import NoData
 from exporters.nvrx import exporter, reading
 from exporters.nvrx.events import JobEvents
 from exporters.nvrx.exporter import LINK, NvrxConfig, NvrxExporter
-from exporters.nvrx.reading import CycleRequest, read_cycles, read_one
+from exporters.nvrx.reading import CycleRequest, read_one
 
 ME = os.getuid()
 RUNNING = {
@@ -274,25 +272,6 @@ def test_a_job_with_many_ranks_in_its_lines_leaves_room_for_another(
     assert 1 < len(rows) < 40
     assert shown["nvrx_heartbeat_timeouts_total/4700/unknown/initial"] == 100 - len(rows) + 1
     assert shown["nvrx_heartbeat_timeouts_total/4711/0/initial"] == 1
-
-
-def test_a_file_system_that_hangs_costs_its_user_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A read that hangs delays only files of the same user; while the limit of reads hangs, no further file is read."""
-    hangs = threading.Event()
-
-    def read(request: CycleRequest) -> list[reading.OwnedCycle]:
-        if request.uid < 3:
-            hangs.wait(30.0)
-        return []
-
-    monkeypatch.setattr(reading, "GRACE_SECONDS", 0.05)
-    monkeypatch.setattr("agent.helper.by_user.MAX_WAITING", 3)
-    monkeypatch.setattr(reading, "_readers", ByUser(read))
-    assert read_cycles([CycleRequest("/a", uid=1), CycleRequest("/b", uid=5)], b"") == [None, []]
-    assert read_cycles([CycleRequest("/a", uid=1), CycleRequest("/b", uid=5)], b"") == [None, []]
-    assert read_cycles([CycleRequest("/a", uid=2), CycleRequest("/a", uid=0)], b"") == [None, None]
-    assert read_cycles([CycleRequest("/b", uid=5)], b"") == [None]
-    hangs.set()
 
 
 def test_links_of_ended_jobs_hide_no_cycle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
