@@ -33,7 +33,7 @@ HELPER_SECONDS = 30.0
 """Timeout of a helper call. The helper does not wait for slow file systems; the largest file takes 6 s."""
 ALONE_SECONDS = 600.0
 """For this long after a helper failure, each call has one file, so that a bad file cannot block other files."""
-MAX_RANKS = 512  # Limit of dumps per search. The next searches take the other dumps
+MAX_RANKS = 256  # Limit of dumps per search: their requests and answers fit into frames. The rest is taken next
 DECODED = frozenset({"read", "incomplete", "malformed", "too_large", "other_rank"})
 """Results of files whose content the helper has read."""
 RECORDED = "recorded"
