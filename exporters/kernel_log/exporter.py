@@ -24,7 +24,7 @@ from agent.sdk.metrics import Family, Metric
 from exporters.kernel_log.classify import Category, KernelEvent, categories, fails, judged, log_events
 from exporters.kernel_log.gpu_errors import GpuErrors
 from exporters.kernel_log.lines import MAX_SEQUENCE
-from exporters.kernel_log.mounts import still_failed
+from exporters.kernel_log.mounts import still_failed, still_silent
 from exporters.kernel_log.reader import EventGroup, KernelLog, LookResult
 
 INTERVAL_SECONDS = 1.0
@@ -33,7 +33,9 @@ MAX_PARTS = 64
 """Limit per check: servers that do not respond, or file systems that became read-only. Others are only counted."""
 
 OOM_KILL = "oom_kill"  # The category of lines that explain the end of a rank's process
-READ_ONLY = "filesystem_read_only"  # The check for read-only file systems: mountinfo shows when they are writable again
+READ_ONLY, SILENT = "filesystem_read_only", "nfs_not_responding"
+RECOVERY = {READ_ONLY: still_failed, SILENT: still_silent}
+"""Checks of file systems and servers whose end mountinfo shows, too."""
 
 # fmt: off
 EVENTS = Family("rankwatch_kernel_events_total", "counter",
@@ -68,7 +70,7 @@ class Past(msgspec.Struct):
     """The checkpoint: the number of the last record, and the counts up to it.
 
     ``parts``: by check, the servers or file systems that failed and have not recovered. The value is True for a file
-    system that mountinfo showed as read-only.
+    system that mountinfo showed as read-only, and for a server that it showed as mounted.
     """
 
     last: Annotated[int, msgspec.Meta(ge=-1, le=MAX_SEQUENCE)] = -1
@@ -117,8 +119,8 @@ class KernelLogExporter(ShownExporter[bytes]):
         """
         self._learn_names()
         try:
-            read_only = tuple(self._past.parts.get(READ_ONLY, ()))
-            look = await self._thread.call(partial(self._log.look, read_only, is_backlog=self._is_backlog))
+            failed = tuple(part for check in RECOVERY for part in self._past.parts.get(check, ()))
+            look = await self._thread.call(partial(self._log.look, failed, is_backlog=self._is_backlog))
         except FileNotFoundError:
             raise NoData from None
         except PermissionError as error:
@@ -145,7 +147,8 @@ class KernelLogExporter(ShownExporter[bytes]):
     def _note(self, look: LookResult) -> None:
         self._past.lost = saved_sum(self._past.lost, look.lost)
         if look.mounted is not None:
-            self._past.parts[READ_ONLY] = still_failed(self._past.parts[READ_ONLY], look.mounted)
+            for check in RECOVERY.keys() & self._past.parts.keys():
+                self._past.parts[check] = RECOVERY[check](self._past.parts[check], look.mounted)
         now, monotonic = self._ctx.clock.time(), self._ctx.clock.monotonic()
         logged: list[tuple[KernelEvent, dict[str, str], int]] = []
         for group in look.groups:

@@ -1,4 +1,4 @@
-"""Finds the devices whose file systems are still read-only, from mountinfo (proc_pid_mountinfo(5))."""
+"""Finds devices that are still read-only and silent servers that are still mounted (proc_pid_mountinfo(5))."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -22,10 +22,19 @@ def still_failed(read_only: Mapping[str, bool], mounted: Mapping[str, bool]) -> 
     return {name: mounted[name] for name, was in read_only.items() if name in mounted and (mounted[name] or not was)}
 
 
-def mounted_devices(mountinfo: str, devices: Mapping[str, Iterable[str]]) -> dict[str, bool]:
-    """Return the devices that are mounted, each with True if it is read-only.
+def still_silent(servers: Mapping[str, bool], mounted: Mapping[str, bool]) -> dict[str, bool]:
+    """Return the servers that have not recovered, each with True if mountinfo showed a mount of it.
 
-    ``devices``: for each device its words in mountinfo: its number (major:minor), or the last part of its path.
+    ``servers``: the last result, with new servers added. After its last unmount a silent server no longer matters, and
+    the kernel logs no answer. A server stays that mountinfo never showed: other namespaces can have its mounts.
+    """
+    return {name: was or name in mounted for name, was in servers.items() if name in mounted or not was}
+
+
+def mounted_devices(mountinfo: str, devices: Mapping[str, Iterable[str]]) -> dict[str, bool]:
+    """Return the devices and NFS servers that are mounted, each with True if a mount of it is read-only.
+
+    ``devices``: the words of each in mountinfo: number (major:minor), last part of the path, or the server's name.
     """
     by_word = {word: name for name, words in devices.items() for word in words if word}
     states: dict[str, bool] = {}
@@ -33,8 +42,9 @@ def mounted_devices(mountinfo: str, devices: Mapping[str, Iterable[str]]) -> dic
         mount, _, filesystem = line.partition(" - ")
         fields, right = mount.split(" "), filesystem.split(" ")
         if len(fields) > 2 and len(right) > 2:
-            named = "" if right[0].startswith("fuse") else right[1].rpartition("/")[2]  # a FUSE mount's user chooses it
-            name = by_word.get(fields[2]) or by_word.get(named)
+            named = right[1].partition(":/")[0] if right[0].startswith("nfs") else right[1].rpartition("/")[2]
+            is_chosen = right[0].startswith("fuse")  # by the user of the mount
+            name = by_word.get(fields[2]) or by_word.get("" if is_chosen else named)
             if name is not None:
                 states[name] = states.get(name, False) or not _READ_ONLY.isdisjoint(right[2].split(","))
     return states

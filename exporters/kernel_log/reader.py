@@ -57,7 +57,7 @@ class EventGroup(NamedTuple):
 class LookResult(NamedTuple):
     """The result of one poll.
 
-    ``mounted``: by block device, whether it is mounted read-only; None without such a device or without mountinfo.
+    ``mounted``: by device or server, whether it is mounted read-only; None without such a part or without mountinfo.
     """
 
     groups: list[EventGroup]
@@ -84,10 +84,10 @@ class KernelLog:
         self.lost: Counter[int] = Counter()
         self.last_records: deque[KernelRecord] = deque(maxlen=LAST_RECORDS)
 
-    def look(self, read_only: Iterable[str], *, is_backlog: bool) -> LookResult:
+    def look(self, parts: Iterable[str], *, is_backlog: bool) -> LookResult:
         """Return new events, lost records and the state of mounts. Only records that the kernel wrote are events.
 
-        ``read_only``: file systems that were read-only; their mounts are checked. ``is_backlog``: the first poll.
+        ``parts``: file systems and servers that failed; their mounts are checked. ``is_backlog``: the first poll.
         """
         is_first_start = is_backlog and self.last < 0
         events: list[tuple[KernelEvent, float]] = []
@@ -108,7 +108,7 @@ class KernelLog:
             if batches[-1][1]:
                 break
         groups = [EventGroup(event, at, is_first_start and newest - at > MAX_AGE_SECONDS, 1) for event, at in events]
-        devices, counted = tuple(read_only), [number for number in self.lost if number <= self.lines.settled]
+        devices, counted = tuple(parts), [number for number in self.lost if number <= self.lines.settled]
         lost = sum(map(self.lost.pop, counted))
         return LookResult(grouped(groups), lost, read_mounted(self._roots, devices) if devices else None)
 

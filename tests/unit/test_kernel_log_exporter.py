@@ -352,6 +352,26 @@ async def test_a_file_system_is_read_only_until_it_is_not(node: Node, log: Path)
             assert node.failed() == ({("", "filesystem_read_only")} if is_bad else set())
 
 
+async def test_a_silent_server_is_forgotten_with_its_last_mount(node: Node) -> None:
+    """A silent server fails its check until it is unmounted; a server without a known mount, until it responds."""
+    mount = "40 22 0:50 / /n rw - nfs4 a:/n ro\n"
+    node.write(NFS.format("a"), NFS.format("b"))
+    async with node.running():
+        for mounted, line, silent in (
+            (mount, "eth0: link up", "ab"), (mount, "eth0: link up", "ab"), (mount, "nfs: server b OK", "a"),
+            (mount.replace("ro", "rw"), "eth0: link up", "a"), ("", NFS.format("b"), "b"), ("", "eth0: link up", "b"),
+        ):  # fmt: skip
+            node.mount(mounted)
+            node.write(line)
+            await node.look_again()
+            past = msgspec.msgpack.decode(node.exporter.snapshot(), type=module.Past)
+            assert "".join(past.parts["nfs_not_responding"]) == silent
+            assert node.failed() == {NFS_SILENT}
+        node.write("nfs: server b OK")
+        await node.look_again()
+        assert node.failed() == set()
+
+
 async def test_file_systems_stay_failed_while_mounts_cannot_be_read(node: Node, log: Path) -> None:
     """Without mountinfo a file system stays failed, even after a restart of the agent."""
     node.write("EXT4-fs (sda1): Remounting filesystem read-only")
