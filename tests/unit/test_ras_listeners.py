@@ -385,6 +385,22 @@ def test_a_job_is_found_where_its_environment_has_it_listen(tree: ProcTree) -> N
     assert look(tree, key) == {V4: Site({}, 2)}
 
 
+def test_the_settings_after_an_exec_count(tree: ProcTree) -> None:
+    """A script's exec can change the environment of its process, once and again; a process within an exec serves no
+    site, because reading its files can block."""
+    key, search = add(tree, 10, 71, 72, factor="2"), Search(tree.root, (V4,))
+    (tree.root / "10/fd").rename(tree.root / "10/closed")
+    for factor in ("2", "9", "5"):
+        (tree.root / "10/environ").write_text(f"NCCL_RAS_TIMEOUT_FACTOR={factor}\0")
+        assert search.look([key])[V4] == Site({}, 2)
+        (tree.root / "10/closed").rename(tree.root / "10/fd")
+        assert search.look([key])[V4] == Site({key: Server((2, 30, 7), float(factor))}, 0)
+        (tree.root / "10/fd").rename(tree.root / "10/closed")
+        (tree.root / "10/statm").write_text("34 1 0 0 0 34 0\n")
+        assert search.look([key])[V4] == Site({}, 2)
+        (tree.root / "10/statm").unlink()
+
+
 def test_the_most_specific_listener_takes_the_connections(tree: ProcTree) -> None:
     """If another user listens on every address, a listener at the exact address still gets all connections.
 

@@ -128,16 +128,17 @@ class ListenerSearch:
 
     def look(self, processes: Iterable[ProcessKey]) -> dict[Endpoint, Site]:
         """Return the sites with a listener; ``processes`` are the running rank processes."""
-        known = set(processes)
+        known = {key for key in processes if not self._proc.is_in_exec(key.pid)}
         self._requests = {}
         self._versions = {key: version for key, version in self._versions.items() if key in known}
-        self._servers = {key: server for key, server in self._servers.items() if key in known}
-        self._settings = {key: self._settings.get(key) or self._settings_of(key) for key in sorted(known)}
+        self._settings = {key: self._settings_of(key) for key in sorted(known)}
         for key, process in self._settings.items():
             if process.settings is None:
                 self._request(key)
         by_endpoint = self._listeners()
         self._assign({socket.inode: socket.uid for listeners in by_endpoint.values() for socket in listeners}, known)
+        holders = {holder.key for holder in self._owners.values()}
+        self._servers = {key: server for key, server in self._servers.items() if key in holders}
         sites = {at: self._site({socket.inode for socket in listeners}) for at, listeners in by_endpoint.items()}
         return {at: site for at, site in sites.items() if site.servers or at in self._endpoints}
 
@@ -168,8 +169,14 @@ class ListenerSearch:
                 self._settings[key] = msgspec.structs.replace(process, settings=settings)
 
     def _settings_of(self, key: ProcessKey) -> _ProcessSettings:
+        """Return the known settings of a server. An exec of any other process can have changed its environment."""
+        known = self._settings.get(key)
+        if known is not None and key in self._servers:
+            return known
         environment = self._proc.environment(key.pid) or {}
         variables = {name: environment[name] for name in _VARIABLES if name in environment}
+        if known is not None and known.environment == variables:
+            return known
         settings = None if files_of(variables) else read_settings(variables)
         return _ProcessSettings(self._proc.namespace(key.pid, "net"), variables, settings)
 
