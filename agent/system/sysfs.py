@@ -1,5 +1,6 @@
 """Read small files of sysfs, and a device's position in the PCI tree. Blocking; unreadable files give None."""
 
+import errno
 import os
 import re
 from pathlib import Path
@@ -44,10 +45,12 @@ def read_number(path: Path) -> int | None:
 
 
 def entries(path: Path) -> list[str]:
-    """Return the sorted names in a directory; empty if it is missing."""
+    """Return the sorted names in a directory; empty if it is unreadable. Raise OSError without a free descriptor."""
     try:
         return sorted(os.listdir(path))[:MAX_ENTRIES]
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+            raise
         return []
 
 

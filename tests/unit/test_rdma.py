@@ -2,11 +2,13 @@
 
 import asyncio
 import errno
+import os
 import shutil
 import struct
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -245,6 +247,18 @@ async def test_a_missing_device_is_reported_after_a_restart(root: Path) -> None:
         assert again.failed() == {(name, "rdma_device_missing") for name in ALL}
         (nic,) = [nic for nic in again.hardware.nics() if nic.device == "mlx5_0"]
         assert (nic.pci, nic.pci_path, nic.numa) == ("0000:18:00.0", tuple(MLX5_0.split("/")), 0)
+
+
+async def test_no_device_is_missing_if_the_agent_has_no_descriptor_left(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the directory of devices cannot be opened without a free descriptor, the poll fails, and no check fails."""
+    node = Node(root)
+    async with node.under_way():
+        monkeypatch.setattr(os, "listdir", Mock(side_effect=OSError(errno.EMFILE, "too many open files")))
+        with pytest.raises(OSError, match="too many"):
+            await node.exporter.update()
+        assert node.failed() == set()
 
 
 async def test_ignored_devices(root: Path) -> None:
