@@ -20,9 +20,6 @@ def refresh_statistics(device: str) -> None:
     The kernel writes as many numbers as the driver has, whatever the buffer's size. So the page after the buffer is not
     writable: too many numbers raise an error instead of overwriting other memory.
     """
-    name = device.encode()
-    if not 0 < len(name) < _NAME_BYTES:
-        raise ValueError("not a name of a network device")
     padding = -BUFFER_BYTES % mmap.PAGESIZE  # so that the buffer ends with a page
     memory = mmap.mmap(-1, padding + BUFFER_BYTES + mmap.PAGESIZE)
     buffer = ctypes.addressof(ctypes.c_char.from_buffer(memory)) + padding
@@ -30,6 +27,6 @@ def refresh_statistics(device: str) -> None:
     if libc.mprotect(ctypes.c_void_p(buffer + BUFFER_BYTES), ctypes.c_size_t(mmap.PAGESIZE), _FORBIDDEN) != 0:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
     memory[padding : padding + len(_GET_STATISTICS)] = _GET_STATISTICS
-    request = struct.pack(f"{_NAME_BYTES}sP16x", name, buffer)
+    request = struct.pack(f"{_NAME_BYTES}sP16x", device.encode(), buffer)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
         fcntl.ioctl(channel, _REQUEST, request)

@@ -40,7 +40,7 @@ class Outputs:
         """
         files = []
         user = user_source(self._procfs, pid)
-        for number in self._descriptors(pid) if forwards else OUTPUT_DESCRIPTORS:
+        for number in self._procfs.names(pid, "fd", MAX_FILES_READ) if forwards else OUTPUT_DESCRIPTORS:
             link = f"{self._root}/{pid}/fd/{number}"
             try:
                 target = os.readlink(link)
@@ -64,16 +64,10 @@ class Outputs:
                 continue
             known = self._procfs.stat(pid)
             forwards = known is not None and known.comm == FORWARDER
-            for number in self._descriptors(pid) if forwards else OUTPUT_DESCRIPTORS:
+            for number in self._procfs.names(pid, "fd", MAX_FILES_READ) if forwards else OUTPUT_DESCRIPTORS:
                 with suppress(OSError):
                     open_paths.add(os.readlink(f"{self._root}/{pid}/fd/{number}"))
         return frozenset(open_paths & set(paths))
-
-    def _descriptors(self, pid: int) -> list[str]:
-        try:
-            return os.listdir(f"{self._root}/{pid}/fd")[:MAX_FILES_READ]
-        except OSError:
-            return []
 
     def path_of(self, pid: int, file: OpenFile) -> str | None:
         """Return a path to a process' file: the path that the process uses, or this path below the process' root.

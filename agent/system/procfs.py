@@ -82,9 +82,16 @@ class ProcFS:
         fields = (self._text(f"{pid}/statm") or "").split()
         return len(fields) == 7 and fields[3] == "0" and fields[0] == fields[5] != "0"
 
+    def names(self, pid: int, directory: str, most: int) -> list[str]:
+        """Return at most ``most`` names in a directory of the process; empty if it is unreadable or gone."""
+        try:
+            return os.listdir(f"{self._root}/{pid}/{directory}")[:most]
+        except OSError:
+            return []
+
     def thread_ids(self, pid: int) -> list[int]:
         """Return the process' thread ids, at most MAX_THREADS_READ."""
-        return [int(tid) for tid in self._list(f"{pid}/task")[:MAX_THREADS_READ]]
+        return [int(tid) for tid in self.names(pid, "task", MAX_THREADS_READ)]
 
     def thread_name(self, pid: int, tid: int) -> str:
         """Return a thread's name; empty if it is gone."""
@@ -242,12 +249,6 @@ class ProcFS:
         """Return the start of this boot in epoch seconds (btime of /proc/stat); 0 if unknown."""
         match = _BOOT_TIME.search(self._bytes("stat", _MAX_STAT_BYTES))
         return float(match[1]) if match else 0.0
-
-    def _list(self, path: str) -> list[str]:
-        try:
-            return os.listdir(f"{self._root}/{path}")
-        except OSError:
-            return []
 
     def _text(self, path: str) -> str | None:
         """Return the text of a small file, read at once; None if the file is gone or unreadable."""

@@ -94,21 +94,15 @@ class LoweredSeconds:
     """
 
     def __init__(self) -> None:
-        self._before: tuple[Table, float] | None = None
+        self._before = (Table(), 0.0)
         self.seconds: dict[str, float] = {}
 
-    def add(self, table: Table, now_seconds: float) -> dict[str, float]:
-        """Add a poll at monotonic ``now_seconds``. Return the seconds by reason since the first poll."""
-        before, self._before = self._before, (table, now_seconds)
-        if table.cycles is None:
-            return self.seconds
-        for reason in table.lowered_cycles:
+    def add(self, table: Table, now_seconds: float) -> None:
+        """Add a poll at monotonic ``now_seconds``."""
+        (before, before_seconds), self._before = self._before, (table, now_seconds)
+        cycles = _cycles_between(before, table)
+        for reason, count in table.lowered_cycles.items() if table.cycles is not None else ():
             self.seconds.setdefault(reason, 0.0)
-        cycles = _cycles_between(before[0], table) if before is not None else 0
-        if before is None or not cycles:
-            return self.seconds
-        for reason, count in table.lowered_cycles.items():
-            lowered = (count - before[0].lowered_cycles.get(reason, count)) % 2**32
-            if lowered <= cycles:
-                self.seconds[reason] += lowered / cycles * (now_seconds - before[1])
-        return self.seconds
+            lowered = (count - before.lowered_cycles.get(reason, count)) % 2**32
+            if 0 < lowered <= cycles:
+                self.seconds[reason] += lowered / cycles * (now_seconds - before_seconds)

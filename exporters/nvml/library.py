@@ -61,7 +61,7 @@ class NvmlLibrary:
     def _is_current(self) -> bool:
         """Return False when GPUs were added or removed, or the driver was loaded again."""
         try:
-            return self._devices is not None and min(_count(), MAX_GPUS) == len(self._devices)
+            return self._devices is not None and min(pynvml.nvmlDeviceGetCount(), MAX_GPUS) == len(self._devices)
         except pynvml.NVMLError:
             return False
 
@@ -82,7 +82,7 @@ class NvmlLibrary:
         self._driver = queries.text(calls, pynvml.nvmlSystemGetDriverVersion)
         cuda = calls.value(pynvml.nvmlSystemGetCudaDriverVersion)
         self._cuda = f"{cuda // 1000}.{cuda % 1000 // 10}" if cuda else ""
-        count = calls.required(_count)
+        count = calls.required(pynvml.nvmlDeviceGetCount)
         if count > MAX_GPUS:
             calls.errors["too_many_gpus"] += count - MAX_GPUS
         devices = [GpuDevice(index, _major(self._driver), calls) for index in range(min(count, MAX_GPUS))]
@@ -145,7 +145,7 @@ class GpuDevice:
             self.address = _address(self._handle)
             self.uuid = queries.text(calls, pynvml.nvmlDeviceGetUUID, self._handle)
             self._name = queries.text(calls, pynvml.nvmlDeviceGetName, self._handle)
-            self._pci = queries.text(calls, _bus_id, self._handle)
+            self._pci = queries.text(calls, lambda handle: pynvml.nvmlDeviceGetPciInfo(handle).busId, self._handle)
         except GpuGone:
             self._handle = None
         except pynvml.NVMLError as error:
@@ -199,16 +199,6 @@ class GpuDevice:
             activity={} if partitioned else self.activity.look(calls, handle),
             links=self._links.look(calls, handle, values.pop("nvlink_links", None)),
         )
-
-
-def _count() -> int:
-    count: int = pynvml.nvmlDeviceGetCount()
-    return count
-
-
-def _bus_id(handle: Any) -> str:
-    address: str = pynvml.nvmlDeviceGetPciInfo(handle).busId
-    return address
 
 
 def _address(handle: Any) -> int:

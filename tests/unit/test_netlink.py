@@ -103,13 +103,6 @@ def test_drivers_are_asked() -> None:
     assert (refresh("lo"), refresh("none-such0")) == (errno.EOPNOTSUPP, errno.ENODEV)
 
 
-@pytest.mark.parametrize("name", ["", "x" * 16])
-def test_what_is_no_name(name: str) -> None:
-    """An invalid name is refused before a call to the kernel."""
-    with pytest.raises(ValueError, match="not a name"):
-        refresh_statistics(name)
-
-
 def test_room_that_is_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the buffer is too small for the numbers, the call fails and nothing else is overwritten."""
     devices = [name for name in os.listdir("/sys/class/net") if refresh(name) == 0]

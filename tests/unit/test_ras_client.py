@@ -228,13 +228,11 @@ def test_the_cutting_changes_nothing(fragments: list[bytes], cuts: list[int]) ->
 
 
 @pytest.mark.parametrize(("stream", "events"), [
-    (TEXT, ["PEER_DEAD"]),
-    (b"[2026-11-20 18:05:23] PEER_NEW: 10.0.0.1<4711> \n", ["PEER_NEW"]),
     (b"[2026-11-20 18:05:23] PEER_PROMOTED: Process 1 on node ::1 managing GPUs 0,1 (NVML 2,3) x\n", [OTHER]),
     (TEXT + b"SERVER PROTOCOL 2\n" + TEXT, ["PEER_DEAD"] * 2),
 ])  # fmt: skip
 def test_an_event_is_read(stream: bytes, events: list[str]) -> None:
-    """An event line is read with or without a peer; an unknown event is `other`; a reply to a command is no event."""
+    """An unknown event is `other`; a reply to a command is no event."""
     assert split(stream) == events
 
 

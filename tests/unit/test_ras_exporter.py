@@ -19,7 +19,7 @@ from exporters.ras import RasConfig, RasExporter
 from exporters.ras.config import MAX_ADDRESSES
 from exporters.ras.exporter import SEARCH_SECONDS, STALE_INTERVALS, TOLERATED_FAILURES
 from exporters.ras.protocol.client import Endpoint
-from exporters.ras.query import jobs as jobs_module, runner
+from exporters.ras.query import runner
 from exporters.ras.query.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.show import RasSnapshot
 
@@ -57,7 +57,7 @@ async def test_the_first_query_comes_within_the_interval_and_the_next_after_it(n
 async def test_an_unexpected_error_during_a_query_delays_the_next_query(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """If a query ends with an unexpected error, the job gets the next query only after an interval."""
+    """An unexpected error fails the update; the job gets the next query only after an interval."""
     async with node.exporter() as exporter:
         await node.look(exporter, 1.0)
         with monkeypatch.context() as patch:
@@ -66,6 +66,7 @@ async def test_an_unexpected_error_during_a_query_delays_the_next_query(
                 await node.look(exporter, MIN_INTERVAL_SECONDS)
         await node.look(exporter, 0.8 * MIN_INTERVAL_SECONDS)
         assert node.queries == 1
+        assert shown(await node.look(exporter, 2 * LONGEST_INTERVAL_SECONDS)) == {"4711": [("0xab", 4, 0)]}
 
 
 async def test_listeners_are_searched_when_ranks_change_or_the_interval_ends(node: Node) -> None:
@@ -130,14 +131,6 @@ async def test_a_role_of_off_looks_at_nothing(node: Node) -> None:
             with pytest.raises(NoData):
                 await node.look(exporter, MAX_INTERVAL_SECONDS)
     assert node.queries == 0
-
-
-@pytest.fixture
-def shared(node: Node) -> Node:
-    """Provide a node with two ranks of another job at the same address."""
-    for pid, rank in ((21, 0), (22, 1)):
-        node.add(pid, environment(rank, world=4, job="4712"))
-    return node
 
 
 async def test_an_orphan_at_the_address_is_never_connected_to(node: Node) -> None:
@@ -228,9 +221,10 @@ async def test_a_hang_has_one_clock_through_failures_and_an_agents_restart(node:
         await after.drain()
 
 
-async def test_a_report_is_of_the_job_of_the_process_that_gave_it(shared: Node) -> None:
+async def test_a_report_is_of_the_job_of_the_process_that_gave_it(node: Node) -> None:
     """If two jobs share an address, each report belongs to the queried job."""
-    node = shared
+    for pid, rank in ((21, 0), (22, 1)):
+        await asyncio.to_thread(node.add, pid, environment(rank, world=4, job="4712"))
     node.accepting = [11, 12, 21, 22] * 8
     node.replies_of = {11: report(pids=(21, 22)), 12: report(pids=(21, 22)), 21: report(1), 22: report(1)}
     async with node.exporter() as exporter:
@@ -379,16 +373,6 @@ async def test_an_exporter_waits_for_the_query_of_the_one_before(node: Node) -> 
         await node.look(after, MIN_INTERVAL_SECONDS)
         assert after.snapshot().queries == 1
         await after.drain()
-
-
-async def test_what_a_round_fails_with_fails_the_next_update(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A bug in a round of queries fails the next update, and later queries go on."""
-    async with node.exporter() as exporter:
-        with monkeypatch.context() as patch:
-            patch.setattr(jobs_module.policy.Schedule, "note", lambda *_: 1 / 0)
-            with pytest.raises(ZeroDivisionError):
-                await node.first_query(exporter)
-        assert shown(await node.look(exporter, MIN_INTERVAL_SECONDS)) == {"4711": [("0xab", 4, 0)]}
 
 
 async def test_what_is_known_of_each_jobs_queries(node: Node) -> None:

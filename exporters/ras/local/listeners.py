@@ -257,12 +257,8 @@ class ListenerSearch:
         return len(names) > 1
 
     def _sockets(self, pid: int) -> dict[int, str]:
-        """Return the sockets that a process holds, and a descriptor of each."""
-        try:
-            names = os.listdir(self._root / f"{pid}/fd")[:MAX_DESCRIPTORS]
-        except OSError:  # the process ended, or its descriptors are not readable: its listeners count as unowned
-            return {}
-        key = ProcessKey(pid, 0)
+        """Return the sockets that a process holds, and a descriptor of each. Unreadable listeners count as unowned."""
+        key, names = ProcessKey(pid, 0), self._proc.names(pid, "fd", MAX_DESCRIPTORS)
         return {inode: name for name in names if (inode := self._socket(key, name)) is not None}
 
     def _socket(self, key: ProcessKey, descriptor: str) -> int | None:
