@@ -245,7 +245,7 @@ class RasExporter:
             await self._witness.update_liveness(job, best, [report for _, report in others], members, greet)
 
     def _keep_one(self, owner: PublishedProcess, report: Report, until: float, queried_seconds: float) -> None:
-        """Keep a report queried at ``queried_seconds`` (epoch) and show it until monotonic time ``until``."""
+        """Keep a report queried at ``queried_seconds`` (epoch); it holds until monotonic time ``until``."""
         is_admitted = self._reports.keep(owner, report, until, queried_seconds)
         job = job_of(owner)
         if (outcome := (is_admitted, frozenset(report.skipped))) == self._logged.get(job):
@@ -265,7 +265,7 @@ class RasExporter:
         self._logged = {job: outcome for job, outcome in self._logged.items() if job in jobs}
         if self._round is None or self._round.done():
             self._reports.expire(self._ctx.clock.monotonic())
-        self._witness.forget(self._reports.by_job.keys())
+        self._witness.forget(self._reports.until.keys())
         self._ctx.state.publish(msgspec.msgpack.encode(to_save(self._reports.watches)))
 
     def _up(self, schedules: Iterable[tuple[QueryPlan, Schedule]]) -> dict[str, bool]:

@@ -221,10 +221,17 @@ async def test_a_hang_has_one_clock_through_failures_and_an_agents_restart(node:
         await after.drain()
 
 
-async def test_a_report_is_of_the_job_of_the_process_that_gave_it(node: Node) -> None:
-    """If two jobs share an address, each report belongs to the queried job."""
+@pytest.fixture
+def shared(node: Node) -> Node:
+    """Provide a node with two ranks of another job at the same address."""
     for pid, rank in ((21, 0), (22, 1)):
-        await asyncio.to_thread(node.add, pid, environment(rank, world=4, job="4712"))
+        node.add(pid, environment(rank, world=4, job="4712"))
+    return node
+
+
+async def test_a_report_is_of_the_job_of_the_process_that_gave_it(shared: Node) -> None:
+    """If two jobs share an address, each report belongs to the queried job."""
+    node = shared
     node.accepting = [11, 12, 21, 22] * 8
     node.replies_of = {11: report(pids=(21, 22)), 12: report(pids=(21, 22)), 21: report(1), 22: report(1)}
     async with node.exporter() as exporter:
@@ -439,9 +446,13 @@ def test_localhost_is_both_loopbacks() -> None:
     assert RasConfig().oldest() == (2, 29, 2)
 
 
-@pytest.mark.parametrize(("node", "state"), [("10.0.0.1", "unresponsive"), ("10.0.0.2", "alive")], indirect=["node"])
-async def test_a_process_that_the_others_do_not_hear_is_unresponsive(node: Node, state: str) -> None:
-    """A rank of this node that is missing in two reports over 15 s is unresponsive until queries stop."""
+@pytest.mark.parametrize(("node", "room", "state"), [
+    ("10.0.0.1", 100, "unresponsive"), ("10.0.0.1", 1, "unresponsive"), ("10.0.0.2", 100, "alive"),
+], indirect=["node"])  # fmt: skip
+async def test_a_process_that_the_others_do_not_hear_is_unresponsive(node: Node, room: int, state: str) -> None:
+    """A rank that is missing in two reports over 15 s is unresponsive until queries stop, even if the reports have no
+    series."""
+    node.admission = Admission(in_all=room)
     node.replies = [report(1, size=2)]
     node.pids = [11]  # a stopped process accepts nothing
     async with node.exporter() as exporter:

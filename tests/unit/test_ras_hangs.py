@@ -355,7 +355,7 @@ def series(report: Report, world_size: int | None, polls: int = 2) -> dict[tuple
     for poll in range(polls):
         watches = watch(watches, report.communicators, 1000.0 + poll)
     job = JobReport(
-        *(ProcessKey(1, 1), report, 0.0, world_size, watches),
+        *(ProcessKey(1, 1), report, world_size, watches),
         aborted=aborted({}, report, 1000.0),
         suspects=suspects(report.communicators, watches),
     )
@@ -474,7 +474,7 @@ def report_of_stall(report_seconds: list[float]) -> JobReport:
     for seconds in report_seconds:
         watches = watch(watches, HELD_UP.communicators, seconds)
     blamed = suspects(HELD_UP.communicators, watches)
-    return JobReport(ProcessKey(1, 1), HELD_UP, 0.0, 2, watches, report_seconds[-1], suspects=blamed)
+    return JobReport(ProcessKey(1, 1), HELD_UP, 2, watches, report_seconds[-1], suspects=blamed)
 
 
 def test_what_a_bundle_has_of_a_stalled_job() -> None:
@@ -499,7 +499,7 @@ def test_a_job_that_runs_without_an_idle_communicator_is_not_stalled() -> None:
         report = read(reduced(WORLD, everybody(50 + min(step, 5))), idle)
         watches = watch(watches, report.communicators, 1000.0 + 60.0 * step)
     blamed = suspects(report.communicators, watches)
-    last = JobReport(ProcessKey(1, 1), report, 0.0, 8, watches, 1540.0, suspects=blamed)
+    last = JobReport(ProcessKey(1, 1), report, 8, watches, 1540.0, suspects=blamed)
     assert (blamed.keys(), show.stalls({"7": last})) == ({"0xb1"}, {"7": 240.0})  # six reports had launches
     assert list(show.bundle_part(last).words) == []
 

@@ -72,12 +72,14 @@ class Reports:
     """The last report of each job. The agent's budget of series admits a report or refuses it.
 
     Keeps watches as long as the job has local processes: a hang may outlast failed queries. ``saved``: saved watches.
+    ``until``: monotonic time until which a job's last report holds, even if the budget refused it.
     """
 
     def __init__(self, admit: Admission, saved: Collection[SavedJob] = ()) -> None:
         self._admit = admit
         self.watches = restored(saved)
         self.by_job: dict[OwnedJob, JobReport] = {}
+        self.until: dict[OwnedJob, float] = {}
 
     def keep(self, owner: PublishedProcess, report: Report, until: float, queried_seconds: float) -> bool:
         """Replace the last report of ``owner``'s job; if the series budget refuses the report, the result is False."""
@@ -86,13 +88,14 @@ class Reports:
         watches = watch(self.watches.get(job, {}), report.communicators, queried_seconds)
         self.watches[job] = watches
         self.release(job)
+        self.until[job] = until
         aborts = aborted(before.aborted if before else {}, report, queried_seconds)
         series = len(aborts) + sum(series_of(communicator, watches) for communicator in report.communicators)
         group = (owner.facts.uid, job.job_id)
         if not self._admit.admit(("ras", *job), series, max(report.ranks(), 1), group):
             return False
         blamed = suspects(report.communicators, watches)
-        self.by_job[job] = JobReport(owner.key, report, until, size_of(owner), watches, queried_seconds, aborts, blamed)
+        self.by_job[job] = JobReport(owner.key, report, size_of(owner), watches, queried_seconds, aborts, blamed)
         return True
 
     def names(self, job: OwnedJob) -> dict[str, str]:
@@ -109,24 +112,25 @@ class Reports:
         return reports
 
     def postpone(self, job: OwnedJob, until: float) -> None:
-        """Show a job's report until monotonic time ``until``, unless it is shown longer already."""
-        if (last := self.by_job.get(job)) is not None and last.until < until:
-            self.by_job[job] = msgspec.structs.replace(last, until=until)
+        """Let a job's report hold until monotonic time ``until``, unless it holds longer already."""
+        if job in self.until:
+            self.until[job] = max(self.until[job], until)
 
     def forget(self, jobs: Collection[OwnedJob]) -> None:
         """Forget the reports and watches of jobs other than ``jobs``."""
-        for job in self.by_job.keys() - jobs:
+        for job in self.until.keys() - jobs:
             self.release(job)
         self.watches = {job: watches for job, watches in self.watches.items() if job in jobs}
 
     def expire(self, now: float) -> None:
         """Forget the reports that are too old at monotonic time ``now``."""
-        for job in [job for job, last in self.by_job.items() if now > last.until]:
+        for job in [job for job, until in self.until.items() if now > until]:
             self.release(job)
 
     def release(self, job: OwnedJob) -> None:
         """Forget a job's report and release its series."""
         self.by_job.pop(job, None)
+        self.until.pop(job, None)
         self._admit.release(("ras", *job))
 
 

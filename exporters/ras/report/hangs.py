@@ -225,7 +225,7 @@ def aborted(before: Mapping[AbortedRank, Abort], report: model.Report, now_secon
 
 
 class JobReport(msgspec.Struct, frozen=True):
-    """A job's report. ``owner``: a process of the job; ``until``: monotonic time until which the report is shown.
+    """A job's report. ``owner``: a process of the job.
 
     ``world_size``: number of the job's ranks, None when unknown; ``queried_seconds``: time of the query (epoch);
     ``aborted``: ranks that recently aborted a communicator; ``watches`` and ``suspects``: by communicator hash.
@@ -233,7 +233,6 @@ class JobReport(msgspec.Struct, frozen=True):
 
     owner: ProcessKey
     report: model.Report
-    until: float
     world_size: int | None
     watches: dict[str, Watch]
     queried_seconds: float = 0.0
