@@ -140,28 +140,33 @@ class Gpus:
         return any(view.reading is None for view in self.views)
 
     def _readings(self, gpus: Iterable[GpuReading]) -> dict[str, GpuReading]:
-        """Return the plausible readings of the GPUs that answered, by UUID. New GPUs are added to ``remembered``."""
+        """Return the plausible readings of the GPUs that answered, by UUID. New GPUs are added to ``remembered``.
+
+        A known GPU whose UUID, address or name cannot be read keeps it.
+        """
         by_uuid: dict[str, GpuReading] = {}
+        uuids = {known.pci: uuid for uuid, known in self.remembered.items() if known.pci}
         for reading in gpus:
             if reading.lost:
                 continue
-            if not reading.uuid or reading.uuid in by_uuid:
-                self.errors["nameless" if not reading.uuid else "duplicate"] += 1
+            uuid = reading.uuid or uuids.get(reading.pci, "")
+            if not uuid or uuid in by_uuid:
+                self.errors["duplicate" if uuid else "nameless"] += 1
                 continue
-            known = self.remembered.get(reading.uuid)
-            if known is None and len(self.remembered) >= MAX_GPUS:
+            known = self.remembered.get(uuid) or Remembered(reading.index, "", "")
+            if uuid not in self.remembered and len(self.remembered) >= MAX_GPUS:
                 self.errors["too_many_gpus"] += 1
                 continue
-            if known is None or (known.index, known.pci, known.name) != (reading.index, reading.pci, reading.name):
-                known = known or Remembered(reading.index, reading.pci, reading.name)
-                known.index, known.pci, known.name = reading.index, reading.pci, reading.name
-                self.remembered[reading.uuid] = known
+            identity = (reading.index, reading.pci or known.pci, reading.name or known.name)
+            if uuid not in self.remembered or identity != (known.index, known.pci, known.name):
+                known.index, known.pci, known.name = identity
+                self.remembered[uuid] = known
                 self.changed = True
             values, activity = plausible(reading.values), plausible(reading.activity)
             dropped = len(reading.values) + len(reading.activity) - len(values) - len(activity)
             if dropped:
                 self.errors["implausible"] += dropped
-            by_uuid[reading.uuid] = msgspec.structs.replace(reading, values=values, activity=activity)
+            by_uuid[uuid] = msgspec.structs.replace(reading, uuid=uuid, values=values, activity=activity)
         return by_uuid
 
     def _count_events(self, events: Iterable[XidEvent], now_seconds: float) -> dict[str, list[str]]:

@@ -243,6 +243,16 @@ def test_a_reset_while_the_agent_was_down() -> None:
     assert again.gpus.remembered["GPU-0"].signs == {"energy_millijoules": 500}
 
 
+def test_a_gpu_that_does_not_tell_its_name_is_not_lost() -> None:
+    """A known GPU whose UUID, address or name cannot be read once keeps it, and its faults are not cleared."""
+    bench = Bench()
+    bench.look(gpu(0))
+    for changes in ({"uuid": ""}, {"pci": ""}, {"name": ""}):
+        bench.look(msgspec.structs.replace(gpu(0), **changes))
+        assert (bench.lost(), bench.verdicts["GPU-0"].recovered) == ([], ())
+        assert (bench.view(0).pci, bench.view(0).name) == (gpu(0).pci, "H100")
+
+
 def test_what_the_xids_of_a_gpu_mean() -> None:
     """Each Xid has its meaning, keyed by the GPU's address, until it is too old."""
     bench = Bench()
