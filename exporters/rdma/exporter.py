@@ -96,7 +96,7 @@ class RdmaExporter(SysfsExporter[RdmaConfig, RdmaSnapshot]):
         try:
             return read_resources()
         except OSError as error:
-            self._counts_resources = error.errno in netlink.TEMPORARY
+            self._counts_resources = error.errno is None or error.errno in netlink.TEMPORARY  # None: no whole answer
             self.ctx.log.info("RDMA resources unavailable: the netlink query to the kernel failed", error=error)
             return {}
 

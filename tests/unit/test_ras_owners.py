@@ -108,13 +108,3 @@ def test_processes_that_nothing_names_are_not_named_by_others(node: Node, *, is_
     processes = node.table.ranks.running()
     for pid in (11, 12):
         assert {comm for comm, _ in processes[ProcessKey(pid, 5000)].members} == ({"ab"} if is_queried else set())
-
-
-def test_another_users_listener_does_not_keep_a_job_from_being_asked(node: Node) -> None:
-    """Another user's listener on every address does not count at a job's own address."""
-    add_victims(node)
-    forger = Forger(node, environment(0, world=4, job="4712"))
-    row = f"0: {'0' * 32}:{node.port:04X} {'0' * 32}:0000 0A 0:0 0:0 0 {ATTACKER} 0 99 1\n"
-    (node.tree.root / "net/tcp6").write_text(row)
-    snapshot = asyncio.run(watched(node, forger, 1.1 * MIN_INTERVAL_SECONDS))
-    assert [communicator.hash for communicator in snapshot.reports["4711"].report.communicators] == ["0xab"]

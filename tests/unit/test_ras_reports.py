@@ -71,12 +71,6 @@ def test_a_bad_communicator_costs_itself_alone(changed: dict[str, Any], reason: 
     assert ([entry.hash for entry in parsed.communicators], parsed.skipped) == (["0xcd"], {reason: 1})
 
 
-def test_the_second_of_one_hash_is_left_out() -> None:
-    """If two communicators have the same hash, the first is kept, and the second is counted as a duplicate."""
-    parsed = read_json(report(communicator(), communicator(missing_ranks=[])))
-    assert ([entry.missing for entry in parsed.communicators], parsed.skipped) == ([1], {"duplicate": 1})
-
-
 def test_a_communicator_that_is_left_out_says_nothing_of_its_ranks() -> None:
     """A refused duplicate or empty communicator adds no members, waits or ranks; its processes count as replying."""
     uneven = [rank(number, pid=7 + number, collective_counts={"AllReduce": 9 - number % 2}) for number in range(2)]

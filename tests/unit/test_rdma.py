@@ -334,22 +334,14 @@ async def test_a_damaged_past_is_learnt_again(root: Path) -> None:
 
 async def test_resources_are_shown_where_they_are_asked_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the option, present devices show their RDMA objects in use; a kernel that refuses is not queried again."""
-    answers = iter([None, {"mlx5_0": {"qp": 3}, "elsewhere": {"qp": 4}}])
-
-    def read() -> dict[str, dict[str, int]]:
-        answer = next(answers, {})
-        if answer is None:
-            raise OSError(errno.EMFILE, "Too many open files")
-        if not answer:
-            monkeypatch.setattr(exporter_module, "read_resources", pytest.fail)
-            raise PermissionError
-        return answer
-
+    use = {"mlx5_0": {"qp": 3}, "elsewhere": {"qp": 4}}
+    errors = [OSError(errno.EMFILE, "Too many open files"), TimeoutError("timed out"), PermissionError(errno.EPERM, "")]
+    read = Mock(side_effect=[*errors[:2], use, errors[2], AssertionError])
     monkeypatch.setattr(exporter_module, "read_resources", read)
     monkeypatch.setattr(exporter_module, "Path", lambda _: root / "sys")
     node = Node(root, all_counters=True)
     async with node.under_way() as exporter:
-        for expected in ({}, {"mlx5_0": 3.0}, {}, {}):
+        for expected in ({}, {}, {"mlx5_0": 3.0}, {}, {}):
             assert node.series("resources") == expected
             await exporter.update()
 
