@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from agent.system.inside import open_named, read_bounded
 from agent.tail.hang_guard import HangGuard
 
-LOOK_BYTES = 8 * 1024 * 1024  # Approximate limit of bytes per call; later calls read the other files
+LOOK_BYTES = 8 * 1024 * 1024  # Approximate limit of bytes per call; the next call begins with the other files
 T = TypeVar("T")
 FileVersion = tuple[int, int, int]  # Version of a file: inode, size, modification time in nanoseconds
 
@@ -49,16 +49,18 @@ class ChangedFiles(Generic[T]):
         for path in self._versions.keys() - paths.keys():
             self._forget(path)
         remaining_bytes = LOOK_BYTES
-        for path, uid in paths.items():
+        turns = {path: turn for turn, path in enumerate(self._versions)}  # the file that was read last is the last
+        for path in sorted(paths, key=lambda path: turns.get(path, -1)):
             if remaining_bytes <= 0:
                 break
             try:
                 with self._hangs.using(path):
-                    changed = read_changed(path, self._max_bytes, self._versions.get(path), uid)
+                    changed = read_changed(path, self._max_bytes, self._versions.get(path), paths[path])
             except OSError:
                 self._forget(path)
                 continue
             if changed is not None:
+                self._versions.pop(path, None)
                 self._versions[path], raw = changed
                 remaining_bytes -= len(raw)
                 content = self._read(raw) if len(raw) <= self._max_bytes else None

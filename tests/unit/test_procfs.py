@@ -10,9 +10,10 @@ from proc_tree import ProcTree, stat_line
 
 from agent.core.identity import ProcessKey
 from agent.ranks.records import is_record_file
+from agent.system import whole_file
 from agent.system.process_lines import parse_stat
 from agent.system.procfs import MAX_ENVIRONMENT_BYTES, ProcFS
-from agent.system.whole_file import read_changed
+from agent.system.whole_file import ChangedFiles, read_changed
 
 
 @pytest.fixture
@@ -115,6 +116,17 @@ def test_a_file_is_read_when_it_has_changed(tmp_path: Path) -> None:
     path.write_text("123456")
     again = read_changed(str(path), 4, content[0])
     assert again[1] == b"12345"
+
+
+def test_files_that_change_at_each_look_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large file that changes at each look does not keep others, old or new, from being read."""
+    monkeypatch.setattr(whole_file, "LOOK_BYTES", 1)
+    files, paths = ChangedFiles(9, bytes), [str(tmp_path / name) for name in "abc"]
+    for number in range(4):
+        for path in paths:
+            Path(path).write_bytes(b"x" * (number + 1))
+        files.look(dict.fromkeys(paths))
+    assert [len(files.contents[path]) for path in paths] == [4, 2, 3]
 
 
 def test_nothing_but_files_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
