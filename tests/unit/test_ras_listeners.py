@@ -226,14 +226,14 @@ def test_the_version_of_an_unnumbered_library_is_read_from_it(
 
 
 def test_a_library_is_read_again_after_an_error_that_ends(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If a file system fails for a moment, the request for the version stays."""
+    """If a file system or the helper fails for a moment, the request for the version stays."""
     key, inside = add(tree, 10, 71, 72), tree.root / "10/root/opt"
     inside.mkdir(parents=True)
     (tree.root / "10/maps").write_text("7f00-7f01 r-xp 00000000 08:01 99 /opt/libnccl.so.2\n")
     library(inside / "libnccl.so.2", b"NCCL version 2.32.3+cuda13.3\0")
     search = ListenerSearch(tree.root, (V4,))
     search.look([key])
-    for error in (errno.EIO, errno.ESTALE):
+    for error in (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EMFILE):
         with monkeypatch.context() as patch:
             patch.setattr(job_files, "version_in", Mock(side_effect=OSError(error, os.strerror(error))))
             assert read_files(list(search.requests().values()), b"") == [None]

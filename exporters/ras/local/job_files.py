@@ -24,6 +24,9 @@ GRACE_SECONDS = 1.0  # A call waits this long for all its threads; a healthy fil
 Version = tuple[int, int, int]
 SETTINGS = ("NCCL_RAS_ADDR", "NCCL_RAS_TIMEOUT_FACTOR")
 _SYSTEM_FILE = "/etc/nccl.conf"
+_ERRORS_THAT_END = frozenset(
+    {errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+)
 
 
 def files_of(environment: Mapping[str, str]) -> tuple[str, ...]:
@@ -93,8 +96,7 @@ def read_one(request: FileRequest) -> FileFacts | None:
     try:
         return FileFacts(settings, oldest([_version(folder, os.fsdecode(name)) for name in request.libraries]))
     except (OSError, ValueError, struct.error) as error:  # the job owns path and file: both can be anything, and change
-        can_end = getattr(error, "errno", None) in (errno.EIO, errno.ESTALE)
-        return None if can_end else FileFacts(settings, None)
+        return None if getattr(error, "errno", None) in _ERRORS_THAT_END else FileFacts(settings, None)
 
 
 def oldest(versions: Iterable[Version | None]) -> Version | None:
