@@ -386,8 +386,8 @@ def test_a_job_is_found_where_its_environment_has_it_listen(tree: ProcTree) -> N
 
 
 def test_the_settings_after_an_exec_count(tree: ProcTree) -> None:
-    """A script's exec can change the environment of its process, once and again; a process within an exec serves no
-    site, because reading its files can block."""
+    """An exec can change the environment of a process, once and again; a process within an exec serves no site, and
+    the environment of a blocked process is not read again, because these reads can hang."""
     key, search = add(tree, 10, 71, 72, factor="2"), Search(tree.root, (V4,))
     (tree.root / "10/fd").rename(tree.root / "10/closed")
     for factor in ("2", "9", "5"):
@@ -399,6 +399,11 @@ def test_the_settings_after_an_exec_count(tree: ProcTree) -> None:
         (tree.root / "10/statm").write_text("34 1 0 0 0 34 0\n")
         assert search.look([key])[V4] == Site({}, 2)
         (tree.root / "10/statm").unlink()
+        assert search.look([key])[V4] == Site({}, 2)
+    (tree.root / "10/stat").write_text((tree.root / "10/stat").read_text().replace(" S ", " D "))
+    (tree.root / "10/environ").write_text("NCCL_RAS_TIMEOUT_FACTOR=7\0")
+    (tree.root / "10/closed").rename(tree.root / "10/fd")
+    assert search.look([key])[V4].servers[key].timeout_factor == 5.0
 
 
 def test_the_most_specific_listener_takes_the_connections(tree: ProcTree) -> None:
@@ -510,7 +515,6 @@ def test_a_file_of_the_kernels_is_not_read(job_root: Path) -> None:
     proc = str(job_root.parents[1])
     (job_root / "empty").write_text("")
     assert job_files.read_one(FileRequest(proc, 10, 0, ("/empty",))) == FileFacts({}, None)
-    assert job_files.read_one(FileRequest(proc, 10, 0, ("/etc/nccl.conf",))) == FOUND
 
 
 def test_a_file_system_that_hangs_costs_its_user_alone(job_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,9 +169,12 @@ class ListenerSearch:
                 self._settings[key] = msgspec.structs.replace(process, settings=settings)
 
     def _settings_of(self, key: ProcessKey) -> _ProcessSettings:
-        """Return the known settings of a server. An exec of any other process can have changed its environment."""
-        known = self._settings.get(key)
-        if known is not None and key in self._servers:
+        """Return the known settings of a server. An exec of any other process can have changed its environment.
+
+        The environment of a process whose main thread is blocked is not read again: the read could hang.
+        """
+        known, stat = self._settings.get(key), self._proc.stat(key.pid)
+        if known is not None and (key in self._servers or stat is None or stat.state == "D"):
             return known
         environment = self._proc.environment(key.pid) or {}
         variables = {name: environment[name] for name in _VARIABLES if name in environment}
