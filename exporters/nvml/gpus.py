@@ -108,7 +108,8 @@ class Gpus:
             else:
                 self.changed = self.changed or not known.lost
                 known.lost = True
-                view, verdict = _view(uuid, known), GpuVerdict(uuid, {"gpu_lost": CheckState.FAILED}, failed)
+                view = GpuView(uuid, known.index, known.pci, known.name, xids=_counts(known))
+                verdict = GpuVerdict(uuid, {"gpu_lost": CheckState.FAILED}, failed)
             views.append(view)
             verdicts.append(verdict)
         nameless = self._nameless(answer.gpus, views)
@@ -212,7 +213,8 @@ class Gpus:
         if reset and CheckState.FAILED not in levels.values():  # the Xids since the last poll came before the reset
             faults = ()
         verdict = GpuVerdict(reading.uuid, levels, faults, _RESET_ENDS if reset else ())
-        return _view(reading.uuid, known, reading, seconds, links), verdict
+        identity = (reading.uuid, known.index, known.pci, known.name)
+        return GpuView(*identity, reading, seconds, links, _counts(known)), verdict
 
     def _nameless(self, gpus: Iterable[GpuReading], views: Iterable[GpuView]) -> list[GpuView]:
         """Return the GPUs lost before their UUID was read, except indexes that ``views`` already shows as lost."""
@@ -221,15 +223,8 @@ class Gpus:
         return [GpuView("", gpu.index) for gpu in lost if gpu.index not in lost_indexes]
 
 
-def _view(
-    uuid: str,
-    known: Remembered,
-    reading: GpuReading | None = None,
-    seconds: Mapping[str, float] | None = None,
-    links: LinksView | None = None,
-) -> GpuView:
-    xids = {name: xid.count for name, xid in known.xids.items()}
-    return GpuView(uuid, known.index, known.pci, known.name, reading, dict(seconds or {}), links or LinksView(), xids)
+def _counts(known: Remembered) -> dict[str, int]:
+    return {name: xid.count for name, xid in known.xids.items()}
 
 
 def _signs(reading: GpuReading) -> dict[str, int]:
