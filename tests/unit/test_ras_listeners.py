@@ -257,7 +257,9 @@ def test_a_library_that_was_replaced_is_not_the_one_that_runs(tree: ProcTree) ->
     search = Search(tree.root, (V4,))
     library(inside / "libnccl.so.2", b"NCCL version 2.32.3+cuda13.3\0")
     assert search.look([key])[V4].servers[key].version == (2, 32, 3)
-    search.look([])
+    (tree.root / "10/fd").rename(tree.root / "10/closed")
+    search.look([key])  # an exec has closed the listener
+    (tree.root / "10/closed").rename(tree.root / "10/fd")
     library(inside / "libnccl.so.2", b"NCCL version 2.26.12+cuda12.9\0")
     assert search.look([key])[V4].servers[key].version == (2, 26, 12)
     (tree.root / "10/maps").write_text(maps + " (deleted)\n")

@@ -130,7 +130,6 @@ class ListenerSearch:
         """Return the sites with a listener; ``processes`` are the running rank processes."""
         known = {key for key in processes if not self._proc.is_in_exec(key.pid)}
         self._requests = {}
-        self._versions = {key: version for key, version in self._versions.items() if key in known}
         self._settings = {key: self._settings_of(key) for key in sorted(known)}
         for key, process in self._settings.items():
             if process.settings is None:
@@ -138,6 +137,7 @@ class ListenerSearch:
         by_endpoint = self._listeners()
         self._assign({socket.inode: socket.uid for listeners in by_endpoint.values() for socket in listeners}, known)
         holders = {holder.key for holder in self._owners.values()}
+        self._versions = {key: version for key, version in self._versions.items() if key in holders}
         self._servers = {key: server for key, server in self._servers.items() if key in holders}
         sites = {at: self._site({socket.inode for socket in listeners}) for at, listeners in by_endpoint.items()}
         return {at: site for at, site in sites.items() if site.servers or at in self._endpoints}
