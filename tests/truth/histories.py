@@ -120,7 +120,7 @@ class History:
         pages = how in ("SIGKILL", "SIGSEGV", "SIGBUS") or (len(self.job.ranks) >= 16 and how != "status 0")
         severity = "" if how == "OOM" or (pages and self.now - self.started[rank] >= 600) else " info"
         after = {"status 0": 45, "SIGKILL": 15}.get(how, 0)
-        by = after + 25 + (30 + missed if missed else 0)
+        by = after + 30 + (30 + missed if missed else 0)
         if is_death:
             self.promise(f"RankDead {rank.number} {rank.node.name}{severity}", after if after > 15 else 0, by)
         rank.exit(**DEATHS[how])

@@ -145,6 +145,25 @@ SITUATIONS = (
         {"NodeLost n1": Due(98, 280)},
         idle=1,
     ),
+    # A job of one node finishes and starts again on another node, which loses power.
+    Situation(
+        "power_after_a_run_that_finished",
+        [exits(ALL), wait(60.0), starts(ALL, 1), wait(100.0), loses_power(1), wait(600.0)],
+        {"NodeLost n1": Due(345, 400)},
+        nodes=1,
+        idle=1,
+    ),
+    # A node loses power and the job restarts elsewhere; the node is back, and the job's new node loses power.
+    Situation(
+        "power_after_a_node_is_back",
+        [
+            *(loses_power(0), wait(300.0), starts(ALL, 1), wait(70.0), boots(0), wait(200.0)),
+            *(loses_power(1), wait(600.0)),
+        ],
+        {"NodeLost n0": Due(190, 230, 300, 300), "NodeLost n1": Due(755, 810)},
+        nodes=1,
+        idle=1,
+    ),
     # A node gets another name in Prometheus while its ranks run.
     Situation("renamed", [renamed, wait(600.0)]),
     # A node loses power; two minutes later a machine without records gets its name; the job waits.

@@ -117,11 +117,12 @@ class Node:
         """Stop the machine at once."""
         self.runs = self.answers = False
         self.running.clear()
+        self.clock.booted = self.site.now  # at the earliest
 
     def boot(self, *, disk: bool = True) -> None:
         """Boot the machine; with a disk, its agent reads the checkpoint of the previous boot."""
         self.runs = self.answers = True
-        self.clock.booted = self.site.now - 60.0
+        self.clock.booted = max(self.clock.booted, self.site.now - 60.0)
         self.table = RankTable(self.clock, self.name)
         self.agent_started = self.clock.monotonic()
         if disk:
