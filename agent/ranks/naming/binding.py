@@ -172,10 +172,10 @@ class RankBinder:
 
     def _bind_sibling(self, process: RankProcess, name: ProcessName, siblings: Sequence[RankProcess]) -> None:
         """Bind ``process``, which shares its task's environment, to the first free candidate rank."""
-        job_id, found = self._job_id(process), list(candidates(process, siblings))
-        if self._is_apart(process, job_id, [rank for rank, _ in found]):
+        job_id, choices = self._job_id(process), list(candidates(process, siblings))
+        if self._is_apart(process, job_id, [rank for rank, _ in choices]):
             job_id = environment.group_job_id(job_id, process.claim.group)
-        for rank, source in found:
+        for rank, source in choices:
             label = RankLabel(job_id, rank)
             is_taken = any(self.labels.holds(sibling, label) for sibling in siblings)
             if not is_taken and self.labels.take(label, process):
