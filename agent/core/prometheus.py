@@ -71,7 +71,7 @@ def _query(url: str, path: str, query: Mapping[str, str]) -> list[Line]:
 def get(url: str, path: str, query: Mapping[str, str]) -> Any:
     """Return the data of Prometheus' answer; ``url`` is http or https, optionally with path, user and password.
 
-    Raises OSError without an answer of status 200; ValueError if ``url`` is invalid or the answer is not JSON.
+    Raises OSError unless a status 200 comes back; ValueError if ``url`` is invalid or the answer is not JSON.
     """
     parts = _parts(url)
     host = parts.hostname or ""

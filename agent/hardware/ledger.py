@@ -100,7 +100,7 @@ class HealthLedger:
         return Checks(self, source)
 
     def has_failed(self) -> bool:
-        """Return True while a check of any hardware has failed."""
+        """Return True while any check is in the state FAILED."""
         return any(finding.state is CheckState.FAILED for finding in self.findings.values())
 
     def entries(self) -> tuple[Entry, ...]:

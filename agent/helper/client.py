@@ -1,7 +1,7 @@
 """Run helpers: processes for calls that may hang, or whose memory hostile data could increase.
 
-A thread that hangs in a driver cannot be ended; a process usually can be killed. The agent abandons a process in
-uninterruptible sleep without a wait, and starts no other process while that process exists.
+A thread that hangs in a driver cannot be ended; a process usually can be killed. If a killed process does not exit
+(uninterruptible sleep), the agent stops waiting, and starts no other while it exists.
 """
 
 import asyncio

@@ -112,7 +112,7 @@ class RankWriter(Leased[RankTable]):
         process.finalized = process.finalized if finalized is None else finalized
 
     def lose_sight(self) -> None:
-        """Note that no exporter observes processes: after UNSEEN_SECONDS they are hidden until one observes them."""
+        """Record that no exporter observes processes: after UNSEEN_SECONDS they are hidden until one does."""
         table = self._lent
         for process in table.running().values():
             if process.unproven_since is None:

@@ -104,7 +104,7 @@ class StacksExporter:
             await self._look_at(view)
 
     def _is_there(self) -> bool:
-        """Return True if /proc and py-spy exist; OSError if a required py-spy is missing, or not root's. Blocking."""
+        """Return if /proc and py-spy exist; raises OSError if py-spy is missing but required, or unsafe. Blocking."""
         if not self._ctx.roots.proc.is_dir():
             return False
         try:

@@ -325,7 +325,7 @@ def test_names_are_links() -> None:
 
 
 def test_a_sites_own(tmp_path: Path) -> None:
-    """A site's thresholds change only the share of lateness and the runbooks' address."""
+    """From a site's file, dashboards take only `late_share` and the runbooks' address."""
     mine = tmp_path / "my.yml"
     mine.write_text("late_share: 0.5\nrunbooks: https://wiki.site/runbooks\n")
     build.main(tmp_path / "made", mine)

@@ -119,7 +119,7 @@ def end(process: subprocess.Popen[Any]) -> None:
 
 @pytest.mark.parametrize("job_id", [JAX_JOB, RAY_JOB, JAX_ENDS, RAY_ENDS])
 def test_named_processes_are_ranks(launched: Launched, job_id: str) -> None:
-    """Processes with a number from MPI's variables or Ray's runtime_env are ranks a minute later, with pids."""
+    """Processes with a number in MPI's variables or Ray's runtime_env become ranks, with their pids."""
     series = launched.agent.samples("rankwatch_rank_info", job_id=job_id)
     pids = {s.labels["rank"]: int(s.labels["pid"]) for s in series}
     assert pids == dict(zip("01", launched.named[job_id], strict=True))

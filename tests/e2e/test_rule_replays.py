@@ -55,7 +55,7 @@ def slow_link(hosts: int, lossy_rank: int | None = None) -> Case:
 
 
 def healthy(hosts: int, lossy_rank: int | None = None) -> Case:
-    """Return a healthy job that runs longer than the period with which the rules compare a communicator."""
+    """Return a healthy job, long enough that the rules compare a communicator with its own past."""
     return Case("late_nobody", [Phase("late_nobody", 1200, lossy_rank)], hosts, NOTHING)
 
 

@@ -43,7 +43,7 @@ pytestmark = [
 
 
 def group_in(stack: contextlib.ExitStack, controller: str) -> Path:
-    """Make a control group of a version 1 hierarchy, or of version 2 (`unified`), until the end of ``stack``."""
+    """Make a control group in a version 1 hierarchy, or in version 2 (`unified`); ``stack`` removes it."""
     mount = GROUPS / controller
     if not (mount / "cgroup.procs").exists():
         pytest.skip(f"no control groups can be made here ({controller})")

@@ -104,7 +104,7 @@ def test_levels_that_are_no_longer_reported_are_dropped(bench: CheckBench) -> No
 
 
 def test_findings_beyond_the_limit_are_left_out(bench: CheckBench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ledger refuses a finding above its limit, even from a checkpoint, and keeps all other findings."""
+    """A full ledger refuses each new finding, even from a checkpoint, and keeps the findings it has."""
     monkeypatch.setattr(module, "MAX_FINDINGS", 2)
     for name in ("gpu_xid", "gpu_lost", "gpu_reset"):
         bench.checks.latch(GPU, name)

@@ -153,7 +153,7 @@ def test_launcher_has_exited(tmp_path: Path) -> None:
 
 
 def test_limit_of_files_per_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A turn tries MAX_READS files, shared among the owners; the next turn tries the rest, then missing files again."""
+    """A turn tries MAX_READS files, owners in turn; the next turn tries the rest, then missing files again."""
     monkeypatch.setattr(error_files, "MAX_READS", 2)
     node = Node(tmp_path)
     node.write(saved("KeyError: 1"), rank=7)

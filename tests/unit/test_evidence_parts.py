@@ -193,7 +193,7 @@ def test_each_rank_of_a_process_has_its_own_last_operation() -> None:
 
 
 async def test_failed_hardware_blames_the_ranks_on_it() -> None:
-    """A failed check blames only the GPU's rank, and only if it counts for ranks; every failed check is an event."""
+    """A failed check that counts for ranks blames only the GPU's rank; every failed check is an event."""
     clock = FakeClock()
     ledger = HealthLedger(clock)
     checks = ledger.of("test")

@@ -125,7 +125,7 @@ def test_the_slowest_and_those_that_fell_most_are_shown() -> None:
 
 
 def test_series_do_not_come_and_go_by_chance() -> None:
-    """While times vary by a fifth, the same pairs stay shown; a slower pair replaces one of them."""
+    """While times vary by a fifth, the shown pairs stay; a much slower pair replaces one of them."""
     pairs = made()
     rng = random.Random(3)  # noqa: S311
     window(pairs, dict.fromkeys(range(1, 31), 100))

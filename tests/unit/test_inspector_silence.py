@@ -117,7 +117,7 @@ def test_each_process_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> Non
 
 
 def test_who_showed_no_record() -> None:
-    """A rank process is judged by its settings from the end of its grace period to its first record or exit."""
+    """After its grace period, a rank process is judged by its settings until its first record or exit."""
     clock = FakeClock()
     table = RankTable(clock, "here")
     table.keep_variables(RECORDING_VARIABLES)

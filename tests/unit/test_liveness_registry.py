@@ -51,7 +51,7 @@ class Job:
         self.keys[rank] = key
 
     def exit(self, rank: int, status: ExitStatus | None, after: float = 0.0, then: float | None = None) -> None:
-        """Let ``after`` seconds pass and end a rank; then let ``then`` seconds pass."""
+        """Wait ``after`` seconds, end a rank, then wait ``then`` seconds."""
         self.tick(after)
         self.table.ranks.observe_exit(self.keys[rank], status)
         if then is not None:

@@ -147,7 +147,7 @@ def test_a_run_that_writes_its_logs_again_has_no_old_failure() -> None:
 
 
 def test_logs_of_a_run_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most MAX_LOGS nodes' logs of a run are read; the launcher's log is always read."""
+    """Of a run, at most MAX_LOGS node logs are read; the launcher's log is always read."""
     monkeypatch.setattr(job_run, "MAX_LOGS", 2)
     run = JobRun()
     for node in range(3):

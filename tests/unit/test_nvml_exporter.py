@@ -257,7 +257,7 @@ async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:
 
 @pytest.mark.parametrize("how", [{"count": 0}, {"count": "!15"}, {"gpu*.handle": "!15", "gpu*.utilization.0": "!15"}])
 async def test_all_gpus_lost(start: Start, how: dict[str, object]) -> None:
-    """All GPUs are shown as lost and later as present, however the driver reports the loss."""
+    """All GPUs are shown as lost and later as present, for each kind of driver report."""
     async with start() as bench:
         await bench.change(how)
         await bench.look()

@@ -29,7 +29,7 @@ def test_thread_makes_a_rank(node: Node, thread: str) -> None:
 
 
 def test_launcher_shell_and_loaders(node: Node) -> None:
-    """Of a launcher, a shell, a rank and its forked data loaders, only the rank counts as a rank."""
+    """A rank counts as a rank, but not its launcher, its shell or its forked data loaders."""
     log, writer_key = node.log(30)
     rank = {"environment": {"RANK": "0"}, "maps": NCCL_MAPS, "files": {3: log, **GPU}}
     node.proc.add(10, name="torchrun", environment={"WORLD_SIZE": "8"})

@@ -446,7 +446,7 @@ FOUND = FileFacts({"NCCL_RAS_TIMEOUT_FACTOR": "7"}, None)
 
 @pytest.fixture
 def job_root(tmp_path: Path) -> Path:
-    """Provide a process's root directory with a file; next to it is a file that is not the job's."""
+    """Provide a process's root directory with a file; a file outside it is not the job's."""
     job_root = tmp_path / "proc/10/root"
     (job_root / "etc/deep").mkdir(parents=True)
     (job_root / "etc/nccl.conf").write_text(SETTING)

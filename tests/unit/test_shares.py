@@ -24,7 +24,7 @@ A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
     ({A: 1, B: 1}, C, C),
 ])  # fmt: skip
 def test_the_user_with_the_most_entries_loses_one(sizes: dict[Share, int], requester: Share, loser: Share) -> None:
-    """The user with the most entries (with the new one) loses one of the fullest directory; at a tie, the requester."""
+    """Counting the new entry, the user with the most loses one from its fullest directory; at a tie, the requester."""
     table: FairTable[tuple[Share, int], None] = FairTable()
     for share, count in sizes.items():
         for number in range(count):

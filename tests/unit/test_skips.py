@@ -37,7 +37,7 @@ def test_expected_to_fail(): assert False
     ("true", "# of old\n\n*: *\n", "1 passed, 4 skipped, 1 xfailed"),
 ])  # fmt: skip
 def test_skips_not_allowed_fail_in_ci(tmp_path: Path, ci: str, allowed: str, outcome: str) -> None:
-    """With CI=true a skip not listed by test and reason fails, even a module's skip; an expected failure does not."""
+    """With CI=true a skip, even a module's, fails unless listed by test and reason; an expected failure does not."""
     for name, text in TESTS.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "skips.py").write_text(SKIPS.read_text())

@@ -166,7 +166,7 @@ def test_a_section_over_its_budget_keeps_what_it_published_before(path: Path, ov
 
 
 def test_sections_without_an_exporter_never_displace_others(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If all sections together are too large, sections without a running owner that do not fit are dropped."""
+    """If all sections together are too large, those that do not fit and have no running owner are dropped."""
     state = opened(path)
     state.section("old").publish(b"x" * 600)
     state.section("older").publish(b"y" * 100)

@@ -59,7 +59,7 @@ def gone(ago: float, status: ExitStatus | None, pid: int = 1, **facts: object) -
 
 
 def silence(ago: float, reports: int, contradicted: bool = False) -> RasSilence:
-    """Return a silence since the first RAS report without the process, ``ago`` seconds before NOW."""
+    """Return a silence: the first RAS report without the process came ``ago`` seconds before NOW."""
     return RasSilence(NOW - ago, NOW - ago, reports, contradicted)
 
 

@@ -192,7 +192,7 @@ class LivenessRegistry:
         )
 
     def _make_room(self, newest: LeadExit, share: str, now: float) -> None:
-        """Above the limit, retract the oldest lead exit of the largest share, never ``newest`` (of ``share``)."""
+        """Above the limit, retract the largest share's oldest lead exit. Keep ``newest`` (it is in ``share``)."""
         others = [
             (job.share, lead, job)
             for job in self.jobs.values()

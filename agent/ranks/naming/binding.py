@@ -56,7 +56,7 @@ class RankBinder:
         self._log = Logger("ranks")
 
     def bind_due(self, stand_ins: Mapping[WriterKey, RankProcess]) -> None:
-        """Assign the labels of the processes, and of the stand-ins of unseen processes, whose wait is over."""
+        """Assign the labels of each process, or stand-in of an unseen process, once its wait is over."""
         now, processes = self._clock.monotonic(), self._processes
         self._claimants, self._apart = _claimants(processes), {}
         self._groups.clear()

@@ -148,7 +148,7 @@ class Writers:
             aggregate.series.serve_first(watch.first)
 
     def tidy(self, now: float, now_us: int) -> None:
-        """Limit the bindings, end the gauges' windows, and set writers' record times in the future to the present."""
+        """Limit the bindings, end the gauges' windows, and replace future record times of writers by the present."""
         self._bound_bindings()
         if now - self._rolled_at >= WINDOW_SECONDS:
             self._rolled_at = now

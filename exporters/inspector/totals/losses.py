@@ -82,7 +82,7 @@ UNTIMED = {"kernel_cpu": Tally.UNTIMED_KERNEL_CPU, "collective_cpu": Tally.UNTIM
 class Loss(msgspec.Struct, gc=False, array_like=True):
     """Gaps of one ring by cause. ``is_reported``: the plugin reports lost records (`dump_stats`).
 
-    ``gaps_before_pass``: gaps above this number have no cause yet.
+    ``gaps_before_pass``: gaps counted later have no cause yet.
     """
 
     credit: Total = 0

@@ -276,8 +276,8 @@ def reachable(listeners: Iterable[Socket], host: str) -> list[Socket]:
     """Return the ``listeners`` (all on one port) that a connection to ``host`` can reach: the most specific sockets.
 
     The kernel prefers a socket bound to the address itself, then a socket bound to all IPv4 addresses, then to all
-    addresses of both families (inet_lookup_listener). So a user's wildcard listener takes no connections from a
-    listener bound to the address.
+    addresses of both families (inet_lookup_listener). So a listener bound to the address loses no connections to a
+    user's wildcard listener.
     """
     by_width: dict[int, list[Socket]] = {}
     for listener in listeners:

@@ -14,7 +14,7 @@ DESCRIPTION_BYTES = 4096  # Longer than a rank's description
 
 
 def run_ras(program: str, library: str, layout: str) -> None:
-    """Load the library and join all ranks; ``program``, rasrank.c as a library, uses standard input and output."""
+    """Load ``library`` and join all ranks; ``program``: rasrank.c built as a library; it uses stdin and stdout."""
     pipes = os.pipe(), os.pipe()
     (commands, tell), (answers, says) = pipes
     os.dup2(commands, 0)
