@@ -241,6 +241,11 @@ def test_a_rank_that_runs_again_is_retracted() -> None:
     assert job.leads() == {("0", "crash"): -1.0, ("1", "left"): 6.0}
     job.tick(RETRACTED_SECONDS + 1.0)
     assert job.leads().keys() == {("1", "left")}
+    job.exit(2, FAILED, then=0.5)
+    job.start(2)
+    for _ in range(3):  # sooner than a cause needs
+        job.tick(0.5)
+    assert job.leads() == {("1", "left"): 309.0, ("2", "fail"): -1.0}
 
 
 def test_the_schedulers_word() -> None:
