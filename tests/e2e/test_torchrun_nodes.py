@@ -121,7 +121,7 @@ def test_a_killed_rank_of_eight_is_paged_on_its_node(jobs: Jobs) -> None:
     page = jobs.page("killed")
     assert [alert["labels"]["rank"] for alert in page.alerts] == ["5"]
     assert page.says(f"rank 5 on {OTHER} was killed, and others ended after it; 4 ranks still run")
-    assert page.says("DO: Cancel and requeue the job unless it is elastic.")
+    assert page.says("DO: If the job does not restart by itself, cancel and requeue it.")
 
 
 def test_an_exception_of_one_of_eight_is_paged_on_its_node(jobs: Jobs) -> None:

@@ -67,7 +67,7 @@ def check(times: list[float], due: Due, interval: int, end: float, slower: float
 
 
 TEXTS = {
-    "oom_alone": (r"Job 7: rank \d on n\d was killed by the OOM killer; 7 ranks still run", "CAUSE: memory ran out"),
+    "oom_alone": (r"Job 7: rank \d on n\d was killed by the OOM killer; 7 ranks still run", "CAUSE: host memory ran out"),
     "killed_alone": (r"was killed \(SIGKILL\); 7 ranks still run", "a cgroup killed the process"),
     "killed_before_teardown": (
         r"was killed, and others ended after it; no rank runs any more",
