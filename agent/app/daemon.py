@@ -26,8 +26,8 @@ from agent.core.threads import OwnThread
 from agent.export.agent_families import ExporterStatus, SelfSnapshot, self_source
 from agent.export.exposition import Selection
 from agent.export.registry import Registry, Source
-from agent.page.document import Configuration, NodeDocument, write
 from agent.page.front_page import SiteLinks, front_page
+from agent.page.ranks_json import Configuration, NodeDocument, write
 from agent.system.procfs import ProcFS
 from agent.web.handlers import Pages
 from agent.web.serving import Serving

@@ -11,7 +11,7 @@ from agent.app.exporter_schedule import Running
 from agent.core.clock import Clock
 from agent.export.registry import SourceCounts
 from agent.page import describe
-from agent.page.document import MAX_RANKS, Configuration, ExporterView, NodeDocument
+from agent.page.ranks_json import MAX_RANKS, Configuration, ExporterView, NodeDocument
 from agent.page.static import SCRIPT, STYLE
 from agent.ranks.health import HealthSnapshot
 from agent.ranks.speeds import RankSpeeds

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from agent.app.config import DEFAULT_LISTEN_ADDRESS, AgentConfig, Loaded, read_config
 from agent.app.yaml_document import ConfigError
-from agent.page.document import PATH, NodeDocument, read as decoded
+from agent.page.ranks_json import PATH, NodeDocument, read as decoded
 from agent.web.listen import LOCAL_SOCKET, parse_listen_address
 
 MAX_BYTES = 64 * 1024 * 1024

@@ -12,7 +12,7 @@ from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.cli.terminal import as_json, columns, has_colours, plain, rank_set, refuse, say
 from agent.page.describe import STALE_SECONDS, how_ended, waits_for
-from agent.page.document import NodeDocument, Rank
+from agent.page.ranks_json import NodeDocument, Rank
 
 TIMEOUT_SECONDS = 10.0
 WATCH_SECONDS = 2.0

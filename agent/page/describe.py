@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from agent.core.identity import rank_order
 from agent.hardware.ledger import Entry
-from agent.page.document import JobView, Rank, RankEnd
+from agent.page.ranks_json import JobView, Rank, RankEnd
 from agent.ranks import health
 from agent.ranks.rank.exit_status import ending, in_words
 from agent.ranks.snapshot import RankSnapshot, RankView

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from urllib.parse import quote
 
 from agent.page.describe import STALE_SECONDS, age, how_ended, waits_for
-from agent.page.document import ExporterView, JobView, NodeDocument, Rank
+from agent.page.ranks_json import ExporterView, JobView, NodeDocument, Rank
 from agent.page.static import SCRIPT, STYLE
 from agent.tail.shares import in_turns
 

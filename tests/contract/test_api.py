@@ -8,7 +8,7 @@ from typing import get_args
 
 import msgspec
 
-from agent.page.document import MAX_RANKS, Configuration, ExporterView, JobView, NodeDocument, Rank, RankEnd
+from agent.page.ranks_json import MAX_RANKS, Configuration, ExporterView, JobView, NodeDocument, Rank, RankEnd
 from agent.ranks.rank.evidence import State, VerdictReason
 from agent.ranks.rank.process import RankGpu
 

@@ -17,7 +17,7 @@ from nodes import wait_until
 from ports import free_port
 
 from agent.page.describe import how_ended
-from agent.page.document import read
+from agent.page.ranks_json import read
 
 TORCHRUN = ROOT / ".cache/torch/bin/torchrun"
 pytestmark = [

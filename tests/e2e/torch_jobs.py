@@ -19,7 +19,7 @@ from nodes import Closing
 from ports import free_port
 
 from agent.page.describe import how_ended
-from agent.page.document import read
+from agent.page.ranks_json import read
 
 TORCHRUN = ROOT / ".cache/torch/bin/torchrun"
 PROGRAMS = Path(__file__).parent / "torchrun"

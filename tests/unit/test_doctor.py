@@ -11,7 +11,7 @@ from agent.cli.doctor import facts as facts_module
 from agent.cli.doctor.checks import SHIPPED_JOBS, as_text, examine, main
 from agent.cli.doctor.facts import DumpDirectory, Facts, Watcher, ask_prometheus
 from agent.core import prometheus
-from agent.page.document import Configuration, ExporterView, NodeDocument
+from agent.page.ranks_json import Configuration, ExporterView, NodeDocument
 from exporters.netdev import NOTE
 
 FILE = "/etc/rankwatch/rankwatch.yml"

@@ -15,7 +15,7 @@ from agent.cli.evidence import listed, main, shown
 from agent.evidence import folder
 from agent.evidence.registry import EvidenceRegistry
 from agent.evidence.summary import Event, Part, RankAtTime, Summary, Word
-from agent.page.document import Configuration, JobView, NodeDocument
+from agent.page.ranks_json import Configuration, JobView, NodeDocument
 from exporters.evidence import bundle
 from exporters.evidence.bundle import MAX_PART_BYTES, Held, bundle_name, evicted, fitted, write
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, strategies as st
 
 from agent.page.describe import age
-from agent.page.document import Configuration, ExporterView, JobView, NodeDocument, Rank, RankEnd
 from agent.page.front_page import MAX_CELL_CHARACTERS, MAX_ROWS, SiteLinks, front_page as made_page
+from agent.page.ranks_json import Configuration, ExporterView, JobView, NodeDocument, Rank, RankEnd
 from agent.ranks.rank.process import RankGpu
 
 NOW = 1_700_000_000.0

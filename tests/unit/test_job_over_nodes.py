@@ -12,7 +12,7 @@ from http_answers import answering
 from agent.cli.job.command import as_text, main
 from agent.cli.job.facts import UNSEEN, FiringAlert, JobFacts, JobRank, facts_from, quoted
 from agent.core.prometheus import Sample
-from agent.page.document import RankEnd
+from agent.page.ranks_json import RankEnd
 
 NOW = 10_000.0
 Answers = dict[str, list[Sample]]

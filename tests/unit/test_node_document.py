@@ -12,7 +12,7 @@ from agent.core.identity import Membership
 from agent.hardware.inventory import Gpu, Hardware
 from agent.hardware.ledger import NODE, CheckState, HealthLedger, Subject
 from agent.page import describe
-from agent.page.document import Configuration, NodeDocument, Rank, RankEnd, read
+from agent.page.ranks_json import Configuration, NodeDocument, Rank, RankEnd, read
 from agent.ranks.health import HealthSnapshot
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.process import RankGpu

@@ -22,8 +22,8 @@ from agent.core.identity import Membership
 from agent.core.log import Logger
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, HealthLedger
-from agent.page.document import Configuration, read, write
 from agent.page.front_page import SiteLinks, front_page
+from agent.page.ranks_json import Configuration, read, write
 from agent.ranks import families as rank_families, health, liveness_families
 from agent.ranks.health import HealthSnapshot
 from agent.ranks.rank.evidence import RasSilence

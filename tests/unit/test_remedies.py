@@ -11,7 +11,7 @@ from http_answers import answering
 
 from agent.cli import main as command_line, status
 from agent.cli.explain import command as explain
-from agent.page.document import JobView, NodeDocument, write
+from agent.page.ranks_json import JobView, NodeDocument, write
 from agent.web.listen import ListenAddress, open_listeners
 
 

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from agent.cli.status import table
-from agent.page.document import NodeDocument, Rank, RankEnd
+from agent.page.ranks_json import NodeDocument, Rank, RankEnd
 
 ROOT = Path(__file__).parents[2]
 SLURM = ROOT / "deploy" / "slurm"

@@ -14,7 +14,7 @@ import pytest
 from http_answers import answering
 
 from agent.cli.status import brief, main, table
-from agent.page.document import Configuration, ExporterView, JobView, NodeDocument, Rank, RankEnd, write
+from agent.page.ranks_json import Configuration, ExporterView, JobView, NodeDocument, Rank, RankEnd, write
 from agent.ranks.rank.process import RankGpu
 
 ROOT = Path(__file__).parents[2]

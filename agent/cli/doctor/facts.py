@@ -21,7 +21,7 @@ from agent.app.config import AgentConfig, Options, load
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.core import prometheus
-from agent.page.document import NodeDocument
+from agent.page.ranks_json import NodeDocument
 from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 
 ASK_SECONDS = 10.0

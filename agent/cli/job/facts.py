@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from agent.core.prometheus import Sample
-from agent.page.document import RankEnd
+from agent.page.ranks_json import RankEnd
 
 Ask = Callable[[str], list[Sample]]
 """Function that returns the result of a PromQL expression."""

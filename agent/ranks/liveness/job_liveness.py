@@ -1,6 +1,6 @@
-"""Liveness facts of one job on this node, and the choice of its lead exits. Pure."""
+"""Liveness facts of one job on this node. Pure."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection
 from signal import SIGABRT, SIGKILL
 from typing import Annotated, Literal
 
@@ -8,10 +8,9 @@ import msgspec
 
 from agent.core.checkpoint import MAX_SECONDS, SavedSeconds
 from agent.core.identity import ProcessKey
-from agent.ranks.rank.episodes import fatal_reason, left_at_of, preceded, struck_exits
+from agent.ranks.rank.episodes import fatal_reason
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.process import RankProcess
-from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 
 ENDED_JOB_SECONDS = 900.0
 """How long a job's series stay after its last rank ended."""
@@ -218,28 +217,3 @@ def class_of(status: ExitStatus | None, *, finished: bool, torn: bool) -> ExitCl
     if torn:
         return "torn"
     return "killed" if status is not None and status.known and status.signal == SIGKILL else "left"
-
-
-def lead_exits(
-    exits: Sequence[RankProcess], soft: Collection[ProcessKey], thresholds: Thresholds = DEFAULTS
-) -> set[ProcessKey]:
-    """Return the keys of the lead exits: of each episode the first exit, the first soft exit and the first struck exit.
-
-    ``exits``: exits of one job on this node, in order of time. ``soft``: exits by SIGTERM or of class ok, a sign that
-    the job was cancelled or ended. An episode ends when no rank has exited for ``episode_seconds``, or with the run.
-    """
-    victims, struck = preceded(exits, thresholds), struck_exits(exits, thresholds)
-    leads: set[ProcessKey] = {process.key for process in exits if process.key not in victims}
-    for episode in _episodes(exits, thresholds.episode_seconds):
-        for chosen in (soft, struck):
-            leads.update([process.key for process in episode if process.key in chosen][:1])
-    return leads
-
-
-def _episodes(exits: Sequence[RankProcess], seconds: float) -> Iterator[Sequence[RankProcess]]:
-    start = 0
-    for number in range(1, len(exits) + 1):
-        is_over = number == len(exits) or left_at_of(exits[number]) - left_at_of(exits[number - 1]) > seconds
-        if is_over or exits[number].started_at > left_at_of(exits[number - 1]):
-            yield exits[start:number]
-            start = number

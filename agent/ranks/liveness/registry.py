@@ -16,12 +16,11 @@ from agent.ranks.liveness.job_liveness import (
     Lifetime,
     RanBefore,
     class_of,
-    lead_exits,
     liveness_of,
 )
 from agent.ranks.naming.job_owners import is_proven
 from agent.ranks.naming.labels import LabelHolders
-from agent.ranks.rank.episodes import ended_by, killed_before_teardown
+from agent.ranks.rank.episodes import ended_by, killed_before_teardown, lead_exits
 from agent.ranks.rank.exit_status import ENDED_BY_SCHEDULER, JobEnd, ending
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.rank.verdict_thresholds import DEFAULTS

@@ -1,7 +1,7 @@
 """Group a job's exits on this node into episodes: a first exit, and the exits that the launcher then caused. Pure."""
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from signal import SIGABRT, SIGKILL, SIGTERM, Signals
 
 from agent.core.identity import ProcessKey
@@ -59,6 +59,31 @@ def preceded(exits: Sequence[RankProcess], thresholds: Thresholds = DEFAULTS) ->
         if any(_precedes(other, process, struck_keys, thresholds) for other in others):
             victims.add(process.key)
     return victims
+
+
+def lead_exits(
+    exits: Sequence[RankProcess], soft: Collection[ProcessKey], thresholds: Thresholds = DEFAULTS
+) -> set[ProcessKey]:
+    """Return the keys of the lead exits: of each episode the first exit, the first soft exit and the first struck exit.
+
+    ``exits``: exits of one job on this node, in order of time. ``soft``: exits by SIGTERM or of class ok, a sign that
+    the job was cancelled or ended. An episode ends when no rank has exited for ``episode_seconds``, or with the run.
+    """
+    victims, struck = preceded(exits, thresholds), struck_exits(exits, thresholds)
+    leads: set[ProcessKey] = {process.key for process in exits if process.key not in victims}
+    for episode in _episodes(exits, thresholds.episode_seconds):
+        for chosen in (soft, struck):
+            leads.update([process.key for process in episode if process.key in chosen][:1])
+    return leads
+
+
+def _episodes(exits: Sequence[RankProcess], seconds: float) -> Iterator[Sequence[RankProcess]]:
+    start = 0
+    for number in range(1, len(exits) + 1):
+        is_over = number == len(exits) or left_at_of(exits[number]) - left_at_of(exits[number - 1]) > seconds
+        if is_over or exits[number].started_at > left_at_of(exits[number - 1]):
+            yield exits[start:number]
+            start = number
 
 
 def left_at_of(process: RankProcess) -> float:
