@@ -130,11 +130,12 @@ def _gpu_links() -> list[Panel]:
         lines(
             "NVLinks that make errors",
             f"Share of the last five minutes' updates in which a GPU's worst link had errors; the {WORST} worst GPUs.",
-            Query(worst(f"max by (node, gpu, cluster) ({FLAGGED})"), "{{node}} {{gpu}} {{cluster}}"),
+            Query(worst(f"max by (node, gpu, cluster) ({FLAGGED} > 0)"), "{{node}} {{gpu}} {{cluster}}"),
             unit="percentunit",
             size=WHOLE,
             most=1,
             steps=Steps("green", {FLAGGED_SHARE: "red"}),
+            nothing="no NVLink makes errors",
         ),
     ]
 
