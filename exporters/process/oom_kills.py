@@ -37,7 +37,7 @@ class OomCount(msgspec.Struct, frozen=True):
 
 
 class OomNow(msgspec.Struct, frozen=True):
-    """The nearest readable counter after a process ended (empty: none), and whether systemd-oomd killed it."""
+    """An ended process's nearest readable counter of kills (empty: none), and whether systemd-oomd killed it."""
 
     file: str = ""
     kills: OomKills = OomKills(0)

@@ -1,7 +1,7 @@
 """The metric families of RAS's reports and events, and a job's last report in an evidence bundle. Pure.
 
 A report gives a rank's number in a communicator, not the global rank. The label ``rank`` is the rank in the largest
-communicator, or empty if the job is known to have a different number of ranks.
+communicator; it is empty if this communicator is known to have only a part of the job.
 """
 
 from collections import Counter

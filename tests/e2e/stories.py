@@ -155,7 +155,7 @@ def unplug(stage: Stage, name: str) -> None:
 
 
 def crash_on_a_fast_clock(stage: Stage, name: str) -> None:
-    """Crash a rank, and end the others a second later, but before the crash by their node's clock."""
+    """Crash a rank on a node with a fast clock. The others end a second later, but earlier by the clocks."""
     with stage.event(name) as job:
         job.signal_rank(2, signal.SIGSEGV)
         stage.pass_time(1.0)
@@ -163,7 +163,7 @@ def crash_on_a_fast_clock(stage: Stage, name: str) -> None:
 
 
 def die_unseen(stage: Stage, name: str) -> None:
-    """Kill a rank on a node that misses a scrape at that time, and another rank after the page."""
+    """Kill a rank while its node is cut for one scrape; cut the node again for one scrape after the page."""
     node = stage.jobs[name].nodes[1]
     for _ in range(2):
         node.cut()

@@ -93,7 +93,7 @@ class Demo:
 
 
 def as_in_a_terminal() -> None:
-    """Handle SIGINT even if the tests run in the background, because a shell cannot trap an ignored signal."""
+    """Stop ignoring SIGINT, as background processes do: a shell cannot trap a signal ignored at its start."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 

@@ -63,7 +63,7 @@ ALIVE_AGAIN_SECONDS = 30.0
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
-    """Provide an agent for ranks without NCCL, and one job for each end; all ranks run before rank 1 ends."""
+    """Provide an agent for ranks without NCCL, and one job per way to end; all ranks run before rank 1 ends."""
     directory = tmp_path_factory.mktemp("torchrun")
     go, jobs = directory / "go", []
     with Agent(directory, {"exporters": {"process": {"without_nccl": True}}}) as agent:

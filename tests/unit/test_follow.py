@@ -224,7 +224,7 @@ def test_a_file_that_fails_harms_no_other(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_resume(tmp_path: Path) -> None:
-    """An unchanged file is read from its saved offset; it has caught up when all lines before the start are read."""
+    """An unchanged file is read from its saved offset; it has caught up when all lines before the restart are read."""
     path, first = begun(tmp_path, b"one\n")
     positions = first.positions()
     first.close()

@@ -136,7 +136,7 @@ def test_foreign_file_is_claimed_when_held(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("uids", "followed"), [(set(), 1), ({os.getuid()}, 1), ({os.getuid() + 1}, 0)])
 def test_a_host_name_that_a_user_claims(tmp_path: Path, uids: set[int], followed: int) -> None:
-    """A host name in the records of a user's process makes only this user's files this node's."""
+    """A host name from a user's records makes this node read only this user's files of that name."""
     (tmp_path / "there-pid7.log").write_bytes(line(0, hostname="there"))
     ownership = Ownership(hostnames={"here": frozenset(), "there": frozenset(uids)})
     assert published(all_of(make(tmp_path), ownership)).files[FileState.FOLLOWED] == followed

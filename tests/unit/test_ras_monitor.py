@@ -57,7 +57,7 @@ class Station:
         await self.monitors.follow({self.endpoint: servers})
 
     async def begin(self) -> asyncio.StreamWriter:
-        """Follow until the next stream runs; return the server's end of it."""
+        """Follow until the next stream runs; return the server's writer."""
         await self.follow()
         await self.until(lambda now: all(now.up.values()))
         return self.writers[-1]

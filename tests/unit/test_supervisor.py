@@ -124,7 +124,7 @@ async def test_a_renewed_one_that_does_not_come_back_refuses_no_reload(
 
 
 async def test_a_stop_while_a_failed_reload_is_undone(bench: Bench) -> None:
-    """If the agent stops while it undoes a reload, each exporter that started is drained with its lease."""
+    """If the agent stops while it undoes a reload, each started exporter and its lease are drained."""
     await bench.supervisor.begin(bench.plan(a=Section()))
     reload = asyncio.ensure_future(bench.supervisor.apply(bench.plan(a=Section(number=1), b=Section(refuse=True))))
     await until(lambda: "start a1 from a0" in bench.events)

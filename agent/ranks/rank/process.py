@@ -143,7 +143,7 @@ class RankProcess(msgspec.Struct):
     def join(self, membership: Membership, now: float, limit: int = MAX_MEMBERSHIPS) -> bool:
         """Note the process' membership in a communicator at monotonic time ``now``; return False at the ``limit``.
 
-        A rank in the world communicator that differs from all published labels is logged.
+        A rank number in the world communicator that is in no published label is logged.
         """
         key = (membership.comm, membership.comm_rank)
         known = self.members.get(key)

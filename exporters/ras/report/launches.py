@@ -1,7 +1,7 @@
 """Which ranks have launched less than the others, from the launch counts of a communicator's ranks. Pure.
 
 The counts are of launches by the host, not of completions, and RAS reads the ranks' counts at different moments. In a
-running job the counts differ by a few and change all the time. Only counts that differ and do not change are evidence.
+running job the counts differ by a few and change all the time. Only constant differences between ranks are evidence.
 """
 
 from collections import Counter
