@@ -49,7 +49,7 @@ class Row(NamedTuple):
 
 
 def arrivals(pages: Sequence[Page], happened: Sequence[float]) -> Arrivals:
-    """Return each page with the seconds since the last of these events before it."""
+    """Return the pages, and each page's seconds since the latest event before it."""
     return Arrivals(
         pages, [page.time - max([at for at in happened if at <= page.time] or [page.time]) for page in pages]
     )

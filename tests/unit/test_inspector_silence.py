@@ -92,7 +92,7 @@ def test_settings_that_write_no_lines(changes: dict[str, str], reason: SilenceCa
     ({"NCCL_INSPECTOR_DUMP_DIR": "/in/container", "inner": 1}, None),
 ])  # fmt: skip
 def test_where_the_file_would_be(changes: dict[str, str], reason: SilenceCause | None) -> None:
-    """A process is silent if its record directory is in no configured directory, if the paths can be compared."""
+    """A process with a comparable record directory is silent if no configured directory contains it."""
     assert silence_of(facts(**changes), PATHS) is reason  # type: ignore[arg-type]  # names of variables
 
 

@@ -281,7 +281,7 @@ def test_a_restart_goes_back_and_an_evaluation_does_not() -> None:
 
 
 def test_loops_of_other_lengths_hide_no_training() -> None:
-    """A finished loop before the training is forgotten; a longer loop within it is an evaluation, for an hour."""
+    """A finished loop hides no later training; for an hour, a longer loop within a training is an evaluation."""
     log = (
         Log().write("100%|# | 50000/50000 [01:00<00:00, 9it/s]").write(" 10%|# | 100/300 [00:01<00:10, 9it/s]", 1001.0)
     )

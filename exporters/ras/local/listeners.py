@@ -213,7 +213,7 @@ class ListenerSearch:
                 )
 
     def _assign(self, listeners: dict[int, int], processes: set[ProcessKey]) -> None:
-        """Find the processes that hold ``listeners`` (uid by inode), which the process's own user must have opened."""
+        """Find the processes that hold ``listeners`` (uid by inode) that their own user opened."""
         self._owners = {
             inode: holder
             for inode, holder in self._owners.items()
