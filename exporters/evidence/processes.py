@@ -108,7 +108,7 @@ class ProcessFiles:
         self._reading: list[str | None] = []
 
     async def look(self, proc: Path, cgroups: Path, share: str, pids: Mapping[str, int], seconds: float) -> _Files:
-        """Return the files about the node and these ranks' processes, by name in the bundle, within ``seconds``.
+        """Within ``seconds``, return the files about the node and these ranks' processes, by name in the bundle.
 
         ``pids``: by rank. ``share``: their owner (RankProcess.share). The file UNREAD names the ranks whose files could
         not be read. RuntimeError if no thread is free.

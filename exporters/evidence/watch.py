@@ -112,7 +112,7 @@ class TroubleWatch:
         return tuple(self._changes.get(job_id, ()))
 
     def stalled(self, stalls: Mapping[str, float]) -> list[Occasion]:
-        """Return the jobs whose stall (in seconds by job) has exceeded ``silence_seconds`` since the last call."""
+        """Return jobs whose stall (seconds by job) exceeds ``silence_seconds`` and did not at the last call."""
         due = frozenset(job for job, seconds in stalls.items() if seconds > self._silence_seconds)
         new, self._stalled = due - self._stalled, due
         return [Occasion(job, "stalled", "") for job in sorted(new)]

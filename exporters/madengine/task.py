@@ -1,8 +1,8 @@
 """The task of one node of a madengine run: its state, and whether madengine's verdict is right. Pure.
 
 The node's script ends at the first failure and then writes a last line with the exit code. The script logs madengine's
-own exit code only if it is 0. So the exporter uses the code in the last line. A task without this line still runs or was
-killed. Copies of madengine's lists decide which lines fail a run.
+own exit code only if it is 0. So the exporter uses the code in the last line. A task without this line still runs or
+was killed. Copies of madengine's lists decide which lines fail a run.
 """
 
 from __future__ import annotations

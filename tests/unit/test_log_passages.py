@@ -88,7 +88,7 @@ def test_the_first_of_a_category() -> None:
 
 @pytest.mark.slow
 def test_a_job_that_floods_leaves_room_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job keeps MAX_PER_JOB passages; above MAX_PASSAGES the job with the most loses one."""
+    """A job keeps MAX_PER_JOB; above MAX_PASSAGES, the job with most passages loses one."""
     monkeypatch.setattr("exporters.job_log.passages.MAX_OF_A_CATEGORY", 10 * MAX_PASSAGES)
     log = Log()
     log.write(*[CUDA] * (MAX_PER_JOB + 1))

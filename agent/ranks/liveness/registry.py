@@ -38,7 +38,7 @@ class LivenessRegistry:
 
     Times are CLOCK_BOOTTIME seconds, as in the rank table; ``now_seconds`` is the same moment in epoch seconds. After a
     change of ``thresholds`` an exported lead exit can change its class once. ``loaded_at``: when the checkpoint was
-    loaded. No pause is measured before: the agent did not run, and perhaps the job did. ``heirs``: owner, job and rank
+    loaded. No pause includes time before: perhaps only the agent did not run. ``heirs``: owner, job and rank
     of each running process without a label. It soon takes the label of an ended process, whose exit then cannot wait.
     """
 

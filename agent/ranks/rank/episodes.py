@@ -16,7 +16,7 @@ _LAST_OWN_STATUS = 127  # shells and signal handlers exit with 128+n after signa
 
 
 def killed_before_teardown(exits: Sequence[RankProcess], thresholds: Thresholds = DEFAULTS) -> set[ProcessKey]:
-    """Return the processes that SIGKILL ended first in their episode, before a running peer failed or ended by SIGTERM.
+    """Return each episode's first exits if they are by SIGKILL, and a running peer later failed or ended by SIGTERM.
 
     ``exits``: in order of time. An exit by SIGTERM within SIMULTANEOUS_SECONDS of the SIGKILL counts as later. Episodes
     lie ``episode_seconds`` apart, so a peer's exit is evidence in one episode only. If SIGKILL ended several processes

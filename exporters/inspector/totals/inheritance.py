@@ -86,8 +86,8 @@ class Inheritance(msgspec.Struct):
     def prune(self, writers: Iterable[WriterTotals], labels: Mapping[Member, RankLabel]) -> None:
         """Drop the totals that no living writer of ``writers`` continues.
 
-        Series under `other` and tallies stay while their rank has a writer. A communicator's losses stay while one of
-        its ranks has a collective series in it. Counts since the agent's start stay while their job has a rank; the
+        Series under `other` and tallies stay while their rank has a writer. A communicator's losses stay while it has a
+        collective series of a rank. Counts since the agent's start stay while their job has a rank; the
         proxy's counts stay while a living writer has the same connection.
         """
         ranks: set[tuple[str, str]] = set()

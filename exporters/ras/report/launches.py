@@ -124,7 +124,7 @@ class World:
         self._ranks: dict[model.RankLocation, int] = {}
 
     def add(self, size: int, members: Iterable[tuple[model.RankLocation, int]]) -> None:
-        """Add a communicator. A location for which the largest communicators name different ranks gets no rank.
+        """Add a communicator. A location gets no rank if the largest communicators give it different ranks.
 
         If the largest communicators have different members, the job is larger, and no location gets a rank.
         """
