@@ -17,6 +17,8 @@ from grafana.queries import (
 from grafana.tables import rows
 
 SMALL = 128
+_EXPECTED = f"last_over_time(job:rankwatch_ranks_expected:max{{{JOB}}}[$__range] @ end())"
+UNLESS_LARGE = f" unless on (cluster, job_id) {_EXPECTED} > {SMALL}"
 """Jobs of at most this many ranks have a row for each rank; larger jobs have a row for each hundred ranks."""
 GRID_RANKS = 256
 """Limit of cells: in more cells the ranks' numbers are not readable."""
@@ -188,7 +190,7 @@ def over_time(late_share: float) -> list[Panel]:
             "Silence of all ranks over time",
             "Time since each live rank last completed an operation. Jobs of more than "
             f"{SMALL} ranks have a row for each hundred ranks, with the longest silence of these ranks.",
-            *_by_place(silence(JOB), "hundred:rankwatch_silence:seconds"),
+            *_by_place(silence(JOB, UNLESS_LARGE), "hundred:rankwatch_silence:seconds"),
             unit="s",
             size=HALF,
             steps=Steps("green", {20: "light-yellow", SILENT_SECONDS: "yellow", 180: "orange", 600: "red"}),
@@ -199,7 +201,7 @@ def over_time(late_share: float) -> list[Panel]:
             "Share of time that a communicator waited for each rank (the communicator with the greatest share). "
             "Jobs of more than "
             f"{SMALL} ranks have a row for each hundred ranks, with the greatest share of these ranks.",
-            *_by_place(lateness(JOB), "hundred:rankwatch_lateness:ratio"),
+            *_by_place(lateness(JOB) + UNLESS_LARGE, "hundred:rankwatch_lateness:ratio"),
             unit="percentunit",
             size=HALF,
             steps=Steps("green", {late_share / 4: "light-yellow", late_share / 2: "yellow", late_share: "red"}),
@@ -208,13 +210,8 @@ def over_time(late_share: float) -> list[Panel]:
     ]
 
 
-def _by_place(series: str, of_hundreds: str) -> tuple[Query, Query]:
-    """Return two queries, by rank and by hundred ranks. Only the second has series above ``SMALL`` ranks.
-
-    A label ``place`` keeps the ranks' numeric order: 2 comes before 10.
-    """
-    expected = f"last_over_time(job:rankwatch_ranks_expected:max{{{JOB}}}[$__range] @ end())"
-    ranks = f"{series} unless on (cluster, job_id) {expected} > {SMALL}"
+def _by_place(ranks: str, of_hundreds: str) -> tuple[Query, Query]:
+    """Return two queries, by rank and by hundred ranks. A label ``place`` keeps the ranks' numeric order."""
     for zeros, digits in (("00", r"(\\d)"), ("0", r"(\\d\\d)"), ("", r"(\\d\\d\\d)")):
         ranks = f'label_replace({ranks}, "place", "{zeros}$1", "rank", "{digits}")'
     return (

@@ -82,9 +82,12 @@ def bus_bandwidth(by: str, selector: str, before: str = "") -> str:
     return ratio(moved, f"sum by ({by}) (comm_collective:rankwatch_bus_seconds:rate5m{of})")
 
 
-def silence(selector: str) -> str:
-    """Return a query for the time since each live rank last completed an operation, by its node's clock."""
-    progress = f"rankwatch_rank_last_progress_timestamp_seconds{{{selector}}}"
+def silence(selector: str, unless: str = "") -> str:
+    """Return a query for the time since each live rank last completed an operation, by its node's clock.
+
+    ``unless``: operator and operand that leave out ranks before the costly match with live ranks.
+    """
+    progress = f"(rankwatch_rank_last_progress_timestamp_seconds{{{selector}}}{unless})"
     runs = f"rankwatch_rank_up{{{selector}}} == 1"
     return f"max by (cluster, job_id, rank) (time() - {progress} and on (cluster, job_id, rank, node) {runs})"
 
