@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from agent.cli.terminal import NO_ANSWER, add_prometheus, columns, no_answer, plain, refuse, say
+from agent.cli.terminal import add_prometheus, columns, no_answer, plain, refuse, say
 from agent.core import prometheus
 from agent.core.prometheus import Sample
 from agent.ranks.liveness.causes import HARDWARE
@@ -43,7 +43,7 @@ def main(arguments: Sequence[str]) -> int:
             )
         ]
         has_rules = bool(failures or prometheus.samples(flags.prometheus, _RULES.format(days=flags.days)))
-    except NO_ANSWER as error:
+    except (OSError, ValueError) as error:
         return no_answer("exclude", flags.prometheus, error)
     if not has_rules:
         why = f"this Prometheus has no series of rankwatch's rules in {flags.days} days"

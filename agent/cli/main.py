@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     if given[:1] == [HELP]:
-        given = [*given[1:2], "--help"]
+        given = [*(name for name in given[1:2] if name != HELP), "--help"]
     if given and given[0] in COMMANDS:
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # the terminal's encoding may lack characters of a job's name
@@ -52,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given and not given[0].startswith("-"):
         near = difflib.get_close_matches(given[0], [*COMMANDS, HELP], n=1)
         hint = f"; did you mean {near[0]}?" if near else f"; commands: {', '.join(sorted(COMMANDS))}"
+        if given[0] in ("agent", "run", "start"):
+            hint = ": the agent runs without a command: rankwatch --config.file FILE"
         print(f"rankwatch: no command {given[0]!r}{hint}", file=sys.stderr)  # noqa: T201  # the command's output
         return 2
     flags = _parser().parse_args(given)

@@ -11,9 +11,6 @@ import msgspec
 from agent.core import prometheus
 from agent.core.hosts import ranges
 
-NO_ANSWER = (OSError, ValueError, msgspec.MsgspecError)
-"""Exceptions when a Prometheus does not reply, or when its reply is invalid."""
-
 _COLOURS = {"alive": "32", "finished": "32", "dead": "1;31", "unresponsive": "1;31"}
 _ODD_COLOUR = "33"
 
@@ -33,7 +30,7 @@ def as_json(value: object) -> str:
 
 def say(text: str) -> None:
     """Print a command's answer."""
-    print(text)  # noqa: T201  # the command's output
+    print(text, flush=True)  # noqa: T201  # the command's output
 
 
 def refuse(command: str, why: str, status: int = 1) -> int:
@@ -50,7 +47,9 @@ def no_answer(command: str, url: str, error: Exception) -> int:
 
 def add_prometheus(parser: argparse.ArgumentParser, cluster: str = "if one Prometheus watches several") -> None:
     """Add the flags for a Prometheus and a cluster."""
-    parser.add_argument("--prometheus", metavar="URL", required=True, help="such as http://prometheus:9090")
+    missing = "needs --prometheus URL; without Prometheus: rankwatch status --job ID (only this node)"
+    given = lambda url: url or parser.error(missing)  # noqa: E731
+    parser.add_argument("--prometheus", metavar="URL", default="", type=given, help="such as http://prometheus:9090")
     parser.add_argument("--cluster", metavar="NAME", help=cluster)
 
 

@@ -16,6 +16,7 @@ _PORT = re.compile(r"(?:[^:\[\]]*|\[[^\[\]]*\])(?::[0-9]*)?")
 """Matches a host with an optional port in an address."""
 _LOOPBACK = re.compile(r"localhost|127(\.\d{1,3}){3}|::1")
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
+NOT_PROMETHEUS = "this is not the answer of a Prometheus; is the URL right?"
 
 
 class Sample(NamedTuple):
@@ -62,16 +63,16 @@ def lines(url: str, expression: str, start_seconds: float, end_seconds: float, s
 
 def _query(url: str, path: str, query: Mapping[str, str]) -> list[Line]:
     series = []
-    for line in msgspec.convert(get(url, f"/api/v1/{path}", query), type=_Result).result:
+    for line in get(url, f"/api/v1/{path}", query, _Result).result:
         points = ((at, float(value)) for at, value in line.values or [line.value])
         series.append(Line(line.metric, tuple(point for point in points if math.isfinite(point[1]))))
     return series
 
 
-def get(url: str, path: str, query: Mapping[str, str]) -> Any:
+def get(url: str, path: str, query: Mapping[str, str], type_: Any = Any) -> Any:
     """Return the data of Prometheus' answer; ``url`` is http or https, optionally with path, user and password.
 
-    Raises OSError unless a status 200 comes back; ValueError if ``url`` is invalid or the answer is not JSON.
+    Raises OSError unless a status 200 comes back; ValueError if ``url`` is invalid or the data is not a ``type_``.
     """
     parts = _parts(url)
     host = parts.hostname or ""
@@ -87,13 +88,17 @@ def get(url: str, path: str, query: Mapping[str, str]) -> Any:
         if answer.status != http.HTTPStatus.OK:
             hint = ": is it a Prometheus, not an agent?" if answer.status == http.HTTPStatus.NOT_FOUND else ""
             raise OSError(f"HTTP status {answer.status} ({answer.reason}){hint}")
+        return msgspec.convert(msgspec.json.decode(body, type=_Answer).data, type_)
+    except msgspec.MsgspecError:
+        raise ValueError(NOT_PROMETHEUS) from None
     except ConnectionRefusedError as error:
         raise OSError("no Prometheus listens there") from error
+    except TimeoutError as error:
+        raise OSError(f"timed out after {ASK_SECONDS:g} s; a firewall, or another service?") from error
     except http.client.HTTPException as error:  # not an OSError
         raise OSError(f"not an answer in HTTP: {error!r}") from error
     finally:
         connection.close()
-    return msgspec.json.decode(body, type=_Answer).data
 
 
 def shown(url: str) -> str:

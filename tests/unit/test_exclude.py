@@ -70,13 +70,6 @@ def test_slurms_list_is_of_one_cluster(monkeypatch: pytest.MonkeyPatch, capsys: 
     assert (exclude.main([*arguments, "--cluster", "c2"]), capsys.readouterr().out) == (0, "a\n")
 
 
-def test_no_answer(capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a Prometheus the exit status is 2, and the message names the address without its password."""
-    assert exclude.main(["--prometheus", "http://u:secret@127.0.0.1:1"]) == 2
-    said = capsys.readouterr().err
-    assert "no answer from http://127.0.0.1:1: no Prometheus listens there" in said
-
-
 def test_a_password_that_crosses_the_network() -> None:
     """A password in an address with http is unencrypted, unless the host is a loopback address."""
     addresses = {

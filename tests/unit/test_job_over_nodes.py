@@ -124,5 +124,5 @@ def test_the_command(server: tuple[str, list[str]], capsys: pytest.CaptureFixtur
     assert len(json.loads(capsys.readouterr().out)["ranks"]) == 6
     assert main(["4711", "--prometheus", "http://me:secret@127.0.0.1:1"]) == 2
     said = capsys.readouterr().err
-    assert "no answer from http://127.0.0.1:1: " in said
+    assert "no answer from http://127.0.0.1:1: no Prometheus listens there" in said
     assert "secret" not in said

@@ -66,8 +66,8 @@ class Ask:
 
     def runbooks(self) -> Mapping[str, str]:
         """Return the runbook address of each alert, from the loaded rules."""
-        answer = msgspec.convert(prometheus.get(self._url, "/api/v1/rules", {"type": "alert"}), type=_Rules)
-        rules = (rule for group in answer.groups for rule in group.rules)
+        groups = prometheus.get(self._url, "/api/v1/rules", {"type": "alert"}, _Rules).groups
+        rules = (rule for group in groups for rule in group.rules)
         return {rule.name: rule.annotations["runbook_url"] for rule in rules if "runbook_url" in rule.annotations}
 
 

@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from agent.cli.explain import ask, bundles, story
@@ -15,10 +16,9 @@ from agent.cli.explain.details import details
 from agent.cli.explain.incident import cost, incidents
 from agent.cli.explain.model import Course, Details, Incident, KnownJob
 from agent.cli.explain.story import as_html, as_text
-from agent.cli.job.facts import matcher
-from agent.cli.terminal import NO_ANSWER, add_prometheus, no_answer, plain, refuse, say
+from agent.cli.job.facts import known_jobs, matcher
+from agent.cli.terminal import add_prometheus, no_answer, plain, refuse, say
 
-MAX_LISTED = 10
 _UNITS = {"m": 60, "h": 3600, "d": 86400}
 
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
         return refuse("explain", f"cannot list {flags.evidence}: {error.strerror}", 2)
     try:
         page, status = explain(ask.Ask(flags.prometheus), flags.job, flags.cluster, flags.since, end, read)
-    except NO_ANSWER as error:
+    except (OSError, ValueError) as error:
         return no_answer("explain", flags.prometheus, error)
     if page is None or flags.html is None:
         say(plain(status) if page is None else as_text(page))
@@ -57,10 +57,7 @@ def explain(
         names = ", ".join(cluster_name or "(none)" for cluster_name in job.clusters)
         return None, f"clusters {names} each have a job {job_id}: choose one by --cluster"
     if not job.clusters and not read.summaries:
-        none = "none (rankwatch doctor --prometheus URL checks the scrapes)"
-        jobs = f"group by (job_id) (last_over_time(rankwatch_job_ranks[{math.ceil(seconds)}s]))"
-        recent = asker.at(f"topk({MAX_LISTED}, {jobs})", end)
-        listed = ", ".join(sorted(sample.labels.get("job_id", "") for sample in recent)) or none
+        listed = known_jobs(partial(asker.at, at_seconds=end), f"{math.ceil(seconds)}s")
         return None, f"job {job_id}: no data in the range (--since, --until); known jobs: {listed}"
     start = end - seconds
     if since is None and job.started is not None:

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 
-from agent.cli.job.facts import UNSEEN, JobFacts, JobRank, facts_from
+from agent.cli.job.facts import MEMORY, UNSEEN, JobFacts, JobRank, facts_from, known_jobs
 from agent.cli.terminal import (
-    NO_ANSWER,
     add_prometheus,
     as_json,
     columns,
@@ -29,14 +28,13 @@ _WELL = frozenset({"alive", "finished"})
 _BAD = frozenset({"dead", "unresponsive", "unknown", UNSEEN})
 
 
-def as_text(facts: JobFacts, *, every: bool = False, colour: bool = False) -> str:
-    """Return the job as lines of text. ``every``: list healthy ranks too."""
+def as_text(facts: JobFacts, known: str = "", *, every: bool = False, colour: bool = False) -> str:
+    """Return the job as lines of text. ``known``: the known jobs. ``every``: list healthy ranks too."""
     if len(facts.clusters) > 1:
         names = ", ".join(plain(cluster) or "(none)" for cluster in facts.clusters)
         return f"clusters {names} each have a job {plain(facts.job_id)}: choose one by --cluster"
     if not facts.ranks:
-        why = "no rank was seen in the last hour; rankwatch doctor --prometheus URL checks the scrapes"
-        return f"job {plain(facts.job_id)}: {why}"
+        return f"job {plain(facts.job_id)}: no rank was seen in the last hour; known jobs: {plain(known)}"
     lines = [_title(facts), *_states(facts), *_first(facts), *_missing(facts), *_alerts(facts)]
     if not facts.has_rules:
         lines.append("the shipped rules have no series of this job: are they loaded? (without them no rank is late)")
@@ -145,9 +143,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true", help="all data, as JSON")
     flags = parser.parse_args(list(arguments))
     try:
-        facts = facts_from(partial(prometheus.samples, flags.prometheus), flags.job, flags.cluster)
-    except NO_ANSWER as error:
+        ask = partial(prometheus.samples, flags.prometheus)
+        facts = facts_from(ask, flags.job, flags.cluster)
+        known = "" if facts.ranks else known_jobs(ask, MEMORY)
+    except (OSError, ValueError) as error:
         return no_answer("job", flags.prometheus, error)
-    say(as_json(asdict(facts)) if flags.json else as_text(facts, every=flags.all, colour=has_colours()))
+    say(as_json(asdict(facts)) if flags.json else as_text(facts, known, every=flags.all, colour=has_colours()))
     is_well = facts.ranks and not any(rank.state in _BAD for rank in facts.ranks)
     return 0 if is_well else 1

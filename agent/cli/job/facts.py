@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from agent.core.prometheus import Sample
+from agent.core.prometheus import NOT_PROMETHEUS, Sample
 from agent.page.ranks_json import RankEnd
 
 Ask = Callable[[str], list[Sample]]
 """Function that returns the result of a PromQL expression."""
 
+MAX_LISTED = 10
 MEMORY = "1h"
 STEP = "15s"
 """MEMORY: range of the search for ranks that are no longer exported. STEP: step of this range, the scrape interval."""
@@ -73,7 +74,8 @@ class JobFacts:
 def facts_from(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
     """Return the job's facts; if several clusters have such a job, only the clusters' names. ``cluster`` None: any."""
     job = matcher(job_id, cluster)
-    [now] = ask("vector(time())")
+    if not (now := ask("vector(time())")):
+        raise ValueError(NOT_PROMETHEUS)
     # A rank can have series of several nodes. Series of ended ranks are used only if no series shows the rank alive.
     live = f'rankwatch_rank_state{{{job}, state=~"alive|unresponsive"}}'
     shown = ask(f"{live} or on (cluster, job_id, rank) rankwatch_rank_state{{{job}}}")
@@ -83,7 +85,7 @@ def facts_from(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
     seen = ask(f"max_over_time(timestamp({info})[{MEMORY}:{STEP}]) or 0 * last_over_time({info}[{MEMORY}])")
     clusters = tuple(sorted({sample.labels.get("cluster", "") for sample in (*shown, *seen)}))
     if len(clusters) > 1:
-        return JobFacts(job_id, now.value, clusters)
+        return JobFacts(job_id, now[0].value, clusters)
     of_job = ask(f"rankwatch_job_info{{{job}}} or rankwatch_job_allocation_info{{{job}}}")
     whole = ask(f"job:rankwatch_ranks_expected:max{{{job}}} or max(rankwatch_job_expected_ranks{{{job}}})")
     speed = ask(
@@ -92,7 +94,7 @@ def facts_from(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
     )
     return JobFacts(
         job_id,
-        now.value,
+        now[0].value,
         clusters,
         has_rules,
         _ranks(ask, job, shown, seen),
@@ -101,6 +103,13 @@ def facts_from(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
         speed[0].value if speed else None,
         _alerts(ask(f'ALERTS{{{job}, alertstate="firing"}}')),
     )
+
+
+def known_jobs(ask: Ask, span: str) -> str:
+    """Return the ids of at most MAX_LISTED jobs with data in ``span``; if there is none, a remedy."""
+    jobs = ask(f"topk({MAX_LISTED}, group by (job_id) (last_over_time(rankwatch_job_ranks[{span}])))")
+    none = "none (rankwatch doctor --prometheus URL checks the scrapes)"
+    return ", ".join(sorted(sample.labels.get("job_id", "") for sample in jobs)) or none
 
 
 def matcher(job_id: str, cluster: str | None) -> str:
