@@ -1,5 +1,6 @@
 """The configuration: YAML, validated as a whole; each error names its line."""
 
+import errno
 from collections.abc import Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -21,6 +22,10 @@ MAX_JOB_ID_VARIABLES = 16
 MAX_ADDRESSES = 8
 DEFAULT_LISTEN_ADDRESS = "127.0.0.1:19028"
 DEFAULT_STATE_PATH = "/var/lib/rankwatch/checkpoint"
+_REMEDIES: dict[int | None, str] = {
+    errno.ENOENT: "; every setting has a default: leave out --config.file, or copy deploy/systemd/rankwatch.yml",
+    errno.EACCES: "; run it as root or as the service's user",
+}
 
 VariableName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 Address = Annotated[str, msgspec.Meta(pattern=r"^(https?://[^\s\0\"'<>]+)?$", max_length=1024)]
@@ -162,7 +167,7 @@ def _as_config_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+        raise ConfigError(f"{path}: {error.strerror}{_REMEDIES.get(error.errno, '')}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{path}: not UTF-8 text") from None
 

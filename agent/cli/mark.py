@@ -27,7 +27,7 @@ def main(arguments: Sequence[str]) -> int:
         request = msgspec.convert({"job_id": flags.job, "text": flags.text}, MarkRequest)
         refused = _ask(flags.socket, request).refused
     except OSError as error:
-        refused = f"no agent of this node's service listens at {flags.socket}: {error.strerror or error}"
+        refused = f"no agent listens at {flags.socket}: {error.strerror or error}; systemctl start rankwatch"
     except msgspec.MsgspecError as error:
         refused = str(error)
     return refuse("mark", refused) if refused else 0

@@ -108,7 +108,8 @@ def read(agent: AgentAddress, path: str, seconds: float) -> bytes:
             kind = NotReadyError if answer.status == http.HTTPStatus.SERVICE_UNAVAILABLE else OSError
             raise kind(f"HTTP status {answer.status} ({answer.reason}){hints.get(answer.status, '')}")
     except ConnectionRefusedError as error:
-        raise OSError("no agent listens there: systemctl start rankwatch, or rankwatch --config.file FILE") from error
+        remedy = "systemctl start rankwatch, or rankwatch --config.file FILE; another address: --web.listen-address"
+        raise OSError(f"no agent listens there; {remedy}") from error
     except http.client.HTTPException as error:  # not an OSError
         why = "; perhaps it speaks TLS" if isinstance(error, http.client.BadStatusLine) else ""
         raise OSError(f"not an answer in HTTP: {error!r}{why}") from error

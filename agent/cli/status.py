@@ -25,7 +25,8 @@ def main(arguments: Sequence[str]) -> int:
     """Query the agent and print its ranks; return the exit status: 1 if the agent does not reply or has no such job."""
     parser = argparse.ArgumentParser(prog="rankwatch status", description="Show the ranks of a running agent.")
     own_agent.add_flags(parser)
-    parser.add_argument("--job", metavar="ID", help="only this job's ranks")
+    parser.add_argument("job", metavar="ID", nargs="?", default=argparse.SUPPRESS, help="only this job's ranks")
+    parser.add_argument("--job", metavar="ID", help="the same")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--brief", action="store_true", help="one line for each job and state, with its ranks: 0-3,7")
     form.add_argument("--json", action="store_true", help="the agent's answer at /api/v1/ranks (docs/web.md)")

@@ -129,7 +129,7 @@ async def test_a_mark_is_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str
         assert answers[0] == "rankwatch mark: no rank of job 8 runs on this node"
         assert "length <= 80" in answers[1]
     assert await asyncio.to_thread(main, ["--job", "7", "--socket", path, "new data"]) == 1
-    assert f"listens at {path}: No such file or directory" in capsys.readouterr().err
+    assert f"listens at {path}: No such file or directory; systemctl start" in capsys.readouterr().err
 
 
 async def test_requests_of_users_harm_no_other(tmp_path: Path) -> None:

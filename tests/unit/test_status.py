@@ -110,13 +110,14 @@ def answers() -> Iterator[Answers]:
 
 
 @pytest.mark.parametrize(
-    ("address", "why"), [("127.0.0.1:1", "no agent listens there: systemctl start rankwatch"), ("nonsense", "listen")]
+    ("address", "why"), [("127.0.0.1:1", "no agent listens there; systemctl start rankwatch"), ("nonsense", "listen")]
 )
 def test_no_answer(address: str, why: str, capsys: pytest.CaptureFixture[str]) -> None:
     """If the agent does not reply, the command prints one line with a remedy on standard error and exits with 1."""
     assert main(["--web.listen-address", address]) == 1
     message = capsys.readouterr().err
     assert message.startswith(f"rankwatch status: no answer from {address}: {why}")
+    assert ("another address: --web.listen-address" in message) == why.startswith("no agent")
     assert message.count("\n") == 1
 
 
@@ -126,12 +127,13 @@ def test_the_address_is_that_of_the_configuration(
     """The address comes from the configuration; a named file that is missing is an error."""
     config = tmp_path / "r.yml"
     config.write_text(f"web: {{listen_address: '{answers.address}'}}\n")
-    assert main(["--config.file", str(config), "--job", "4712"]) == 0
+    assert main(["--config.file", str(config), "4712"]) == 0
     assert capsys.readouterr().out.splitlines()[1].startswith("4712")
     assert main(["--config.file", str(config), "--job", "none"]) == 1
     assert capsys.readouterr().out == ""
     assert main(["--config.file", str(tmp_path / "none.yml")]) == 1
-    assert capsys.readouterr().err == f"rankwatch status: {tmp_path}/none.yml: No such file or directory\n"
+    said = f"rankwatch status: {tmp_path}/none.yml: No such file or directory; every setting has a default: leave out"
+    assert capsys.readouterr().err.startswith(said)
 
 
 def test_json_is_the_document(answers: Answers, capsys: pytest.CaptureFixture[str]) -> None:
