@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import errno
 import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -108,9 +109,12 @@ def main(arguments: Sequence[str]) -> int:
         own_agent.add_flags(command)
     flags = parser.parse_args(list(arguments))
     path, command = flags.path, flags.command
-    if command == "show" and flags.name.endswith((folder.SUFFIX, folder.SUMMARY_SUFFIX)) and "/" in flags.name:
-        path, flags.name = Path(flags.name).parent, Path(flags.name).name
     try:
+        if command == "show" and flags.name.endswith((folder.SUFFIX, folder.SUMMARY_SUFFIX)) and "/" in flags.name:
+            file = Path(flags.name)
+            path, flags.name = file.parent, file.name
+            if not file.exists():
+                raise ValueError(f"no such bundle: {file}; rankwatch evidence list")
         section = {} if path else _configured(flags)
         path = path or Path(str(section.get("path", folder.DEFAULT_PATH)))
         _check(path, os.R_OK | os.X_OK | (os.W_OK if command == "take" else 0))
@@ -123,6 +127,9 @@ def main(arguments: Sequence[str]) -> int:
             _take(path, flags.job, max(TAKE_SECONDS, 2 * float(str(section.get("seconds_per_bundle", 0)))))
     except BrokenPipeError:
         raise  # main handles it
+    except PermissionError as error:
+        right = f"{'write' if command == 'take' else 'read'} {error.filename}"
+        return refuse("evidence", f"you have no right to {right}; run it as root: sudo rankwatch evidence")
     except (OSError, ValueError) as error:
         return refuse("evidence", str(error))
     return 0
@@ -147,7 +154,7 @@ def _check(path: Path, rights: int) -> None:
         why = "the agent takes no evidence, or writes it elsewhere (--path), or another agent has it"
         raise FileNotFoundError(f"no directory {path}: {why} (--web.listen-address)")
     if not os.access(path, rights):
-        raise PermissionError(f"you have no right to {path}; run it as root: sudo rankwatch evidence")
+        raise PermissionError(errno.EACCES, "", str(path))
 
 
 def _check_job(flags: argparse.Namespace) -> None:
@@ -165,7 +172,7 @@ def _show(path: Path, requested: str) -> None:
     if name not in folder.bundles(path):
         of_job = [name for name, summary in folder.summaries(path) if summary.job_id == requested]
         if not of_job:
-            raise ValueError(f"{path} has no bundle {requested}, and no bundle of a job {requested}")
+            raise ValueError(f"no bundle or job {requested} in {path}; rankwatch evidence list")
         name = of_job[-1]
     say(shown(name, folder.read_summary(path, name)))
 

@@ -315,12 +315,19 @@ def test_what_the_command_refuses(
     assert ": job team/train-1 on n1" in capsys.readouterr().out
     assert main(["--path", str(tmp_path / "none"), "list"]) == 1
     assert "the agent takes no evidence, or writes it elsewhere (--path)" in capsys.readouterr().err
+    for name, said in (("nope", "no bundle or job nope in"), ("/none/x.json", "no such bundle: /none/x.json")):
+        assert main([*path, "show", name]) == 1
+        assert said in (error := capsys.readouterr().err)
+        assert error.endswith("; rankwatch evidence list\n")
     assert main([*path, "take", "--job", "8"]) == 1
     assert "job 8 has no rank on this node; jobs here: 7" in capsys.readouterr().err
     monkeypatch.setattr(os, "access", lambda path, rights: not rights & os.W_OK)
     assert main([*path, "list"]) == 0
     assert main([*path, "take", "--job", "7"]) == 1
-    assert "run it as root: sudo rankwatch evidence" in capsys.readouterr().err
+    assert f"you have no right to write {tmp_path}; run it as root" in capsys.readouterr().err
+    monkeypatch.setattr(folder, "read_summary", Mock(side_effect=PermissionError(13, "no", "/x.json")))
+    assert main([*path, "show", NAME]) == 1
+    assert "you have no right to read /x.json; run it as root" in capsys.readouterr().err
 
 
 def test_the_command_waits_as_long_as_a_bundle_can_take(
