@@ -20,7 +20,7 @@ from exporters.inspector.reading.last_lines import files_of, offered
 from exporters.inspector.reading.reader import DISCOVER_SECONDS
 from exporters.inspector.reading.reclaim import Reclaim
 from exporters.inspector.reading.record_files import Ownership
-from exporters.inspector.reading.silence import RECORDING_VARIABLES, SilenceCause, SilenceWatch
+from exporters.inspector.reading.silence import RECORDING_VARIABLES, SilenceCause, in_words, silent_ranks
 from exporters.inspector.reading.turn import Published, TurnResult
 from exporters.inspector.reading.watched_directory import ONCE_WAIT_SECONDS, WAIT_SECONDS, WatchedDirectory, last_lines
 from exporters.inspector.rendering import InspectorSnapshot, render
@@ -90,7 +90,7 @@ class InspectorExporter:
         self._renamed_jobs = 0
         self._inherited = Inheritance()
         self._births = Births()
-        self._silent: Counter[SilenceCause] = Counter()
+        self._silent: Counter[tuple[str, SilenceCause]] = Counter()
         self._judged_at = float("-inf")
         self._speeds_at = float("-inf")
 
@@ -98,7 +98,6 @@ class InspectorExporter:
         """Make the readers, each with its directory's part of the checkpoint."""
         self._ctx = ctx
         ctx.ranks.keep_variables(RECORDING_VARIABLES)
-        self._silence = SilenceWatch(self._config.paths, ctx.log)
         checkpoint = (None if ctx.once else ctx.state.restore(Checkpoint, ctx.log)) or Checkpoint()
         try:
             self._inherited = msgspec.msgpack.decode(checkpoint.inherited, type=Inheritance)
@@ -128,13 +127,14 @@ class InspectorExporter:
             await self._turns(last=False)
         if now - self._judged_at >= SILENCE_SECONDS:
             self._judged_at = now
-            self._silent = self._silence.look(self._ctx.ranks.snapshot(), now)
+            self._silent = silent_ranks(self._ctx.ranks.snapshot(), self._config.paths, now)
         if now - self._speeds_at >= SPEEDS_SECONDS:
             self._speeds_at = now
             writers = (writer for reader in self._look_at_births() for writer in reader.writers)
             self._ctx.ranks.observe_speeds(speeds(writers, self._labels))
+        self._ctx.note.say(self._unread() or in_words(self._silent))
         if not self._silent and not any(directory.available for directory in self._directories):
-            raise NoData
+            raise NoData(self._ctx.note.text)
 
     def snapshot(self) -> InspectorSnapshot:
         """Return the readers' last published totals with the current labels."""
@@ -145,7 +145,7 @@ class InspectorExporter:
             dict(self._labels),
             self._inherited.copy(),
             unpublished=len(readers) < len(self._directories),
-            silent=Counter(self._silent),
+            silent=Counter(cause for _, cause in self._silent.elements()),
             reclaim_errors=tuple(dict(directory.reclaimer.errors) for directory in self._directories),
             derived_series=self._config.derived_series,
             young=frozenset() if self._ctx.once else self._births.young(self._ctx.clock.monotonic()),
@@ -189,14 +189,19 @@ class InspectorExporter:
         if started:
             await asyncio.wait(started, timeout=ONCE_WAIT_SECONDS if self._ctx.once else WAIT_SECONDS)
         errors = [(directory.path, error) for directory in self._directories if (error := self._collect(directory))]
-        failed = [directory.path for directory in self._directories if directory.failed]
-        self._ctx.note.say(f"cannot read {', '.join(failed)}: see the log" if failed else "")
         self._fetch_labels()
         self._look_at_births()
         for path, error in errors:
             if all(directory.failed for directory in self._directories):
                 raise error
             self._ctx.failures.attempt("a directory of Inspector", partial(_raise, error), path=path)
+
+    def _unread(self) -> str:
+        """Return which directories cannot be read, with the remedy."""
+        if refused := " ".join(directory.path for directory in self._directories if directory.is_refused):
+            return f"the agent (uid {os.geteuid()}) may not read {refused}; chmod 1777 {refused}, 755 its parents"
+        failed = ", ".join(directory.path for directory in self._directories if directory.failed)
+        return f"cannot read {failed}: see the log" if failed else ""
 
     def _collect(self, directory: WatchedDirectory) -> Exception | None:
         """Apply the result of a finished turn. Return the error of the turn or of applying its result."""

@@ -133,7 +133,7 @@ class KernelLogExporter(ShownExporter[bytes]):
                 )
             if self._config.enabled is True:
                 raise
-            raise NoData from None
+            raise NoData("no right to the kernel's log, see 55-hardware.conf") from None
         self._note(look)
         self._past.last, self._is_backlog = self._log.lines.settled, False
         now = self._ctx.clock.time()

@@ -11,7 +11,7 @@ from agent.cli.doctor import facts as facts_module
 from agent.cli.doctor.checks import SHIPPED_JOBS, as_text, examine, main
 from agent.cli.doctor.facts import DumpDirectory, Facts, Watcher, ask_prometheus
 from agent.core import prometheus
-from agent.page.ranks_json import Configuration, ExporterView, NodeDocument
+from agent.page.ranks_json import Configuration, ExporterView, NodeDocument, Rank
 from exporters.netdev import NOTE
 
 FILE = "/etc/rankwatch/rankwatch.yml"
@@ -20,6 +20,8 @@ DOCUMENT = NodeDocument(
     configuration=Configuration(FILE),
     exporters=(ExporterView(name="nvml", state="up"), ExporterView(name="amdgpu", state="absent")),
 )  # fmt: skip
+RANK = Rank(job_id="7", rank="0", state="alive", started_at_seconds=-59.0)
+SILENT = ExporterView(name="inspector", state="absent", why="no records; set X")
 WATCHER = Watcher(
     "http://p", targets=dict.fromkeys(SHIPPED_JOBS, True), rule_groups=9, alertmanagers=1, clock_ahead_seconds=0.1
 )
@@ -57,13 +59,13 @@ def watched(**more: Any) -> Facts:
 
 
 BROKEN: dict[str, tuple[Facts, str, str, str]] = {
-    "no-agent": (replace(GOOD, document=None, samples={}, agent_error="x: refused"), "agent", "no answer",
-     "systemctl start"),
+    "no-agent": (replace(GOOD, config_file="", addresses=("127.0.0.1:1",), document=None, agent_error="x; start it"),
+     "agent", "no answer from x", "start it"),
     "no-such-key": (replace(GOOD, config_error=f"{FILE}:3: $.wbe: unknown key"), "configuration", "unknown key",
      "correct"),
     "not-readable": (  # the rules are not compared with default values
-        replace(watched(verdict={"killed_behind_seconds": 20.0}), config_error=f"{FILE}: Permission denied"),
-        "configuration", "Permission denied", "as root",
+        replace(watched(verdict={"killed_behind_seconds": 20.0}), config_error=f"{FILE}: denied; as root"),
+        "configuration", "denied", "as root",
     ),
     "refused": (shown(configuration=Configuration(FILE, "line 3")), "configuration", "the agent refused it: line 3",
      "reload"),
@@ -71,15 +73,13 @@ BROKEN: dict[str, tuple[Facts, str, str, str]] = {
     "no-right": (counted(PROBLEMS, problem="unreadable"), "rights", "2 rank processes", "--with-other-users"),
     "no-rank": (counted(PROBLEMS, problem="unidentified"), "ranks", "2 rank processes without", "WORLD_SIZE"),
     "duplicates": (counted(PROBLEMS, problem="duplicate"), "ranks", "claim the job id and rank", "job_id_variables"),
-    "no-interval": (counted("rankwatch_inspector_silent_ranks", reason="no_interval"), "inspector",
-     "2 ranks have NCCL_INSPECTOR_ENABLE and write no records", "MICROSECONDS=100000"),
-    "no-plugin": (counted("rankwatch_inspector_silent_ranks", reason="no_plugin"), "inspector", "(no_plugin)",
-     "PROFILER_PLUGIN"),
-    "no-directory": (replace(GOOD, records=(DumpDirectory("/x", None),)), "inspector", "/x does not exist",
-     "systemd-tmpfiles"),
+    "silent": (replace(shown(ranks=(RANK,), exporters=(SILENT,)), samples={"rankwatch_inspector_silent_ranks": []}),
+     "exporter", "inspector: no records", "set X"),
+    "no-directory": (replace(GOOD, records=(DumpDirectory("/x", None, error="not there"),)), "inspector",
+     "/x: not there", "systemd-tmpfiles"),
     "full-disk": (replace(GOOD, records=(DumpDirectory("/x", 0o1777, 0.02),)), "disk", "2.0% free", "reclaim"),
     "exporter-fails": (shown(exporters=(ExporterView(name="nvml", state="down", why="no library"),)), "exporter",
-     "nvml fails: no library", "journalctl"),
+     "nvml: no library", "journalctl"),
     "gpus-unseen": (shown(exporters=(ExporterView(name="nvml", state="absent"),)), "nvml", "sees none",
      "--with-hardware"),
     "helper": (counted("rankwatch_helper_up", 0.0, helper="ras"), "helper", "ras does not run", "log"),
@@ -105,6 +105,10 @@ NOTES: dict[str, tuple[Facts, str, str]] = {
      "2 writes failed since the agent's start"),
     "dropped": (counted("rankwatch_exporter_series_dropped_total"), "series", "2 series"),
     "blind": (shown(exporters=(ExporterView(name="netdev", state="up", why=NOTE),)), "rights", "netdev: pause frames"),
+    "no-kernel-log": (shown(exporters=(ExporterView(name="kernel_log", state="absent", why="see 55-hardware.conf"),)),
+     "rights", "kernel_log: see"),
+    "no-variables": (shown(ranks=(RANK,)), "inspector", "1 rank(s) of job 7 write no records"),
+    "too-young": (shown(ranks=(RANK,), up_seconds=59.0), "ranks", "1 rank(s) are younger than a minute"),
     "unreadable": (shown(exporters=(ExporterView(name="inspector", state="up", why="cannot read /x: see the log"),)),
      "exporter", "inspector: cannot read /x"),
     "own-user": (replace(GOOD, sees_own_user=True), "rights", "may not read the processes of other users"),
@@ -127,7 +131,8 @@ def test_a_link_to_the_configuration_is_no_other_file(tmp_path: Path) -> None:
 
 
 def test_all_is_well() -> None:
-    """A good installation gives no finding, with and without Prometheus."""
+    """A good installation gives no finding, with and without Prometheus; a missing directory has its reason."""
+    assert facts_module._directory("/dev/null/x") == DumpDirectory("/dev/null/x", None, error="Not a directory")
     assert (examine(GOOD), examine(replace(GOOD, watcher=None)), as_text([])) == ([], [], "all is well")
 
 
@@ -199,4 +204,4 @@ def test_rules_of_another_version(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     groups[0]["rules"].append({"name": "Watchdog", "annotations": {"description": description}})
     assert ask_prometheus("http://p").verdict == {"killed_behind_seconds": 20.0, "end_seconds": 300.5}
     answers["/api/v1/targets"] = {"activeTargets": [{"labels": [], "scrapeUrl": ""}]}
-    assert ask_prometheus("http://p").error
+    assert ask_prometheus("http://p").error == prometheus.NOT_PROMETHEUS

@@ -1,5 +1,7 @@
 import asyncio
+import errno
 import json
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from lent import Admission, lent
 from agent.app.lease import end_writers
 from agent.ranks.speeds import RankSpeed
 from agent.sdk.exporter import NoData, StateSection
+from agent.sdk.files import Listing
 from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, PublishedProcess, RankLabel, RankSnapshot, WriterKey
 from exporters.inspector import SPEC, exporter as module
 from exporters.inspector.exporter import Checkpoint, InspectorConfig, InspectorExporter
@@ -411,4 +414,13 @@ def test_silent_ranks_are_shown_even_without_a_directory(tmp_path: Path) -> None
     bench.ranks.snapshot_fields["running"] = {}
     with pytest.raises(NoData):
         bench.look(seconds=5.0)
+    bench.drain()
+
+
+def test_a_directory_that_the_agent_may_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason of the missing series names the directory, the agent's user and the remedy."""
+    monkeypatch.setattr(Listing, "base", lambda listing, _path: listing.skip(PermissionError(errno.EACCES, ""), ""))
+    bench = Bench(tmp_path).start()
+    with pytest.raises(NoData, match=rf"\(uid {os.geteuid()}\) may not read {tmp_path}; chmod 1777 {tmp_path}"):
+        bench.look()
     bench.drain()

@@ -1,8 +1,8 @@
-"""Silent rank processes, which will never write records, and the warnings about them."""
+"""Silent rank processes, which will never write records, and the sentence about them."""
 
 from __future__ import annotations
 
-import logging
+from collections import Counter
 
 import msgspec
 import pytest
@@ -10,15 +10,14 @@ from fake_clock import FakeClock
 from rank_table import RankTable
 
 from agent.ranks.rank.environment import MAX_SETTING_CHARACTERS
-from agent.sdk.exporter import Logger
 from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, PublishedProcess, RankLabel, RankSnapshot, WriterKey
 from exporters.inspector.reading.silence import (
     GRACE_SECONDS,
-    MAX_LOGGED,
     RECORDING_VARIABLES,
     SilenceCause,
-    SilenceWatch,
+    in_words,
     silence_of,
+    silent_ranks,
 )
 
 INTERVAL = "NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS"
@@ -96,24 +95,13 @@ def test_where_the_file_would_be(changes: dict[str, str], reason: SilenceCause |
     assert silence_of(facts(**changes), PATHS) is reason  # type: ignore[arg-type]  # names of variables
 
 
-@pytest.mark.slow
-def test_each_process_is_spoken_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    """Each look counts silent processes; each process gets one warning with a remedy, up to a limit of processes."""
-    watch = SilenceWatch(PATHS, Logger("inspector"))
-    silent = [facts(pid, without=INTERVAL) for pid in (9, 10)]
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            assert watch.look(ranks(*silent, facts(11)), GRACE_SECONDS) == {SilenceCause.NO_INTERVAL: 2}
-        assert watch.look(ranks(), GRACE_SECONDS) == {}
-        assert watch.look(ranks(*silent), GRACE_SECONDS) == {SilenceCause.NO_INTERVAL: 2}
-    fields = [record.fields for record in caplog.records]  # type: ignore[attr-defined]  # Logger adds them
-    assert [(field["job_id"], field["rank"], field["pid"]) for field in fields] == [
-        ("4711", "9", 9),
-        ("4711", "10", 10),
-    ]
-    assert all(INTERVAL in field["remedy"] for field in fields)
-    watch.look(ranks(*(facts(pid, without=INTERVAL) for pid in range(MAX_LOGGED + 1))), GRACE_SECONDS)
-    assert len(watch._logged) <= MAX_LOGGED
+def test_silent_ranks_have_a_remedy() -> None:
+    """The sentence names the job with most silent ranks of one cause, and the variable to set."""
+    silent = silent_ranks(ranks(*(facts(pid, without=INTERVAL) for pid in (9, 10)), facts(11)), PATHS, GRACE_SECONDS)
+    assert silent == {("4711", SilenceCause.NO_INTERVAL): 2}
+    assert in_words(silent).startswith("2 rank(s) of job 4711 enable Inspector, but the agent reads no records; set")
+    assert INTERVAL in in_words(silent)
+    assert in_words(Counter()) == ""
 
 
 def test_who_showed_no_record() -> None:
@@ -123,7 +111,7 @@ def test_who_showed_no_record() -> None:
     table.keep_variables(RECORDING_VARIABLES)
 
     def silent() -> int:
-        return sum(SilenceWatch(PATHS, Logger("inspector")).look(table.snapshot(), clock.monotonic()).values())
+        return silent_ranks(table.snapshot(), PATHS, clock.monotonic()).total()
 
     long = "/" + "x" * MAX_SETTING_CHARACTERS  # not one of our directories
     table.observe_process(facts(9, NCCL_INSPECTOR_DUMP_DIR=long, RANK="0", HOME="/h"))

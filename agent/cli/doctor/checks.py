@@ -45,21 +45,18 @@ def examine(facts: Facts) -> list[NodeFinding]:
 
 
 def _configuration(facts: Facts) -> Iterator[NodeFinding]:
-    if facts.config_error.endswith("Permission denied"):
-        yield wrong("configuration", facts.config_error, "run it as root: sudo rankwatch doctor")
-    elif facts.config_error.endswith("No such file or directory"):
-        yield wrong("configuration", facts.config_error, "name the agent's file, or leave out --config.file")
+    if facts.config_error:
+        problem, _, remedy = facts.config_error.partition("; ")
+        yield wrong("configuration", problem, remedy or "correct the file")
         return
-    elif facts.config_error:
-        yield wrong("configuration", facts.config_error, "correct the file")
-    elif not facts.config_file:
+    document = facts.document
+    if not facts.config_file and document is not None:
         yield note(
             "configuration",
             "the agent has no configuration file: all settings are defaults",
             "to change a setting, write /etc/rankwatch/rankwatch.yml",
         )
-    document = facts.document
-    if document is not None and document.configuration.refused and not facts.config_error:
+    if document is not None and document.configuration.refused:
         yield wrong(
             "configuration",
             f"the agent refused it: {document.configuration.refused}",
@@ -74,15 +71,14 @@ def _configuration(facts: Facts) -> Iterator[NodeFinding]:
 
 def _agent(facts: Facts) -> Iterator[NodeFinding]:
     if facts.agent_error:
-        yield wrong(
-            "agent", f"no answer from {facts.agent_error}", "systemctl start rankwatch; journalctl -u rankwatch"
-        )
+        problem, _, remedy = f"no answer from {facts.agent_error}".partition("; ")
+        yield wrong("agent", problem, remedy or "systemctl start rankwatch; journalctl -u rankwatch")
     elif facts.document is not None and not facts.document.ready:
         yield note("agent", "the agent is starting: not every exporter has run yet", "try again in a few seconds")
 
 
 def _address(facts: Facts) -> Iterator[NodeFinding]:
-    if facts.addresses and all(address.startswith(_LOOPBACK) for address in facts.addresses):
+    if not facts.agent_error and facts.addresses and all(address.startswith(_LOOPBACK) for address in facts.addresses):
         yield note(
             "address",
             f"the agent listens only on loopback ({', '.join(facts.addresses)}): no other host can reach it",
@@ -143,27 +139,20 @@ def _series(facts: Facts) -> Iterator[NodeFinding]:
             yield wrong("helper", f"helper process {labels.get('helper', '')} does not run", "see the log")
 
 
-_SILENT = {
-    "no_plugin": "set NCCL_PROFILER_PLUGIN to the Inspector's library",
-    "no_dump_thread": "unset NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
-    "no_interval": "set NCCL_INSPECTOR_DUMP_THREAD_INTERVAL_MICROSECONDS=100000",
-    "otlp_mode": "unset NCCL_INSPECTOR_OTEL_EXPORT: it sends the records to an OTLP endpoint",
-    "prometheus_mode": "unset NCCL_INSPECTOR_PROM_DUMP: with it there are no counters and no lateness",
-    "other_directory": "add its directory to the `paths` of the exporter inspector",
-}
+def _records(facts: Facts) -> Iterator[NodeFinding]:
+    jobs, young = facts.without_records()
+    for job_id, number in {} if "rankwatch_inspector_silent_ranks" in facts.samples else jobs.items():
+        text = f"{number} rank(s) of job {job_id} write no records: no bandwidth, no late ranks"
+        yield note("inspector", text, "set the four variables of docs/jobs.md in the job")
+    if young:
+        yield note("ranks", f"{young} rank(s) are younger than a minute: not judged yet", "try again in a minute")
 
 
-def _inspector(facts: Facts) -> Iterator[NodeFinding]:
-    for labels, ranks in facts.samples.get("rankwatch_inspector_silent_ranks", []):
-        reason = labels.get("reason", "")
-        if ranks:
-            text = f"{ranks:.0f} ranks have NCCL_INSPECTOR_ENABLE and write no records ({reason})"
-            yield wrong("inspector", text, _SILENT.get(reason, "see docs/metrics.md"))
+def _directories(facts: Facts) -> Iterator[NodeFinding]:
     for directory in facts.records:
         if directory.mode is None:
-            yield wrong(
-                "inspector", f"{directory.path} does not exist", "systemd-tmpfiles --create rankwatch.conf, or mkdir"
-            )
+            remedy = "systemd-tmpfiles --create rankwatch.conf, or mkdir (Permission denied: sudo rankwatch doctor)"
+            yield wrong("inspector", f"{directory.path}: {directory.error}", remedy)
         elif directory.mode & _PUBLIC_STICKY != _PUBLIC_STICKY:
             yield note(
                 "inspector",
@@ -177,14 +166,13 @@ def _inspector(facts: Facts) -> Iterator[NodeFinding]:
 
 def _exporters(facts: Facts) -> Iterator[NodeFinding]:
     for exporter in facts.document.exporters if facts.document is not None else ():
-        if exporter.state == "down":
-            yield wrong(
-                "exporter", f"{exporter.name} fails: {exporter.why or 'see the log'}", "journalctl -u rankwatch"
-            )
+        problem, _, remedy = f"{exporter.name}: {exporter.why or 'see the log'}".partition("; ")
+        if "55-hardware.conf" in exporter.why:
+            yield note("rights", problem, "rankwatch-setup --with-hardware")
+        elif remedy or exporter.state == "down":
+            yield wrong("exporter", problem, remedy or "journalctl -u rankwatch")
         elif exporter.state == "up" and exporter.why:
-            is_right = "55-hardware.conf" in exporter.why
-            remedy = "rankwatch-setup --with-hardware" if is_right else "journalctl -u rankwatch"
-            yield note("rights" if is_right else "exporter", f"{exporter.name}: {exporter.why}", remedy)
+            yield note("exporter", problem, "journalctl -u rankwatch")
         elif exporter.name == "nvml" and exporter.state == "absent" and facts.nvidia_device:
             yield wrong("nvml", "this node has NVIDIA GPUs, but the agent sees none", "rankwatch-setup --with-hardware")
 
@@ -258,7 +246,8 @@ def _rules(facts: Facts) -> Iterator[NodeFinding]:
 
 
 CHECKS: tuple[Callable[[Facts], Iterable[NodeFinding]], ...] = (
-    _agent, _configuration, _address, _ranks, _series, _exporters, _inspector, _ras, _clock, _prometheus, _rules,
+    _agent, _configuration, _address, _ranks, _series, _exporters, _records, _directories, _ras, _clock,
+    _prometheus, _rules,
 )  # fmt: skip
 
 

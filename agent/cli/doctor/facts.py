@@ -7,6 +7,7 @@ import shutil
 import stat
 import time
 import urllib.parse
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import msgspec
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent.app.config import AgentConfig, Options, load
@@ -27,6 +27,7 @@ from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
 ASK_SECONDS = 10.0
 START_SECONDS = 30.0  # An agent begins to serve metrics at most this long after its start
 RETRY_SECONDS = 0.5
+YOUNG_SECONDS = 60.0  # Inspector's exporter judges younger ranks neither
 DEFAULT_RECORDS = "/var/lib/rankwatch/inspector"
 
 UNITS = tuple(Path(f"/{folder}/systemd/system/rankwatch.service") for folder in ("etc", "lib", "usr/lib"))
@@ -42,11 +43,12 @@ Samples = Mapping[str, list[tuple[dict[str, str], float]]]
 
 
 class DumpDirectory(NamedTuple):
-    """A directory for records. ``mode`` None: it does not exist."""
+    """A directory for records. ``mode`` None: it does not exist, or this user may not see it, as ``error`` says."""
 
     path: str
     mode: int | None
     free_share: float = 1.0
+    error: str = ""
 
 
 class Watcher(NamedTuple):
@@ -91,6 +93,16 @@ class Facts:
     sees_own_user: bool = False
     clock_is_kept: bool = True
     watcher: Watcher | None = None
+
+    def without_records(self) -> tuple[Counter[str], int]:
+        """Return the number of running ranks without records by job, and the number of those too young to judge."""
+        document = self.document
+        if document is None or not self.records or "rankwatch_inspector_means_timestamp_seconds" in self.samples:
+            return Counter(), 0
+        now, up = document.now_seconds, document.up_seconds
+        quiet = [rank for rank in document.ranks if rank.state == "alive" and rank.last_progress_seconds is None]
+        old = [rank for rank in quiet if min(up, now - (rank.started_at_seconds or 0.0)) >= YOUNG_SECONDS]
+        return Counter(rank.job_id for rank in old), len(quiet) - len(old)
 
 
 def gather(agent: own_agent.AgentAddress, config_file: Path | None, url: str | None) -> Facts:
@@ -166,8 +178,8 @@ def _directory(path: str) -> DumpDirectory:
     try:
         status = os.stat(path)
         usage = shutil.disk_usage(path)
-    except OSError:
-        return DumpDirectory(path, None)
+    except OSError as error:
+        return DumpDirectory(path, None, error=error.strerror or "")
     return DumpDirectory(path, stat.S_IMODE(status.st_mode), usage.free / usage.total if usage.total else 1.0)
 
 
@@ -214,8 +226,10 @@ def ask_prometheus(url: str) -> Watcher:
             shows_password=prometheus.shows_password(url),
             placeholders=len({name for name, address in runbooks if address.startswith(PLACEHOLDER)}),
         )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, msgspec.MsgspecError) as error:
-        return Watcher(prometheus.shown(url), error=str(error) or type(error).__name__)
+    except (KeyError, TypeError, AttributeError):
+        return Watcher(prometheus.shown(url), error=prometheus.NOT_PROMETHEUS)
+    except (OSError, ValueError) as error:
+        return Watcher(prometheus.shown(url), error=str(error))
 
 
 def _shipped_rules() -> set[str]:

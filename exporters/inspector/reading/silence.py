@@ -13,13 +13,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from agent.sdk.exporter import Logger
 from agent.sdk.files import atoi, strtoll
 from agent.sdk.metrics import label_fields
-from agent.sdk.ranks import ProcessFacts, ProcessKey, RankSnapshot
+from agent.sdk.ranks import ProcessFacts, RankSnapshot
 
 GRACE_SECONDS = 60.0  # A process is judged only after this time: a first record shows that its settings work
-MAX_LOGGED = 4096  # Logged processes that are remembered; if there are more, all are forgotten at once
 
 RECORDING_VARIABLES = frozenset([
     "NCCL_PROFILER_PLUGIN", "NCCL_INSPECTOR_ENABLE", "NCCL_INSPECTOR_DUMP_THREAD_ENABLE",
@@ -71,35 +69,22 @@ def silence_of(facts: ProcessFacts, paths: Sequence[str]) -> SilenceCause | None
     return SilenceCause.OTHER_DIRECTORY if directory and not _is_read(directory, paths) else None
 
 
-class SilenceWatch:
-    """Counts the processes whose records will never be read, by reason, and logs each of them once."""
+def silent_ranks(ranks: RankSnapshot, paths: Sequence[str], now: float) -> Counter[tuple[str, SilenceCause]]:
+    """Count processes without records by job and cause, GRACE_SECONDS after their discovery; ``now`` is monotonic."""
+    silent = [
+        (label_fields(process.labels)["job_id"], silence_of(process.facts, paths))
+        for key, process in ranks.running.items()
+        if key not in ranks.read_otherwise and process.has_no_records(now - GRACE_SECONDS)
+    ]
+    return Counter((job_id, cause) for job_id, cause in silent if cause is not None)
 
-    def __init__(self, paths: Sequence[str], log: Logger) -> None:
-        self._paths = paths
-        self._log = log
-        self._logged: set[ProcessKey] = set()
 
-    def look(self, ranks: RankSnapshot, now: float) -> Counter[SilenceCause]:
-        """Count processes without records by cause, GRACE_SECONDS after their discovery; ``now`` is monotonic."""
-        counts: Counter[SilenceCause] = Counter()
-        for key, process in ranks.running.items():
-            if key in ranks.read_otherwise or not process.has_no_records(now - GRACE_SECONDS):
-                continue
-            if (cause := silence_of(process.facts, self._paths)) is None:
-                continue
-            counts[cause] += 1
-            if key not in self._logged:
-                self._logged = {key, *(self._logged if len(self._logged) < MAX_LOGGED else ())}
-                self._log.warning(
-                    "rank {rank} of job {job_id}, pid {pid}, enables Inspector, but with its settings the agent will "
-                    "never read a record of it: {remedy}",
-                    **label_fields(process.labels),
-                    pid=key.pid,
-                    user=process.user,
-                    reason=cause.value,
-                    remedy=REMEDIES[cause],
-                )
-        return counts
+def in_words(silent: Counter[tuple[str, SilenceCause]]) -> str:
+    """Return a sentence about the most frequent job and cause, with the remedy; empty if no rank is silent."""
+    return "".join(
+        f"{count} rank(s) of job {job_id} enable Inspector, but the agent reads no records; {REMEDIES[cause]}"
+        for (job_id, cause), count in silent.most_common(1)
+    )
 
 
 def _dump_directory(facts: ProcessFacts, settings: Mapping[str, str]) -> str:

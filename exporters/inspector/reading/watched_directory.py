@@ -107,6 +107,11 @@ class WatchedDirectory:
             self._rings.pop(writer.writer_key, None)
         self.published = turn.published or self.published
 
+    @property
+    def is_refused(self) -> bool:
+        """Return True if the agent has no right to read the directory."""
+        return not self.available and self.published is not None and "EACCES" in self.published.skipped
+
     def is_idle(self) -> bool:
         """Return True when the directory held no file to read at the last publication."""
         return self.published is not None and not self.published.files.get(FileState.FOLLOWED)
