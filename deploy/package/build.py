@@ -185,7 +185,10 @@ def main() -> None:
     flags = parser.parse_args()
     if unknown := set(flags.kinds) - set(KINDS):
         parser.error(f"no kind {', '.join(sorted(unknown))}; there are {', '.join(KINDS)}")
-    epoch = os.environ.get("SOURCE_DATE_EPOCH") or run("git", "-C", ROOT, "log", "-1", "--format=%ct").strip()
+    try:
+        epoch = os.environ.get("SOURCE_DATE_EPOCH") or run("git", "-C", ROOT, "log", "-1", "--format=%ct").strip()
+    except (OSError, subprocess.CalledProcessError):
+        sys.exit("scripts/package: git cannot read the time of the last commit; install git, or set SOURCE_DATE_EPOCH")
     flags.output.mkdir(parents=True, exist_ok=True)
     makers: dict[str, Callable[[Build], object]] = {
         "wheel": lambda build: wheel(build, build.output),

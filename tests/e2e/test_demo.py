@@ -174,12 +174,13 @@ def test_demo_pages_for_a_killed_rank(demo_with_alerts: Demo) -> None:
     assert "Traceback" not in demo.log.read_text()
 
 
-def test_alerts_are_for_the_demo() -> None:
-    """`scripts/run --alerts` without `--demo` ends with status 1 and one line."""
-    done = subprocess.run(
-        [ROOT / "scripts" / "run", "--alerts"], capture_output=True, text=True, check=False, timeout=60
-    )
-    assert (done.returncode, done.stderr) == (1, "run: --alerts needs --demo\n")
+@pytest.mark.parametrize(
+    ("word", "said"), [("--alerts", "run: --alerts needs --demo"), ("nope", "rankwatch: no command")]
+)
+def test_a_wrong_word(word: str, said: str) -> None:
+    """`scripts/run` with `--alerts` and without `--demo`, or with an unknown command, prints one line."""
+    done = subprocess.run([ROOT / "scripts" / "run", word], capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode > 0, done.stdout, done.stderr[: len(said)], done.stderr.count("\n")) == (True, "", said, 1)
 
 
 @pytest.mark.timeout(START_SECONDS + 60)
