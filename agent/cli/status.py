@@ -11,12 +11,12 @@ import msgspec
 from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.cli.terminal import as_json, columns, has_colours, plain, rank_set, refuse, say
-from agent.page.describe import STALE_SECONDS, how_ended, waits_for
+from agent.page.describe import bandwidth, how_ended, progress
 from agent.page.ranks_json import NodeDocument, Rank
 
 TIMEOUT_SECONDS = 10.0
 WATCH_SECONDS = 2.0
-_HEAD = ("JOB", "RANK", "STATE", "PID", "USER", "GPU", "GB/S", "LATE", "PROGRESS", "TROUBLE", "ENDED BY")
+_HEAD = ("JOB", "RANK", "STATE", "PID", "USER", "GPU", "GB/S", "LATE", "PROGRESS", "TROUBLE", "HOW IT ENDED")
 _HOME, _CLEAR_LINE, _CLEAR_BELOW = "\x1b[H", "\x1b[K", "\x1b[J"
 _OTHER_SCREEN, _OWN_SCREEN = "\x1b[?1049h", "\x1b[?1049l"
 
@@ -76,7 +76,7 @@ def table(document: NodeDocument, *, colour: bool = False) -> str:
     if document.ranks_left_out:
         notes.append(f"{document.ranks_left_out} more ranks are not shown")
     if not document.ranks:
-        return "\n".join(["no ranks", *notes])
+        return "\n".join(["no ranks (start a job, or rankwatch doctor)", *notes])
     members: dict[str, list[Rank]] = {}
     for rank in document.ranks:
         members.setdefault(rank.job_id, []).append(rank)
@@ -131,10 +131,6 @@ def _text_of(agent: own_agent.AgentAddress, job_id: str | None, *, colour: bool)
 
 
 def _cells(rank: Rank, others: Sequence[Rank], now_seconds: float) -> tuple[str, ...]:
-    bandwidth, ended, progress = rank.bus_bandwidth_bytes_per_second, rank.ended, rank.last_progress_seconds
-    how = "" if ended is None else how_ended(ended)
-    idle = 0.0 if progress is None else max(now_seconds - progress, 0.0)
-    blamed = waits_for(rank, others, idle)
     return (
         rank.job_id,
         rank.rank,
@@ -142,9 +138,9 @@ def _cells(rank: Rank, others: Sequence[Rank], now_seconds: float) -> tuple[str,
         "" if rank.pid is None else str(rank.pid),
         rank.user,
         ",".join(str(gpu.index) for gpu in rank.gpus),
-        "" if bandwidth is None or idle > STALE_SECONDS else f"{bandwidth / 1e9:.1f}",
+        bandwidth(rank, now_seconds),
         "" if rank.late_share is None else f"{rank.late_share:.0%}",
-        "" if progress is None else f"waits for rank {blamed}, {idle:.0f}s" if blamed else f"{idle:.0f}s ago",
+        progress(rank, others, now_seconds),
         ",".join(rank.unhealthy),
-        how,
+        "" if rank.ended is None else how_ended(rank.ended),
     )

@@ -7,6 +7,7 @@ from agent.core.identity import rank_order
 from agent.hardware.ledger import Entry
 from agent.page.ranks_json import JobView, Rank, RankEnd
 from agent.ranks import health
+from agent.ranks.rank.evidence import UNRESPONSIVE
 from agent.ranks.rank.exit_status import ending, in_words
 from agent.ranks.snapshot import RankSnapshot, RankView
 from agent.ranks.speeds import RankSpeeds
@@ -14,9 +15,6 @@ from agent.ranks.speeds import RankSpeeds
 TROUBLE_FIRST = ("dead", "unresponsive", "unknown", "exited", "alive", "finished")
 STALE_SECONDS = 10.0
 """A rank's last bandwidth is out of date after this time without progress."""
-_UNRESPONSIVE = {
-    "stopped": "stopped by a signal", "blocked": "blocked in the kernel", "unanswered": "not answering NCCL's RAS",
-}  # fmt: skip
 _MAX_NAMED = 3
 """Limit of ranks named for one trouble, and of troubles named in a sentence; then follows "N more"."""
 
@@ -39,12 +37,22 @@ def jobs(views: Iterable[RankView], judged: Iterable[Rank], now_seconds: float) 
     return sorted(views_of_jobs, key=lambda job: (min(map(TROUBLE_FIRST.index, job.states)), job.job_id))
 
 
-def waits_for(rank: Rank, others: Iterable[Rank], idle_seconds: float) -> str:
-    """Return the rank that an idle, running rank waits for: the only dead or unresponsive rank of its job; else ""."""
-    if rank.state != "alive" or idle_seconds <= STALE_SECONDS:
+def progress(rank: Rank, others: Iterable[Rank], now_seconds: float) -> str:
+    """Return the time since a rank's last progress, and the only dead or unresponsive rank that it may wait for."""
+    if rank.last_progress_seconds is None:
         return ""
+    idle = now_seconds - rank.last_progress_seconds
+    if rank.state != "alive" or idle <= STALE_SECONDS:
+        return ago(idle)
     blamed = [other.rank for other in others if other.state in ("dead", "unresponsive")]
-    return blamed[0] if len(blamed) == 1 else ""
+    return f"waits for rank {blamed[0]}, {age(idle)}" if len(blamed) == 1 else f"none for {age(idle)}"
+
+
+def bandwidth(rank: Rank, now_seconds: float) -> str:
+    """Return a rank's bus bandwidth in GB/s; empty if it is unknown or out of date."""
+    known, at = rank.bus_bandwidth_bytes_per_second, rank.last_progress_seconds
+    is_stale = at is not None and now_seconds - at > STALE_SECONDS
+    return "" if known is None or is_stale else f"{known / 1e9:.1f}"
 
 
 def sentence(members: Sequence[Rank], now_seconds: float) -> str:
@@ -59,23 +67,22 @@ def sentence(members: Sequence[Rank], now_seconds: float) -> str:
         parts.append(f"{more} more in trouble")
     if runs := counts["alive"]:
         parts.append(f"{runs} {'rank runs' if runs == 1 else 'ranks run'}")
-    calm = {"finished": "finished", "exited": "left"}
-    parts += [f"{counts[state]} {word}" for state, word in calm.items() if counts[state]]
+    parts += [f"{counts[state]} {state}" for state in ("finished", "exited") if counts[state]]
     return "; ".join(parts)
 
 
 def _words(rank: Rank) -> str:
     if rank.state == "dead":
         return how_ended(rank.ended)
-    return _UNRESPONSIVE.get(rank.state_reason, "unresponsive") if rank.state == "unresponsive" else "cannot be judged"
+    return UNRESPONSIVE.get(rank.state_reason, "unresponsive") if rank.state == "unresponsive" else "cannot be judged"
 
 
 def _trouble(words: str, members: Sequence[Rank], now_seconds: float) -> str:
     numbers = ", ".join(rank.rank for rank in members[:_MAX_NAMED])
     more = f" and {len(members) - _MAX_NAMED} more" if len(members) > _MAX_NAMED else ""
-    ages = [age(now_seconds - at) for at in sorted(rank.ended.at_seconds for rank in members if rank.ended is not None)]
-    ago = f", {'' if ages[0] == ages[-1] else 'the last '}{ages[-1]} ago" if ages else ""
-    return f"{'rank' if len(members) == 1 else 'ranks'} {numbers}{more} {words}{ago}"
+    ages = [ago(now_seconds - at) for at in sorted(rank.ended.at_seconds for rank in members if rank.ended is not None)]
+    last = f", {'' if ages[0] == ages[-1] else 'the last '}{ages[-1]}" if ages else ""
+    return f"{'rank' if len(members) == 1 else 'ranks'} {numbers}{more} {words}{last}"
 
 
 def how_ended(ended: RankEnd | None) -> str:
@@ -86,15 +93,20 @@ def how_ended(ended: RankEnd | None) -> str:
     return f"{words}, raised {ended.exception}" if ended.exception else words
 
 
-def age(seconds: float, units: int = 1) -> str:
-    """Return a time span in its largest units, such as ``6 min`` or, in two units, ``2 d 3 h``."""
+def ago(seconds: float) -> str:
+    """Return a past time, such as ``1 min 38 s ago``."""
+    return f"{age(seconds)} ago"
+
+
+def age(seconds: float) -> str:
+    """Return a time span in its two largest units, such as ``18 s`` or ``2 d 3 h``."""
     whole = max(0, int(seconds))
     parts: list[str] = []
     for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
         if parts or whole >= length:
             parts.append(f"{whole // length} {unit}")
             whole %= length
-    return " ".join(parts[:units]) or "0 s"
+    return " ".join(parts[:2]) or "0 s"
 
 
 def _order(rank: Rank) -> tuple[object, ...]:

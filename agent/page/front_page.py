@@ -9,7 +9,7 @@ from html import escape
 from typing import NamedTuple
 from urllib.parse import quote
 
-from agent.page.describe import STALE_SECONDS, age, how_ended, waits_for
+from agent.page.describe import age, ago, bandwidth, how_ended, progress
 from agent.page.ranks_json import ExporterView, JobView, NodeDocument, Rank
 from agent.page.static import SCRIPT, STYLE
 from agent.tail.shares import in_turns
@@ -41,7 +41,7 @@ def front_page(document: NodeDocument, links: SiteLinks) -> str:
         '<noscript><meta http-equiv="refresh" content="10"></noscript></head><body>\n'
         '<p id="lost" role="status" hidden></p>\n'
         f"<header><h1>{host}</h1><p>rankwatch {_text(document.rankwatch)} &middot; {ready} &middot; up "
-        f"{age(document.up_seconds, 2)}</p>\n<nav>{_nav(document.hostname, links)}</nav>"
+        f"{age(document.up_seconds)}</p>\n<nav>{_nav(document.hostname, links)}</nav>"
         f"{_refused(document.configuration.refused)}</header>\n"
         f"<main>\n<div>{_jobs(document, links)}</div>\n<div>{_notes(document.notes)}</div>\n"
         f"{_exporters(document.exporters, document.now_seconds)}</main></body></html>\n"
@@ -117,16 +117,12 @@ _RANK_COLUMNS: tuple[Column, ...] = (
 
 
 def _rank_cells(rank: Rank, others: Sequence[Rank], now: float) -> tuple[str, ...]:
-    bandwidth, ended = rank.bus_bandwidth_bytes_per_second, rank.ended
-    idle = None if rank.last_progress_seconds is None else now - rank.last_progress_seconds
-    is_stale = idle is not None and idle > STALE_SECONDS
-    how = "" if ended is None else f"{how_ended(ended)}, {_ago(now - ended.at_seconds)}"
-    speed = "" if bandwidth is None else f"{bandwidth / 1e9:.2f}"
+    how = "" if rank.ended is None else f"{how_ended(rank.ended)}, {ago(now - rank.ended.at_seconds)}"
     return (
         _state(rank.state) + "".join(f" {_mark(_text(check), 'bad')}" for check in rank.unhealthy),
         _text(rank.rank),
-        _text(_progress(rank, others, idle)),
-        _mark(speed, "calm") if speed and is_stale else speed,
+        _text(progress(rank, others, now)),
+        bandwidth(rank, now),
         _meter(rank.late_share, rank.rank),
         _text(",".join(str(gpu.index) for gpu in rank.gpus)),
         "" if rank.pid is None else str(rank.pid),
@@ -134,15 +130,6 @@ def _rank_cells(rank: Rank, others: Sequence[Rank], now: float) -> tuple[str, ..
         _text(rank.local_rank),
         _text(how),
     )
-
-
-def _progress(rank: Rank, others: Sequence[Rank], idle: float | None) -> str:
-    """Return the time since a rank's last progress; without recent progress also the rank that it waits for."""
-    if idle is None:
-        return ""
-    if blamed := waits_for(rank, others, idle):
-        return f"waits for rank {blamed}, {age(idle, 2)}"
-    return f"none for {age(idle, 2)}" if idle > STALE_SECONDS and rank.state == "alive" else _ago(idle)
 
 
 def _meter(share: float | None, rank: str) -> str:
@@ -167,7 +154,7 @@ def _exporters(exporters: Sequence[ExporterView], now: float) -> str:
 
 
 def _exporter_cells(exporter: ExporterView, now: float) -> tuple[str, ...]:
-    success = "" if exporter.last_success_seconds is None else _ago(now - exporter.last_success_seconds)
+    success = "" if exporter.last_success_seconds is None else ago(now - exporter.last_success_seconds)
     mark = _mark(_text(exporter.state), {"up": "good", "down": "bad"}.get(exporter.state, "calm"))
     return _text(exporter.name), mark, success, str(exporter.series), _text(exporter.why)
 
@@ -184,10 +171,6 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], label: str)
         f'<div class="table" role="region" tabindex="0" aria-label="{label}"><table><thead><tr>{titles}</tr></thead>'
         f"<tbody>\n{''.join(lines)}</tbody></table></div>\n"
     )
-
-
-def _ago(seconds: float) -> str:
-    return f"{age(seconds, 2)} ago"
 
 
 def _state(state: str) -> str:

@@ -3,7 +3,7 @@
 Version 1 can get new fields; no field is renamed or removed. Times are epoch seconds by the node's clock.
 """
 
-from typing import Any
+import json
 
 import msgspec
 
@@ -112,7 +112,7 @@ def write(document: NodeDocument) -> bytes:
     try:
         return msgspec.json.encode(document)
     except UnicodeEncodeError:
-        return msgspec.json.encode(_without_surrogates(msgspec.to_builtins(document)))
+        return json.dumps(msgspec.to_builtins(document), ensure_ascii=False).encode("utf-8", "replace")
 
 
 def read(text: bytes) -> NodeDocument:
@@ -124,15 +124,3 @@ def read(text: bytes) -> NodeDocument:
     if document.api != API_VERSION:
         raise ValueError(f"the agent is rankwatch {document.rankwatch}, whose interface has version {document.api}")
     return document
-
-
-def _without_surrogates(value: Any) -> Any:
-    match value:
-        case str():
-            return value.encode("utf-8", "replace").decode()
-        case dict():
-            return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_without_surrogates(item) for item in value]
-        case _:
-            return value

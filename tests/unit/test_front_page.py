@@ -76,7 +76,7 @@ def test_page_shows_jobs_ranks_and_exporters() -> None:
         ["dead", "0", "2 min 5 s ago", "", "", "", "", "", "", "crashed (SIGSEGV), 1 min 1 s ago"]
     ]
     assert page.rows[3:5] == [
-        ["alive gpu_xid", "9", "0 s ago", "183.46", "", "0", "77", "ada", "1", ""],
+        ["alive gpu_xid", "9", "0 s ago", "183.5", "", "0", "77", "ada", "1", ""],
         ["finished", "10", "", "", "", "", "", "", "", "exited with status 0, 5 s ago"],
     ]
     assert page.rows[6:] == [
@@ -91,14 +91,12 @@ def test_page_shows_jobs_ranks_and_exporters() -> None:
 
 
 def test_the_waits_between_ranks() -> None:
-    """The page says that a rank without progress waits for the job's dead rank; of two dead ranks it names neither."""
+    """A rank without progress has no bandwidth and waits for the job's dead rank; of two it names none."""
     stands = Rank(
         job_id="1", rank="0", state="alive", last_progress_seconds=NOW - 46, bus_bandwidth_bytes_per_second=2e9
     )
     gone = Rank(job_id="1", rank="3", state="dead", ended=RankEnd(NOW - 50, "signaled", "SIGKILL"))
-    html = front_page(document([gone, stands]))
-    assert "waits for rank 3, 46 s" in html
-    assert '<span class="calm">2.00</span>' in html
+    assert Page(front_page(document([gone, stands]))).rows[2][2:4] == ["waits for rank 3, 46 s", ""]
     assert "none for 46 s" in front_page(document([gone, msgspec.structs.replace(gone, rank="4"), stands]))
     assert "none for 46 s" in front_page(document([msgspec.structs.replace(gone, job_id="2"), stands]))
 
@@ -157,4 +155,4 @@ def test_rows_and_cells_are_bounded() -> None:
 ])  # fmt: skip
 def test_age_in_two_units(seconds: float, text: str) -> None:
     """A duration is shown in its two largest units."""
-    assert age(seconds, 2) == text
+    assert age(seconds) == text

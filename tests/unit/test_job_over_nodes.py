@@ -45,7 +45,7 @@ SITE: Answers = {
     "max by (node, instance, rank) (rankwatch_rank_exit_timestamp": [of("2", "a", 9000.0)],
     "rankwatch_rank_exit_info": [of("3", "a", reason="signaled", signal="SIGKILL", code=""),
      of("2", "a", reason="exited", signal="", code="1")],
-    "max by (node, instance, rank) (rankwatch_rank_last_progress": [of("9", "b", 9995.0)],
+    "max by (node, instance, rank) (rankwatch_rank_last_progress": [of("9", "b", 9941.0)],
     "max by (rank) (avg_over_time(comm_rank:rankwatch_late": [of("9", "", 0.31)],
     'ALERTS{job_id="4711", alertname="StragglerRank"': [of("9", "b", why="data_loader")],
     "job:rankwatch_ranks_expected": [Sample({}, 16.0)],
@@ -68,8 +68,10 @@ def test_the_whole_job_in_trouble() -> None:
     assert ("z", "0") not in by_rank, "it runs on another node now"
     text = as_text(facts).splitlines()
     assert text[0] == "job 4711 (pretrain, alice): 6 ranks on 3 nodes, bus bandwidth 180.0 GB/s"
+    rested = SITE | {"max by (node, instance, rank) (rankwatch_rank_last_progress": [of("9", "b", 9939.0)]}
+    assert facts_from(asking(rested), "4711", None).bus_bandwidth_bytes_per_second is None, "no progress for 61 s"
     assert text[1] == "now: 2 dead, 1 not seen any more, 3 alive, 1 late"
-    assert re.fullmatch(r"first to go: rank 3 on a killed \(SIGKILL\) at \d\d:\d\d:\d\d, 1 min ago", text[2])
+    assert re.fullmatch(r"first to go: rank 3 on a killed \(SIGKILL\) at \d\d:\d\d:\d\d, 1 min 0 s ago", text[2])
     assert text[3:6] == ["not seen any more: 11 on c", "never seen in the last hour: 10 of 16 ranks", "page: RankDead"]
     assert [line.split()[0] for line in text[8:12]] == ["2", "3", "11", "9"], "the worst first, then by number"
     assert text[-1] == "2 ranks without trouble are not listed (--all)"

@@ -55,7 +55,7 @@ def test_a_job_with_a_dead_rank() -> None:
     assert page.ranks[1].unhealthy == ()
     [job] = page.jobs
     assert (job.job_id, job.user, job.world_size, job.states) == ("4711", "alice", 8, {"dead": 1, "alive": 2})
-    assert job.sentence == "rank 2 crashed (SIGSEGV), 6 min ago; 2 ranks run"
+    assert job.sentence == "rank 2 crashed (SIGSEGV), 6 min 0 s ago; 2 ranks run"
     assert page.configuration.file == "/etc/rankwatch.yml"
 
 
@@ -70,8 +70,8 @@ def ranks(state: str, count: int, reason: str = "", ended: RankEnd | None = None
     (ranks("alive", 1), "1 rank runs"),
     (ranks("alive", 8), "8 ranks run"),
     (ranks("finished", 8), "8 finished"),
-    (ranks("exited", 1), "1 left"),
-    (ranks("dead", 1, ended=RankEnd(940.0, "oom_killed", "SIGKILL")), "rank 0 killed by the OOM killer, 1 min ago"),
+    (ranks("exited", 1), "1 exited"),
+    (ranks("dead", 1, ended=RankEnd(940.0, "oom_killed", "SIGKILL")), "rank 0 killed by the OOM killer, 1 min 0 s ago"),
     (ranks("dead", 1, ended=RankEnd(990.0, "signaled", "SIGKILL")), "rank 0 killed (SIGKILL), 10 s ago"),
     (ranks("dead", 1, ended=RankEnd(990.0, "exited", "", 7)), "rank 0 exited with status 7, 10 s ago"),
     (ranks("dead", 4, ended=RankEnd(990.0, "unknown")), "ranks 0, 1, 2 and 1 more exited, status unknown, 10 s ago"),
@@ -84,8 +84,8 @@ def ranks(state: str, count: int, reason: str = "", ended: RankEnd | None = None
     ([*ranks("alive", 2), *ranks("dead", 1)], "rank 0 exited, status unknown; 2 ranks run"),
     ([*ranks("unresponsive", 1, "stopped"), *ranks("dead", 1, ended=RankEnd(990.0, "signaled", "SIGKILL")),
       *(rank for code in (7, 8, 9) for rank in ranks("dead", 1, ended=RankEnd(940.0, "exited", "", code)))],
-     "rank 0 killed (SIGKILL), 10 s ago; rank 0 exited with status 7, 1 min ago; "
-     "rank 0 exited with status 8, 1 min ago; 2 more in trouble"),
+     "rank 0 killed (SIGKILL), 10 s ago; rank 0 exited with status 7, 1 min 0 s ago; "
+     "rank 0 exited with status 8, 1 min 0 s ago; 2 more in trouble"),
 ])  # fmt: skip
 def test_sentences(members: list[Rank], expected: str) -> None:
     """A job's sentence names the ranks in trouble, with cause and time, and then counts the others."""

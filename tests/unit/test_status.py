@@ -36,8 +36,8 @@ def document(ranks: tuple[Rank, ...] = RANKS, **more: Any) -> NodeDocument:
 def test_table() -> None:
     """Ranks are in the order of the document with their facts; the last column is how the rank ended."""
     assert table(document()).splitlines() == [
-        "JOB   RANK  STATE     PID  USER   GPU  GB/S   LATE  PROGRESS  TROUBLE  ENDED BY",
-        "4711  9     dead      76                            42s ago            crashed (SIGSEGV)",
+        "JOB   RANK  STATE     PID  USER   GPU  GB/S   LATE  PROGRESS  TROUBLE  HOW IT ENDED",
+        "4711  9     dead      76                            42 s ago           crashed (SIGSEGV)",
         "4711  10    alive     77   alice  3    183.5  31%             gpu_xid",
         "4712  0     finished                                                   exited with status 0",
     ]
@@ -49,7 +49,7 @@ def test_a_rank_that_waits() -> None:
         job_id="4711", rank="10", state="alive", bus_bandwidth_bytes_per_second=9e10, last_progress_seconds=1000.0
     )
     line = table(document((RANKS[0], waiting))).splitlines()[-1]
-    assert line.split() == ["4711", "10", "alive", "waits", "for", "rank", "9,", "42s"]
+    assert line.split() == ["4711", "10", "alive", "waits", "for", "rank", "9,", "42", "s"]
 
 
 def test_nothing_that_a_terminal_obeys() -> None:
@@ -91,7 +91,7 @@ def test_what_is_not_known_stands_below() -> None:
         "configuration refused, the previous one stays: line 3",
         "2 more ranks are not shown",
     ]
-    assert table(document(())) == "no ranks"
+    assert table(document(())) == "no ranks (start a job, or rankwatch doctor)"
 
 
 class Answers:

@@ -187,7 +187,7 @@ def _cost(spent: Cost) -> tuple[tuple[str, ...], ...]:
     guess = " (counting each rank as one GPU)" if spent.is_guess else ""
     if spent.seconds > 0:
         still = ", and it goes on" if spent.goes_on else ""
-        rows.append((f"{spent.stopped:.2f} GPU-hours", f"no work done for {age(spent.seconds, 2)}{guess}{still}"))
+        rows.append((f"{spent.stopped:.2f} GPU-hours", f"no work done for {age(spent.seconds)}{guess}{still}"))
     if spent.again is not None:
         rows.append(
             (f"{spent.again:.2f} GPU-hours", "of work after the last checkpoint, lost if the job restarted from it")

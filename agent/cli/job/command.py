@@ -21,9 +21,9 @@ from agent.cli.terminal import (
 )
 from agent.core import prometheus
 from agent.core.identity import rank_order
-from agent.page.describe import TROUBLE_FIRST, age, how_ended
+from agent.page.describe import TROUBLE_FIRST, ago, how_ended
 
-_HEAD = ("RANK", "NODE", "STATE", "PID", "USER", "GPU", "PROGRESS", "LATE", "WHY", "ENDED BY", "ENDED")
+_HEAD = ("RANK", "NODE", "STATE", "PID", "USER", "GPU", "PROGRESS", "LATE", "WHY", "HOW IT ENDED", "ENDED")
 _WELL = frozenset({"alive", "finished"})
 _BAD = frozenset({"dead", "unresponsive", "unknown", UNSEEN})
 
@@ -76,7 +76,7 @@ def _first(facts: JobFacts) -> list[str]:
     clock = time.strftime("%H:%M:%S", time.localtime(ended.at_seconds))
     return [
         f"first to go: rank {plain(first.rank)} on {plain(first.node)} {how_ended(ended)} at {clock}, "
-        f"{age(facts.now_seconds - ended.at_seconds)} ago"
+        + ago(facts.now_seconds - ended.at_seconds)
     ]
 
 
@@ -122,11 +122,11 @@ def _cells(rank: JobRank, now_seconds: float) -> Sequence[str]:
         rank.pid,
         rank.user,
         rank.gpus,
-        "" if rank.progress_seconds is None else f"{age(now_seconds - rank.progress_seconds)} ago",
+        "" if rank.progress_seconds is None else ago(now_seconds - rank.progress_seconds),
         "" if rank.late_share is None else f"{rank.late_share:.0%}",
         ", ".join(rank.why),
         "" if ended is None else how_ended(ended),
-        "" if ended is None else f"{age(now_seconds - ended.at_seconds)} ago",
+        "" if ended is None else ago(now_seconds - ended.at_seconds),
     )
 
 

@@ -15,6 +15,7 @@ MEMORY = "1h"
 STEP = "15s"
 """MEMORY: range of the search for ranks that are no longer exported. STEP: step of this range, the scrape interval."""
 
+RECENT_SECONDS = 60.0  # The rules' bandwidth is shown if a live rank has completed an operation within this time
 UNSEEN = "unseen"
 """State of a rank that no agent exports now, though an agent exported it within MEMORY."""
 
@@ -92,15 +93,17 @@ def facts_from(ask: Ask, job_id: str, cluster: str | None) -> JobFacts:
         f"sum(comm_collective:rankwatch_bus_bytes:rate5m{{{job}}})"
         f" / (sum(comm_collective:rankwatch_bus_seconds:rate5m{{{job}}}) > 0)"
     )
+    ranks = _ranks(ask, job, shown, seen)
+    at = max((rank.progress_seconds or 0.0 for rank in ranks if rank.state == "alive"), default=0.0)
     return JobFacts(
         job_id,
         now[0].value,
         clusters,
         has_rules,
-        _ranks(ask, job, shown, seen),
+        ranks,
         int(whole[0].value) if whole else None,
         of_job[0].labels if of_job else None,
-        speed[0].value if speed else None,
+        speed[0].value if speed and now[0].value - at <= RECENT_SECONDS else None,
         _alerts(ask(f'ALERTS{{{job}, alertstate="firing"}}')),
     )
 

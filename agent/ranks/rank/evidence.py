@@ -10,6 +10,10 @@ VerdictReason = Literal[
     "failure_status", "killed_before_teardown", "killed_before_peers", "left_before_peers", "finalized",
     "all_left_well", "progress_after_exit", "ended_by_scheduler",
 ]  # fmt: skip
+UNRESPONSIVE: dict[str, str] = {
+    "stopped": "stopped by a signal", "blocked": "blocked in the kernel", "unanswered": "not answering NCCL's RAS",
+}  # fmt: skip
+"""The reasons of the state ``unresponsive`` in words, for pages, commands and bundles."""
 
 
 class RasSilence(msgspec.Struct, frozen=True):
