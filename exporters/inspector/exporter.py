@@ -149,6 +149,7 @@ class InspectorExporter:
             reclaim_errors=tuple(dict(directory.reclaimer.errors) for directory in self._directories),
             derived_series=self._config.derived_series,
             young=frozenset() if self._ctx.once else self._births.young(self._ctx.clock.monotonic()),
+            ended=frozenset(v.label for v in self._ctx.ranks.snapshot().ranks if v.process.exited_at is not None),
         )
 
     def families(self, snapshot: InspectorSnapshot) -> Iterable[Metric]:

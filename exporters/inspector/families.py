@@ -35,7 +35,8 @@ BUS_BYTES = Family(
     _SERIES, _SERIES_COST)
 BUS_BANDWIDTH = Family(
     "rankwatch_collective_bus_bandwidth_bytes_per_second", "gauge",
-    "Bus bandwidth of a rank's operations over the last five seconds with data, weighted by time.",
+    "Bus bandwidth of a rank's operations over the last five seconds with data, weighted by time. An ended rank has no "
+    "series.",
     ("job_id", "rank", "comm", "collective"), "1 per rank, communicator and collective seen")
 ALGORITHM = Family(
     "rankwatch_collective_algorithm_info", "gauge",

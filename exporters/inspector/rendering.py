@@ -43,6 +43,7 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
 
     A member without a label is not shown yet. ``unpublished``: a reader has not published yet, so no sum over readers
     is complete. ``derived_series``: render also series that PromQL can compute. ``young``: new series, which show 0.
+    ``ended``: ranks without a bandwidth.
     """
 
     readers: tuple[Published, ...]
@@ -53,6 +54,7 @@ class InspectorSnapshot(msgspec.Struct, frozen=True):
     reclaim_errors: tuple[Mapping[str, int], ...] = ()
     derived_series: bool = False
     young: frozenset[SeriesId] = frozenset()
+    ended: frozenset[RankLabel] = frozenset()
 
 
 def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
@@ -63,7 +65,7 @@ def render(snapshot: InspectorSnapshot) -> Iterable[Metric]:
     yield from _operations(series, withheld, snapshot)
     yield from _arrivals(series, withheld, snapshot)
     yield _lost(writers, series, withheld, snapshot)
-    yield from _gauges(writers, snapshot.labels)
+    yield from _gauges(writers, snapshot)
     yield from _since_start(writers, snapshot)
     yield from _tallies(writers, snapshot)
     yield from _reading(snapshot)
@@ -152,18 +154,20 @@ def _lost(
     return rows.metric
 
 
-def _gauges(writers: list[WriterTotals], labels: dict[Member, RankLabel]) -> Iterable[Metric]:
+def _gauges(writers: list[WriterTotals], snapshot: InspectorSnapshot) -> Iterable[Metric]:
     """Return the gauges. If several writers have the same labels (a restarted rank), the newest writer's value is used.
 
     The algorithm is NCCL's latest choice; the transfer time (s) is the shortest of this node's ranks.
     """
+    labels = snapshot.labels
     bandwidths: dict[tuple[str, ...], float] = {}
     algorithms: dict[tuple[str, ...], tuple[str, str]] = {}
     transfers: dict[tuple[str, ...], int] = {}
     speeds: dict[tuple[str, ...], float] = {}
     for writer in writers:
         for label, (comm, _, name), (bus_bytes, microseconds) in writer.labelled(writer.windows, labels):
-            bandwidths[*label, comm, name] = bus_bytes * 1_000_000 / microseconds
+            if label not in snapshot.ended:
+                bandwidths[*label, comm, name] = bus_bytes * 1_000_000 / microseconds
         for label, key, chosen in writer.labelled(writer.algorithms, labels):
             algorithms[label.job_id, key.comm, key.collective, key.size] = choice(*chosen)
         for label, key, transfer_us in writer.labelled(writer.transfers, labels):

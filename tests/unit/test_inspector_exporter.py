@@ -150,6 +150,7 @@ def shown(snapshot: InspectorSnapshot) -> dict[str, dict[tuple[str, ...], float]
 
 OPERATIONS = "rankwatch_collective_operations_total"
 SERIES = ("job", "1", "abc", "AllReduce", "8192")
+BANDWIDTH = "rankwatch_collective_bus_bandwidth_bytes_per_second"
 
 
 def test_evidence_and_labels(tmp_path: Path) -> None:
@@ -172,7 +173,7 @@ def test_evidence_and_labels(tmp_path: Path) -> None:
 
 
 def test_the_bandwidth_of_ranks_is_that_of_collectives(tmp_path: Path) -> None:
-    """The bandwidth in the rank table covers only collectives, without sends and receives."""
+    """The bandwidth in the rank table covers only collectives, without sends and receives; it ends with the rank."""
     bench = Bench(tmp_path).following(7)
     send = {
         "p2p": "Send", "p2p_sn": 1, "p2p_msg_size_bytes": 9, "p2p_exec_time_us": 3, "p2p_timing_source": "kernel_gpu",
@@ -189,6 +190,9 @@ def test_the_bandwidth_of_ranks_is_that_of_collectives(tmp_path: Path) -> None:
     assert {label: speed.bus_bandwidth_bytes_per_second for label, speed in bench.ranks.speeds.items()} == {
         RankLabel("job", "1"): 12_288 / 10e-6  # 1.5 x 8192 bytes in 10 us
     }
+    assert BANDWIDTH in bench.look(6.0)
+    bench.ranks.snapshot_fields["ranks"] = (Mock(label=RankLabel("job", "1")),)
+    assert BANDWIDTH not in bench.look()
     bench.drain()
 
 
@@ -339,7 +343,7 @@ def test_bandwidth_is_that_of_the_newest_writer() -> None:
     first, second = writer(1, progress_us=9), writer(2, progress_us=5)
     snapshot = InspectorSnapshot((view(first, second),), labelled(first, second), Inheritance(), 0, derived_series=True)
     values = shown(snapshot)
-    assert list(values["rankwatch_collective_bus_bandwidth_bytes_per_second"].values()) == [1 * 5 * 1_000_000 / 10]
+    assert list(values[BANDWIDTH].values()) == [1 * 5 * 1_000_000 / 10]
 
 
 def test_algorithms_are_a_closed_set() -> None:
