@@ -20,24 +20,21 @@ class Wanted(msgspec.Struct, frozen=True):
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """A part of a bundle: files by name, and statements and events for the summary."""
+    """A part of a bundle: files by name, and statements and events for the summary. ``why``: why it is empty."""
 
     files: Mapping[str, bytes]
     words: Sequence[Word] = ()
     events: Sequence[Event] = ()
+    why: str = ""
 
 
 Offer = Callable[[Wanted], Awaitable[Offered]]
 """Makes a part. If it raises, or takes longer than the bundle's deadline, only this part is missing."""
-
-
 Stalls = Callable[[], Mapping[str, float]]
 """Returns each stalled job with the length of its stall (s) at the exporter's last update.
 
 Called often, so it must be cheap.
 """
-
-
 Files = Callable[[str], Awaitable[bytes | None]]
 """Takes the name of a bundle's file and returns the file; None without such a file. Can raise OSError."""
 

@@ -144,7 +144,7 @@ class EvidenceExporter:
             files |= inside
             words += list(offered.words)[: summaries.MAX_LISTED]
             events += list(offered.events)[: summaries.MAX_LISTED]
-            parts.append(summaries.Part(name, sum(map(len, inside.values())), round(took, 3), failed))
+            parts.append(summaries.Part(name, sum(map(len, inside.values())), round(took, 3), failed or offered.why))
             self._failures[name] += bool(failed)
         files, left_out = bundle.fitted(files, self._config.megabytes_per_bundle * 1024 * 1024)
         if left_out:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from agent.sdk.evidence import summary
-from agent.sdk.ranks import RankView, ending, in_words
+from agent.sdk.ranks import UNRESPONSIVE, RankView, ending, in_words
 from exporters.evidence.watch import Change, Occasion
 
 NAMES = frozenset(
@@ -34,7 +34,6 @@ NAMES = frozenset(
 )
 """The only environment variables of a rank that a bundle may hold."""
 COMPLETED = "last completed "  # The beginning of Inspector's statement about a rank's last operation
-WAITS = {"dead": "is dead", "unresponsive": "does not respond"}
 
 
 def of_rank(view: RankView, now_seconds: float, words: Iterable[summary.Word]) -> summary.RankAtTime:
@@ -70,10 +69,9 @@ def verdict_words(views: Iterable[RankView]) -> list[summary.Word]:
     words = []
     for view in views:
         verdict = view.process.verdict
-        if verdict is None or verdict.state not in WAITS:
-            continue
-        says = how_ended(view) or f"{WAITS[verdict.state]} ({verdict.reason})"
-        words.append(summary.Word(view.label.rank, "verdict", says, blames=True))
+        if verdict is not None and verdict.state in ("dead", "unresponsive"):
+            says = how_ended(view) or UNRESPONSIVE.get(verdict.reason, "unresponsive")
+            words.append(summary.Word(view.label.rank, "verdict", says, blames=True))
     return words
 
 
@@ -94,7 +92,9 @@ def time_line(
         if view.process.exited_at is not None
     ]
     line += [
-        summary.Event(change.at, change.rank, f"{change.state} ({change.reason})", "verdict")
+        summary.Event(
+            change.at, change.rank, f"{change.state}, {UNRESPONSIVE.get(change.reason, '')}".rstrip(", "), "verdict"
+        )
         for change in changes
         if change.state != "alive"
     ]

@@ -197,7 +197,7 @@ def part(dumps: Iterable[ShownDump], job_id: str) -> Offered:
     newest = max((dump.written for dump in of_job), default=0.0)
     of_hang = [dump for dump in of_job if dump.written >= newest - APART_SECONDS]
     if not of_hang:
-        return Offered({})
+        return Offered({}, why="no dump of this job")
     hang = _Hang(of_hang)
     words = [word for dump in of_hang for word in hang.words(dump)]
     listed = [{"rank": dump.label.rank, "written": dump.written, "groups": dump.summary.groups} for dump in of_hang]

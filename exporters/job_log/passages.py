@@ -173,7 +173,7 @@ def log_part(jobs: Iterable[ShownLog], passages: Mapping[str, Iterable[Passage]]
     """Return the part of a bundle; empty if this node reads no log of the job. ``passages``: the kept lines by job."""
     shown = next((job for job in jobs if job.job_id == wanted.job_id), None)
     if shown is None:
-        return Offered({})
+        return Offered({}, why="no log of this job")
     events = [
         summary.Event(first.seconds, _rank(first), _words(role, first), "job_log")
         for role, first in ((ROOT, shown.root), (CASCADE, shown.cascade))

@@ -110,7 +110,8 @@ class KernelLogExporter(ShownExporter[bytes]):
         if not self._is_backlog:
             await self._thread.call(self._log.catch_up)
         lines = [f"{record.seconds:.6f} {record.text}\n" for record in tuple(self._log.last_records)]
-        return Offered({"kernel.log": "".join(lines).encode()})
+        why = f"no right to read {self._config.path}" if self._refused and not lines else ""
+        return Offered({"kernel.log": "".join(lines).encode()}, why=why)
 
     async def update(self) -> None:
         """Count new events. Raise NoData without a log.

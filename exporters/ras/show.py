@@ -254,7 +254,7 @@ def stalls(reports: Mapping[str, JobReport]) -> dict[str, float]:
 def bundle_part(last: JobReport | None) -> Offered:
     """Return the evidence in a job's last report; empty without a report."""
     if last is None:
-        return Offered({})
+        return Offered({}, why="no report on this job")
     words = [
         summary.Word(
             rank,

@@ -243,7 +243,8 @@ def offered(stacks: Mapping[str, Stack]) -> Offered:
         )
         for rank, stack in stacks.items()
     ]
-    return Offered({f"rank-{rank}.txt": stack.text.encode() for rank, stack in stacks.items()}, words)
+    files = {f"rank-{rank}.txt": stack.text.encode() for rank, stack in stacks.items()}
+    return Offered(files, words, why="" if files else "py-spy is missing, or could read no rank")
 
 
 def _running(views: Iterable[RankView]) -> list[RankView]:

@@ -62,7 +62,7 @@ def slowest_scrape(agent: Agent, seconds: float) -> float:
 
 @pytest.mark.parametrize(
     ("number", "says"),
-    [(signal.SIGSEGV, "crashed (SIGSEGV)"), pytest.param(signal.SIGSTOP, "does not respond (stopped)", marks=full)],
+    [(signal.SIGSEGV, "crashed (SIGSEGV)"), pytest.param(signal.SIGSTOP, "stopped by a signal", marks=full)],
 )
 def test_a_bundle_names_the_culprit(tmp_path: Path, number: signal.Signals, says: str) -> None:
     """Within 25 s of a rank's crash or stop a bundle names the rank and has the other processes."""

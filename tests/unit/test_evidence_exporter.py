@@ -71,6 +71,7 @@ async def test_a_death_leaves_a_bundle(site: Site, capsys: pytest.CaptureFixture
     assert await asyncio.to_thread(main, ["--path", str(site.folder), "show", "7"]) == 0
     said = capsys.readouterr().out
     assert "Suspects\n  rank 1: killed (SIGKILL) (verdict)\n" in said
+    assert "rank 1: dead (verdict)\n" in said
     assert f"rank 0, pid {site.keys[0].pid}, alive" in said
 
 
@@ -94,14 +95,14 @@ async def test_a_part_that_hangs_or_fails_costs_itself(site: Site) -> None:
 
     async def works(wanted: Wanted) -> Offered:
         words = [Word("0", "ras", f"is behind in job {wanted.job_id}", blames=True)]
-        return Offered({"report.json": b"{}"}, words, [Event(1.0, "0", "was missed", "ras")])
+        return Offered({"report.json": b"{}"}, words, [Event(1.0, "0", "was missed", "ras")], "no events")
 
     for name, make in (("slow", hangs), ("odd", fails), ("ras", works)):
         site.registry.of(name).offer(make)
     await site.start_and_kill(1)
     [summary] = await site.summaries()
     parts = {part.name: part.failed for part in summary.parts}
-    assert parts == {"processes": "", "odd": "OSError: broken", "ras": "", "slow": "not there within 1 s"}
+    assert parts == {"processes": "", "odd": "OSError: broken", "ras": "no events", "slow": "not there within 1 s"}
     assert (summary.suspects, summary.timeline[0].what) == (["1", "0"], "was missed")
     assert (await site.members())["ras/report.json"] == b"{}"
     assert site.exporter.snapshot() == {"bundle": 0, "odd": 1, "slow": 1}

@@ -99,7 +99,7 @@ def offered(
     contents = {f"rank-{rank}.jsonl": data for rank, data in last_lines.items()}
     if lines := "".join(f"{path} does not answer\n" for path in unread):
         contents["unread.txt"] = lines.encode(errors="replace")
-    return Offered(contents, words)
+    return Offered(contents, words, why="" if contents else "no records of this job")
 
 
 def _end(file: FollowedFile) -> bytes:
