@@ -127,37 +127,27 @@ class Running:
 
     def status(self) -> ExporterStatus:
         """Return the exporter's state for the agent's own families."""
-        return ExporterStatus(
-            self.name,
-            self.ok,
-            self.present,
-            self.last_duration_seconds,
-            self.late,
-            self.failures,
-            self._lease.context.failures.skipped,
-        )
+        seconds, skipped = self.last_duration_seconds, self._lease.context.failures.skipped
+        return ExporterStatus(self.name, self.ok, self.present, seconds, self.late, self.failures, skipped)
 
     def _note(self, error: BaseException | None) -> None:
         if isinstance(error, LeaseEnded) and self._lease.is_closed:  # the update ended after its exporter was drained
             return
         self.looked = True
-        kind = "its source is absent" if isinstance(error, NoData) else type(error).__name__
+        before, is_absent = self._failure, isinstance(error, NoData)
+        kind = "its source is absent" if is_absent else type(error).__name__
         self._failure = "" if error is None else (str(error) or kind)[:MAX_WHY_CHARACTERS]
         if error is None:
             self.ok = self.present = True
             self.last_success_seconds = self._clock.time()
             self._last_success_at = self._clock.monotonic()
-        elif isinstance(error, NoData):
-            self.present = False
-            self.ok = self.config.enabled != True  # noqa: E712  # "auto" is a true string
-            if not self.ok:
-                self._log.warning(
-                    "exporter {exporter} is enabled, but its source is absent", exporter=self.name, why=error
-                )
-        else:
-            self.ok = False
-            self.failures += 1
-            self._log.error("an update of exporter {exporter} failed", exporter=self.name, error=error)
+            return
+        self.ok = is_absent and self.config.enabled != True  # noqa: E712  # "auto" is a true string
+        self.present &= not is_absent
+        self.failures += not is_absent
+        if not self.ok and self._failure != before:  # an error that stays is logged once
+            why = self._failure if is_absent else error
+            self._log.error("an update of exporter {exporter} failed", exporter=self.name, error=why)
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()

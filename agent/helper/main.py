@@ -17,6 +17,7 @@ def main(target: str, memory_bytes: str, parent_pid: str, sys_path: str) -> int:
     """Set up the process and serve; return the exit status."""
     _die_with(int(parent_pid))
     os.setsid()  # a terminal's Ctrl-C reaches only the agent, which ends its helpers
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # also if a stop signals every process
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     try:
         os.setpriority(os.PRIO_PROCESS, 0, NICENESS)

@@ -80,12 +80,14 @@ async def test_absent_source_is_well_in_mode_auto(bench: Bench) -> None:
     assert not bench.running.shown()
 
 
-async def test_failure_is_counted_and_ages(bench: Bench) -> None:
-    """A failing source keeps its series for a short time, and each failure is counted."""
+async def test_failure_is_counted_and_ages(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
+    """A failing source keeps its series for a short time; each failure is counted, and logged if its text changed."""
     await bench.running.update_once()
-    bench.exporter.outcome = RuntimeError("broken")
-    await bench.running.update_once()
-    assert (bench.running.ok, bench.running.failures, bench.running.shown()) == (False, 1, True)
+    for text in ("broken", "broken", "worse"):
+        bench.exporter.outcome = RuntimeError(text)
+        await bench.running.update_once()
+    assert (bench.running.ok, bench.running.failures, bench.running.shown()) == (False, 3, True)
+    assert [record.levelname for record in caplog.records] == ["ERROR"] * 2
     bench.clock.advance(STALE_FLOOR_SECONDS + 1)
     assert not bench.running.shown()
 

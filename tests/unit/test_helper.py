@@ -99,10 +99,11 @@ async def pieces(count: int, length: int) -> AsyncIterator[bytes]:
 
 
 async def test_the_first_call_starts_a_process_and_the_next_uses_it(bench: Bench) -> None:
-    """No process runs before the first call; one process answers all calls, and the helper counts them."""
+    """No process runs before the first call; one process answers all calls, even after SIGTERM, and they count."""
     assert await children() == []
     pid = (await bench.do()).pid
     assert await children() == [pid]
+    os.kill(pid, signal.SIGTERM)  # as of a stop that signals every process
     assert (await bench.do()).pid == pid
     assert (bench.helper.ok, bench.helper.calls) == (True, {"ok": 2})
 
