@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.core import checkpoint as module
-from agent.core.checkpoint import MAX_BYTES, Draft, StateFile
+from agent.core.checkpoint import MAX_BYTES, Draft, StateFile, hold
 from agent.core.log import Logger
 
 BOOT = "boot-1"
@@ -51,6 +51,14 @@ def test_sections_come_back(path: Path) -> None:
     again = opened(path)
     assert (again.section("a").restored, again.section("b").restored) == (b"one", b"two")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_one_agent_for_each_path(path: Path) -> None:
+    """A second agent with the same path gets an error with the first one's pid, until the first one has ended."""
+    with hold(path), pytest.raises(ValueError, match=rf"is used by process {os.getpid()} \(rankwatch\); give"):
+        hold(path)
+    with hold(path), hold(Path("/proc/none/checkpoint")):
+        pass
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x93\x01"])
