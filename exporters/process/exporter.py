@@ -150,8 +150,10 @@ class ProcessExporter:
             self._exits.watch(pidfds, running=())
             return
         ranks = self._ctx.ranks
-        self._processes, self._without_nccl = scanned.processes, scanned.without_nccl
-        ranks.observe_without_nccl(scanned.without_nccl)
+        waiting = scanned.without_nccl if self._config.without_nccl else 0
+        self._processes, self._without_nccl = scanned.processes, scanned.without_nccl - waiting
+        self._ctx.note.say(f"{waiting} processes without NCCL become ranks within a minute" if waiting else "")
+        ranks.observe_without_nccl(self._without_nccl)
         ranks.observe_held_files(scanned.held)
         for facts in scanned.new:
             user = facts.user if facts.uid is None else self._users.name(facts.uid)

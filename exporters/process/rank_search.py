@@ -203,11 +203,11 @@ class RankSearch:
             process.program, process.claim, process.is_unread = stat.comm, None, stat.comm not in WRAPPERS
             process.claims_for_others = False
 
-    def without_nccl(self, ranks: Collection[ProcessKey], now: float) -> tuple[list[ProcessKey], list[ProcessKey]]:
-        """Return the processes without NCCL whose environment names a rank, and the ready processes among them.
+    def without_nccl(self, ranks: Collection[ProcessKey], now: float) -> tuple[int, int, list[ProcessKey]]:
+        """Return the number of processes without NCCL whose environment names a rank, and of those in jobs without
+        NCCL that are not settled (SETTLED_SECONDS); and the ready processes: the settled ones.
 
-        Not counted: children that inherit their parent's environment, and launchers of such processes. A process is
-        ready if no process of its job has NCCL, and if it is settled (SETTLED_SECONDS).
+        Not counted: children that inherit their parent's environment, and launchers of such processes.
         """
         self._read_claims()
         proven = {key.pid for key in ranks} | {s.key.pid for s in self._processes.values() if s.evidence or s.uses_gpu}
@@ -217,12 +217,13 @@ class RankSearch:
             first.pop(pid).claims_for_others = True
         without = [s for pid, s in first.items() if pid not in proven and not proven.intersection(self._ancestors(pid))]
         with_nccl = {s.claim.job for pid in proven if (s := named.get(pid)) and s.claim and not s.is_ready}
-        ready = [s for s in without if s.claim and s.claim.job not in with_nccl and self._is_settled(s, now)]
+        of_others = [s for s in without if s.claim and s.claim.job not in with_nccl]
+        ready = [s for s in of_others if self._is_settled(s, now)]
         for process in ready:
             process.is_ready = True
             if launcher := self._launcher(process):
                 launcher.launched |= {process.program}
-        return [process.key for process in without], [process.key for process in ready]
+        return len(without), len(of_others) - len(ready), [process.key for process in ready]
 
     def _is_settled(self, process: _Process, now: float) -> bool:
         launcher = self._launcher(process)

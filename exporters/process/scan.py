@@ -110,9 +110,10 @@ class Scanner:
     def _new_ranks(
         self, request: ScanRequest, others: list[Stat], known: set[ProcessKey]
     ) -> tuple[list[ProcessFacts], int]:
-        """Return the facts of at most MAX_NEW new ranks, and the number of processes without NCCL that are no ranks."""
+        """Return the facts of at most MAX_NEW new ranks, and the number of processes without NCCL that are no ranks, or
+        no ranks yet."""
         proven = self._search.proven(others, request.now, request.writer_keys, known)
-        without, ready = self._search.without_nccl(known, request.now)  # uses results of the search for proof
+        without, waiting, ready = self._search.without_nccl(known, request.now)  # uses results of the search for proof
         if request.without_nccl:
             is_read = {stat.key for stat in others}  # other old processes become ranks in a later scan
             proven = [*proven, *((key, "environment") for key in ready if key in is_read)]
@@ -124,7 +125,7 @@ class Scanner:
             read = partial(self._read_facts, key, evidence, request.variables)
             if (facts := self._failures.attempt("a process", read, pid=key.pid)) is not None:
                 new.append(facts)
-        return new, 0 if request.without_nccl else len(without)
+        return new, waiting if request.without_nccl else without
 
     def _make_listing_due(self, writer_keys: Collection[WriterKey], running: list[ProcessKey]) -> None:
         """List the record files of ranks in this scan already, if a rank's pid (in its namespace) is one of these

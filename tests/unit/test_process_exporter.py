@@ -118,6 +118,15 @@ async def test_exit_during_a_look(node: Node, rank: ProcessKey) -> None:
     await exporter.drain()
 
 
+async def test_processes_that_become_ranks_soon(node: Node) -> None:
+    """With `without_nccl` a note has the number of processes that will be ranks."""
+    await asyncio.to_thread(node.proc.add, 9, environment={"RANK": "0", "WORLD_SIZE": "1"})
+    exporter = await node.start(without_nccl=True)
+    await exporter.update()
+    assert node.context.note.text == "1 processes without NCCL become ranks within a minute"
+    await exporter.drain()
+
+
 async def test_stopped_exporter_shows_no_rank(node: Node, rank: ProcessKey) -> None:
     """Ranks are hidden UNSEEN_SECONDS after the exporter stopped; the first look of a new exporter shows them again.
 

@@ -136,13 +136,13 @@ def test_ranks_with_nccl_do_not_count(node: Node) -> None:
 
 
 def test_ranks_where_configured(node: Node) -> None:
-    """With the option, processes without NCCL become ranks after SETTLED_SECONDS."""
+    """With the option, processes without NCCL become ranks after SETTLED_SECONDS; until then they count."""
     node.without_nccl = True
     gloo_job(node)
-    assert node.evidence() == {}
-    assert node.evidence(after=SETTLED_SECONDS - 1.0) == {}
+    assert [node.look(after=seconds).without_nccl for seconds in (1.0, SETTLED_SECONDS - 1.0)] == [2, 2]
     assert node.evidence() == {30: "environment", 40: "environment"}
-    assert node.evidence() == {}
+    scan = node.look()
+    assert (scan.new, scan.without_nccl) == ((), 0)
 
 
 @pytest.mark.parametrize("threads", [{}, {33: "NCCL RAS"}])
