@@ -130,9 +130,9 @@ class StateFile:
         except Exception as error:  # noqa: BLE001  # damage can raise any error, and must not prevent the start
             self._log.warning("checkpoint damaged, starting without it", path=self._path, error=error)
         else:
-            found, path = checkpoint.format, self._path
-            if found != FORMAT:
-                self._log.warning("checkpoint of another format, starting without it", path=path, format=found)
+            version, path = checkpoint.format, self._path
+            if version != FORMAT:
+                self._log.warning("checkpoint of another format, starting without it", path=path, format=version)
             elif checkpoint.boot_id != self.boot_id:
                 self._log.info("checkpoint is from before the last boot, starting without it", path=path)
             else:
