@@ -71,10 +71,10 @@ TEXTS = {
         r"Job 7: rank \d on n\d was killed by the OOM killer; 7 ranks still run",
         "CAUSE: host memory ran out",
     ),
-    "killed_alone": (r"was killed \(SIGKILL\); 7 ranks still run", "a memory limit killed the process"),
+    "killed_alone": (r"was killed \(SIGKILL\); 7 ranks still run", "likely an admin"),
     "killed_before_teardown": (
         r"was killed, and others ended after it; no rank runs any more",
-        "a memory limit killed",
+        "likely an admin",
     ),
     "crash_alone": (r"crashed; 7 ranks still run", "GPU, driver or memory when one rank crashes"),
     "status_alone": (r" failed; 7 ranks still run", "an error of the program"),

@@ -8,7 +8,7 @@ import msgspec
 
 from agent.core.checkpoint import MAX_SECONDS, SavedSeconds
 from agent.core.identity import ProcessKey
-from agent.ranks.rank.episodes import fatal_reason
+from agent.ranks.rank.exit_episodes import fatal_reason
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.process import RankProcess
 

@@ -20,7 +20,7 @@ from agent.ranks.liveness.job_liveness import (
 )
 from agent.ranks.naming.job_owners import is_proven
 from agent.ranks.naming.labels import LabelHolders
-from agent.ranks.rank.episodes import ended_by, killed_before_teardown, lead_exits
+from agent.ranks.rank.exit_episodes import ended_by, killed_before_teardown, lead_exits
 from agent.ranks.rank.exit_status import ENDED_BY_SCHEDULER, JobEnd, ending
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.rank.verdict_thresholds import DEFAULTS

@@ -11,8 +11,8 @@ from signal import SIGKILL
 import msgspec
 
 from agent.core.identity import ProcessKey
-from agent.ranks.rank.episodes import ended_by, fatal_reason, killed_before_teardown, left_at_of, preceded
 from agent.ranks.rank.evidence import RankVerdict
+from agent.ranks.rank.exit_episodes import ended_by, fatal_reason, killed_before_teardown, left_at_of, preceded
 from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.process import RankProcess
 from agent.ranks.rank.verdict_thresholds import DEFAULTS, Thresholds
