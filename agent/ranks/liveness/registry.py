@@ -39,7 +39,7 @@ class LivenessRegistry:
     Times are CLOCK_BOOTTIME seconds, as in the rank table; ``now_seconds`` is the same moment in epoch seconds. After a
     change of ``thresholds`` an exported lead exit can change its class once. ``loaded_at``: when the checkpoint was
     loaded. No pause includes time before: perhaps only the agent did not run. ``heirs``: owner, job and rank
-    of each running process without a label. It soon takes the label of an ended process, whose exit then cannot wait.
+    named by each running process without a label. It soon takes an ended process's label: that exit cannot wait.
     """
 
     def __init__(self, labels: LabelHolders) -> None:
