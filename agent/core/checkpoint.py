@@ -8,7 +8,7 @@ import errno
 import fcntl
 import os
 import stat
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeVar
 
@@ -205,15 +205,21 @@ class StateFile:
 def hold(path: Path) -> AbstractContextManager[object]:
     """Lock the checkpoint until the end of the result's block; raise ValueError if another process has the lock.
 
-    Do nothing if the lock cannot be made: without write permission, or on a file system without locks.
+    Do nothing if the lock cannot be made: without write permission, or on a file system without locks. A lock of
+    another user, or of a killed agent whose thread hangs in the kernel, does not count.
     """
     try:
         path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
         lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if os.fstat(lock).st_uid not in (0, os.geteuid(), path.parent.stat().st_uid):
+            return nullcontext()
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.ftruncate(lock, os.pwrite(lock, str(os.getpid()).encode(), 0))
     except BlockingIOError:
         pid = os.pread(lock, 20, 0).decode(errors="replace")
+        with suppress(OSError):
+            if "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text(errors="replace"):
+                return nullcontext()
         raise ValueError(f"{path} is used by process {pid} (rankwatch); give this agent its own state.path") from None
     except OSError:
         return nullcontext()

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,24 @@ def test_one_agent_for_each_path(path: Path) -> None:
         hold(path)
     with hold(path), hold(Path("/proc/none/checkpoint")):
         pass
+
+
+def test_a_killed_agent_whose_thread_hangs_prevents_no_start(path: Path) -> None:
+    """A killed agent keeps its lock while one of its threads hangs in the kernel; the next agent starts."""
+    with subprocess.Popen(["/bin/true"]) as killed, hold(path):
+        os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
+        path.with_name("checkpoint.lock").write_text(str(killed.pid))
+        with hold(path):
+            pass
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+def test_another_users_lock_prevents_no_start(path: Path) -> None:
+    """A lock file of a user who owns neither the directory nor the agent does not count."""
+    with hold(path):
+        os.chown(path.with_name("checkpoint.lock"), 1000, -1)
+        with hold(path):
+            pass
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x93\x01"])
