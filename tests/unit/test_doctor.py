@@ -22,6 +22,7 @@ DOCUMENT = NodeDocument(
 )  # fmt: skip
 RANK = Rank(job_id="7", rank="0", state="alive", started_at_seconds=-59.0)
 SILENT = ExporterView(name="inspector", state="absent", why="no records; set X")
+NAMED_LIKE_A_RIGHT = ExporterView(name="inspector", state="absent", why="1 of job 55-hardware.conf; set X")
 WATCHER = Watcher(
     "http://p", targets=dict.fromkeys(SHIPPED_JOBS, True), rule_groups=9, alertmanagers=1, clock_ahead_seconds=0.1
 )
@@ -75,6 +76,7 @@ BROKEN: dict[str, tuple[Facts, str, str, str]] = {
     "duplicates": (counted(PROBLEMS, problem="duplicate"), "ranks", "claim the job id and rank", "job_id_variables"),
     "silent": (replace(shown(ranks=(RANK,), exporters=(SILENT,)), samples={"rankwatch_inspector_silent_ranks": []}),
      "exporter", "inspector: no records", "set X"),
+    "job-named-like-a-right": (shown(exporters=(NAMED_LIKE_A_RIGHT,)), "exporter", "of job 55-hardware.conf", "set X"),
     "no-directory": (replace(GOOD, records=(DumpDirectory("/x", None, error="not there"),)), "inspector",
      "/x: not there", "systemd-tmpfiles"),
     "full-disk": (replace(GOOD, records=(DumpDirectory("/x", 0o1777, 0.02),)), "disk", "2.0% free", "reclaim"),

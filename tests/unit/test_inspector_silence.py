@@ -102,6 +102,8 @@ def test_silent_ranks_have_a_remedy() -> None:
     assert in_words(silent).startswith("2 rank(s) of job 4711 enable Inspector, but the agent reads no records; set")
     assert INTERVAL in in_words(silent)
     assert in_words(Counter()) == ""
+    hostile = in_words(Counter({("x; run evil", SilenceCause.NO_PLUGIN): 1}))
+    assert hostile.partition("; ")[2] == "set NCCL_PROFILER_PLUGIN to the Inspector plugin"
 
 
 def test_who_showed_no_record() -> None:

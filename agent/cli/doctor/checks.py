@@ -143,7 +143,7 @@ def _records(facts: Facts) -> Iterator[NodeFinding]:
     jobs, young = facts.without_records()
     for job_id, number in {} if "rankwatch_inspector_silent_ranks" in facts.samples else jobs.items():
         text = f"{number} rank(s) of job {job_id} write no records: no bandwidth, no late ranks"
-        yield note("inspector", text, "set the four variables of docs/jobs.md in the job")
+        yield note("inspector", text, "set the variables of docs/jobs.md, if the job lacks them")
     if young:
         yield note("ranks", f"{young} rank(s) are younger than a minute: not judged yet", "try again in a minute")
 
@@ -167,7 +167,7 @@ def _directories(facts: Facts) -> Iterator[NodeFinding]:
 def _exporters(facts: Facts) -> Iterator[NodeFinding]:
     for exporter in facts.document.exporters if facts.document is not None else ():
         problem, _, remedy = f"{exporter.name}: {exporter.why or 'see the log'}".partition("; ")
-        if "55-hardware.conf" in exporter.why:
+        if exporter.why.endswith("55-hardware.conf"):
             yield note("rights", problem, "rankwatch-setup --with-hardware")
         elif remedy or exporter.state == "down":
             yield wrong("exporter", problem, remedy or "journalctl -u rankwatch")

@@ -130,7 +130,7 @@ def gather(agent: own_agent.AgentAddress, config_file: Path | None, url: str | N
     is_named = bool(config_file or used)
     facts = replace(facts, config_file=str(path) if is_named or _may_be_there(path) else "")
     if config_file is None and used and not own_agent.is_text(path):
-        return replace(facts, config_error=f"{path}: the file that the agent uses cannot be read here")
+        return replace(facts, config_error=f"{path}: the agent's file cannot be read here; sudo rankwatch doctor")
     try:
         config = load(Options(path if facts.config_file else None)).config
         addresses = (agent.address,) if agent.is_given and not agent.is_local else config.web.addresses

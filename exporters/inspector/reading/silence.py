@@ -80,9 +80,10 @@ def silent_ranks(ranks: RankSnapshot, paths: Sequence[str], now: float) -> Count
 
 
 def in_words(silent: Counter[tuple[str, SilenceCause]]) -> str:
-    """Return a sentence about the most frequent job and cause, with the remedy; empty if no rank is silent."""
+    """Return a sentence about the most frequent job and cause, ";" and the remedy; empty if no rank is silent."""
     return "".join(
-        f"{count} rank(s) of job {job_id} enable Inspector, but the agent reads no records; {REMEDIES[cause]}"
+        f"{count} rank(s) of job {job_id.replace(';', '?')} enable Inspector, but the agent reads no records; "
+        + REMEDIES[cause]
         for (job_id, cause), count in silent.most_common(1)
     )
 
