@@ -80,7 +80,7 @@ class Follower:
         self._lost = LostPositions(lost_positions, generations or {}, self.skipped)
         self._listing = listing
         self._reader = LineReader(listing.roots, clock, listing.limits.open_files, self.skipped, listing.hangs)
-        self.available = False
+        self.available = self.is_refused = False
         self.looked = False
         self.passed_over = 0
 
@@ -117,6 +117,7 @@ class Follower:
         known = self.positions() if self._listing.hangs.left_out() else ()
         self._listing.devices = {position.path: position.device for position in known}
         self.available = self._listing.look(self._now_ns, self._handle_entry, self._skip, self.skipped)
+        self.is_refused = self._listing.is_refused
         self._release()
         if self._is_complete:
             self._unsearched = self._failed if self._start_at_end else self._unsearched & self._failed

@@ -70,7 +70,7 @@ _Enter = Callable[[str, int], Callable[[os.DirEntry[str]], None]]
 class Walk:
     """Base of searches through directories; a subclass chooses the directories.
 
-    ``devices``: devices of known files, by path, used only while a call hangs.
+    ``devices``: devices of known files, by path, used only while a call hangs. ``is_refused``: a root is not readable.
     """
 
     roots: frozenset[str]
@@ -84,7 +84,7 @@ class Walk:
 
     def look(self, now_ns: int, take: Take, skip: Skip, skipped: Counter[str]) -> bool:
         """Pass files to ``take`` and errors to ``skip``; count skipped files. Return False if no directory exists."""
-        self._now_ns, self._take, self.skip, self._skipped = now_ns, take, skip, skipped
+        self._now_ns, self._take, self.skip, self._skipped, self.is_refused = now_ns, take, skip, skipped, False
         return self.look_through()
 
     @abstractmethod
@@ -105,6 +105,7 @@ class Walk:
             with self.hangs.using(path):
                 return os.open(path, DIRECTORY_FLAGS)
         except OSError as error:
+            self.is_refused |= error.errno == errno.EACCES
             if error.errno != errno.ENOENT:
                 self.skip(error, "")
             return None

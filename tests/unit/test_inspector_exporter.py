@@ -2,6 +2,7 @@ import asyncio
 import errno
 import json
 import os
+import shutil
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,11 @@ from lent import Admission, lent
 from agent.app.lease import end_writers
 from agent.ranks.speeds import RankSpeed
 from agent.sdk.exporter import NoData, StateSection
-from agent.sdk.files import Listing
 from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, PublishedProcess, RankLabel, RankSnapshot, WriterKey
 from exporters.inspector import SPEC, exporter as module
 from exporters.inspector.exporter import Checkpoint, InspectorConfig, InspectorExporter
 from exporters.inspector.format.records import SeriesKey
+from exporters.inspector.reading.reader import DISCOVER_SECONDS
 from exporters.inspector.reading.turn import Published
 from exporters.inspector.rendering import InspectorSnapshot, render
 from exporters.inspector.totals.accumulators import Accumulator
@@ -423,8 +424,23 @@ def test_silent_ranks_are_shown_even_without_a_directory(tmp_path: Path) -> None
 
 def test_a_directory_that_the_agent_may_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason of the missing series names the directory, the agent's user and the remedy."""
-    monkeypatch.setattr(Listing, "base", lambda listing, _path: listing.skip(PermissionError(errno.EACCES, ""), ""))
-    bench = Bench(tmp_path).start()
-    with pytest.raises(NoData, match=rf"\(uid {os.geteuid()}\) may not read {tmp_path}; chmod 1777 {tmp_path}"):
-        bench.look()
+    directory, record, opened = tmp_path / "d", "here-pid9.log", os.open
+    refused = {record}
+
+    def open_(path: Any, *arguments: Any, **more: Any) -> int:
+        if os.fspath(path) in refused:
+            raise PermissionError(errno.EACCES, "")
+        return opened(path, *arguments, **more)
+
+    monkeypatch.setattr(os, "open", open_)
+    directory.mkdir()
+    (directory / record).write_text("{}\n")
+    bench = Bench(directory).start()
+    bench.look(DISCOVER_SECONDS)
+    shutil.rmtree(directory)  # a file that is not readable says nothing about the directory
+    with pytest.raises(NoData, match=r"^$"):
+        bench.look(DISCOVER_SECONDS)
+    refused.add(str(directory))
+    with pytest.raises(NoData, match=rf"\(uid {os.geteuid()}\) may not read {directory}; chmod 1777 {directory}"):
+        bench.look(DISCOVER_SECONDS)
     bench.drain()

@@ -129,7 +129,8 @@ class DirectoryReader:
         evidence = self._writers.evidence()
         retired, self._writers.retired = tuple(self._writers.retired), []
         ended, self._writers.ended = tuple(self._writers.ended), []
-        return TurnResult(self._follower.available, waiting, evidence, published, section, retired, ended)
+        available, is_refused = self._follower.available, self._follower.is_refused
+        return TurnResult(available, is_refused, waiting, evidence, published, section, retired, ended)
 
     def owned(self) -> dict[tuple[int, int], FollowedFile]:
         """Return the files that this node reads, by device and inode."""

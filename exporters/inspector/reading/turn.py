@@ -54,6 +54,7 @@ class TurnResult(NamedTuple):
     """
 
     available: bool
+    is_refused: bool
     waiting: bool
     evidence: tuple[WriterEvidence, ...]
     published: Published | None

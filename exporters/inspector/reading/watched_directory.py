@@ -34,7 +34,7 @@ class WatchedDirectory:
         self.thread = ctx.thread(f"inspector-{number}")
         self.reclaimer = Reclaimer(path, reclaim, ctx.clock, ProcFS(ctx.roots.proc), ctx.log)
         self.running: asyncio.Task[TurnResult] | None = None
-        self.available = self.waiting = self.failed = False
+        self.available = self.is_refused = self.waiting = self.failed = False
         self.published: Published | None = None
         self.section: bytes | None = None
         self._ctx = ctx
@@ -100,17 +100,12 @@ class WatchedDirectory:
 
     def note(self, turn: TurnResult) -> None:
         """Store the reader's state after a turn."""
-        self.available, self.waiting = turn.available, turn.waiting
+        self.available, self.is_refused, self.waiting = turn.available, turn.is_refused, turn.waiting
         self._writer_keys.update(writer.writer_key for writer in turn.evidence)
         for writer in turn.retired:
             self._writer_keys.discard(writer.writer_key)
             self._rings.pop(writer.writer_key, None)
         self.published = turn.published or self.published
-
-    @property
-    def is_refused(self) -> bool:
-        """Return True if the agent has no right to read the directory."""
-        return not self.available and self.published is not None and "EACCES" in self.published.skipped
 
     def is_idle(self) -> bool:
         """Return True when the directory held no file to read at the last publication."""
