@@ -17,9 +17,9 @@ from grafana.queries import (
 from grafana.tables import rows
 
 SMALL = 128
+"""Jobs of at most this many ranks have a row for each rank; larger jobs have a row for each hundred ranks."""
 _EXPECTED = f"last_over_time(job:rankwatch_ranks_expected:max{{{JOB}}}[$__range] @ end())"
 UNLESS_LARGE = f" unless on (cluster, job_id) {_EXPECTED} > {SMALL}"
-"""Jobs of at most this many ranks have a row for each rank; larger jobs have a row for each hundred ranks."""
 GRID_RANKS = 256
 """Limit of cells: in more cells the ranks' numbers are not readable."""
 SILENT_SECONDS = 60
