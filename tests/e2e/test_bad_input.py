@@ -119,4 +119,4 @@ def test_what_may_not_be_read_or_written_is_counted(open_directory: Path) -> Non
         assert "checkpoint not written" in agent.log()
         agent.wait_for("rankwatch_exporter_up", 0, exporter="inspector")
         agent.wait_for("rankwatch_exporter_up", 1, exporter="process")
-        assert "its source is absent" in agent.log()
+        assert "an update of exporter inspector failed" in agent.log()
