@@ -133,8 +133,6 @@ class RankTable:
         """Set the verdicts of these jobs' processes, and update the jobs' JobLiveness; O(n log n)."""
         self.changed.clear()
         now, now_seconds = self.clock.monotonic(), self.clock.time()
-        heirs = [p for p in self.running().values() if not p.labels and p.claim.rank is not None]
-        self.liveness.heirs = {(heir.owner.key, heir.claim.job_id, heir.claim.rank) for heir in heirs}
         for job_id, members in jobs.items():
             for process, verdict in zip(members, judge_job(members, now, self.liveness.thresholds), strict=True):
                 process.verdict = verdict

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from rank_table import ABORTED, CRASHED, FAILED, KILLED, TERMINATED, WELL, Table, environment, facts
 
-from agent.core.identity import Membership, ProcessKey, RankLabel
+from agent.core.identity import ProcessKey, RankLabel
 from agent.ranks.liveness import causes, job_liveness, registry
 from agent.ranks.liveness.job_liveness import (
     ENDED_JOB_SECONDS,
@@ -17,7 +17,6 @@ from agent.ranks.liveness.job_liveness import (
     RETRACTED_SECONDS,
 )
 from agent.ranks.liveness_families import families
-from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.rank.exit_status import ExitStatus, JobEnd
 from agent.ranks.rank.facts import Owner
 from exporters.job_log.catalogue import failures
@@ -242,11 +241,6 @@ def test_a_rank_that_runs_again_is_retracted() -> None:
     assert job.leads() == {("0", "crash"): -1.0, ("1", "left"): 6.0}
     job.tick(RETRACTED_SECONDS + 1.0)
     assert job.leads().keys() == {("1", "left")}
-    job.exit(2, FAILED, then=0.5)
-    job.start(2)
-    for _ in range(3):  # sooner than a cause needs
-        job.tick(0.5)
-    assert job.leads() == {("1", "left"): 309.0, ("2", "fail"): -1.0}
 
 
 def test_the_schedulers_word() -> None:
@@ -428,22 +422,6 @@ def test_the_cause_of_an_exit_is_kept() -> None:
         job.tick(1.0)
         [labels] = job.shown("exit_age_seconds")
         assert labels[6] == "ib_error"
-
-
-def test_a_process_without_a_rank_takes_no_time_from_the_cause() -> None:
-    """An exit waits for its cause while another process of the user, whose rank is unknown, runs."""
-    job = Job(ranks=0)
-    first = job.table.add(8, {"SLURM_JOB_ID": "4711"})
-    job.table.add_facts(msgspec.structs.replace(facts(9, {"SLURM_JOB_ID": "4711"}), evidence="library"))
-    job.table.ranks.observe_memberships(first, [Membership("abc", 0, 2)])
-    job.table.tick(BINDING_SECONDS)
-    job.table.ranks.observe_exit(first, CRASHED)
-    job.tick(1.0)
-    assert job.leads() == {}
-    job.table.ranks.liveness.facts.of("job_log").set_causes({RankLabel("4711", "0"): "ib_retry_exceeded"})
-    job.tick(1.0)
-    [labels] = job.shown("exit_age_seconds")
-    assert labels[6] == "ib_error"
 
 
 def test_failed_hardware_is_a_cause_before_a_log() -> None:

@@ -38,8 +38,7 @@ class LivenessRegistry:
 
     Times are CLOCK_BOOTTIME seconds, as in the rank table; ``now_seconds`` is the same moment in epoch seconds. After a
     change of ``thresholds`` an exported lead exit can change its class once. ``loaded_at``: when the checkpoint was
-    loaded. No pause includes time before: perhaps only the agent did not run. ``heirs``: owner, job and rank
-    named by each running process without a label. It soon takes an ended process's label: that exit cannot wait.
+    loaded. No pause includes time before: perhaps only the agent did not run.
     """
 
     def __init__(self, labels: LabelHolders) -> None:
@@ -47,7 +46,6 @@ class LivenessRegistry:
         self.jobs: dict[str, JobLiveness] = {}
         self.facts = ExitFacts()
         self.loaded_at = 0.0
-        self.heirs: Container[tuple[str, str, int | None]] = ()
         self._labels = labels
 
     def update(self, job_id: str, processes: Sequence[RankProcess], now: float, now_seconds: float) -> None:
@@ -144,8 +142,7 @@ class LivenessRegistry:
         label, exited_at = self._labels.label_of(process), process.exited_at
         if label is None or exited_at is None:
             return
-        claim = process.claim
-        is_late = now - exited_at >= CAUSE_SECONDS or (process.owner.key, claim.job_id, claim.rank) in self.heirs
+        is_late = now - exited_at >= CAUSE_SECONDS
         if not is_late and (process.exit is None or not process.exit.known):
             return
         if not is_lead:
