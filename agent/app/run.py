@@ -4,8 +4,6 @@ import argparse
 import asyncio
 import os
 import sys
-from contextlib import nullcontext
-from pathlib import Path
 
 from agent.app.config import Options, load
 from agent.app.daemon import Daemon
@@ -13,7 +11,7 @@ from agent.app.discovery import ExporterPlan, prepare
 from agent.app.supervisor import Supervisor
 from agent.app.web_terms import WebTerms
 from agent.app.yaml_document import ConfigError
-from agent.core.checkpoint import StateFile, hold
+from agent.core.checkpoint import StateFile
 from agent.core.clock import Clock
 from agent.core.log import Logger
 from agent.core.threads import OwnThread
@@ -40,8 +38,6 @@ def run(flags: argparse.Namespace) -> int:
         terms = WebTerms(options.web_file(loaded), Clock(), Logger("web"))
         terms.load()
         is_daemon = not flags.check_config and not flags.once
-        path = loaded.config.state.path
-        lock = hold(Path(path)) if path and is_daemon else nullcontext()
         inherited = inherited_listeners(os.environ, os.getpid()) if flags.web_systemd_socket and is_daemon else []
     except (ConfigError, ValueError) as error:
         print(f"rankwatch: {error}", file=sys.stderr)  # noqa: T201  # a command's answer
@@ -53,8 +49,7 @@ def run(flags: argparse.Namespace) -> int:
     if flags.once:
         sys.stdout.buffer.write(asyncio.run(run_once(options, plan)))
         return 0
-    with lock:  # released here, as a thread that hangs can delay the process' end
-        return asyncio.run(Daemon(options, loaded, os.environ, terms=terms, inherited=inherited).run(plan))
+    return asyncio.run(Daemon(options, loaded, os.environ, terms=terms, inherited=inherited).run(plan))
 
 
 async def run_once(options: Options, plan: ExporterPlan) -> bytes:

@@ -5,10 +5,8 @@ file survives a killed agent, but not surely a loss of power: it is not synced t
 """
 
 import errno
-import fcntl
 import os
 import stat
-from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeVar
 
@@ -130,13 +128,16 @@ class StateFile:
         except Exception as error:  # noqa: BLE001  # damage can raise any error, and must not prevent the start
             self._log.warning("checkpoint damaged, starting without it", path=self._path, error=error)
         else:
-            version, path = checkpoint.format, self._path
-            if version != FORMAT:
-                self._log.warning("checkpoint of another format, starting without it", path=path, format=version)
-            elif checkpoint.boot_id != self.boot_id:
-                self._log.info("checkpoint is from before the last boot, starting without it", path=path)
-            else:
-                self._restored = checkpoint.sections
+            self._take(checkpoint)
+
+    def _take(self, checkpoint: _Checkpoint) -> None:
+        path = self._path
+        if checkpoint.format != FORMAT:
+            self._log.warning("checkpoint of another format, starting without it", path=path, format=checkpoint.format)
+        elif checkpoint.boot_id != self.boot_id:
+            self._log.info("checkpoint is from before the last boot, starting without it", path=path)
+        else:
+            self._restored = checkpoint.sections
 
     def section(self, name: str, max_bytes: int = MAX_SECTION_BYTES) -> StateSection:
         """Return section ``name`` for a new owner, with the last publication of the previous owner."""
@@ -200,30 +201,6 @@ class StateFile:
             return
         for name, section in draft.sections.items():
             self._sections[name].durable = section
-
-
-def hold(path: Path) -> AbstractContextManager[object]:
-    """Lock the checkpoint until the end of the result's block; raise ValueError if another process has the lock.
-
-    Do nothing if the lock cannot be made: without write permission, or on a file system without locks. A lock of
-    another user, or of a killed agent whose thread hangs in the kernel, does not count.
-    """
-    try:
-        path.parent.mkdir(mode=0o750, parents=True, exist_ok=True)
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        if os.fstat(lock).st_uid not in (0, os.geteuid(), path.parent.stat().st_uid):
-            return nullcontext()
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.ftruncate(lock, os.pwrite(lock, str(os.getpid()).encode(), 0))
-    except BlockingIOError:
-        pid = os.pread(lock, 20, 0).decode(errors="replace")
-        with suppress(OSError):
-            if "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text(errors="replace"):
-                return nullcontext()
-        raise ValueError(f"{path} is used by process {pid} (rankwatch); give this agent its own state.path") from None
-    except OSError:
-        return nullcontext()
-    return os.fdopen(lock)
 
 
 def write_own_file(path: Path, content: bytes, *, sync: bool) -> None:

@@ -2,13 +2,12 @@
 
 import os
 import stat
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from agent.core import checkpoint as module
-from agent.core.checkpoint import MAX_BYTES, Draft, StateFile, hold
+from agent.core.checkpoint import MAX_BYTES, Draft, StateFile
 from agent.core.log import Logger
 
 BOOT = "boot-1"
@@ -52,32 +51,6 @@ def test_sections_come_back(path: Path) -> None:
     again = opened(path)
     assert (again.section("a").restored, again.section("b").restored) == (b"one", b"two")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_one_agent_for_each_path(path: Path) -> None:
-    """A second agent with the same path gets an error with the first one's pid, until the first one has ended."""
-    with hold(path), pytest.raises(ValueError, match=rf"is used by process {os.getpid()} \(rankwatch\); give"):
-        hold(path)
-    with hold(path), hold(Path("/proc/none/checkpoint")):
-        pass
-
-
-def test_a_killed_agent_whose_thread_hangs_prevents_no_start(path: Path) -> None:
-    """A killed agent keeps its lock while one of its threads hangs in the kernel; the next agent starts."""
-    with subprocess.Popen(["/bin/true"]) as killed, hold(path):
-        os.waitid(os.P_PID, killed.pid, os.WEXITED | os.WNOWAIT)
-        path.with_name("checkpoint.lock").write_text(str(killed.pid))
-        with hold(path):
-            pass
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-def test_another_users_lock_prevents_no_start(path: Path) -> None:
-    """A lock file of a user who owns neither the directory nor the agent does not count."""
-    with hold(path):
-        os.chown(path.with_name("checkpoint.lock"), 1000, -1)
-        with hold(path):
-            pass
 
 
 @pytest.mark.parametrize("content", [b"", b"garbage", b"\x93\x01"])
