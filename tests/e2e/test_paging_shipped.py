@@ -114,7 +114,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 
 def test_a_killed_rank_is_one_page(site: Watched) -> None:
     """SIGKILL for one rank is one page within 45 s with rank, node, signal and cause."""
-    words = ("killed", "rank 2", "10.0.0.11", "SIGKILL", "3 ranks still run", "killed the process")
+    words = ("killed", "rank 2", "10.0.0.11", "SIGKILL", "3 ranks still run", "likely an admin")
     site.check_page("killed", "RankDead", 45.0, *words)
 
 
