@@ -1,6 +1,6 @@
 """Immutable copies of the ranks, for the render thread, the pages and exporters. Pure."""
 
-from collections.abc import Iterable, Mapping, Set as AbstractSet
+from collections.abc import Container, Iterable, Mapping, Set as AbstractSet
 from functools import cached_property
 from itertools import groupby
 from operator import itemgetter
@@ -85,6 +85,10 @@ class RankSnapshot(msgspec.Struct, frozen=True, dict=True):
     def job_ids(self) -> frozenset[str]:
         """Return the ids of local jobs, without jobs of an unknown user."""
         return frozenset(job_id for jobs in self._names.values() for job_id in jobs)
+
+    def hostnames_of(self, uids: Container[int | None]) -> frozenset[str]:
+        """Return this node's host names for these users: a name in records counts only for the user who wrote it."""
+        return frozenset(name for name, users in self.hostnames.items() if not users or any(u in uids for u in users))
 
     def job_of(self, uid: int, named: str | None) -> str:
         """Return the job id for a file of user ``uid``; ``named``: the job id in the file's name, if any.

@@ -95,7 +95,7 @@ class ErrorFiles:
         facts = view.process.facts
         launcher = self._proc.status(facts.parent_pid)
         pid = facts.parent_pid if launcher is not None and launcher.uid == facts.uid else INIT_PID
-        if pid == INIT_PID and (facts.container or facts.pod):
+        if facts.uid is None or (pid == INIT_PID and (facts.container or facts.pod)):
             return None  # only a process in the container gives access to its files
         try:
             with open_inside(f"{self._root}/{pid}/root", _error_file(view), facts.uid) as fd:

@@ -79,8 +79,7 @@ class JobLogExporter(ShownExporter[PublishedLogs]):
         self._learn_jobs()
         if not (self._jobs or self.shown.available or self._ctx.once):
             raise NoData  # a node without ranks needs no search
-        look = partial(self._reader.look, dict(self._jobs), frozenset(self._ctx.ranks.snapshot().hostnames))
-        self.shown = await self._thread.call(look)
+        self.shown = await self._thread.call(partial(self._reader.look, dict(self._jobs)))
         for key, name in self.shown.raised:
             self._ctx.ranks.observe_exception(key, name)
         self._ctx.exits.set_causes(causes(self.shown.jobs, self._ctx.clock.time()))

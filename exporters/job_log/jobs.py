@@ -16,7 +16,8 @@ class LoggedJob(NamedTuple):
 
     ``uids``: users of its processes. ``ids``: its job ids from scheduler and launcher. ``world_size``: 0 if unknown.
     ``started_seconds``: start of its oldest running rank on this node, since the epoch; 0 if no rank runs.
-    ``local_ranks``: its ranks by host name (empty: any host name of this node) and local rank.
+    ``local_ranks``: its ranks by host name (empty: any host name of this node) and local rank. ``hostnames``: names of
+    this node and of the job's containers, which all count as this node's name.
     """
 
     job_id: str
@@ -29,6 +30,7 @@ class LoggedJob(NamedTuple):
     pids: Mapping[int, str] = {}
     ranks: tuple[RankView, ...] = ()
     local_ranks: Mapping[tuple[str, str], str] = {}
+    hostnames: frozenset[str] = frozenset()
 
     def valid_rank(self, number: int | None) -> str:
         """Return a rank number from a log as a label; UNKNOWN_RANK if the job cannot have this rank."""
@@ -51,11 +53,12 @@ def jobs_of(snapshot: RankSnapshot) -> dict[str, LoggedJob]:
     by_job: dict[str, list[RankView]] = {}
     for view in snapshot.ranks:
         by_job.setdefault(view.label.job_id, []).append(view)
-    return {job_id: _job(job_id, views, frozenset(snapshot.hostnames)) for job_id, views in by_job.items()}
+    return {job_id: _job(job_id, views, snapshot) for job_id, views in by_job.items()}
 
 
-def _job(job_id: str, views: list[RankView], hostnames: frozenset[str]) -> LoggedJob:
+def _job(job_id: str, views: list[RankView], snapshot: RankSnapshot) -> LoggedJob:
     facts = [view.process.facts for view in views]
+    hostnames = snapshot.hostnames_of({process.uid for process in facts})
     claims = [view.process.claim for view in views]
     sizes = [size for view in views if (size := view.process.world_size) is not None]
     pids: dict[int, str] = {}
@@ -77,4 +80,5 @@ def _job(job_id: str, views: list[RankView], hostnames: frozenset[str]) -> Logge
         pids=pids,
         ranks=tuple(views),
         local_ranks=local_ranks(views, hostnames),
+        hostnames=hostnames,
     )

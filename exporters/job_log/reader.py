@@ -113,7 +113,7 @@ class JobLogReader:
         self._searched_pids: frozenset[int] = frozenset()
         self._batch: list[BatchProcess] = []
 
-    def look(self, jobs: Mapping[str, LoggedJob], hostnames: frozenset[str]) -> PublishedLogs:
+    def look(self, jobs: Mapping[str, LoggedJob]) -> PublishedLogs:
         """Search for files if due, read for a bounded time, and return the results."""
         for job_id in self._tallies.keys() - jobs.keys() if not self._is_recorded else ():
             del self._tallies[job_id]
@@ -130,7 +130,7 @@ class JobLogReader:
             of = LoggedJob(claim.job_id, world_size=MAX_RANKS) if self._is_recorded else jobs.get(claim.job_id)
             if of is not None:
                 of = of._replace(tasks_are_ranks=of.tasks_are_ranks or claim.has_ranks)
-                self._ctx.failures.attempt("a piece of a log", partial(self._take, text, claim, of, hostnames))
+                self._ctx.failures.attempt("a piece of a log", partial(self._take, text, claim, of))
             if time.thread_time() > deadline and not self._is_recorded:
                 break
         self._bound_collectives()
@@ -144,13 +144,13 @@ class JobLogReader:
         """Close all files."""
         self._texts.close()
 
-    def _take(self, text: TextLines, claim: ClaimedLog, job: LoggedJob, hostnames: frozenset[str]) -> None:
+    def _take(self, text: TextLines, claim: ClaimedLog, job: LoggedJob) -> None:
         tally = self._tally(claim.job_id)
         now = self._clock.time()
         written_ns = text.file.modified_ns  # the time at this read, not at the last search
         seconds = min(now, written_ns / 1e9) if written_ns >= 0 else now
         line_events = events(text.data, self._catalogue)
-        ranked = [(event, tally.take(event, job, claim.rank, hostnames, seconds)) for event in line_events]
+        ranked = [(event, tally.take(event, job, claim.rank, seconds)) for event in line_events]
         if self._passages is not None:
             self._passages.take(text.file.identity, text.data, ranked, claim.job_id, seconds)
 

@@ -166,22 +166,19 @@ class JobTally:
         self._training = Training(self.saved.progress)
         self.collectives = Collectives()
 
-    def take(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str], seconds: float) -> str:
-        """Count an event and return its rank. ``rank``: the only rank that writes the log, or UNKNOWN_RANK.
-
-        ``hostnames``: names of this node and its containers, which all count as this node's name.
-        """
+    def take(self, event: LogEvent, job: LoggedJob, rank: str, seconds: float) -> str:
+        """Count an event and return its rank. ``rank``: the only rank that writes the log, or UNKNOWN_RANK."""
         if not event.rule.role:
             if self._training.take(event, seconds):
                 self._forget_causes(seconds - RECOVERED_SECONDS)  # the training survived them
             return UNKNOWN_RANK
-        speaker = self._rank(event, job, rank, hostnames)
+        speaker = self._rank(event, job, rank)
         blamed = job.valid_rank(event.number("rank"))
-        if (local := event.text("local_rank")) and (node := event.text("node")) in hostnames:
+        if (local := event.text("local_rank")) and (node := event.text("node")) in job.hostnames:
             blamed = job.local_ranks.get((node, local)) or job.local_ranks.get(("", local), UNKNOWN_RANK)
         # A line that names a node, not a rank, does not blame its writer.
         named = speaker if blamed == UNKNOWN_RANK and not event.text("node") else blamed
-        host = self._host(event, rank, hostnames)
+        host = self._host(event, rank, job.hostnames)
         self._count(named, event.rule.category, event.rule.role)
         self._note_first(event.rule.role, FirstEvent(event.rule.category, named, host, seconds, event.rule.weak))
         self._deduce(event, speaker, seconds)
@@ -260,13 +257,13 @@ class JobTally:
             self.saved.root = self.saved.cascade = None
             self.collectives = Collectives()
 
-    def _rank(self, event: LogEvent, job: LoggedJob, rank: str, hostnames: frozenset[str]) -> str:
+    def _rank(self, event: LogEvent, job: LoggedJob, rank: str) -> str:
         """Return the global rank of a line's writer; UNKNOWN_RANK if unknown."""
         speaker = event.speaker
         speaker_rank = job.valid_rank(speaker.rank)
         if speaker_rank == UNKNOWN_RANK and job.tasks_are_ranks:
             speaker_rank = job.valid_rank(speaker.task)
-        here = not speaker.host or speaker.host in hostnames
+        here = not speaker.host or speaker.host in job.hostnames
         if speaker_rank == UNKNOWN_RANK and speaker.pid is not None and here:
             speaker_rank = job.pids.get(speaker.pid, UNKNOWN_RANK)
         return rank if speaker_rank == UNKNOWN_RANK else speaker_rank

@@ -176,7 +176,7 @@ class NvrxExporter(TextExporter[SavedLines, NvrxSnapshot]):
         if lines.job_id in self.saved.jobs or len(self.saved.jobs) < MAX_JOBS:
             job = self.saved.jobs.setdefault(lines.job_id, JobEvents())
             views = [view for view in self._ranks.ranks if view.label.job_id == lines.job_id]
-            names = frozenset(self._ranks.hostnames)
+            names = self._ranks.hostnames_of({view.process.facts.uid for view in views})
             local = sorted(local_ranks(views, names).items())  # keys with a host name come last and replace the rest
             ranks = {(host, number): rank for (name, number), rank in local for host in ({name} if name else names)}
             admit = partial(self._rows.take, self._groups.get(lines.job_id, ("", lines.job_id)))

@@ -33,6 +33,7 @@ def job(job_id: str = "4711", ranks: int = 8, **more: Any) -> LoggedJob:
         "pids": {view.process.key.pid: rank_of(view) for view in here},
         "ranks": here,
         "local_ranks": {("", "1"): "3", ("pod-a", "1"): "2"},
+        "hostnames": frozenset({"here", "pod-a"}),
     }
     return LoggedJob(job_id, **(fields | more))
 

@@ -67,7 +67,7 @@ class Node:
     def look(self, *jobs: LoggedJob) -> PublishedLogs:
         """Move the clock to the next search for files, and read once."""
         self.clock.advance(reader.DISCOVER_SECONDS)
-        return self.reader.look({one.job_id: one for one in jobs or (job(),)}, frozenset({"here"}))
+        return self.reader.look({one.job_id: one for one in jobs or (job(),)})
 
 
 @pytest.fixture

@@ -51,7 +51,7 @@ class Log:
 
     def write(self, line: str, seconds: float = 1000.0, rank: str = UNKNOWN_RANK) -> Log:
         """Add a line that was written at ``seconds`` into a file of ``rank``."""
-        self.tally.take(event(line), self.job, rank, frozenset({"here", "pod-a"}), seconds)
+        self.tally.take(event(line), self.job, rank, seconds)
         return self
 
     def shown(self, now: float = 1000.0 + CASCADE_SECONDS) -> ShownLog:

@@ -158,14 +158,17 @@ def test_the_rank_of_a_monitors_line(node: Node) -> None:
     }
 
 
-@pytest.mark.parametrize(("variable", "ranks"), [("HOSTNAME", {"0", "4"}), ("OTHER", {"unknown"})])
-def test_a_local_rank_of_two_pods(node: Node, variable: str, ranks: set[str]) -> None:
-    """The host name distinguishes ranks of two pods with one local rank; without a host name the line has no rank."""
+@pytest.mark.parametrize(
+    ("variable", "uid", "ranks"),
+    [("HOSTNAME", ME, {"0", "4"}), ("OTHER", ME, {"unknown"}), ("HOSTNAME", ME + 1, {"unknown"})],
+)
+def test_a_local_rank_of_two_pods(node: Node, variable: str, uid: int, ranks: set[str]) -> None:
+    """The host name, if the job's user wrote it into records, distinguishes ranks of two pods with one local rank."""
     for pid, rank in ((10, 0), (11, 4)):
         pod = f"pod-{rank}"
         key = node.add_rank(pid, rank, parent=pid + 90, variables={variable: pod})
         writer = WriterKey(64, pid, 0, pod, pid)
-        node.ranks.observe_records(writer, [], None)
+        node.ranks.observe_records(writer, [], None, uid)
         node.ranks.link(writer, key)
     node.ranks.tick()
     node.log(f"{SILENT.format('pod-0', 0)}\n{SILENT.format('pod-4', 0)}")

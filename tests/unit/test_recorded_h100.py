@@ -41,7 +41,7 @@ def tally_of(log: str) -> JobTally:
     tally = JobTally("4711", "here", lambda _: True)
     for line in (DATA / f"{log}.log").read_bytes().splitlines():
         if (event := classify(line)) is not None:
-            tally.take(event, job(ranks=4), UNKNOWN_RANK, frozenset({"here"}), 1000.0)
+            tally.take(event, job(ranks=4), UNKNOWN_RANK, 1000.0)
     return tally
 
 
