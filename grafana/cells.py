@@ -44,12 +44,7 @@ def grid(
 
 
 def timeline(
-    title: str,
-    description: str,
-    query: Query,
-    *,
-    size: Size,
-    states: Mapping[str, Value],
+    title: str, description: str, query: Query, *, size: Size, states: Mapping[str, Value]
 ) -> statetimeline.Panel:
     """Return a panel with a bar for each series, coloured by state."""
     legend = common.VizLegendOptions().show_legend(True).placement(common_models.LegendPlacement.BOTTOM)
@@ -68,13 +63,7 @@ def timeline(
 
 
 def heat(
-    title: str,
-    description: str,
-    *queries: Query,
-    unit: str,
-    size: Size,
-    steps: Steps,
-    nothing: str,
+    title: str, description: str, *queries: Query, unit: str, size: Size, steps: Steps, nothing: str
 ) -> statushistory.Panel:
     """Return a panel with a row of cells for each series, coloured by ``steps`` over time."""
     legend = common.VizLegendOptions().show_legend(False).placement(common_models.LegendPlacement.BOTTOM)

@@ -62,7 +62,7 @@ FLEET_EVENTS = [
         _firing(f'{CLUSTER}, severity="page"', "alertname, job_id, node"),
         "{{alertname}} {{job_id}} {{node}}",
         at_value=False,
-    ),
+    )
 ]
 BY_DASHBOARD = {
     "agent.json": FLEET_EVENTS,

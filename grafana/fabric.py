@@ -136,7 +136,7 @@ def _gpu_links() -> list[Panel]:
             most=1,
             steps=Steps("green", {FLAGGED_SHARE: "red"}),
             nothing="no NVLink makes errors",
-        ),
+        )
     ]
 
 

@@ -21,12 +21,7 @@ NODES = {"silent": Value(-1, "purple"), "unhealthy": Value(0, "red"), "healthy":
 
 def panels() -> dict[str, list[Panel]]:
     """Return the panels by row title."""
-    return {
-        "": [*_summary(), *_trouble()],
-        "Jobs": _jobs(),
-        "Nodes": _nodes(),
-        "GPU time": _time(),
-    }
+    return {"": [*_summary(), *_trouble()], "Jobs": _jobs(), "Nodes": _nodes(), "GPU time": _time()}
 
 
 def alerts(severity: str) -> str:
@@ -132,7 +127,7 @@ def _jobs() -> list[Panel]:
                 Column("goodput", Query(f"{goodput(CLUSTER)}\n  and on (cluster, job_id) {largest}"), "percentunit"),
             ),
             size=WHOLE,
-        ),
+        )
     ]
 
 

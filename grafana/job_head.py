@@ -69,8 +69,7 @@ def sentences() -> Panel:
         ),
         Query(f"topk(2, max by (rank) ({SUSPECT}))", "a stalled communicator waits for rank {{rank}}"),
         Query(
-            _in_words("why", f"topk(2, max by (rank, node, why) ({LATE}))"),
-            "late: rank {{rank}} on {{node}}, {{why}}",
+            _in_words("why", f"topk(2, max by (rank, node, why) ({LATE}))"), "late: rank {{rank}} on {{node}}, {{why}}"
         ),
         Query(f"max by (state) (rankwatch_job_end_timestamp_seconds{{{JOB}}})", "by the scheduler: {{state}}"),
         Query(

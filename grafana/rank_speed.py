@@ -26,10 +26,7 @@ def collectives() -> list[Panel]:
         lines(
             "Bus bandwidth by communicator and collective",
             "Mean weighted by time, including waits for late ranks: a late rank itself has the highest bandwidth.",
-            Query(
-                named(bus_bandwidth(COLLECTIVE), OPERATIONS),
-                "{{collective}} {{comm_name}} {{comm}}",
-            ),
+            Query(named(bus_bandwidth(COLLECTIVE), OPERATIONS), "{{collective}} {{comm_name}} {{comm}}"),
             unit="Bps",
             nothing=NO_RECORDS,
             size=TALL,

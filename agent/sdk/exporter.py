@@ -9,14 +9,7 @@ StateSection: a section of the checkpoint; SavedCount, SavedSeconds, saved_sum: 
 limit of a section. write_own_file: replaces a file atomically. Outputs: the files that processes write.
 """
 
-from agent.core.checkpoint import (
-    MAX_SECTION_BYTES,
-    SavedCount,
-    SavedSeconds,
-    StateSection,
-    saved_sum,
-    write_own_file,
-)
+from agent.core.checkpoint import MAX_SECTION_BYTES, SavedCount, SavedSeconds, StateSection, saved_sum, write_own_file
 from agent.core.clock import Clock
 from agent.core.leased import LeaseEnded
 from agent.core.log import FailureCounter, Logger

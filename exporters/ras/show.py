@@ -256,12 +256,7 @@ def bundle_part(last: JobReport | None) -> Offered:
     if last is None:
         return Offered({}, why="no report on this job")
     words = [
-        summary.Word(
-            rank,
-            "ras",
-            f"{_SENTENCES[suspect.reason]} ({comm_label(comm)})"[: summary.MAX_TEXT],
-            blames=True,
-        )
+        summary.Word(rank, "ras", f"{_SENTENCES[suspect.reason]} ({comm_label(comm)})"[: summary.MAX_TEXT], blames=True)
         for comm, suspects in sorted(last.blamed().items())
         for suspect in suspects
         if (rank := last.rank_label(suspect.rank.rank))

@@ -72,10 +72,7 @@ TEXTS = {
         "CAUSE: host memory ran out",
     ),
     "killed_alone": (r"was killed \(SIGKILL\); 7 ranks still run", "likely an admin"),
-    "killed_before_teardown": (
-        r"was killed, and others ended after it; no rank runs any more",
-        "likely an admin",
-    ),
+    "killed_before_teardown": (r"was killed, and others ended after it; no rank runs any more", "likely an admin"),
     "crash_alone": (r"crashed; 7 ranks still run", "GPU, driver or memory when one rank crashes"),
     "status_alone": (r" failed; 7 ranks still run", "an error of the program"),
     "left_alone": (r"exited before the others; 7 ranks still run", "the program ended early"),

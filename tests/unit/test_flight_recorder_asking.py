@@ -16,13 +16,7 @@ from rank_table import environment, owned
 from agent.ranks.rank.facts import Owner
 from agent.sdk.helper import HelperError
 from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess, RankLabel, RankSnapshot, RankView
-from exporters.flight_recorder.exporter import (
-    LOOK_SECONDS,
-    PIPES,
-    READER,
-    FlightRecorderConfig,
-    FlightRecorderExporter,
-)
+from exporters.flight_recorder.exporter import LOOK_SECONDS, PIPES, READER, FlightRecorderConfig, FlightRecorderExporter
 from exporters.flight_recorder.pipe import AskResult, PipeRequest, ask_for_dumps
 from exporters.flight_recorder.places import AGAIN_SECONDS, MAX_ASKED, PIPE_VARIABLE, DumpAsker
 

@@ -3,15 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.tail.file import (
-    CHUNK_BYTES,
-    MAX_LINE_BYTES,
-    Chunk,
-    FollowedFile,
-    end_of_lines,
-    is_replaced,
-    next_lines,
-)
+from agent.tail.file import CHUNK_BYTES, MAX_LINE_BYTES, Chunk, FollowedFile, end_of_lines, is_replaced, next_lines
 from agent.tail.shares import Share
 
 

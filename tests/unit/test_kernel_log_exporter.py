@@ -14,11 +14,7 @@ from agent.sdk.evidence import Wanted
 from agent.sdk.exporter import NoData
 from agent.sdk.hardware import DriverReport, Gpu, fault_table
 from agent.sdk.ranks import ExitStatus, ProcessKey
-from exporters.kernel_log import (
-    exporter as module,
-    gpu_errors as errors_module,
-    reader as reader_module,
-)
+from exporters.kernel_log import exporter as module, gpu_errors as errors_module, reader as reader_module
 from exporters.kernel_log.classify import MAX_LOGGED, KernelEvent, classify, fails, judged
 from exporters.kernel_log.gpu_errors import MAX_PLACES, MAX_USERS, REPEAT_SECONDS, REPEAT_USERS, GpuErrors
 from exporters.kernel_log.reader import EventGroup, grouped

@@ -93,11 +93,7 @@ def _ranks(facts: Facts) -> Iterator[NodeFinding]:
     problems = {labels.get("problem"): count for labels, count in facts.samples.get(_PROBLEMS, [])}
     duplicate, unreadable, unidentified = map(problems.get, ("duplicate", "unreadable", "unidentified"))
     if unreadable:
-        yield wrong(
-            "rights",
-            f"the agent may not read the environment of {unreadable:.0f} rank processes",
-            OTHER_USERS,
-        )
+        yield wrong("rights", f"the agent may not read the environment of {unreadable:.0f} rank processes", OTHER_USERS)
     elif unidentified:
         yield wrong(
             "ranks",

@@ -8,17 +8,7 @@ from dataclasses import asdict
 from functools import partial
 
 from agent.cli.job.facts import MEMORY, UNSEEN, JobFacts, JobRank, facts_from, known_jobs
-from agent.cli.terminal import (
-    add_prometheus,
-    as_json,
-    columns,
-    count,
-    has_colours,
-    no_answer,
-    plain,
-    rank_set,
-    say,
-)
+from agent.cli.terminal import add_prometheus, as_json, columns, count, has_colours, no_answer, plain, rank_set, say
 from agent.core import prometheus
 from agent.core.identity import rank_order
 from agent.page.describe import TROUBLE_FIRST, ago, how_ended

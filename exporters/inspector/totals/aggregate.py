@@ -56,13 +56,7 @@ class Aggregate:
     """
 
     def __init__(
-        self,
-        writer_key: WriterKey,
-        admit: Admit,
-        *,
-        from_start: bool,
-        shared: Shared | None = None,
-        group: Group = (),
+        self, writer_key: WriterKey, admit: Admit, *, from_start: bool, shared: Shared | None = None, group: Group = ()
     ) -> None:
         self.writer_key = writer_key
         self.group = group

@@ -23,10 +23,7 @@ MAX_CHOICES = 1024  # Limit of a node's series by algorithm and protocol
 MAX_HISTOGRAMS = 256  # Limit for one node; a job with all collectives in all size classes has 126
 MAX_PEERS = 16
 """Peers per rank, communicator and direction; a ring has one peer, a tree three. Further peers count as `other`."""
-PHASES = {
-    "send": ("gpu_produce", "peer_credit", "wire"),
-    "recv": ("wire", "flush", "gpu_consume"),
-}
+PHASES = {"send": ("gpu_produce", "peer_credit", "wire"), "recv": ("wire", "flush", "gpu_consume")}
 """The phases of a step of the proxy in their order, by direction."""
 _TIMES = {direction: attrgetter(*(f"{phase}_us" for phase in phases)) for direction, phases in PHASES.items()}
 
