@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from agent.sdk.exporter import Context, ExporterConfig, NoData, Roots, Spec, SysfsExporter
+from agent.sdk.exporter import HARDWARE_RIGHTS, Context, ExporterConfig, NoData, Roots, Spec, SysfsExporter
 from agent.sdk.metrics import Family, Metric
 from agent.sdk.system import ethtool, netlink, sysfs
 
@@ -31,7 +31,7 @@ MAX_COUNT = 2**63
 PRIORITIES = 8
 _NAME = re.compile(r"[A-Za-z0-9_.:@-]{1,15}")
 
-NOTE = "pause frames unavailable: they need netlink, see 55-hardware.conf"
+NOTE = "pause frames unavailable: they need netlink"
 # fmt: off
 FRAMES = Family("rankwatch_netdev_pause_frames_total", "counter",
     "Pause frames by direction: transmit (this device was full) or receive (its peer was full). priority: the PFC "
@@ -249,7 +249,7 @@ class NetdevExporter(SysfsExporter[NetdevConfig, NetdevSnapshot]):
         except OSError as error:
             if error.errno not in netlink.TEMPORARY:
                 self._pauses = None
-                self.ctx.note.say(NOTE)
+                self.ctx.note.say(NOTE, HARDWARE_RIGHTS)
             self.ctx.log.info("pause frames unavailable: the netlink query to the kernel failed", error=error)
             return {}
 

@@ -54,6 +54,12 @@ class Running:
         return self._failure or self.hangs.why() or self._lease.context.note.text
 
     @property
+    def remedy(self) -> str:
+        """Return the remedy for ``why``; empty if the exporter knows none."""
+        note = self._lease.context.note
+        return note.remedy if self.why == note.text else ""
+
+    @property
     def hangs(self) -> HangGuard:
         """Return the guard of the exporter's calls."""
         return self._lease.context.hangs

@@ -80,6 +80,7 @@ def exporter_views(
             name=exporter.name,
             state="down" if source.is_failing else _state(exporter),
             why="its series could not be rendered: see the log" if source.is_failing else exporter.why,
+            remedy="" if source.is_failing else exporter.remedy,
             last_success_seconds=exporter.last_success_seconds,
             series=source.series,
         )

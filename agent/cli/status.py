@@ -70,7 +70,7 @@ def table(document: NodeDocument, *, colour: bool = False) -> str:
     notes = [plain(note) for note in document.notes]
     # exporters in other states found no source on this node
     exporters = [exporter for exporter in document.exporters if exporter.why and exporter.state in ("up", "down")]
-    notes += [plain(f"exporter {exporter.name}: {exporter.why}") for exporter in exporters]
+    notes += [plain(f"exporter {exporter.name}: {exporter.note()}") for exporter in exporters]
     if document.configuration.refused:
         notes.append(f"configuration refused, the previous one stays: {plain(document.configuration.refused)}")
     if document.ranks_left_out:

@@ -22,6 +22,9 @@ from agent.ranks.liveness.causes import ExitFactsWriter
 from agent.ranks.writer import RankWriter
 from agent.tail.hang_guard import HangGuard
 
+HARDWARE_RIGHTS = "rankwatch-setup --with-hardware"
+"""The remedy for missing rights to hardware and the kernel's log."""
+
 
 class NoData(Exception):  # noqa: N818  # a signal, not an error: the source is absent
     """Raised by ``update`` when the source does not exist on this node."""
@@ -47,16 +50,19 @@ class Roots:
 
 
 class Note(Leased[None]):
-    """A note to operators about a working exporter: what it cannot read, with the remedy; may be empty."""
+    """A note to operators: what the exporter cannot read, and the remedy, such as a command; both may be empty.
+
+    ``remedy``: nothing that a user wrote; `rankwatch doctor` prints it for operators to run.
+    """
 
     def __init__(self) -> None:
         super().__init__(None)
-        self.text = ""
+        self.text = self.remedy = ""
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, remedy: str = "") -> None:
         """Replace the note."""
         self.ensure_open()
-        self.text = text
+        self.text, self.remedy = text, remedy
 
 
 @dataclass(frozen=True, slots=True)

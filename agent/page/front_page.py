@@ -156,7 +156,7 @@ def _exporters(exporters: Sequence[ExporterView], now: float) -> str:
 def _exporter_cells(exporter: ExporterView, now: float) -> tuple[str, ...]:
     success = "" if exporter.last_success_seconds is None else ago(now - exporter.last_success_seconds)
     mark = _mark(_text(exporter.state), {"up": "good", "down": "bad"}.get(exporter.state, "calm"))
-    return _text(exporter.name), mark, success, str(exporter.series), _text(exporter.why)
+    return _text(exporter.name), mark, success, str(exporter.series), _text(exporter.note())
 
 
 def _table(columns: Sequence[Column], rows: Sequence[Sequence[str]], label: str) -> str:

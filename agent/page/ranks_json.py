@@ -73,14 +73,19 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True):
 class ExporterView(msgspec.Struct, frozen=True, kw_only=True):
     """An exporter. ``state``: up, down, absent (its source is absent) or starting.
 
-    ``why``: the reason if the exporter is not up; if it is up, what it cannot read, with the remedy.
+    ``why``: the reason if the exporter is not up; if it is up, what it cannot read. ``remedy``: what mends it.
     """
 
     name: str
     state: str
     why: str = ""
+    remedy: str = ""
     last_success_seconds: float | None = None
     series: int = 0
+
+    def note(self) -> str:
+        """Return ``why`` with the remedy."""
+        return f"{self.why}; {self.remedy}" if self.remedy else self.why
 
 
 class Configuration(msgspec.Struct, frozen=True):

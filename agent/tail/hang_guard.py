@@ -121,7 +121,7 @@ class HangGuard:
 
     def why(self) -> str:
         """Return which path was refused last, while sources are left out; else an empty text."""
-        path = self._refused.replace(";", "?") if self.left_out() else ""  # after ";" stands a remedy
+        path = self._refused if self.left_out() else ""
         return path and f"{path} is not read: a call to its file system does not return"
 
     def _note_return(self) -> None:

@@ -132,7 +132,7 @@ class InspectorExporter:
             self._speeds_at = now
             writers = (writer for reader in self._look_at_births() for writer in reader.writers)
             self._ctx.ranks.observe_speeds(speeds(writers, self._labels))
-        self._ctx.note.say(self._unread() or in_words(self._silent))
+        self._ctx.note.say(*self._unread() or in_words(self._silent))
         if not self._silent and not any(directory.available for directory in self._directories):
             raise NoData(self._ctx.note.text)
 
@@ -197,12 +197,13 @@ class InspectorExporter:
                 raise error
             self._ctx.failures.attempt("a directory of Inspector", partial(_raise, error), path=path)
 
-    def _unread(self) -> str:
-        """Return which directories cannot be read, with the remedy."""
+    def _unread(self) -> tuple[str, str] | None:
+        """Return which directories cannot be read, and the remedy if known; None without any."""
         if refused := " ".join(directory.path for directory in self._directories if directory.is_refused):
-            return f"the agent (uid {os.geteuid()}) may not read {refused}; chmod 1777 {refused}, 755 its parents"
+            remedy = f"chmod 1777 {refused}, 755 its parents"
+            return f"the agent (uid {os.geteuid()}) may not read {refused}", remedy
         failed = ", ".join(directory.path for directory in self._directories if directory.failed)
-        return f"cannot read {failed}: see the log" if failed else ""
+        return (f"cannot read {failed}: see the log", "") if failed else None
 
     def _collect(self, directory: WatchedDirectory) -> Exception | None:
         """Apply the result of a finished turn. Return the error of the turn or of applying its result."""

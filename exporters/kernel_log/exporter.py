@@ -9,6 +9,7 @@ import msgspec
 
 from agent.sdk.evidence import Offered, Wanted
 from agent.sdk.exporter import (
+    HARDWARE_RIGHTS,
     MAX_SECTION_BYTES,
     Context,
     ExporterConfig,
@@ -134,7 +135,9 @@ class KernelLogExporter(ShownExporter[bytes]):
                 )
             if self._config.enabled is True:
                 raise
-            raise NoData("no right to the kernel's log, see 55-hardware.conf") from None
+            self._ctx.note.say("no right to the kernel's log", HARDWARE_RIGHTS)
+            raise NoData(self._ctx.note.text) from None
+        self._ctx.note.say("")
         self._note(look)
         self._past.last, self._is_backlog = self._log.lines.settled, False
         now = self._ctx.clock.time()

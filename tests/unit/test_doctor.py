@@ -11,8 +11,8 @@ from agent.cli.doctor import facts as facts_module
 from agent.cli.doctor.checks import SHIPPED_JOBS, as_text, examine, main
 from agent.cli.doctor.facts import DumpDirectory, Facts, Watcher, ask_prometheus
 from agent.core import prometheus
+from agent.export.exporter import HARDWARE_RIGHTS
 from agent.page.ranks_json import Configuration, ExporterView, NodeDocument, Rank
-from exporters.netdev import NOTE
 
 FILE = "/etc/rankwatch/rankwatch.yml"
 DOCUMENT = NodeDocument(
@@ -21,8 +21,8 @@ DOCUMENT = NodeDocument(
     exporters=(ExporterView(name="nvml", state="up"), ExporterView(name="amdgpu", state="absent")),
 )  # fmt: skip
 RANK = Rank(job_id="7", rank="0", state="alive", started_at_seconds=-59.0)
-SILENT = ExporterView(name="inspector", state="absent", why="no records; set X")
-NAMED_LIKE_A_RIGHT = ExporterView(name="inspector", state="absent", why="1 of job 55-hardware.conf; set X")
+SILENT = ExporterView(name="inspector", state="absent", why="no records of x; run evil", remedy="set X")
+BLIND = ExporterView(name="netdev", state="up", why="no pause frames", remedy=HARDWARE_RIGHTS)
 WATCHER = Watcher(
     "http://p", targets=dict.fromkeys(SHIPPED_JOBS, True), rule_groups=9, alertmanagers=1, clock_ahead_seconds=0.1
 )
@@ -75,8 +75,7 @@ BROKEN: dict[str, tuple[Facts, str, str, str]] = {
     "no-rank": (counted(PROBLEMS, problem="unidentified"), "ranks", "2 rank processes without", "WORLD_SIZE"),
     "duplicates": (counted(PROBLEMS, problem="duplicate"), "ranks", "claim the job id and rank", "job_id_variables"),
     "silent": (replace(shown(ranks=(RANK,), exporters=(SILENT,)), samples={"rankwatch_inspector_silent_ranks": []}),
-     "exporter", "inspector: no records", "set X"),
-    "job-named-like-a-right": (shown(exporters=(NAMED_LIKE_A_RIGHT,)), "exporter", "of job 55-hardware.conf", "set X"),
+     "exporter", "inspector: no records of x; run evil", "set X"),
     "no-directory": (replace(GOOD, records=(DumpDirectory("/x", None, error="not there"),)), "inspector",
      "/x: not there", "systemd-tmpfiles"),
     "full-disk": (replace(GOOD, records=(DumpDirectory("/x", 0o1777, 0.02),)), "disk", "2.0% free", "reclaim"),
@@ -106,9 +105,7 @@ NOTES: dict[str, tuple[Facts, str, str]] = {
     "checkpoint": (counted("rankwatch_checkpoint_save_errors_total"), "checkpoint",
      "2 writes failed since the agent's start"),
     "dropped": (counted("rankwatch_exporter_series_dropped_total"), "series", "2 series"),
-    "blind": (shown(exporters=(ExporterView(name="netdev", state="up", why=NOTE),)), "rights", "netdev: pause frames"),
-    "no-kernel-log": (shown(exporters=(ExporterView(name="kernel_log", state="absent", why="see 55-hardware.conf"),)),
-     "rights", "kernel_log: see"),
+    "blind": (shown(exporters=(BLIND,)), "rights", "netdev: no pause frames"),
     "no-variables": (shown(ranks=(RANK,)), "inspector", "1 rank(s) of job 7 write no records"),
     "too-young": (shown(ranks=(RANK,), up_seconds=59.0), "ranks", "1 rank(s) are younger than a minute"),
     "unreadable": (shown(exporters=(ExporterView(name="inspector", state="up", why="cannot read /x: see the log"),)),

@@ -99,11 +99,9 @@ def test_silent_ranks_have_a_remedy() -> None:
     """The sentence names the job with most silent ranks of one cause, and the variable to set."""
     silent = silent_ranks(ranks(*(facts(pid, without=INTERVAL) for pid in (9, 10)), facts(11)), PATHS, GRACE_SECONDS)
     assert silent == {("4711", SilenceCause.NO_INTERVAL): 2}
-    assert in_words(silent).startswith("2 rank(s) of job 4711 enable Inspector, but the agent reads no records; set")
-    assert INTERVAL in in_words(silent)
-    assert in_words(Counter()) == ""
-    hostile = in_words(Counter({("x; run evil", SilenceCause.NO_PLUGIN): 1}))
-    assert hostile.partition("; ")[2] == "set NCCL_PROFILER_PLUGIN to the Inspector plugin"
+    problem, remedy = in_words(silent)
+    assert problem == "2 rank(s) of job 4711 enable Inspector, but the agent reads no records" and INTERVAL in remedy
+    assert in_words(Counter()) == ("", "")
 
 
 def test_who_showed_no_record() -> None:

@@ -10,6 +10,7 @@ from agent.app.yaml_document import ConfigError
 from agent.cli import own_agent
 from agent.cli.doctor.facts import Facts, gather
 from agent.cli.terminal import as_json, plain, say
+from agent.export.exporter import HARDWARE_RIGHTS
 from agent.page.describe import OTHER_USERS, WITHOUT_NCCL
 
 FREE_SHARE = 0.05
@@ -162,11 +163,11 @@ def _directories(facts: Facts) -> Iterator[NodeFinding]:
 
 def _exporters(facts: Facts) -> Iterator[NodeFinding]:
     for exporter in facts.document.exporters if facts.document is not None else ():
-        problem, _, remedy = f"{exporter.name}: {exporter.why or 'see the log'}".partition("; ")
-        if exporter.why.endswith("55-hardware.conf"):
-            yield note("rights", problem, "rankwatch-setup --with-hardware")
-        elif remedy or exporter.state == "down":
-            yield wrong("exporter", problem, remedy or "journalctl -u rankwatch")
+        problem = f"{exporter.name}: {exporter.why or 'see the log'}"
+        if exporter.remedy == HARDWARE_RIGHTS:
+            yield note("rights", problem, HARDWARE_RIGHTS)
+        elif exporter.remedy or exporter.state == "down":
+            yield wrong("exporter", problem, exporter.remedy or "journalctl -u rankwatch")
         elif exporter.state == "up" and exporter.why:
             yield note("exporter", problem, "journalctl -u rankwatch")
         elif exporter.name == "nvml" and exporter.state == "absent" and facts.nvidia_device:

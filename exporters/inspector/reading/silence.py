@@ -79,13 +79,11 @@ def silent_ranks(ranks: RankSnapshot, paths: Sequence[str], now: float) -> Count
     return Counter((job_id, cause) for job_id, cause in silent if cause is not None)
 
 
-def in_words(silent: Counter[tuple[str, SilenceCause]]) -> str:
-    """Return a sentence about the most frequent job and cause, ";" and the remedy; empty if no rank is silent."""
-    return "".join(
-        f"{count} rank(s) of job {job_id.replace(';', '?')} enable Inspector, but the agent reads no records; "
-        + REMEDIES[cause]
-        for (job_id, cause), count in silent.most_common(1)
-    )
+def in_words(silent: Counter[tuple[str, SilenceCause]]) -> tuple[str, str]:
+    """Return a sentence about the most frequent job and cause, and the remedy; both are empty if no rank is silent."""
+    for (job_id, cause), count in silent.most_common(1):
+        return f"{count} rank(s) of job {job_id} enable Inspector, but the agent reads no records", REMEDIES[cause]
+    return "", ""
 
 
 def _dump_directory(facts: ProcessFacts, settings: Mapping[str, str]) -> str:
