@@ -137,7 +137,7 @@ def nearest(name: str, known: Collection[str]) -> str:
 _KINDS = re.compile("`([^`]+)`")
 _WORDS = {
     "str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "null": "nothing",
-    "array": "a list", "object": "a mapping (name: value)",
+    "array": "a list ([a, b])", "object": "a mapping (name: value)",
 }  # fmt: skip
 """msgspec's names of types, in terms of YAML."""
 

@@ -183,7 +183,7 @@ def rank_environment(
     }
     variables["PYTHONPATH"] = ":".join(entry for entry in module_path if entry)
     if job.scheduler in JOB_ID_VARIABLE:
-        variables[JOB_ID_VARIABLE[job.scheduler]] = job.job_id
+        variables |= {JOB_ID_VARIABLE[job.scheduler]: job.job_id, "SLURM_JOB_NAME": "simulated"}
     if not job.rank_environment:
         return variables
     variables |= {

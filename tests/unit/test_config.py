@@ -24,10 +24,10 @@ def test_numbers_of_the_verdict_are_bounded(seconds: float) -> None:
 
 @pytest.mark.parametrize(("text", "message"), [
     ("web:\n  listen_adress: ':1'\n", "f.yml:2: $.web.listen_adress: unknown key"),
-    ("web:\n  listen_address: 7\n", "f.yml:2: $.web.listen_address: Expected text or a list, got a whole number"),
+    ("web:\n  listen_address: 7\n", "f.yml:2: $.web.listen_address: Expected text or a list ([a, b]), got a"),
     ("web:\n\n  listen_address: x\n", "f.yml:3: $.web.listen_address: listen address 'x' is not"),
     ("webb: {}\n", "f.yml:1: $.webb: unknown key; did you mean web?"),
-    ("- a\n", "f.yml: $: Expected a mapping (name: value), got a list"),
+    ("- a\n", "f.yml: $: Expected a mapping (name: value), got a list ([a, b])"),
     ("web: {}\nweb: {}\n", "f.yml:2: $.web: duplicate key"),
     ("web: [\n", "f.yml:2: not valid YAML: "),
     ("web: !!python/object:os.system {}\n", "f.yml:1: not valid YAML: "),
@@ -41,8 +41,8 @@ def test_numbers_of_the_verdict_are_bounded(seconds: float) -> None:
     ("exporters:\n  inspector: {enabled: maybe}\n", "enabled: 'maybe' is not one of true, false, auto"),
     ("exporters: {process: {enabled: false, ioctl: 1}}\n",
      "f.yml:1: $.exporters.process.ioctl: unknown key; known: all_values, "),
-    ("exporters: {inspector: {paths: /x}}", "$.exporters.inspector.paths: Expected a list, got text"),
-    ("exporters: {inspector: {reclaim: [1]}}", "reclaim: Expected a mapping (name: value), got a list"),
+    ("exporters: {inspector: {paths: /x}}", "$.exporters.inspector.paths: Expected a list ([a, b]), got text"),
+    ("exporters: {inspector: {reclaim: [1]}}", "reclaim: Expected a mapping (name: value), got a list ([a, b])"),
     ("exporters: {zebra: {}}", "$.exporters.zebra: no such exporter; known: amdgpu, "),
     ("health: {count: [x]}", "'x' is not one of the checks: "),
     ("exporters: &all [*all]", "f.yml:1: aliases are not supported: repeat the value"),

@@ -78,17 +78,18 @@ def test_a_rank_needs_the_standard_library_only() -> None:
 
 
 INHERITED = {"HOME": "/h", "RANK": "99", "SLURM_PROCID": "5", "SLURM_JOB_ID": "old", "TORCHELASTIC_RUN_ID": "old"}
+NAME = {"SLURM_JOB_NAME": "simulated"}
 MASTER = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
 @pytest.mark.parametrize(("changes", "ranks", "expected"), [
-    ({}, (6,), {**MASTER, "RANK": "6", "LOCAL_RANK": "2"}),
-    ({"scheduler": "slurm"}, (6,), {**MASTER, "RANK": "6", "LOCAL_RANK": "2", "SLURM_JOB_ID": "4711"}),
-    ({"scheduler": "torchrun", "rank_environment": False}, (6,), {"TORCHELASTIC_RUN_ID": "4711"}),
-    ({"scheduler": "pbs", "rank_environment": False}, (6,), {"PBS_JOBID": "4711"}),
-    ({"scheduler": "lsf", "rank_environment": False}, (6,), {"LSB_JOBID": "4711"}),
-    ({"rank_environment": False}, (6,), {}),
-    ({}, (4, 5), MASTER),
+    ({"scheduler": "none"}, (6,), {**MASTER, "RANK": "6", "LOCAL_RANK": "2"}),
+    ({"scheduler": "slurm"}, (6,), {**MASTER, "RANK": "6", "LOCAL_RANK": "2", "SLURM_JOB_ID": "4711", **NAME}),
+    ({"scheduler": "torchrun", "rank_environment": False}, (6,), {"TORCHELASTIC_RUN_ID": "4711", **NAME}),
+    ({"scheduler": "pbs", "rank_environment": False}, (6,), {"PBS_JOBID": "4711", **NAME}),
+    ({"scheduler": "lsf", "rank_environment": False}, (6,), {"LSB_JOBID": "4711", **NAME}),
+    ({"scheduler": "none", "rank_environment": False}, (6,), {}),
+    ({"scheduler": "none"}, (4, 5), MASTER),
 ])  # fmt: skip
 def test_rank_environment(changes: dict[str, object], ranks: tuple[int, ...], expected: dict[str, str]) -> None:
     """Ranks have only their own variables, and none of a surrounding job."""
