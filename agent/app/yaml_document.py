@@ -147,6 +147,8 @@ def _with_choices(type_: type[Any], path: str, message: str) -> str:
     allowed = [str(value) for possible in _at(type_, path) for value in _values(possible)]
     if message.startswith("Invalid enum value") and allowed:
         return f"{message.removeprefix('Invalid enum value ')[:80]} is not one of {', '.join(allowed)}"
+    if "regex '^/" in message and "%j" not in message:
+        return "Expected an absolute path (/...)"
     return _KINDS.sub(lambda match: " or ".join(_WORDS.get(kind, kind) for kind in match[1].split(" | ")), message)
 
 

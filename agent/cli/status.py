@@ -66,7 +66,7 @@ def of_job(document: NodeDocument, job_id: str | None) -> NodeDocument:
 def table(document: NodeDocument, *, colour: bool = False) -> str:
     """Return sentences about jobs in trouble, a table of ranks (ranks in trouble first), and notes with remedies."""
     troubled = [job for job in document.jobs if set(job.states) - {"alive", "finished"}]
-    sentences = [f"job {plain(job.job_id)}: {plain(job.sentence)}" for job in troubled]
+    sentences = [plain(f"job {job.job_id} {job.name}".rstrip() + f": {job.sentence}") for job in troubled]
     notes = [plain(note) for note in document.notes]
     # exporters in other states found no source on this node
     exporters = [exporter for exporter in document.exporters if exporter.why and exporter.state in ("up", "down")]

@@ -86,7 +86,7 @@ def get(url: str, path: str, query: Mapping[str, str], type_: Any = Any) -> Any:
         answer = connection.getresponse()
         body = answer.read(MAX_ANSWER_BYTES)
         if answer.status != http.HTTPStatus.OK:
-            hint = ": is it a Prometheus, not an agent?" if answer.status == http.HTTPStatus.NOT_FOUND else ""
+            hint = ": no Prometheus? (an agent: rankwatch status)" if answer.status == http.HTTPStatus.NOT_FOUND else ""
             raise OSError(f"HTTP status {answer.status} ({answer.reason}){hint}")
         return msgspec.convert(msgspec.json.decode(body, type=_Answer).data, type_)
     except msgspec.MsgspecError:

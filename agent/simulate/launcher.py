@@ -181,9 +181,10 @@ def rank_environment(
         for name, value in inherited.items()
         if name not in RANK_VARIABLES and not name.startswith(FOREIGN_PREFIXES)
     }
+    variables["SLURM_JOB_NAME"] = "simulated"
     variables["PYTHONPATH"] = ":".join(entry for entry in module_path if entry)
     if job.scheduler in JOB_ID_VARIABLE:
-        variables |= {JOB_ID_VARIABLE[job.scheduler]: job.job_id, "SLURM_JOB_NAME": "simulated"}
+        variables[JOB_ID_VARIABLE[job.scheduler]] = job.job_id
     if not job.rank_environment:
         return variables
     variables |= {

@@ -41,6 +41,7 @@ def test_numbers_of_the_verdict_are_bounded(seconds: float) -> None:
     ("exporters:\n  inspector: {enabled: maybe}\n", "enabled: 'maybe' is not one of true, false, auto"),
     ("exporters: {process: {enabled: false, ioctl: 1}}\n",
      "f.yml:1: $.exporters.process.ioctl: unknown key; known: all_values, "),
+    ("exporters: {inspector: {paths: [x]}}", "$.exporters.inspector.paths[0]: Expected an absolute path (/...)"),
     ("exporters: {inspector: {paths: /x}}", "$.exporters.inspector.paths: Expected a list ([a, b]), got text"),
     ("exporters: {inspector: {reclaim: [1]}}", "reclaim: Expected a mapping (name: value), got a list ([a, b])"),
     ("exporters: {zebra: {}}", "$.exporters.zebra: no such exporter; known: amdgpu, "),

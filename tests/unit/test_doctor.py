@@ -107,7 +107,7 @@ NOTES: dict[str, tuple[Facts, str, str]] = {
     "dropped": (counted("rankwatch_exporter_series_dropped_total"), "series", "2 series"),
     "blind": (shown(exporters=(BLIND,)), "rights", "netdev: no pause frames"),
     "no-variables": (shown(ranks=(RANK,)), "inspector", "1 rank(s) of job 7 write no records"),
-    "too-young": (shown(ranks=(RANK,), up_seconds=59.0), "ranks", "1 rank(s) are younger than a minute"),
+    "too-young": (shown(ranks=(RANK,), up_seconds=59.0), "ranks", "1 rank(s) are new to the agent"),
     "unreadable": (shown(exporters=(ExporterView(name="inspector", state="up", why="cannot read /x: see the log"),)),
      "exporter", "inspector: cannot read /x"),
     "own-user": (replace(GOOD, sees_own_user=True), "rights", "may not read the processes of other users"),
@@ -132,7 +132,7 @@ def test_a_link_to_the_configuration_is_no_other_file(tmp_path: Path) -> None:
 def test_all_is_well() -> None:
     """A good installation gives no finding, with and without Prometheus; a missing directory has its reason."""
     assert facts_module._directory("/dev/null/x") == DumpDirectory("/dev/null/x", None, error="Not a directory")
-    assert (examine(GOOD), examine(replace(GOOD, watcher=None)), as_text([])) == ([], [], "all is well")
+    assert (examine(GOOD), examine(replace(GOOD, watcher=None)), as_text([])) == ([], [], "the installation is well")
 
 
 @pytest.mark.parametrize("name", BROKEN)

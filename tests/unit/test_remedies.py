@@ -43,7 +43,7 @@ EMPTY = b'{"status": "success", "data": {"result": []}}'
 
 
 @pytest.mark.parametrize(("page", "code", "said"), [
-    (b"", 404, "is it a Prometheus, not an agent?"),
+    (b"", 404, "no Prometheus? (an agent: rankwatch status)"),
     (b"<html>", 200, prometheus.NOT_PROMETHEUS),
     (b'{"status": "success"}', 200, prometheus.NOT_PROMETHEUS),
     (EMPTY, 200, prometheus.NOT_PROMETHEUS),

@@ -78,23 +78,22 @@ def test_a_rank_needs_the_standard_library_only() -> None:
 
 
 INHERITED = {"HOME": "/h", "RANK": "99", "SLURM_PROCID": "5", "SLURM_JOB_ID": "old", "TORCHELASTIC_RUN_ID": "old"}
-NAME = {"SLURM_JOB_NAME": "simulated"}
 MASTER = {"WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
 @pytest.mark.parametrize(("changes", "ranks", "expected"), [
-    ({"scheduler": "none"}, (6,), {**MASTER, "RANK": "6", "LOCAL_RANK": "2"}),
-    ({"scheduler": "slurm"}, (6,), {**MASTER, "RANK": "6", "LOCAL_RANK": "2", "SLURM_JOB_ID": "4711", **NAME}),
-    ({"scheduler": "torchrun", "rank_environment": False}, (6,), {"TORCHELASTIC_RUN_ID": "4711", **NAME}),
-    ({"scheduler": "pbs", "rank_environment": False}, (6,), {"PBS_JOBID": "4711", **NAME}),
-    ({"scheduler": "lsf", "rank_environment": False}, (6,), {"LSB_JOBID": "4711", **NAME}),
-    ({"scheduler": "none", "rank_environment": False}, (6,), {}),
-    ({"scheduler": "none"}, (4, 5), MASTER),
+    ({}, (6,), {**MASTER, "RANK": "6", "LOCAL_RANK": "2"}),
+    ({"scheduler": "slurm"}, (6,), {**MASTER, "RANK": "6", "LOCAL_RANK": "2", "SLURM_JOB_ID": "4711"}),
+    ({"scheduler": "torchrun", "rank_environment": False}, (6,), {"TORCHELASTIC_RUN_ID": "4711"}),
+    ({"scheduler": "pbs", "rank_environment": False}, (6,), {"PBS_JOBID": "4711"}),
+    ({"scheduler": "lsf", "rank_environment": False}, (6,), {"LSB_JOBID": "4711"}),
+    ({"rank_environment": False}, (6,), {}),
+    ({}, (4, 5), MASTER),
 ])  # fmt: skip
 def test_rank_environment(changes: dict[str, object], ranks: tuple[int, ...], expected: dict[str, str]) -> None:
     """Ranks have only their own variables, and none of a surrounding job."""
     made = rank_environment(JOB._replace(**changes), ranks, INHERITED, ["", "/a", "/b"])  # type: ignore[arg-type]
-    assert made == {"HOME": "/h", "PYTHONPATH": "/a:/b", **expected}
+    assert made == {"HOME": "/h", "PYTHONPATH": "/a:/b", "SLURM_JOB_NAME": "simulated", **expected}
 
 
 @pytest.mark.parametrize(("flags", "shown"), [

@@ -142,7 +142,7 @@ def _records(facts: Facts) -> Iterator[NodeFinding]:
         text = f"{number} rank(s) of job {job_id} write no records: no bandwidth, no late ranks"
         yield note("inspector", text, "set the variables of docs/jobs.md, if the job lacks them")
     if young:
-        yield note("ranks", f"{young} rank(s) are younger than a minute: not judged yet", "try again in a minute")
+        yield note("ranks", f"{young} rank(s) are new to the agent: not judged yet", "try again in a minute")
 
 
 def _directories(facts: Facts) -> Iterator[NodeFinding]:
@@ -275,4 +275,4 @@ def as_text(findings: Sequence[NodeFinding]) -> str:
         for finding in findings
     ]
     faults = sum(finding.level == "wrong" for finding in findings)
-    return "\n".join([*lines, f"{faults} to mend" if faults else "all is well"])
+    return "\n".join([*lines, f"{faults} to mend" if faults else "the installation is well"])
