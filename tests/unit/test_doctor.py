@@ -77,7 +77,7 @@ BROKEN: dict[str, tuple[Facts, str, str, str]] = {
     "silent": (replace(shown(ranks=(RANK,), exporters=(SILENT,)), samples={"rankwatch_inspector_silent_ranks": []}),
      "exporter", "inspector: no records of x; run evil", "set X"),
     "no-directory": (replace(GOOD, records=(DumpDirectory("/x", None, error="not there"),)), "inspector",
-     "/x: not there", "systemd-tmpfiles"),
+     "/x: not there", "mkdir -m 1777 /x"),
     "full-disk": (replace(GOOD, records=(DumpDirectory("/x", 0o1777, 0.02),)), "disk", "2.0% free", "reclaim"),
     "exporter-fails": (shown(exporters=(ExporterView(name="nvml", state="down", why="no library"),)), "exporter",
      "nvml: no library", "journalctl"),

@@ -148,7 +148,7 @@ def _records(facts: Facts) -> Iterator[NodeFinding]:
 def _directories(facts: Facts) -> Iterator[NodeFinding]:
     for directory in facts.records:
         if directory.mode is None:
-            remedy = "systemd-tmpfiles --create rankwatch.conf, or mkdir (Permission denied: sudo rankwatch doctor)"
+            remedy = f"mkdir -m 1777 {directory.path} (Permission denied: sudo rankwatch doctor)"
             yield wrong("inspector", f"{directory.path}: {directory.error}", remedy)
         elif directory.mode & _PUBLIC_STICKY != _PUBLIC_STICKY:
             yield note(

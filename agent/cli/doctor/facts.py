@@ -176,7 +176,7 @@ def _directories(config: AgentConfig) -> tuple[DumpDirectory, ...]:
 
 def _directory(path: str) -> DumpDirectory:
     try:
-        status = os.stat(path)
+        status = os.stat(f"{path}/")  # fails if the path is a file
         usage = shutil.disk_usage(path)
     except OSError as error:
         return DumpDirectory(path, None, error=error.strerror or "")
