@@ -3,23 +3,11 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given, strategies as st
 
 from agent.app.config import MAX_BYTES, Loaded, read_config
 from agent.app.discovery import prepare
 from agent.app.yaml_document import MAX_DEPTH, ConfigError
 from agent.core.log import Logger
-from agent.ranks.rank.verdict_thresholds import Thresholds
-
-
-@pytest.mark.parametrize("seconds", [0.9, 86_401])
-def test_numbers_of_the_verdict_are_bounded(seconds: float) -> None:
-    """The section `verdict` sets numbers of the verdict; a number below one second or above one day is refused."""
-    loaded = Loaded("verdict: {killed_behind_seconds: 1, end_seconds: 86400}", "f.yml")
-    assert loaded.config.verdict == Thresholds(killed_behind_seconds=1, end_seconds=86_400)
-    assert prepare(loaded, Logger("test")).thresholds == loaded.config.verdict
-    with pytest.raises(ConfigError, match=r"\$\.verdict\.killed_behind_seconds"):
-        Loaded(f"verdict: {{killed_behind_seconds: {seconds}}}", "f.yml")
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -57,6 +45,8 @@ def test_numbers_of_the_verdict_are_bounded(seconds: float) -> None:
     ("a: 1\n---\na: 2\n", "f.yml:2: not valid YAML: "),
     ('state:\n  path: "/a\\0b"\n', "f.yml:2: $.state.path: Expected text matching regex"),
     ("exporters: {process: 3}\n", "f.yml:1: $.exporters.process: Expected a mapping (name: value), got a whole number"),
+    ("verdict: {end_seconds: 0.9}\n", "f.yml:1: $.verdict.end_seconds: "),
+    ("verdict: {end_seconds: 86401}\n", "f.yml:1: $.verdict.end_seconds: "),
 ])  # fmt: skip
 def test_mistakes_are_located(text: str, message: str) -> None:
     """Each error is one line with file, line, key and reason."""
@@ -84,15 +74,3 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
 def test_a_section_without_content_is_as_one_that_is_not_there(text: str) -> None:
     """A section with only comments has its defaults."""
     assert prepare(Loaded(text, "f"), Logger("test")) == prepare(Loaded("", "f"), Logger("test"))
-
-
-_YAMLISH = st.text(alphabet="0123456789-+:.xeb_TZ[]{}!&*'\"#\n abfnortuyil", max_size=60)
-
-
-@given(st.text(max_size=60) | _YAMLISH | _YAMLISH.map(lambda text: f"web: {{listen_address: {text}"))
-def test_any_text_loads_or_is_refused(text: str) -> None:
-    """Any text is a valid configuration or raises ConfigError."""
-    try:
-        prepare(Loaded(text, "f.yml"), Logger("test"))
-    except ConfigError as error:
-        assert "f.yml" in str(error)

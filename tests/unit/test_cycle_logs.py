@@ -62,15 +62,6 @@ def cycles(tmp_path: Path) -> Cycles:
     return made
 
 
-def test_a_cycles_log_is_its_jobs(cycles: Cycles) -> None:
-    """The log that a rank's cycle file names belongs to the rank's job, even if a directory in its path is a link."""
-    cycles.cycle("/logs/c0.log")
-    assert cycles.of() == {"4711": "c0.log"}
-    (cycles.inside / "linked").symlink_to("logs")
-    cycles.cycle("/linked/c0.log")
-    assert cycles.of() == {"4711": "c0.log"}
-
-
 def paths_out(cycles: Cycles) -> Mapping[str, str]:
     """Return paths to files that are not the job's log, keyed by kind."""
     (cycles.inside.parent / "outside").write_text("secret")

@@ -105,15 +105,6 @@ def test_what_is_no_error_file() -> None:
         assert read_error(raw, CATALOGUE, 5.0) is None
 
 
-def test_file_too_late(tmp_path: Path) -> None:
-    """A file that appears WAIT_SECONDS after the exit is not read."""
-    node = Node(tmp_path)
-    node.look()
-    node.write(saved("KeyError: 1"))
-    node.now += error_files.WAIT_SECONDS - 1.0
-    assert node.look() == []
-
-
 def test_files_that_blame_no_rank(tmp_path: Path) -> None:
     """A file of an earlier run, a file above MAX_BYTES, a link to a file outside the root and a FIFO raise nothing."""
     text = saved("KeyError: 1")

@@ -13,8 +13,7 @@ from evidence_site import Site
 from rank_table import environment, owned
 
 from agent.evidence import folder
-from agent.ranks.rank.facts import Owner, ProcessFacts
-from agent.sdk.ranks import ProcessKey
+from agent.ranks.rank.facts import Owner
 from exporters.evidence import exporter as module, processes
 from exporters.evidence.watch import Occasion
 
@@ -42,13 +41,6 @@ class Door:
         return {f"ranks/{rank}/status": b"well"}
 
 
-def add_job(site: Site, job: str, user: str = "ben") -> None:
-    """Add a job with one rank."""
-    key = ProcessKey(2**22 + int(job), 5)
-    known = environment(0, 2, job, port=job)
-    site.ranks.observe_process(ProcessFacts(key, 1.7e9, key.pid, user, "thread", known))
-
-
 async def taken(site: Site, *jobs: str) -> None:
     """Take a bundle of each job, as after the death of a rank."""
     for job in jobs:
@@ -60,31 +52,6 @@ def failures(site: Site) -> dict[str, float]:
     """Return the failures, keyed by part."""
     files = samples(site.exporter.families(site.exporter.snapshot()))
     return {entry.labels["part"]: entry.value for entry in files if entry.value}
-
-
-async def test_a_look_that_hangs_costs_its_own_rank(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While /proc of one process hangs, the other ranks are read, and so are the ranks of other jobs."""
-    await site.start()
-    door = Door(site.keys[0].pid)
-    monkeypatch.setattr(processes, "rank_files", door)
-    monkeypatch.setattr(processes, "RANK_SECONDS", 0.3)
-    add_job(site, "501")
-    await site.look(1)
-    try:
-        site.exporter._wait_for(Occasion("7", "dead", "0"), "ann")
-        first = asyncio.create_task(site.exporter._take_all())
-        await asyncio.to_thread(door.begun.wait, 60)
-        await site.exporter._freeze("501", site.ranks.snapshot().ranks)
-        assert site.exporter._frozen["501"].files["ranks/0/status"] == b"well"
-        await first
-        await site.look(1)
-    finally:
-        door.opened.set()
-    members = await site.members()
-    assert members["ranks/1/status"] == b"well"
-    assert "ranks/0/status" not in members
-    assert members[processes.UNREAD] == f"rank 0, pid {site.keys[0].pid}: no answer within 0.3 s\n".encode()
-    assert failures(site) == {}
 
 
 async def test_a_first_exit_with_looks_that_take_long(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,14 +52,6 @@ def test_a_bundle_is_its_owners_alone(tmp_path: Path) -> None:
     assert folder.read_summary(directory, NAME) == summary()
 
 
-@pytest.mark.parametrize("keep", [1, 3])
-def test_the_newest_are_kept(tmp_path: Path, keep: int) -> None:
-    """Above the limit the oldest bundles are removed with their summaries; other files stay."""
-    (tmp_path / "notes.txt").write_text("mine")
-    names = [keep_bundle(tmp_path, number, "ann", keep, "7") for number in range(keep + 1)]
-    assert (folder.bundles(tmp_path), len(list(tmp_path.iterdir()))) == (names[1:], 2 * keep + 1)
-
-
 def test_one_users_crash_loop_costs_no_other_a_bundle(tmp_path: Path) -> None:
     """At the limit the oldest bundle of the user with the most bundles is evicted."""
     for number, user in enumerate(["ben", "ann", "ann", "ann", "ann"]):
@@ -97,20 +89,6 @@ def test_long_files_keep_their_ends() -> None:
     assert (list(files), left_out) == (["short"], ["long"])
 
 
-def test_requests_are_taken_once(tmp_path: Path) -> None:
-    """A request is a file that is removed when read; an invalid name is removed and requests nothing."""
-    folder.request_bundle(tmp_path, "job/7 ä")
-    (tmp_path / "take-zz").touch()
-    assert (folder.take_requests(tmp_path), list(tmp_path.iterdir())) == (["job/7 ä"], [])
-    longest = "ä" * (folder.MAX_JOB_ID_BYTES // 2)
-    folder.request_bundle(tmp_path, longest)
-    assert folder.take_requests(tmp_path) == [longest]
-    for number in range(folder.MAX_REQUESTS + 1):
-        folder.request_bundle(tmp_path, str(number))
-    assert len(folder.take_requests(tmp_path)) == folder.MAX_REQUESTS
-    assert len(folder.take_requests(tmp_path)) == 1
-
-
 def test_a_bundle_is_no_request(tmp_path: Path) -> None:
     """A bundle stays even if its name begins like a request's; a request that cannot be removed has no effect."""
     name = bundle_name("take-home", 1.7e9, "n1")
@@ -127,25 +105,6 @@ def test_requests_are_bounded(tmp_path: Path, job_id: str) -> None:
     with pytest.raises(ValueError, match="150 bytes"):
         folder.request_bundle(tmp_path, job_id)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(("taken_at", "is_read"), [(0.0, True), (-1.0, False), (253402300799.0, True), (1e300, False)])
-def test_times_are_of_calendars(tmp_path: Path, taken_at: float, is_read: bool) -> None:
-    """A summary with a time outside the calendar is not read, so that commands can always print the times."""
-    name = bundle_name("7", 1.7e9, "n1")
-    write(tmp_path, name, {}, msgspec.structs.replace(summary(), taken_at=taken_at), 10)
-    assert len(list(folder.summaries(tmp_path))) == is_read
-
-
-def test_an_odd_summary_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An invalid or too large summary is left out of the list."""
-    odd, large, good = (tmp_path / f"{keep_bundle(tmp_path, number, 'ann', 10)}.json" for number in (1, 2, 3))
-    odd.write_text("{")
-    monkeypatch.setattr(folder, "MAX_SUMMARY_BYTES", good.stat().st_size)
-    large.write_bytes(b" " * (folder.MAX_SUMMARY_BYTES + 1))
-    assert [entry.job_id for _, entry in folder.summaries(tmp_path)] == ["3"]
-    good.write_bytes(b'{"odd":' + b"[" * 2000)
-    assert list(folder.summaries(tmp_path)) == []
 
 
 def test_which_files_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -282,12 +241,6 @@ def held(text: str) -> list[Held]:
 def test_which_goes(users: str, keep: int, goes: int | None) -> None:
     """A user with several bundles loses one first, if possible without an open page; a user's only bundle goes last."""
     assert evicted(held(users), keep) == goes
-
-
-def test_the_limit_of_a_node() -> None:
-    """A node keeps at most four times ``keep_bundles`` bundles, and never more than MAX_LISTED."""
-    only = [Held(str(user), has_open_page=True) for user in range(folder.MAX_LISTED + 1)]
-    assert (evicted(only[:40], 10), evicted(only[:41], 10), evicted(only, 1000)) == (None, 40, folder.MAX_LISTED)
 
 
 def test_what_the_command_refuses(

@@ -78,16 +78,6 @@ def test_the_end_begins_with_a_whole_line(tmp_path: Path) -> None:
     assert result["1"] == LINE
 
 
-def test_the_end_of_ten_gigabytes(tmp_path: Path) -> None:
-    """Only the end of a 10 GB file is read."""
-    path = tmp_path / "large"
-    with path.open("wb") as file:
-        file.truncate(10 << 30)
-        file.seek(0, 2)
-        file.write(b"\n" + LINE)
-    assert ends_of(path)["0"].endswith(LINE)
-
-
 def test_another_file_under_the_name_is_not_read(tmp_path: Path) -> None:
     """A file that another file, a link or a pipe has replaced is not read."""
     paths = [tmp_path / name for name in ("other", "link", "pipe")]

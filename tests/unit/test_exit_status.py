@@ -59,14 +59,3 @@ def test_pidfd(child: subprocess.Popen[bytes], number: int, code: int) -> None:
     release = tuple(int(part) for part in os.uname().release.split(".")[:2])
     assert before in (None, expected)
     assert after == (expected if release >= (6, 15) else None)
-
-
-def test_running_process_has_no_status() -> None:
-    """A running process has no status in /proc or by pidfd."""
-    pidfd = os.pidfd_open(os.getpid())
-    try:
-        assert from_pidfd(pidfd) is None
-    finally:
-        os.close(pidfd)
-    stat = PROC.stat(os.getpid())
-    assert from_zombie(PROC, stat.key, may_ptrace=True) is None

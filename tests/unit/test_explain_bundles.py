@@ -8,7 +8,6 @@ import msgspec
 import pytest
 
 from agent.cli.explain import bundles
-from agent.cli.explain.command import _of_bundles
 from agent.cli.explain.model import Incident, KnownJob
 from agent.evidence.summary import MAX_LISTED, Event, RankAtTime, Summary, Word
 
@@ -48,7 +47,8 @@ def test_summaries_of_the_job(tmp_path: Path) -> None:
     b"", msgspec.json.encode(summary())[:-40], b"[" * 100_000, b'{"job_id": "7"}',
     msgspec.json.encode(summary()).replace(b'"format":1', b'"format":2'),
     msgspec.json.encode(summary(words=[Word("3", "verdict", "x", blames=True)] * (MAX_LISTED + 1))), b"\xff\xfe",
-], ids=["empty", "cut", "deep", "of_fields", "newer", "too_long", "no_text"])  # fmt: skip
+    msgspec.json.encode(summary(taken_at=1e300)),
+], ids=["empty", "cut", "deep", "of_fields", "newer", "too_long", "no_text", "outside_the_calendar"])  # fmt: skip
 def test_a_file_that_is_no_summary(content: bytes, tmp_path: Path) -> None:
     """An invalid file is named with the reason; the other files are used."""
     put(tmp_path, "good", summary())
@@ -100,12 +100,6 @@ def test_a_node_whose_clock_is_ahead() -> None:
     made = summary(taken_at=4620.0, timeline=[Event(4600.0, "3", "died", "process")])
     proof = bundles.weigh([made], ahead, INCIDENT)
     assert ([entry.at for entry in proof.happened], bundles.weigh([made], JOB, INCIDENT).said) == ([1000.0, 1020.0], ())
-
-
-def test_an_incident_of_bundles_from_a_node_whose_clock_is_behind() -> None:
-    """The corrected times of bundles decide which of them belong to the last incident of a job without metrics."""
-    behind = KnownJob("7", nodes=("a",), offsets={"a": -3600.0})
-    assert _of_bundles(bundles.Read((summary(),), ()), behind) == Incident(4620.0, 4620.0, 4620.0, None, "died")
 
 
 def test_who_followed_is_not_blamed() -> None:
