@@ -220,14 +220,6 @@ def test_two_clusters_with_a_job_of_one_id() -> None:
     assert incidents(course) == []
 
 
-def test_the_most_points_of_a_range() -> None:
-    """Each query has at most MAX_POINTS points, and its end is a multiple of the step."""
-    prometheus = Asked({}, {})
-    assert ask.course(prometheus, ask.matcher("7", None), END - ask.MAX_HOURS * 3600, END).step == 105.0
-    day = ask.course(prometheus, ask.matcher("7", None), END - 86400 + 7, END + 7)
-    assert (day.step, day.end) == (15.0, END)
-
-
 def test_deaths_of_one_episode() -> None:
     """A death time that changes from scrape to scrape is one death; a death minutes later is another death."""
     moving = tuple((at, DEATH + at % 2) for at, _ in every(DEATH + 5, DEATH + 60))
@@ -295,21 +287,6 @@ def test_a_long_time_line_keeps_both_ends() -> None:
     assert len(story.timeline(happened)) == story.MAX_TIMELINE
     rows = story.timeline([*happened, Happened(99.0, "other", "z", "", "line", "x")])
     assert (len(rows), rows[story.MAX_TIMELINE // 2][3], rows[-1][1]) == (story.MAX_TIMELINE + 1, "1 more", "rank z")
-
-
-def test_the_time_line_of_many_nodes_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Events of different ranks and of different nodes are not compared."""
-    monkeypatch.setattr(story, "_same", lambda _event, _other: pytest.fail("compared"))
-    happened = [Happened(1.0, "other", rank, node, "line", "x") for rank, node in (("1", "a"), ("2", "a"), ("", "b"))]
-    assert len(story.timeline([*happened, Happened(1.0, "other", "", "c", "line", "x")])) == 4
-
-
-def test_the_time_line_is_in_order() -> None:
-    """If a death is reported twice, it has one line, with the earlier time and the text "first to go"."""
-    deaths = [(1000.0, "3", "died"), (1008.0, "5", "died"), (1012.0, "3", "died: first to go")]
-    rows = story.timeline([Happened(at, "died", rank, "a", what, "verdict") for at, rank, what in deaths])
-    assert [row[0] for row in rows] == ["00:16:40", "00:16:48"]
-    assert [row[1:4] for row in rows] == [("rank 3", "a", "died: first to go"), ("rank 5", "a", "died")]
 
 
 def test_late_ranks_cost_without_gpu_metrics() -> None:

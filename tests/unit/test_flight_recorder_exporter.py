@@ -19,7 +19,7 @@ from agent.helper.client import HelperFailed
 from agent.ranks.rank.facts import Owner
 from agent.sdk.exporter import NoData
 from agent.sdk.ranks import ExitStatus
-from exporters.flight_recorder import exporter, reading
+from exporters.flight_recorder import reading
 from exporters.flight_recorder.exporter import FlightRecorderConfig, FlightRecorderExporter
 from exporters.flight_recorder.places import is_number, paths_of
 from exporters.flight_recorder.reading import DumpAnswer, DumpRequest, read_dumps
@@ -288,28 +288,6 @@ def test_a_path_that_leads_out_of_the_jobs_root(node: Node, tmp_path: Path) -> N
     assert node.results() == {"read": 1.0}
 
 
-@pytest.mark.slow
-def test_what_a_file_makes_of_the_helper(node: Node) -> None:
-    """The helper refuses dumps that need much memory, and does not fail."""
-    ones = b"](" + b"K\x01" * 3000 + b"eq\x00" + b"h\x00" * 3000
-    shared = pickled(dump([entry(input_sizes=["X"])])).replace(b"X\x01\x00\x00\x00X", ones)
-    bombs = [
-        b"](" + b"]" * 2_000_000,
-        b"](" + b"}" * 240_000 + b"e",
-        b"](" + b"M\xff\xff" * 2_000_000,
-        b"{" + b"[" * 1_000_000,
-        shared.replace(b"ueu.", b"uq\x01" + b"h\x01" * 3000 + b"eu."),
-    ]
-    for rank, raw in enumerate(bombs):
-        (node.inside / f"dumps/trace_{rank}").write_bytes(raw)
-        node.add_rank(rank, world=len(bombs))
-    for _ in bombs:
-        node.look()
-    assert sum(node.results().values()) == len(bombs)
-    assert set(node.results()) <= {"too_large", "incomplete", "malformed"}
-    assert {helper.calls["failed"] for helper in node.helpers.all()} == {0}
-
-
 def test_files_are_bounded(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A dump of MAX_DUMP_BYTES is read, a larger one is not; after DECODING_SECONDS no read starts."""
     path = node.write()
@@ -332,16 +310,6 @@ def test_users_have_their_turns(helped: Callable[..., Node]) -> None:
     assert helper.rests == 1
     node.look(5.0)
     assert (len(helper.ranks), helper.rests) == (5, 1)
-
-
-def test_ranks_of_a_look_are_bounded(helped: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> None:
-    """At most MAX_RANKS dumps are read at one update; the dumps of the other ranks are read at the next update."""
-    monkeypatch.setattr(exporter, "MAX_RANKS", 2)
-    helper = Helper()
-    node = helped(helper, 3)
-    for seconds in (1.0, 1.0, 5.0):
-        node.look(seconds)
-    assert helper.ranks == [[0, 1], [1, 2], [2, 0]]
 
 
 def test_a_file_that_ends_the_helper_costs_no_other(helped: Callable[..., Node]) -> None:

@@ -102,13 +102,6 @@ def test_unlinked_file_is_let_go_when_idle(tmp_path: Path, monkeypatch: pytest.M
     assert open_descriptors(tmp_path) == before
 
 
-def test_reused_inode_is_another_generation(tmp_path: Path) -> None:
-    """A new file with the inode of a deleted one has a new generation."""
-    path, _ = begun(tmp_path, b"one\n")
-    identity = (path.stat().st_dev, path.stat().st_ino)
-    assert [file.generation for file in follow(tmp_path, generations={identity: 3}).discover()] == [3]
-
-
 @pytest.mark.parametrize("resumed", [False, True])
 def test_a_second_writer_at_the_front(tmp_path: Path, resumed: bool) -> None:
     """If the first line changed but the last line read did not, reading goes on after that line; this is counted."""
@@ -221,31 +214,6 @@ def test_a_file_that_fails_harms_no_other(tmp_path: Path, monkeypatch: pytest.Mo
     assert (poll(follower), follower.looked) == (b"new\n", True)
     append(tmp_path / "bad.log", b"later\n")
     assert poll(follower) == b"later\n"
-
-
-def test_resume(tmp_path: Path) -> None:
-    """An unchanged file is read from its saved offset; it has caught up when all lines before the restart are read."""
-    path, first = begun(tmp_path, b"one\n")
-    positions = first.positions()
-    first.close()
-    append(path, b"two\nthr")
-    follower = follow(tmp_path, resume=positions)
-    [file] = follower.discover()
-    assert not file.caught_up
-    assert drain(follower, file) == b"two\n"
-    assert file.caught_up
-    assert (file.generation, file.from_start) == (0, False)
-
-
-def test_positions_wait_for_an_absent_directory(tmp_path: Path) -> None:
-    """Positions are kept until the directory has been read once, because it can be mounted late."""
-    position = Position(1, 2, 0, "gone.log", 5, b"12345")
-    follower = follow(tmp_path / "mount", resume=[position])
-    follower.discover()
-    assert follower.positions() == [position]
-    (tmp_path / "mount").mkdir()
-    follower.discover()
-    assert follower.positions() == []
 
 
 # A model: writers do what real writers can do, and a follower polls from time to time.

@@ -27,18 +27,6 @@ def test_foreign_files_cost_no_place(tmp_path: Path) -> None:
     assert not +follower.skipped
 
 
-def test_foreign_file_that_turns_out_to_be_local(tmp_path: Path) -> None:
-    """A file that becomes local is read from its end if it existed at the first poll, otherwise from its start."""
-    (tmp_path / "old.log").write_bytes(b"before\n")
-    follower = follow(tmp_path, start_at_end=True)
-    assert follower.discover(lambda *_: True) == []
-    (tmp_path / "new.log").write_bytes(b"new\n")
-    assert follower.discover(lambda *_: True) == []
-    assert poll(follower) == b"new\n"
-    write(tmp_path / "old.log", b"after\n", 9)
-    assert poll(follower) == b"after\n"
-
-
 def test_the_files_written_to_last_are_followed(tmp_path: Path) -> None:
     """At the limit a newer file replaces the longest idle one; when the replaced file grows, reading goes on there."""
     clock = FakeClock()

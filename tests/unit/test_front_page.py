@@ -2,10 +2,8 @@ from html.parser import HTMLParser
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given, strategies as st
 
-from agent.page.describe import age
 from agent.page.front_page import MAX_CELL_CHARACTERS, MAX_ROWS, SiteLinks, front_page as made_page
 from agent.page.ranks_json import Configuration, ExporterView, JobView, NodeDocument, Rank, RankEnd
 from agent.ranks.rank.process import RankGpu
@@ -90,17 +88,6 @@ def test_page_shows_jobs_ranks_and_exporters() -> None:
     assert "gpu-7" in html and "up 1 d 1 h" in html and "0.2.0" in html
 
 
-def test_the_waits_between_ranks() -> None:
-    """A rank without progress has no bandwidth and waits for the job's dead rank; of two it names none."""
-    stands = Rank(
-        job_id="1", rank="0", state="alive", last_progress_seconds=NOW - 46, bus_bandwidth_bytes_per_second=2e9
-    )
-    gone = Rank(job_id="1", rank="3", state="dead", ended=RankEnd(NOW - 50, "signaled", "SIGKILL"))
-    assert Page(front_page(document([gone, stands]))).rows[2][2:4] == ["waits for rank 3, 46 s", ""]
-    assert "none for 46 s" in front_page(document([gone, msgspec.structs.replace(gone, rank="4"), stands]))
-    assert "none for 46 s" in front_page(document([msgspec.structs.replace(gone, job_id="2"), stands]))
-
-
 def test_lateness_is_drawn() -> None:
     """A bar shows the share of time that other ranks wait for the rank; if the share is unknown, there is no bar."""
     rank = Rank(job_id="1", rank="0", state="alive", late_share=0.312)
@@ -147,12 +134,3 @@ def test_rows_and_cells_are_bounded() -> None:
     assert "and 1 more" in html
     assert "more ranks</p>" not in front_page(document(ranks))
     assert "and 7 more" in front_page(document(ranks, ranks_left_out=7))
-
-
-@pytest.mark.parametrize(("seconds", "text"), [
-    (-1.0, "0 s"), (59.9, "59 s"), (60, "1 min 0 s"), (3599, "59 min 59 s"), (3600, "1 h 0 min"),
-    (86399, "23 h 59 min"), (86400, "1 d 0 h"),
-])  # fmt: skip
-def test_age_in_two_units(seconds: float, text: str) -> None:
-    """A duration is shown in its two largest units."""
-    assert age(seconds) == text

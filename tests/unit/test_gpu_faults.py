@@ -5,10 +5,9 @@ from pathlib import Path
 import pytest
 
 from agent.hardware import fault_table
-from agent.hardware.fault_table import MAX_AGE_SECONDS, MAX_FAULTS, SAME_SECONDS, TimedFault, add, merged, recent
-from agent.hardware.gpu_faults import MAX_WORD, DriverReport, Fault, judge, read_table
+from agent.hardware.fault_table import MAX_FAULTS, SAME_SECONDS, TimedFault, add, merged
+from agent.hardware.gpu_faults import MAX_WORD, DriverReport, Fault, judge
 from agent.hardware.inventory import MAX_GPUS, Hardware
-from agent.hardware.ledger import CHECKS
 from agent.sdk.hardware import Gpu
 
 CATALOG = Path(__file__).parents[1] / "data/xid/catalog.tsv"
@@ -79,14 +78,6 @@ def test_what_an_error_means() -> None:
         assert action in ([], [fault.action]), line
 
 
-def test_the_table_is_in_words_and_of_known_checks() -> None:
-    """The table of errors names only checks of the ledger, and no meaning of an Xid has an unfilled placeholder."""
-    assert {row.check for row in read_table().values()} <= {*CHECKS, ""}
-    for code in {row.code for row in read_table().values() if row.maker == "nvidia"}:
-        assert "{" not in xid(code).meaning
-        assert "  " not in xid(code).meaning
-
-
 def test_a_unit_is_bounded() -> None:
     """A unit's name is cut at its limit."""
     assert judge("nvidia", DriverReport("149", "X" * (MAX_WORD + 1))).fault.unit == "X" * MAX_WORD
@@ -119,13 +110,6 @@ def test_errors_that_are_not_fatal_take_no_other_place() -> None:
         assert first in [entry.fault for entry in seen]
 
 
-def test_old_errors_are_dropped() -> None:
-    """An error is shown only if its time is at most MAX_AGE_SECONDS in the past or in the future."""
-    seen = [TimedFault(xid("79"), 2 * MAX_AGE_SECONDS)]
-    for times, expected in (((1.0, 3.0), seen), ((0.9, 3.1), [])):
-        assert [recent(seen, time * MAX_AGE_SECONDS) for time in times] == [expected] * 2
-
-
 @pytest.mark.parametrize(("later_seconds", "is_shown"), [(SAME_SECONDS, False), (SAME_SECONDS + 1, True)])
 def test_a_kernel_line_replaces_nvmls_number(later_seconds: float, is_shown: bool) -> None:
     """NVML's error number is dropped if the kernel log had the same error of the GPU at most SAME_SECONDS before."""
@@ -133,13 +117,6 @@ def test_a_kernel_line_replaces_nvmls_number(later_seconds: float, is_shown: boo
     number = TimedFault(xid("149"), 100.0 + later_seconds)
     faults = merged([{PCI: [line]}, {PCI: [number], "0000:18:00.0": [number]}])
     assert (faults["0000:18:00.0"], set(faults[PCI])) == ([number], {line, number} if is_shown else {line})
-
-
-def test_equal_errors_of_two_sources_are_one() -> None:
-    """If two sources report an error of a GPU by number only, the error is shown once, with its last time."""
-    assert merged([{PCI: [TimedFault(xid("79"), 3.0)]}, {PCI: [TimedFault(xid("79"), 8.0)]}]) == {
-        PCI: [TimedFault(xid("79"), 8.0)]
-    }
 
 
 def test_errors_get_the_names_of_their_gpus() -> None:

@@ -8,7 +8,7 @@ import pytest
 from http_answers import answering
 from prometheus_client.parser import text_string_to_metric_families
 
-from agent.cli import healthy, main as cli
+from agent.cli import healthy
 from agent.cli.healthy import CANNOT_TELL, HEALTHY, NOT_HEALTHY, Answer, judge, main
 
 WELL = "# TYPE rankwatch_node_healthy gauge\nrankwatch_node_healthy 1\n"
@@ -50,16 +50,6 @@ def test_the_message_names_checks_up_to_the_limit() -> None:
     text = judge(text_string_to_metric_families(ILL.splitlines()[0] + "\nrankwatch_node_healthy 0\n" + rows)).text
     assert text.count("gpu lost") == healthy.MAX_NAMED
     assert text.endswith("; 1 more")
-
-
-@pytest.mark.parametrize(("page", "status", "words"), [(WELL, 0, "healthy\n"), (ILL, 1, "not healthy: machine check;")])
-def test_the_agent_is_asked(page: str, status: int, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The command prints its verdict on the agent's metrics in one line, and exits with the verdict's status."""
-    with answering(lambda _: page.encode()) as address:
-        assert cli.main(["healthy", "--web.listen-address", address]) == status
-    said = capsys.readouterr().out
-    assert said.startswith(words)
-    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "nonsense"])

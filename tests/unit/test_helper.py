@@ -8,13 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from fake_clock import FakeClock
 from helper_targets import Order, Outcome
@@ -180,14 +178,6 @@ async def test_memory_is_bounded(bench: Bench) -> None:
         await bench.helper.call_with_body(Order(), body, LONG)
 
 
-async def test_an_answer_is_bounded(bench: Bench) -> None:
-    """A reply as long as the longest frame arrives; a longer reply fails in the helper's process."""
-    empty = msgspec.msgpack.encode(await bench.do("answer at length", MAX_PAYLOAD_BYTES // 2))
-    most = MAX_PAYLOAD_BYTES - (len(empty) - MAX_PAYLOAD_BYTES // 2)
-    assert len((await bench.do("answer at length", most)).found[0]) == most
-    assert await bench.fails("answer at length", most + 1) == "exited with status 1"
-
-
 @pytest.mark.slow
 async def test_starts_are_put_off_while_they_fail(bench: Bench) -> None:
     """From the second failure in a row, calls fail at once during a back-off that doubles up to a limit."""
@@ -222,19 +212,6 @@ async def test_a_process_that_takes_no_body_hangs(bench: Bench) -> None:
     os.kill((await bench.do()).pid, signal.SIGSTOP)
     with pytest.raises(HelperHung):
         await bench.helper.call_with_body(Order(), pieces(10_000, 65536), SHORT)
-
-
-@pytest.mark.slow
-async def test_slow_pieces_are_not_the_process_fault(bench: Bench) -> None:
-    """A body that arrives slowly does not count against the deadline of the process."""
-
-    async def slow() -> AsyncIterator[bytes]:
-        for _ in range(2):
-            await asyncio.sleep(1.5 * SHORT)
-            yield b"x"
-
-    await bench.do()
-    assert (await bench.helper.call_with_body(Order(), slow(), SHORT)).body_bytes == 2
 
 
 async def test_a_cancelled_call_is_not_answered_to_the_next(bench: Bench) -> None:
@@ -340,15 +317,6 @@ async def test_a_stop_during_a_body_fails_the_call(bench: Bench) -> None:
         await bench.helper.call_with_body(Order(), pieces(), LONG)
 
 
-async def test_a_stop_during_a_start_leaves_no_process(bench: Bench) -> None:
-    """If a helper is stopped while its first call starts the process, the process ends after the call."""
-    helper = bench.helpers.lend(HelperSpec("other", SPEC.target, Outcome, MEMORY_BYTES))
-    call = asyncio.ensure_future(helper.call(Order(), LONG))
-    await asyncio.sleep(0)
-    await asyncio.gather(helper.stop(), call)
-    await until_gone((await call).pid)
-
-
 async def test_a_stop_kills_one_that_does_not_leave(bench: Bench) -> None:
     """A process that does not exit at the end of its input is killed; a call of a stopped helper leaves no result."""
     helper = bench.helpers.lend(HelperSpec("other", "helper_targets:stop_at_once", Outcome, MEMORY_BYTES))
@@ -373,23 +341,6 @@ async def test_a_helper_is_ended_by_its_last_user(bench: Bench) -> None:
     assert (await bench.do()).pid == pid
     with pytest.raises(ValueError, match="another helper"):
         bench.helpers.lend(HelperSpec("test", "helper_targets:lie", Outcome, 1))
-
-
-@pytest.mark.slow
-async def test_fifty_restarts_leak_nothing(bench: Bench) -> None:
-    """Fifty processes that die leak no descriptor, thread or child."""
-
-    async def held() -> tuple[int, list[str], list[int]]:
-        descriptors = await asyncio.to_thread(os.listdir, "/proc/self/fd")
-        ours = [thread.name for thread in threading.enumerate() if not thread.name.startswith("asyncio")]
-        return len(descriptors), ours, await children()
-
-    before = await held()
-    for number in range(51):
-        await bench.fails("leave" if number % 2 else "fail")
-    async with asyncio.timeout(LONG):
-        while await held() != before:  # the output of the last process is read after its end
-            await asyncio.sleep(0.005)
 
 
 AGENT = """

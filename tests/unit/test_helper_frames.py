@@ -1,7 +1,6 @@
 """Frames between the agent and a helper, and a helper with a thread for each user."""
 
 import io
-import itertools
 import threading
 from typing import NamedTuple
 
@@ -11,37 +10,6 @@ from hypothesis import given, strategies as st
 from agent.helper import by_user
 from agent.helper.by_user import ByUser
 from agent.helper.frames import HEADER_BYTES, MAX_PAYLOAD_BYTES, FrameError, FrameKind, frame, parse_header, read_frame
-
-FRAMES = st.lists(st.tuples(st.sampled_from(FrameKind), st.binary(max_size=300)), max_size=8)
-
-
-class Cut(io.RawIOBase):
-    """A stream that returns one of these pieces at each read."""
-
-    def __init__(self, pieces: list[bytes]) -> None:
-        self._pieces = [piece for piece in pieces if piece]
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # the one kind of buffer there is here
-        if not self._pieces:
-            return 0
-        taken, rest = self._pieces[0][: len(buffer)], self._pieces[0][len(buffer) :]
-        self._pieces[:1] = [rest] if rest else []
-        buffer[: len(taken)] = taken
-        return len(taken)
-
-
-@given(FRAMES, st.lists(st.integers(0, 3000)))
-def test_frames_survive_any_cutting(frames: list[tuple[FrameKind, bytes]], cuts: list[int]) -> None:
-    """Frames arrive complete, however the bytes are split."""
-    data = b"".join(frame(kind, payload) for kind, payload in frames)
-    places = [0, *sorted(cuts), len(data)]
-    stream = io.BufferedReader(Cut([data[a:b] for a, b in itertools.pairwise(places)]))
-    assert [read_frame(stream) for _ in frames] == frames
-    with pytest.raises(EOFError):
-        read_frame(stream)
 
 
 @given(st.binary(max_size=40), st.data())
@@ -97,11 +65,6 @@ class Hanging:
         if request.uid == 1:
             self.goes_on.wait(30.0)
         return request.number
-
-
-def test_answers_are_in_the_order_of_requests() -> None:
-    """Replies are in the order of the requests, across users."""
-    assert ByUser(Hanging().read).answers([Request(3, 30), Request(2, 20), Request(3, 31)], 30.0) == [30, 20, 31]
 
 
 def test_each_process_of_root_is_a_user_of_its_own() -> None:
