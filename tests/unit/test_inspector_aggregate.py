@@ -2,7 +2,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from typing import Any
 
-import msgspec
 import pytest
 from inspector_records import line
 
@@ -98,15 +97,6 @@ def test_what_becomes_of_a_line(changes: dict[str, Any], result: Result) -> None
     assert sum(sums.operations for sums in aggregate.accumulators.values()) == (result is Result.ACCEPTED)
 
 
-def test_totals_stop_where_a_checkpoint_can_hold_them() -> None:
-    """Huge but valid records never make a total that a checkpoint refuses."""
-    aggregate = fresh()
-    feed([line(coll="All2All", coll_msg_size_bytes=2**63 - 1, coll_sn=sn * 2**51) for sn in range(5)], aggregate)
-    [sums] = aggregate.accumulators.values()
-    assert (sums.operations, sums.message_bytes) == (5, 2**62)
-    msgspec.msgpack.encode(aggregate.save())
-
-
 def test_unknown_collective_is_other() -> None:
     """A collective's name becomes a label only if NCCL defines it, so that a job cannot invent labels."""
     aggregate = fresh()
@@ -114,15 +104,6 @@ def test_unknown_collective_is_other() -> None:
     [(key, sums)] = aggregate.accumulators.items()
     assert (key.collective, sums.operations, sums.bus_bytes) == ("other", 100, 0)
     assert feed([line(coll="Unheard", coll_exec_time_us=0)], fresh()) == {Result.ZERO_TIME: 1}
-
-
-def test_refused_series_are_other_from_birth() -> None:
-    """Refused series are added up under `other`; series that were admitted before still grow."""
-    aggregate = fresh(admitted=5)  # one accumulator and its gauge
-    sizes = [8192, 20_000, 200_000, 8192]
-    feed([line(coll_sn=sn, coll_msg_size_bytes=size) for sn, size in enumerate(sizes)], aggregate)
-    assert {key.size: sums.operations for key, sums in aggregate.accumulators.items()} == {"8192": 2, "other": 2}
-    assert sum(sums.message_bytes for sums in aggregate.accumulators.values()) == sum(sizes)
 
 
 def test_communicators_are_bounded() -> None:
@@ -202,23 +183,6 @@ def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:
     first.leave()
     feed([line(id="0x5")], third)
     assert {key.comm for key in third.accumulators} == {"5"}
-
-
-@pytest.mark.parametrize("lost", ["memberships", "accumulators"])
-def test_restored_places_keep_their_room(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
-    """After a restart, a rank with a saved membership or saved totals still has its part of the limit."""
-    monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 1)
-    before = fresh()
-    feed([line(id="0x1")], before)
-    saved = before.save()
-    getattr(saved, lost).clear()
-    shared = shared_module.Shared()
-    again = Aggregate.restore(saved, lambda *_: True, shared)
-    other = Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared)
-    feed([line(id="0x2")], other)
-    feed([line(id="0x1", coll_sn=1)], again)
-    assert {key.comm for key in other.accumulators} == {"other"}
-    assert {key.comm for key in again.accumulators} == {"1"}
 
 
 def match(first: Aggregate, second: Aggregate, number: int, shared: shared_module.Shared) -> None:

@@ -2,62 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from inspector_records import append, line
 from test_inspector_directories import OTHER_SERIES, two_directories, write
 from test_inspector_exporter import OPERATIONS, SERIES, Bench, labelled, shown, writer
-from test_inspector_formats import p2p
 
 from agent.sdk.ranks import RankLabel
 from exporters.inspector.reading.watched_directory import STALE_SECONDS
 from exporters.inspector.totals.inheritance import BIRTH_SECONDS, Births, Inheritance, Kind, RankTally
 from exporters.inspector.totals.losses import Tally
-
-GAUGES = {"rankwatch_collective_bus_bandwidth_bytes_per_second"}
-COUNTERS = {
-    OPERATIONS, "rankwatch_collective_seconds_total", "rankwatch_collective_bus_bytes_total",
-    "rankwatch_collective_bytes_total", "rankwatch_collective_lateness_seconds_total",
-    "rankwatch_collective_last_arrivals_total", "rankwatch_communicator_matched_operations_total",
-    "rankwatch_communicator_unmatched_operations_total", "rankwatch_communicator_floor_seconds_total",
-    "rankwatch_communicator_lost_operations_total",
-    "rankwatch_p2p_operations_total", "rankwatch_p2p_bytes_total", "rankwatch_p2p_seconds_total",
-    "rankwatch_inspector_missing_records_total", "rankwatch_inspector_seen_records_total",
-    "rankwatch_inspector_untimed_operations_total",
-}  # fmt: skip
-"""All counters with a job id."""
-NOTHING_OF = {"rankwatch_communicator_lost_operations_total", "rankwatch_communicator_unmatched_operations_total"}
-"""Counters that the test's records do not affect."""
-
-
-def records(pid: int) -> bytes:
-    """Return one pid's records of all kinds; pid 7 always arrives last, and pid 8 lacks one record."""
-    header = {"rank": pid - 7, "n_ranks": 2, "pid": pid}
-    numbers = range(4) if pid == 7 else (0, 1, 3)
-    timed = [line(sn, coll_exec_time_us=100 * (pid - 6), **header) for sn in numbers]
-    untimed = line(4, coll_timing_source="collective_cpu", **header)
-    sent = json.loads(p2p(1))
-    sent["header"] |= {"rank": pid - 7, "n_ranks": 2}
-    sent["metadata"]["pid"] = pid
-    return b"".join([*timed, untimed, json.dumps(sent, separators=(",", ":")).encode() + b"\n"])
-
-
-def test_every_counter_of_a_job_begins_at_zero(tmp_path: Path) -> None:
-    """A new counter is 0 for BIRTH_SECONDS and then has its value; gauges have their value at once."""
-    bench = Bench(tmp_path).following(7, 8)
-    for pid in (7, 8):
-        (tmp_path / f"here-pid{pid}.log").write_bytes(records(pid))
-    first, truth = bench.scrape(), bench.look(0.0)
-    assert {name for name, series in truth.items() if any("job" in labels for labels in series)} == COUNTERS | GAUGES
-    for name in COUNTERS:
-        assert first[name] == dict.fromkeys(truth[name], 0), name
-    assert all(first[name] == truth[name] for name in GAUGES)
-    assert bench.scrape(BIRTH_SECONDS - 0.5)[OPERATIONS] == first[OPERATIONS]
-    grown = bench.scrape(0.5)
-    assert {name: grown[name] for name in COUNTERS} == {name: truth[name] for name in COUNTERS}
-    assert {name for name in COUNTERS if not any(grown[name].values())} == NOTHING_OF
-    bench.drain()
 
 
 def test_a_series_shown_before_a_restart_is_not_new(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +9,12 @@ import msgspec
 import pytest
 from inspector_records import append, line
 from test_inspector_exporter import OPERATIONS, SERIES, Bench
-from test_inspector_formats import overflowing
 
 from exporters.inspector.exporter import Checkpoint
 from exporters.inspector.format.passes import MIN_WATCHED_LINES, ring_sizes
 from exporters.inspector.reading.reader import DirectoryReader
 from exporters.inspector.reading.reclaim import Reclaim, Reclaimer
 
-MISSING = "rankwatch_inspector_missing_records_total"
 OTHER_SERIES = ("job", "2", *SERIES[2:])
 
 
@@ -35,51 +32,6 @@ def write(directories: tuple[Path, ...], sn: int) -> None:
     for directory in directories:
         [path] = directory.iterdir()
         append(path, line(sn, pid=int(path.stem.partition("-pid")[2])))
-
-
-@pytest.mark.parametrize(("settings", "causes"), [
-    ({"NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "128"}, (120, 0)),
-    ({"NCCL_INSPECTOR_DUMP_P2P_RING_SIZE": "128"}, (0, 120)),
-    ({}, (0, 120)),
-    (None, (0, 120)),
-])  # fmt: skip
-def test_ring_sizes_come_from_the_environment_of_the_rank(
-    tmp_path: Path, settings: dict[str, str] | None, causes: tuple[int, int]
-) -> None:
-    """Gaps before a pass with as many lines as the ring are an overflow; without settings the ring has 1024 lines."""
-    path = tmp_path / "here-pid7.log"
-    path.touch()
-    bench = Bench(tmp_path)
-    if settings is not None:
-        bench.ranks.settings[7] = settings
-    bench.following()
-    text = overflowing(4, 128, 40)
-    path.write_bytes(text[0].replace(b'"coll_sn":40', b'"coll_sn":0'))
-    bench.look()  # the writer is known after this
-    append(path, b"".join(text[128:]))
-    bench.look()
-    shown = bench.look(3.0)[MISSING]
-    # The first pass has only one line, so its other numbers are missing as well, without a known cause.
-    assert (shown["job", "1", "overflow"], sum(shown.values())) == (causes[0] and 40 * 2 + 40 + 40 + 127, 4 * 40 + 127)
-    bench.drain()
-
-
-def test_ring_sizes_are_known_after_a_restart(tmp_path: Path) -> None:
-    """The ring size of a restored writer is known before the first turn."""
-    path = tmp_path / "here-pid7.log"
-    path.touch()
-    first = Bench(tmp_path).following()
-    path.write_bytes(line(0))
-    first.look()
-    first.look(3.0)
-    first.drain()
-    append(path, b"".join(overflowing(4, 128, 40))[:])
-    second = Bench(tmp_path, restored=first.state.published)
-    second.ranks.settings[7] = {"NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "128"}
-    second.following()
-    shown = second.look(3.0)[MISSING]
-    assert (shown["job", "1", "overflow"], shown["job", "1", "filtered_or_lost"]) == (4 * 40 - 1, 0)
-    second.drain()
 
 
 def test_a_turn_that_cannot_be_taken_in_costs_its_directory_alone(
@@ -177,31 +129,6 @@ def test_no_section_of_the_checkpoint_keeps_the_exporter_from_starting(tmp_path:
     assert bench.look()[OPERATIONS] == {SERIES: 1}
     bench.drain()
     assert msgspec.msgpack.decode(bench.state.published or b"", type=Checkpoint).sections
-
-
-def test_a_reader_is_used_from_its_own_thread_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A reader is made, run, reclaimed and closed in the thread of its directory."""
-    used: set[tuple[str, str]] = set()
-
-    def watched(kind: type, name: str) -> None:
-        real = getattr(kind, name)
-
-        def call(self: Any, *arguments: Any, **more: Any) -> Any:
-            used.add((name, threading.current_thread().name))
-            return real(self, *arguments, **more)
-
-        monkeypatch.setattr(kind, name, call)
-
-    for name in ("__init__", "turn", "owned", "totals", "close"):
-        watched(DirectoryReader, name)
-    watched(Reclaimer, "run")
-    directories = two_directories(tmp_path)
-    bench = Bench(*directories).following()
-    write(directories, 0)
-    bench.look()
-    bench.drain()
-    names = {"__init__", "turn", "owned", "totals", "close", "run"}
-    assert used == {(name, thread) for name in names for thread in ("inspector-0", "inspector-1")}
 
 
 @pytest.mark.parametrize(("text", "watched"), [("63", False), ("64", True), ("off", False), ("0", False), ("-1", True)])

@@ -75,7 +75,7 @@ class Ranks:
 class Bench:
     """An exporter with its whole context."""
 
-    def __init__(self, *paths: Path, restored: bytes | None = None, once: bool = False, **config: Any) -> None:
+    def __init__(self, *paths: Path, restored: bytes | None = None, **config: Any) -> None:
         self._runner = asyncio.Runner()
         self.clock = FakeClock()
         self.ranks = Ranks()
@@ -84,9 +84,7 @@ class Bench:
         self.exporter = InspectorExporter(
             InspectorConfig(paths=[str(path) for path in paths], derived_series=True, **config)
         )
-        self.context = lent(
-            "inspector", self.clock, ranks=self.ranks, state=self.state, admit=self.admission, once=once
-        )
+        self.context = lent("inspector", self.clock, ranks=self.ranks, state=self.state, admit=self.admission)
 
     def start(self) -> "Bench":
         self._run(self.exporter.start(self.context))
@@ -197,18 +195,6 @@ def test_the_bandwidth_of_ranks_is_that_of_collectives(tmp_path: Path) -> None:
     bench.drain()
 
 
-def test_no_data(tmp_path: Path) -> None:
-    """The exporter has no data if none of its directories exists; one directory is enough."""
-    bench = Bench(tmp_path / "a", tmp_path / "b").start()
-    with pytest.raises(NoData):
-        bench.look()
-    (tmp_path / "b").mkdir()
-    assert (bench.look())["rankwatch_inspector_files"] == {
-        ("followed",): 0, ("foreign",): 0, ("unidentified",): 0, ("writable_by_others",): 0,
-    }  # fmt: skip
-    bench.drain()
-
-
 def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
     """Two writers of one rank are one series; the sum stays when the older writer expires. After a restart the sum is
     not new: it is shown at once."""
@@ -295,18 +281,9 @@ def test_poll_interval(tmp_path: Path) -> None:
     bench.drain()
 
 
-def test_a_single_pass_awaits_slow_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A single pass waits longer for a turn than an update does."""
-    monkeypatch.setattr(module, "WAIT_SECONDS", 0.0)
-    (tmp_path / "here-pid7.log").write_bytes(line(0))
-    bench = Bench(tmp_path, once=True).start()
-    assert bench.look()[OPERATIONS] == {SERIES: 1}
-    bench.drain()
-
-
-def view(*writers: WriterTotals, caught_up: bool = True) -> Published:
+def view(*writers: WriterTotals) -> Published:
     """Return a reader's publication of these writers."""
-    return Published(writers, caught_up=caught_up, results={}, files={}, skipped={}, lag_bytes=0)
+    return Published(writers, caught_up=True, results={}, files={}, skipped={}, lag_bytes=0)
 
 
 def writer(
@@ -327,24 +304,6 @@ def writer(
 def labelled(*writers: WriterTotals, rank: str = "1") -> dict[tuple[WriterKey, str, int], RankLabel]:
     """Return labels that make these writers one rank."""
     return {(one.writer_key, next(iter(one.totals)).comm, 0): RankLabel("job", rank) for one in writers}
-
-
-def test_a_summand_behind_withholds_the_sum() -> None:
-    """A sum is withheld while one of its writers, in any reader, has not caught up."""
-    first, second, third = writer(1), writer(2, caught_up=False), writer(3, comm="fff")
-    readers = (view(first, third), view(second, caught_up=False))
-    values = shown(InspectorSnapshot(readers, labelled(first, second, third), Inheritance(), 0))
-    assert values[OPERATIONS] == {("job", "1", "fff", "AllReduce", "8192"): 3}
-    assert "rankwatch_inspector_missing_records_total" not in values
-    assert "rankwatch_inspector_records_total" not in values
-
-
-def test_bandwidth_is_that_of_the_newest_writer() -> None:
-    """If two writers have the same labels, the gauge has the value of the writer with the newest records."""
-    first, second = writer(1, progress_us=9), writer(2, progress_us=5)
-    snapshot = InspectorSnapshot((view(first, second),), labelled(first, second), Inheritance(), 0, derived_series=True)
-    values = shown(snapshot)
-    assert list(values[BANDWIDTH].values()) == [1 * 5 * 1_000_000 / 10]
 
 
 def test_algorithms_are_a_closed_set() -> None:

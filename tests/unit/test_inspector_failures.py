@@ -47,22 +47,6 @@ def operations(view: Published) -> dict[int, int]:
     return {one.writer_key.pid: sum(total.operations for key, total in one.totals.items()) for one in view.writers}
 
 
-def nested(depth: int, sn: int) -> bytes:
-    """Return a record with a trace of nested lists."""
-    trace = b'"event_trace_ts":{"x":' + b"[" * depth + b"]" * depth + b"}}}"
-    return line(sn, pid=BAD_PID).rstrip()[:-2] + b"," + trace + b"\n"
-
-
-def test_a_trace_nested_to_the_recursion_limit_costs_no_file_its_turn(tmp_path: Path) -> None:
-    """Records nested around the recursion limit are added up or malformed, and all files are read to their ends."""
-    paths, depths = three_files(tmp_path), range(900, 1010)
-    paths[1].write_bytes(b"".join(nested(depth, sn) for sn, depth in enumerate(depths)))
-    view = read(make(tmp_path))
-    assert operations(view) | {BAD_PID: 0} == {7: 10, BAD_PID: 0, 21: 10}
-    assert view.results[Result.ACCEPTED] + view.results.get(Result.MALFORMED, 0) == len(depths) + 20
-    assert view.lag_bytes == 0
-
-
 Break = Callable[[pytest.MonkeyPatch, Exception], None]
 
 
@@ -180,14 +164,6 @@ def test_an_error_in_one_file_costs_that_file_alone(
     assert not failed or breaks not in (break_read, break_second_look)  # unread lines are read later
     assert view.lag_bytes == 0
     reader.close()
-
-
-def test_lines_after_a_hole_fail_with_the_lines_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the lines before a hole raise, all lines of the chunk count as failed."""
-    lines = [line(sn, pid=BAD_PID) for sn in range(3)]
-    (tmp_path / "here-pid13.log").write_bytes(lines[0] + b"\0" * 9 + lines[1] + lines[2])
-    break_decode(monkeypatch, RuntimeError())
-    assert read(make(tmp_path)).results == {Result.FAILED: 3}
 
 
 def test_retries_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
