@@ -12,15 +12,7 @@ from inspector_reading import EVERYONE, make, published, read, sums_of
 from inspector_records import DATA, append, line
 
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.passes import (
-    DEFAULT_RING_LINES,
-    MAX_BATCH_LINES,
-    MAX_RING_LINES,
-    MAX_STEP_US,
-    FileContext,
-    RingSizes,
-    ring_sizes,
-)
+from exporters.inspector.format.passes import DEFAULT_RING_LINES, MAX_STEP_US, FileContext
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reader as module
 from exporters.inspector.reading.intake import finish_run, take
@@ -133,54 +125,12 @@ def batch_file() -> bytes:
     return text
 
 
-@pytest.mark.slow
-def test_restart_at_every_byte_of_a_batch(tmp_path: Path) -> None:
-    """A restart at any byte of a file gives the same totals as one read."""
-    content, path = batch_file(), tmp_path / "here-pid7.log"
-    path.write_bytes(content)
-    whole = read(make(tmp_path))
-    assert whole.results == {Result.DUMP_STATS: 4, Result.ACCEPTED: 12, Result.PROXY_TRACE: 4}
-    assert tallies_of(whole) == {"seen": 12, "overflow": 2 * 3, "otherwise": 2 * (1 + 6 + 1 - 3)}
-    for cut in range(len(content) + 1):
-        root = tmp_path / str(cut)
-        root.mkdir()
-        log = root / "here-pid7.log"
-        log.write_bytes(content[:cut])
-        reader = make(root)
-        section = reader.turn(EVERYONE, last=True).section
-        reader.close()
-        append(log, content[cut:])
-        view = read(make(root, restored=section))
-        assert (sums_of(view), tallies_of(view), +Counter(view.results)) == (
-            sums_of(whole), tallies_of(whole), +Counter(whole.results),
-        )  # fmt: skip
-
-
-@pytest.mark.parametrize("lost", [b"broken\n", b'{"cut\n'])
-def test_a_broken_line_ends_the_batch(lost: bytes) -> None:
-    """After a broken line, a line without a header is `bare` until the next batch begins."""
-    assert Sink().take(marker(3), bare(line(0)), lost, bare(line(1)), marker(1), bare(line(2))) == {
-        Result.DUMP_STATS: 2, Result.ACCEPTED: 2, Result.MALFORMED: 1, Result.BARE: 1,
-    }  # fmt: skip
-
-
 @pytest.mark.parametrize("lost", [b"\0" * 5000, b"x" * 1_100_000 + b"\n"])
 def test_a_hole_ends_the_batch(tmp_path: Path, lost: bytes) -> None:
     """After a hole or an overlong line, a line without a header is `bare`."""
     (tmp_path / "here-pid7.log").write_bytes(marker(3) + bare(line(0)) + lost + bare(line(1)))
     results = read(make(tmp_path)).results
     assert (results[Result.ACCEPTED], results[Result.BARE]) == (1, 1)
-
-
-@pytest.mark.parametrize(
-    ("lines", "results"), [
-        (MAX_BATCH_LINES, {Result.DUMP_STATS, Result.ACCEPTED}), (0, {Result.DUMP_STATS, Result.BARE}),
-        (MAX_BATCH_LINES + 1, {Result.GARBAGE, Result.BARE}), (-1, {Result.GARBAGE, Result.BARE}),
-    ]
-)  # fmt: skip
-def test_announced_lines_are_bounded(lines: int, results: set[Result]) -> None:
-    """If a batch's first line announces too many lines or a negative number, it is garbage, and the next is `bare`."""
-    assert Sink().take(marker(lines), bare(line(0))) == dict.fromkeys(results, 1)
 
 
 @given(
@@ -219,55 +169,20 @@ def test_what_is_refused_is_not_missing(changes: dict[str, Any], result: Result)
     assert sink.count(Tally.SEEN) == 3
 
 
-def test_untimed_operations() -> None:
-    """Operations without GPU time are counted by their kind of timing."""
-    sink = Sink()
-    for sn, timing in enumerate(("kernel_cpu", "collective_cpu", "collective_cpu", "made_up", "kernel_gpu")):
-        sink.take(line(sn, coll_timing_source=timing))
-    sink.take(line(5, coll_exec_time_us=0), line(6, coll_timing_source="kernel_cpu", coll_exec_time_us=2**63))
-    sink.take(p2p(1, p2p_timing_source="kernel_cpu"))
-    untimed = {tally: sink.count(tally) for tally in Tally if tally.startswith("untimed")}
-    assert untimed == {
-        Tally.UNTIMED_KERNEL_CPU: 2, Tally.UNTIMED_COLLECTIVE_CPU: 2, Tally.UNTIMED_OTHER: 1, Tally.UNTIMED_ZERO: 1,
-    }  # fmt: skip
-
-
-def test_what_the_plugin_says_it_dropped() -> None:
-    """Gaps after a batch's first line are overflow, up to the plugin's count of dropped operations."""
-    sink = Sink()
-    sink.take(marker(2), line(0), line(2), marker(1, dropped=5), line(10), line(12))
-    assert sink.finish().causes() == (5, 0, 1 + 2 + 1)
-    sink.take(marker(1, p2p_dropped_since_last_dump=4), p2p(6))
-    assert sink.finish().causes() == (5 + 4, 0, 4 + 1)
-
-
 def ring(lines: int, first: int, *, at_us: int, step_us: int = 3, name: str = "AllReduce") -> list[bytes]:
     """Return a batch of consecutive operations."""
     base = 1_690_000_000_000_000 + at_us
     return [line(first + n, coll=name, dump_timestamp_us=base + n * step_us) for n in range(lines)]
 
 
-def overflowing(passes: int, lines: int, lost: int, make_line: Any = line) -> list[bytes]:
+def overflowing(passes: int, lines: int, lost: int) -> list[bytes]:
     """Return passes, a minute apart, of ``lines`` lines each; ``lost`` operations are lost before each pass."""
     base = 1_690_000_000_000_000
     places = [(number, n) for number in range(passes) for n in range(lines)]
     return [
-        make_line(number * (lost + lines) + lost + n, dump_timestamp_us=base + number * 60_000_000 + n * 3)
+        line(number * (lost + lines) + lost + n, dump_timestamp_us=base + number * 60_000_000 + n * 3)
         for number, n in places
     ]
-
-
-def test_rings_of_p2p_operations() -> None:
-    """Sends and receives have a ring of their own size."""
-
-    def p2p_line(sn: int, dump_timestamp_us: int) -> bytes:
-        record = json.loads(p2p(sn + 1))
-        return dumped(**(record | {"metadata": METADATA | {"dump_timestamp_us": dump_timestamp_us}}))
-
-    sink = Sink()
-    sink.aggregate.rings = RingSizes(DEFAULT_RING_LINES, 100)
-    sink.take(*overflowing(4, 100, 9, p2p_line))
-    assert sink.finish().causes() == (36, 0, 0)
 
 
 @pytest.mark.parametrize(("lines", "step_us", "is_overflow"), [
@@ -297,19 +212,6 @@ def test_more_lines_than_a_ring_holds_are_no_pass() -> None:
     assert sink.causes() == (0, 0, 0)
     sink.take(*ring(100, 50 + DEFAULT_RING_LINES + 7, at_us=3 * DEFAULT_RING_LINES))
     assert sink.causes() == (0, 0, 57)
-
-
-@pytest.mark.parametrize(("text", "lines"), [
-    (None, DEFAULT_RING_LINES), ("128", 128), (" 0x80", 128), ("0200", 128), ("+256k", 256), ("0", 1), ("", 1),
-    ("many", 1), ("-1", MAX_RING_LINES), (str(2**32 - 1), MAX_RING_LINES), (str(2**32), MAX_RING_LINES),
-    ("9" * 1024, MAX_RING_LINES),
-])  # fmt: skip
-def test_ring_sizes(text: str | None, lines: int) -> None:
-    """The ring sizes are read from the environment as the plugin reads them."""
-    names = ("NCCL_INSPECTOR_DUMP_COLL_RING_SIZE", "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE")
-    for number, name in enumerate(names):
-        sizes = ring_sizes({} if text is None else {name: text})
-        assert (sizes[number], sizes[1 - number]) == (lines, DEFAULT_RING_LINES)
 
 
 def test_a_full_ring_of_late_records() -> None:

@@ -34,22 +34,6 @@ def operations(reader: DirectoryReader, ownership: Ownership) -> int:
     return sum(total.operations for writer in writers for key, total in writer.totals.items())
 
 
-@pytest.mark.parametrize("folder", ["", "job"])
-@pytest.mark.parametrize("host", ["here", "pod-1"])
-def test_a_held_file_is_read_before_the_next_look(tmp_path: Path, folder: str, host: str) -> None:
-    """A file that a rank holds open is read in the next turn, before the next search of its directory.
-
-    The file's name can have an unknown host name of a container."""
-    (tmp_path / folder).mkdir(exist_ok=True)
-    reader = DirectoryReader(tmp_path, FakeClock(), lambda *_: True)
-    assert operations(reader, holding()) == 0
-    log = tmp_path / folder / f"{host}-pid7.log"
-    log.write_bytes(line(0) + line(1))
-    assert operations(reader, holding()) == 0
-    assert operations(reader, holding(log)) == 2
-    reader.close()
-
-
 def test_held_files_wait_beyond_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn adds at most MAX_HELD_PER_TURN held files; the next turn adds the rest."""
     monkeypatch.setattr(record_files, "MAX_HELD_PER_TURN", 2)

@@ -1,12 +1,10 @@
-"""Series of communicators that a live process no longer uses, and hostile names."""
+"""Series of communicators that a live process no longer uses."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
-from inspector_reading import EVERYONE, all_of, make, published
 from inspector_records import append, line
 from lent import Admission
 from test_inspector_exporter import OPERATIONS, Bench
@@ -18,7 +16,6 @@ from exporters.inspector.totals.shared import MAX_COMMUNICATORS
 
 MISSING = "rankwatch_inspector_missing_records_total"
 LOST = ("job", "1", "filtered_or_lost")
-MEGABYTE = 1 << 20
 
 
 def series(comm: str) -> tuple[str, ...]:
@@ -78,20 +75,6 @@ def test_an_idle_communicator_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert (shown[MISSING][LOST], life.bench.admission.taken) == (3, held / 2)
     assert {key[1] for key in life.bench.exporter._labels} == {"feed"}
     life.bench.drain()
-
-
-def test_a_communicator_that_returns_begins_at_nothing(tmp_path: Path) -> None:
-    """A removed communicator that has records again counts from zero, without a gap before its first record."""
-    life = Life(tmp_path)
-    life.write(line(0, id="0xabc"))
-    life.pass_time(IDLE_SECONDS + LOOK_SECONDS)
-    life.write(line(700, id="0xabc"), line(702, id="0xabc"))
-    shown = life.pass_time(LOOK_SECONDS)
-    assert (shown[OPERATIONS][series("abc")], shown[MISSING][LOST]) == (2, 1)
-    life.bench.drain()
-    again = Bench(tmp_path, restored=life.bench.state.published).following()
-    assert again.look() | {} == {**again.look(), OPERATIONS: shown[OPERATIONS], MISSING: shown[MISSING]}
-    again.drain()
 
 
 def test_who_finds_no_room_takes_that_of_the_longest_idle(tmp_path: Path) -> None:
@@ -161,49 +144,3 @@ def test_a_communicator_beside_twelve_that_are_made_again_and_again(
     assert shown_since is not None
     assert shown_since - 90 < 60
     life.bench.drain()
-
-
-def resident_bytes() -> int:
-    """Return the resident memory of this process."""
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-def test_communicators_without_end(tmp_path: Path) -> None:
-    """All operations of 200,000 communicators in one file (two million in the full run) count, with less than 20 MB."""
-    names = 1_000_000 if os.environ.get("RANKWATCH_TEST_FULL") else 100_000
-    log = tmp_path / "here-pid7.log"
-    start, end = line(0, id="0xID").split(b"ID", 1)
-    log.write_bytes(line(0))
-    reader = make(tmp_path)
-    reader.turn(EVERYONE)
-    before, totals = resident_bytes(), []
-    for part in range(2):
-        with log.open("ab") as more:
-            more.writelines(b"%s%x%s" % (start, part * names + n + 1, end) for n in range(names))
-        writers = published(all_of(reader)).writers
-        totals.append(sum(s.operations for w in writers for k, s in w.totals.items() if k.comm == "other"))
-        assert sum(own.operations for w in writers for own in w.totals.values()) == 1 + names * (part + 1)
-    assert totals[1] - totals[0] == names
-    assert resident_bytes() - before < 20 * MEGABYTE
-    reader.close()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("key", ["id", "comm_name", "hostname", "coll", "coll_timing_source"])
-def test_megabyte_strings(tmp_path: Path, key: str) -> None:
-    """A hundred lines with a string of a megabyte each use less than 20 MB of memory."""
-    log = tmp_path / "here-pid7.log"
-    reader = make(tmp_path)
-    reader.turn(EVERYONE)
-    before = 0
-    for number in range(100):
-        log.write_bytes(line(number, **{key: f"{number:04d}" + "x" * (MEGABYTE - 2000)}))
-        turn = reader.turn(EVERYONE, last=True)
-        if number == 10:
-            before = resident_bytes()
-    assert turn.section is not None
-    assert len(turn.section) < MEGABYTE
-    assert resident_bytes() - before < 20 * MEGABYTE
-    reader.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import msgspec
-import pytest
 from inspector_records import append, line
 from test_inspector_exporter import Bench, labelled, shown, view, writer
 from test_inspector_formats import overflowing, p2p
@@ -39,16 +38,6 @@ def overflown(path: Path, pid: int, passes: int, dropped: int) -> None:
     """Write full passes of a rank, with ``dropped`` operations lost before each; operation 0 is in the first pass."""
     lines = [text.replace(b'"pid":7', b'"pid":%d' % pid) for text in overflowing(passes, RING, dropped)]
     append(path / f"here-pid{pid}.log", b"".join(lines))
-
-
-def test_what_the_one_slot_lost_is_counted(tmp_path: Path) -> None:
-    """If the plugin has one slot per communicator, each missing number counts as lost."""
-    bench = bench_of(tmp_path, 7, 8)
-    for pid in (7, 8):
-        (tmp_path / f"here-pid{pid}.log").write_bytes(one_slot(line(0, pid=pid) + line(5, pid=pid)))
-    bench.look()
-    assert bench.look(BATCH_IDLE_SECONDS)[LOST] == {ABC: 2 * 4}
-    bench.drain()
 
 
 def test_what_the_ring_lost_is_summed_over_the_ranks_here(tmp_path: Path) -> None:
@@ -91,23 +80,10 @@ def test_it_never_falls_while_the_communicator_has_a_series(tmp_path: Path) -> N
     again.drain()
 
 
-def losing(
-    pid: int, lost: int, size: str = "8192", collective: str = "AllReduce", *, caught_up: bool = True
-) -> WriterTotals:
+def losing(pid: int, lost: int, size: str = "8192", *, caught_up: bool = True) -> WriterTotals:
     """Return a writer with one accumulator and ``lost`` lost operations."""
-    totals = {SeriesKey("abc", 0, collective, size): Accumulator(1, 1, 1, 1)}
+    totals = {SeriesKey("abc", 0, "AllReduce", size): Accumulator(1, 1, 1, 1)}
     return msgspec.structs.replace(writer(pid, caught_up=caught_up), totals=totals, lost={("abc", 0): lost})
-
-
-@pytest.mark.parametrize(("size", "collective"), [("other", "AllReduce"), ("8192", "p2p_send")])
-def test_only_communicators_with_a_collective_series_of_their_own_have_it(size: str, collective: str) -> None:
-    """A communicator has the counter only if a rank has its own collective series; the counter includes all ranks."""
-    refused, admitted = losing(1, 5, size, collective), losing(2, 3)
-    labels = labelled(refused) | labelled(admitted, rank="2")
-    alone = InspectorSnapshot((view(refused),), labels, Inheritance(), 0)
-    assert LOST not in shown(alone)
-    beside = msgspec.structs.replace(alone, readers=(view(refused, admitted),))
-    assert shown(beside)[LOST] == {ABC: 5 + 3}
 
 
 def test_a_summand_behind_withholds_it() -> None:

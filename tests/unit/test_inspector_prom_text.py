@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from exporters.inspector_prom import text as module
 from exporters.inspector_prom.text import MAX_COUNT, MeansKind, MeansRow, parse
 
-DUMP = Path(__file__).parents[1] / "data/inspector_prom/dump"
 KEY = MeansKind("", "tp", "4", "1", "AllReduce", "8-9MB", "RING_SIMPLE")
 
 
@@ -27,38 +24,6 @@ def read(*lines: str) -> tuple[dict[MeansKind, MeansRow], dict[str, int]]:
     """Return the rows of these lines, and the counts of skipped lines."""
     means = parse("".join(lines).encode())
     return means.rows, dict(means.skipped)
-
-
-def recorded(uuid: str) -> tuple[dict[MeansKind, MeansRow], dict[str, int]]:
-    """Return the rows of a recorded file, and the counts of skipped lines."""
-    return read((DUMP / f"nccl_inspector_metrics_{uuid}.prom").read_text())
-
-
-def test_a_recorded_file_of_2_30() -> None:
-    """Each kind of operation, P2P included, has its bandwidth in bytes per second and its time in seconds."""
-    rows, skipped = recorded("193bc814-ba61-ffc0-146a-09076de46a7e")
-    assert (len(rows), skipped) == (9, {})
-    dp, pp = "data_parallel_group_0", "pipeline_model_parallel_group_0"
-    row = rows[MeansKind("", dp, "8", "2", "AllReduce", "25-26MB", "TREE_SIMPLE")]
-    assert (row.bytes_per_second, row.seconds) == (pytest.approx(31.0569e9), pytest.approx(2358.08e-6))
-    row = rows[MeansKind("", pp, "2", "2", "Recv", "16-17MB", "")]
-    assert (row.bytes_per_second, row.seconds) == (pytest.approx(22.6971e9), pytest.approx(3428.18e-6))
-
-
-def test_a_recorded_file_of_2_29() -> None:
-    """A file of NCCL 2.29 has the last operation of each communicator, by hash; the algorithm bandwidth is skipped."""
-    assert recorded("24152eea-db09-2408-9201-e151b03450cd") == ({
-        MeansKind("0x1fa4c2eba3da83", "", "2", "1", "ReduceScatter", "6.00MB", ""): MeansRow(224.695e9, 28e-6),
-        MeansKind("0x82bdbf0ea6cd18", "", "2", "1", "AllReduce", "4.00MB", ""): MeansRow(182.361e9, 23e-6),
-    }, {})  # fmt: skip
-
-
-def test_names_that_are_not_escaped() -> None:
-    """Quotes, backslashes and braces in a name are read; a line feed or labels in a name make its lines malformed."""
-    rows, skipped = recorded("00000000-0000-4000-8000-000000000002")
-    assert ({key.comm_name: row.bytes_per_second for key, row in rows.items()}, skipped) == (
-        {'say "hi"': 100e9, "back\\slash": 101e9, "ends in \\": 102e9, "brace} 7": 104e9}, {"malformed": 6},
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("changed", [
@@ -81,14 +46,6 @@ def test_labels_that_make_no_sense(changed: dict[str, str]) -> None:
     assert read(line(**changed), line()) == ({KEY: MeansRow(100e9)}, {"malformed": 1})
 
 
-def test_operations_and_names() -> None:
-    """All operations of the plugin are read, with names of up to 255 arbitrary characters."""
-    names = "AllReduce AllGather AllGatherV ReduceScatter Broadcast Reduce SendRecv All2All"
-    rows, skipped = read(*(line(collective=name) for name in names.split()), line(collective="", p2p_operation="Send"))
-    assert (len(rows), skipped) == (8 + 1, {})
-    assert next(iter(read(line(comm_name="\u2603" * 255))[0])).comm_name == "\u2603" * 255
-
-
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "x", "100001", "1e99999"])
 def test_bandwidths_that_cannot_be(value: str) -> None:
     """A bandwidth that is no number, not positive or above any wire's is dropped; the time stays."""
@@ -102,19 +59,6 @@ def test_times_that_cannot_be() -> None:
     assert read(line("1.84467e+19", time)) == ({}, {"value": 1})
     assert read(line("1e12", time)) == ({KEY: MeansRow(None, 1e6)}, {})
     assert read(line("100000")) == ({KEY: MeansRow(100e12)}, {})
-
-
-def test_a_kind_that_stands_there_twice() -> None:
-    """If one kind of operation has several values, none of them is shown."""
-    time = line("5", "nccl_collective_exec_time_microseconds")
-    lines = (line("1", comm_rank="0"), line("2", comm_rank="1"), line("3", comm_rank="2"), time)
-    assert read(*lines) == ({KEY: MeansRow(None, 5e-6)}, {"twice": 2})
-
-
-def test_other_lines() -> None:
-    """Comments, empty lines and the plugin's other metrics are skipped; any other line is malformed."""
-    odd = ("# HELP x y\n", "\n", 'nccl_collective_algobw_gbs{gpu="GPU0"} 7\n', "node_load 5\n", "nccl_x 5\n")
-    assert read(*odd, line(cluster="c")) == ({KEY: MeansRow(100e9)}, {"malformed": 2})
 
 
 def test_the_plugins_counters() -> None:
@@ -143,10 +87,3 @@ def test_bounds_of_lines_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(line(), line(nranks="5")) == (both, {})
     assert read(line(), line(nranks="5"), "\n") == (both, {"file_size": 1})
     assert read(line(), "\n", line(nranks="5")) == ({KEY: MeansRow(100e9)}, {"file_size": 1, "cut": 1})
-
-
-def test_sizes() -> None:
-    """Rows are in descending order of the message size that their label means."""
-    sizes = ["0B", "1-2KB", "1023-1024B", "4.00MB", "1-2TB", "4-5MB"]
-    rows, skipped = read(*(line(message_size=size) for size in sizes))
-    assert ([key.size_bytes() for key in rows], skipped) == ([1 << 40, 4 << 20, 4 << 20, 1024, 1023, 0], {})
