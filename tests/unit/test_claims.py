@@ -1,6 +1,7 @@
 """The job and rank that the environment of a process gives."""
 
 import pytest
+from hypothesis import given, strategies as st
 
 from agent.ranks.rank.environment import (
     KEPT_VARIABLES,
@@ -69,3 +70,14 @@ def test_bound_of_the_group() -> None:
         for n in (MAX_GROUP_CHARACTERS, MAX_GROUP_CHARACTERS + 1)
     )
     assert at_bound == over == "a" * 255 + ":" + "p" * 255
+
+
+@pytest.mark.slow
+@given(st.dictionaries(st.sampled_from(sorted({*TORCHRUN, *SLURM, "PMI_RANK", "PMI_SIZE"})), st.text(max_size=200)))
+def test_hostile_environment(environment: dict[str, str]) -> None:
+    """Any environment gives a claim of limited length and printable characters."""
+    claim = read_claim(environment, "here")
+    assert claim.rank is None or 0 <= claim.rank < 1 << 20
+    for text in (claim.job_id, claim.job_name, claim.local_rank):
+        assert len(text) <= MAX_LABEL_CHARACTERS
+        assert text.isprintable()

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import given, strategies as st
 
 from agent.app.config import MAX_BYTES, Loaded, read_config
 from agent.app.discovery import prepare
@@ -74,3 +75,15 @@ def test_reading_is_bounded(tmp_path: Path) -> None:
 def test_a_section_without_content_is_as_one_that_is_not_there(text: str) -> None:
     """A section with only comments has its defaults."""
     assert prepare(Loaded(text, "f"), Logger("test")) == prepare(Loaded("", "f"), Logger("test"))
+
+
+_YAMLISH = st.text(alphabet="0123456789-+:.xeb_TZ[]{}!&*'\"#\n abfnortuyil", max_size=60)
+
+
+@given(st.text(max_size=60) | _YAMLISH | _YAMLISH.map(lambda text: f"web: {{listen_address: {text}"))
+def test_any_text_loads_or_is_refused(text: str) -> None:
+    """Any text is a valid configuration or raises ConfigError."""
+    try:
+        prepare(Loaded(text, "f.yml"), Logger("test"))
+    except ConfigError as error:
+        assert "f.yml" in str(error)
