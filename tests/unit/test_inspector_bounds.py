@@ -17,7 +17,7 @@ from odd_values import changed
 from test_inspector_formats import PROXY_STEP, bare, dumped, marker, p2p
 
 from exporters.inspector.format.passes import FileContext, Run
-from exporters.inspector.format.records import MAX_TOTAL, InspectorRecord, Result
+from exporters.inspector.format.records import MAX_RANKS, MAX_TOTAL, InspectorRecord, Result, communicator
 from exporters.inspector.reading.turn import Section
 from exporters.inspector.totals.inheritance import Inheritance
 
@@ -218,3 +218,24 @@ def test_every_number_of_the_checkpoint_is_bounded(kind: type) -> None:
             if isinstance(field.type, msgspec.inspect.IntType) and field.name not in free:
                 assert field.type.ge is not None, (struct, field.name)
                 assert field.type.le is not None, (struct, field.name)
+
+
+@pytest.mark.parametrize(("header_id", "rank", "n_ranks", "comm"), [
+    ("0x82bdbf0ea6cd18", 0, 4, "82bdbf0ea6cd18"),
+    ("0x82BD", 3, 4, "82bd"),
+    ("0x0", 0, 1, "0"),
+    ("0x82bdbf0ea6cd1812", 0, MAX_RANKS, "82bdbf0ea6cd18"),
+    ("0x82bdbf0ea6cd18123", 0, 4, None),
+    ("0x82bd", 0, MAX_RANKS + 1, None),
+    ("0x82bd", 4, 4, None),
+    ("0x82bd", -1, 4, None),
+    ("0x82bd", 0, 0, None),
+    ("0x", 0, 4, None),
+    ("", 0, 4, None),
+    ("0x82 d", 0, 4, None),
+    ("world", 0, 4, None),
+    ("0x٣", 0, 4, None),
+])  # fmt: skip
+def test_communicator(header_id: str, rank: int, n_ranks: int, comm: str | None) -> None:
+    """A header names a communicator only if its id is a hash and its rank is within the communicator."""
+    assert communicator(header_id, rank, n_ranks) == comm

@@ -48,7 +48,7 @@ class Node:
 
     ``apart``: crowd and victim have one user id and differ by their directories."""
 
-    def __init__(self, root: Path, *, apart: bool, admission: Admission | None = None) -> None:
+    def __init__(self, root: Path, *, apart: bool) -> None:
         self.root = root / "records"
         self.crowd_directory, self.victim_directory = (
             (self.root / "a", self.root / "z") if apart else (self.root, self.root)
@@ -57,8 +57,7 @@ class Node:
         for path in (self.root, self.crowd_directory, self.victim_directory, self.spare):
             path.mkdir(exist_ok=True)
         self.clock = FakeClock()
-        self.admission = admission or Admission()
-        self.reader = DirectoryReader(self.root, self.clock, self.admission.admit, from_beginning=True)
+        self.reader = DirectoryReader(self.root, self.clock, Admission().admit, from_beginning=True)
 
     def crowd(self, number: int, content: bytes = b"", modified: int | None = None) -> Path:
         """Write one of the crowd's files."""
@@ -139,20 +138,6 @@ def test_a_full_table_of_files(node: Node, monkeypatch: pytest.MonkeyPatch, cont
     assert node.operations() == ALONE
 
 
-def test_a_file_of_the_future_is_as_old_as_its_sight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within one user's share, too, a modification time in the future counts as the time of the search."""
-    limited(monkeypatch, files=2)
-    node = Node(tmp_path, apart=False)
-    node.clock.now += 1_000_000_000
-    for number in range(2):
-        node.crowd(number, modified=IN_2096)
-    node.turn()
-    node.turn(seconds=2 * LOOK_SECONDS)  # closes the files
-    node.crowd(7, line(0, hostname="victim"), modified=int(node.clock.time()))
-    node.turn(seconds=LOOK_SECONDS)
-    assert node.operations() == {(7, "8192"): 1}
-
-
 def test_open_descriptors(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other users' endless files leave enough descriptors for a new user's file."""
     limited(monkeypatch, open_files=4)
@@ -213,22 +198,6 @@ def test_places(node: Node) -> None:
     assert node.operations() == ALONE
 
 
-def test_series(node: Node) -> None:
-    """Writers with the maximum of series leave enough of the budget for another user's writers."""
-    node = Node(node.root.parent, apart=node.crowd_directory != node.victim_directory, admission=Admission(in_all=1000))
-    for number in range(40):
-        node.crowd(number, b"".join(
-            line(sn, hostname="crowd", pid=number + 1, coll_msg_size_bytes=8192 * 4**sn, coll_exec_time_us=10**9)
-            for sn in range(9)
-        ))  # fmt: skip
-    node.settle()
-    assert node.admission.refused > 0
-    node.victim()
-    node.settle()
-    node.turn(seconds=LOOK_SECONDS)
-    assert node.operations() == ALONE
-
-
 def test_bindings(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the limit of remembered kinds of operations, the user with the most kinds loses some of them."""
     monkeypatch.setattr(writers_module, "MAX_BINDINGS_IN_ALL", 10)
@@ -237,43 +206,6 @@ def test_bindings(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.settle()
     remembered = {one.writer_key.hostname: len(one.bindings) for one in node.reader._writers}
     assert (remembered, node.skipped()["binding_limit"]) == ({"crowd": 0, "victim": 1}, 1)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("files", "lines"), [(400, 320), (70, 1120)])
-def test_a_backlog_delays_others_by_a_turn(node: Node, monkeypatch: pytest.MonkeyPatch, files: int, lines: int) -> None:
-    """During another user's large backlog, the records of eight ranks are read within two turns."""
-    seconds_per_byte = 20e-9 * 2_000_000 / (lines * len(line(0)))  # as if the files were of 2 MB each
-    content = b"".join(line(sn, hostname="crowd") for sn in range(lines))
-    for number in range(files):
-        node.crowd(number, content.replace(b'"pid":7', b'"pid":%d' % (number % 16)))
-    real = node.reader._follower.read
-
-    def read(*arguments: object) -> object:
-        chunk = real(*arguments)  # type: ignore[arg-type]
-        node.clock.advance(1e-6 if chunk is None else len(chunk.data) * seconds_per_byte)
-        return chunk
-
-    monkeypatch.setattr(node.reader._follower, "read", read)
-    node.turn()
-    for pid in range(1, 9):
-        node.victim(pid)
-    node.clock.advance(LOOK_SECONDS)
-    assert node.turn().waiting
-    node.turn()
-    assert node.operations() == {(pid, "8192"): LINES for pid in range(1, 9)}
-    for pid in range(1, 9):
-        node.victim(pid, first=LINES)
-    began = node.clock.now
-    assert node.turn().waiting
-    node.turn()
-    assert node.clock.now - began < 0.5
-    assert node.operations() == {(pid, "8192"): 2 * LINES for pid in range(1, 9)}
-    turns = 6
-    while node.turn().waiting:
-        turns += 1
-    alone = files * lines * len(line(0)) * seconds_per_byte / reader_module.TURN_SECONDS
-    assert turns <= alone * 1.2 + 6
 
 
 def test_a_dear_piece_is_paid_by_who_brought_it(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

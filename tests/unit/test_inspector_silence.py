@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import msgspec
 import pytest
 from fake_clock import FakeClock
 from rank_table import RankTable
 
 from agent.ranks.rank.environment import MAX_SETTING_CHARACTERS
-from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, PublishedProcess, RankLabel, RankSnapshot, WriterKey
+from agent.sdk.ranks import Membership, ProcessFacts, ProcessKey, WriterKey
 from exporters.inspector.reading.silence import (
     GRACE_SECONDS,
     RECORDING_VARIABLES,
     SilenceCause,
-    in_words,
     silence_of,
     silent_ranks,
 )
@@ -37,14 +34,6 @@ def facts(
     environment = {name: value for name, value in {**GOOD, **settings}.items() if name != without}
     bare = ProcessFacts(ProcessKey(pid, 1), 0.0, inner or pid, "u", "thread", environment)
     return msgspec.structs.replace(bare, container=container, directory=directory)
-
-
-def ranks(*processes: ProcessFacts) -> RankSnapshot:
-    """Return ranks of job 4711; a rank's number is its pid."""
-    slots = {process.key: [RankLabel("4711", str(process.key.pid))] for process in processes}
-    return RankSnapshot(
-        running={process.key: PublishedProcess(0.0, facts=process, slots=slots[process.key]) for process in processes}
-    )
 
 
 @pytest.mark.parametrize("value", ["0", "", "no", "00", " +0x1"])
@@ -93,15 +82,6 @@ def test_settings_that_write_no_lines(changes: dict[str, str], reason: SilenceCa
 def test_where_the_file_would_be(changes: dict[str, str], reason: SilenceCause | None) -> None:
     """A process with a comparable record directory is silent if no configured directory contains it."""
     assert silence_of(facts(**changes), PATHS) is reason  # type: ignore[arg-type]  # names of variables
-
-
-def test_silent_ranks_have_a_remedy() -> None:
-    """The sentence names the job with most silent ranks of one cause, and the variable to set."""
-    silent = silent_ranks(ranks(*(facts(pid, without=INTERVAL) for pid in (9, 10)), facts(11)), PATHS, GRACE_SECONDS)
-    assert silent == {("4711", SilenceCause.NO_INTERVAL): 2}
-    problem, remedy = in_words(silent)
-    assert problem == "2 rank(s) of job 4711 enable Inspector, but the agent reads no records" and INTERVAL in remedy
-    assert in_words(Counter()) == ("", "")
 
 
 def test_who_showed_no_record() -> None:
