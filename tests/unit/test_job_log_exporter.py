@@ -52,15 +52,6 @@ def node(tmp_path: Path) -> Iterator[Node]:
     made.end()
 
 
-def test_a_log_becomes_series(node: Node) -> None:
-    """A log line of a rank counts for its job and rank, and is the job's first cause."""
-    node.write("[rank1]: RuntimeError: CUDA error: uncorrectable ECC error encountered\niteration 7 / 9 |\n")
-    values = node.look()
-    assert values["job_log_events_total/4711/1/gpu_hardware/root"] == 1
-    assert "job_log_first_root_timestamp_seconds/4711/gpu_hardware/1//restart_elsewhere" in values
-    assert values["train_iteration/4711"] == 7
-
-
 def test_counts_survive_the_agent(node: Node) -> None:
     """After a restart the counters continue and count for the limit of series, and no line is counted twice."""
     node.write("[rank0]: ValueError: x\n")

@@ -20,7 +20,7 @@ from agent.sdk.system import ProcFS
 from agent.tail.hang_guard import HangGuard, HungSources, WaitingCall
 from exporters.job_log import ownership, reader
 from exporters.job_log.jobs import ERROR_FILE, LoggedJob
-from exporters.job_log.ownership import ClaimedLog, claimed, shared_devices
+from exporters.job_log.ownership import ClaimedLog, claimed
 from exporters.job_log.reader import JobLogReader, LogSection, PublishedLogs
 
 LINE = "[rank1]: ValueError: x\n"
@@ -85,15 +85,6 @@ def unnamed(tmp_path: Path) -> Node:
 def counts(logs: PublishedLogs) -> dict[tuple[str, str], int]:
     """Return the counts of events, by job and rank."""
     return {(one.job_id, kind[0]): count for one in logs.jobs for kind, count in one.events.items()}
-
-
-def test_no_user_forges_anothers_log(node: Node) -> None:
-    """A log of another user, by name or by link, gives no event for the job."""
-    node.write("4711.out")
-    others = job(uids=frozenset({OWNER + 1}))
-    assert counts(node.look(others)) == {}
-    (node.logs / "4712.out").symlink_to(node.logs / "4711.out")
-    assert counts(node.look(others, job("4712"))) == {}
 
 
 def held(path: str = "/x", rank: str = "2") -> ClaimedLog:
@@ -220,14 +211,6 @@ def slurm_step(node: Node, log: Path, title: str = "slurmstepd-wlm: [4711.batch]
     node.run(4000, Path("/dev/null"), parent=3003)
 
 
-def test_a_batch_scripts_output_is_its_jobs(unnamed: Node) -> None:
-    """The output of Slurm's batch script and of its srun belongs to the job without a pattern."""
-    log, other = unnamed.write("slurm.txt", "ValueError: x\n"), unnamed.write("srun.txt", "ValueError: x\n")
-    slurm_step(unnamed, log)
-    unnamed.tree.hold(3002, other, 9)
-    assert counts(unnamed.look()) == {("4711", UNKNOWN_RANK): 2}
-
-
 @pytest.mark.parametrize(("title", "uid", "script_uid"), [
     ("slurmstepd: [4711.batch]", OWNER, OWNER),
     ("slurmstepd: [4712.batch]", 0, OWNER),
@@ -338,29 +321,6 @@ def test_one_node_reads_what_many_see(node: Node, kind: str, shared: bool) -> No
     assert counts(node.look()) == {("4711", "1"): 1}
 
 
-def test_mounts_that_are_no_text_are_passed_over() -> None:
-    """Invalid lines of mountinfo hide no valid line."""
-    assert shared_devices(b"\xff\xff\n36 35 0:52 / /a rw - nfs s:/ rw\nrest") == frozenset({os.makedev(0, 52)})
-
-
-def test_rotation_truncation_and_a_restart_of_the_agent(node: Node, tmp_path: Path) -> None:
-    """Each line counts once over a rename, a truncation and a restart of the agent."""
-    log = node.write("4711.out")
-    node.look()
-    node.write("4711.out", LINE)
-    log.rename(node.logs / "old")
-    node.write("4711.out", LINE)
-    node.look()
-    assert counts(node.look()) == {("4711", "1"): 3}
-    node.write("4711.out", "[rank2]: ValueError: cut\n", "wb")
-    assert counts(node.look())["4711", "2"] == 1
-    section = msgspec.msgpack.decode(node.reader.section(), type=LogSection)
-    again = Node(tmp_path, section=section)
-    assert counts(again.look()) == {("4711", "1"): 3, ("4711", "2"): 1}
-    node.write("4711.out", LINE)
-    assert counts(again.look()) == {("4711", "1"): 4, ("4711", "2"): 1}
-
-
 def test_what_was_saved_waits_for_its_job(node: Node, tmp_path: Path) -> None:
     """A saved job without known ranks is saved again, and dropped after FORGET_SECONDS."""
     node.write("4711.out")
@@ -372,17 +332,6 @@ def test_what_was_saved_waits_for_its_job(node: Node, tmp_path: Path) -> None:
     again.clock.advance(reader.FORGET_SECONDS + 1)
     again.look(job("5000"))
     assert msgspec.msgpack.decode(again.reader.section(), type=LogSection) == LogSection()
-
-
-def test_hostile_content(node: Node) -> None:
-    """A line of 1 MB, binary data, holes and progress bars without a newline hide no other line."""
-    node.write("4711.out", b"y" * (1 << 20) + b"y\n" + bytes(range(256)) * 256 + b"\n" + LINE.encode())
-    node.write("4711.out", b"\r".join(b"%d%%|" % number for number in range(50_000)) + b"\n" + LINE.encode())
-    with (node.logs / "4711.out").open("r+b") as file:
-        file.seek(1 << 23)
-        file.write(LINE.encode())
-    result = node.look()
-    assert counts(result)["4711", "1"] == 3
 
 
 @pytest.mark.slow

@@ -11,12 +11,11 @@ from agent.sdk.ranks import UNKNOWN_RANK
 from exporters.job_log import tally as tallies
 from exporters.job_log.catalogue import ProgressPattern, catalogue
 from exporters.job_log.collectives import MAX_GROUPS, MAX_SEQUENCES, SHOWN_LEAST
-from exporters.job_log.jobs import MAX_RANKS, LoggedJob
+from exporters.job_log.jobs import LoggedJob
 from exporters.job_log.tally import (
     CASCADE_SECONDS,
     EVALUATION_SECONDS,
     LAST_TIMEOUT_SECONDS,
-    RECENT_SECONDS,
     RECOVERED_SECONDS,
     STARTED_SECONDS,
     JobTally,
@@ -136,13 +135,6 @@ def test_the_first_cause(lines: list[str], root: tuple[str, str, str] | None) ->
     assert log.shown().events.get(("6", "collective_mismatch", "root"), 0) == (root == ("collective_mismatch", "6", ""))
 
 
-def test_an_old_cause_gives_room_for_a_later_one() -> None:
-    """A failure that the program survived for RECENT_SECONDS does not hide the cause of a later death."""
-    log = Log().write(ECC.format(rank=1), 0.0)
-    assert log.write(PORT, RECENT_SECONDS).root() == ("gpu_hardware", "1", "")
-    assert log.write(PORT, RECENT_SECONDS + 1.0).root() == ("port_error", UNKNOWN_RANK, "n9")
-
-
 def test_time_outs_hide_no_earlier_cause() -> None:
     """Time-outs of the ranks that waited for a failed rank do not replace its failure for an hour."""
     log = Log().write(ECC.format(rank=1), 0.0)
@@ -236,14 +228,6 @@ def test_bounds_of_a_tally(monkeypatch: pytest.MonkeyPatch) -> None:
         forgets.write(timeout(1, "ALLREDUCE", seq=seq))
     assert forgets.write(timeout(2, seq=0)).root() is None
     assert forgets.write(timeout(2, seq=MAX_SEQUENCES)).root() is not None
-
-
-def test_a_huge_number_is_no_rank_and_no_position() -> None:
-    """A huge number in a log is no rank, is a valid position, and raises nothing."""
-    log = Log(job(ranks=MAX_RANKS)).write("[rank9999999]: ValueError: x")
-    log.write(POSITION.format(rank=1, guid="5", enqueued="9" * 19, completed="9" * 19))
-    assert log.shown().positions[0].enqueued == int("9" * 19)
-    assert (UNKNOWN_RANK, "program_error", "root") in log.shown().events
 
 
 def test_iterations_and_their_time() -> None:

@@ -18,7 +18,6 @@ from agent.system import outputs as file_holders
 from agent.system.outputs import writers_of
 from agent.system.procfs import ProcFS
 from agent.tail.file import Position
-from agent.tail.follower import IDLE_SECONDS
 
 ME = os.getuid()
 
@@ -76,48 +75,6 @@ def test_for_which_job_a_file_is_written(tmp_path: Path) -> None:
     ):
         (proc.root / "1/cgroup").write_text(cgroup)
         assert list(writers_of(ProcFS(proc.root), {str(log): 7}).values()) == [job_id]
-
-
-def test_ranks_in_containers_of_another_user(tmp_path: Path) -> None:
-    """A file belongs to the job of its writer's control group, even if the ranks are root in a container."""
-    proc, files = ProcTree(tmp_path / "proc"), [tmp_path / "4711.log", tmp_path / "4712.log"]
-    for number, file in enumerate(files):
-        file.write_text("line\n")
-        hold(proc, 10 + number, file, ME, "0100001")
-        (proc.root / str(10 + number) / "cgroup").write_text("0::/system.slice/slurmstepd.scope/job_4711\n")
-    texts = JobTexts(lent("x", FakeClock(), tmp_path), [f"{tmp_path}/%j.log"])
-    news = texts.turn(users_of((10, "4711", ME + 1), (11, "4712", ME + 1)))
-    assert [(text.job_id, text.path) for text in news] == [("4711", str(files[0]))]
-    texts.close()
-
-
-def test_a_file_is_read_to_its_end_after_its_writer_exits(tmp_path: Path) -> None:
-    """When a local process writes a file, the file is read to its end, even after that process has exited."""
-    proc, log = ProcTree(tmp_path / "proc"), tmp_path / "4711.log"
-    log.write_text("first\n")
-    clock = FakeClock()
-    texts = JobTexts(lent("x", clock, tmp_path), [f"{tmp_path}/%j.log"])
-    users = users_of((10, "4711", ME))
-    assert texts.turn(users) == []
-    hold(proc, 10, log, ME, "0100001")
-    clock.advance(HOLDERS_SECONDS)
-    [text] = texts.turn(users)
-    assert (text.job_id, text.lines, text.path) == ("4711", ["first"], str(log))
-    proc.remove(10)
-    with log.open("a") as file:
-        file.write("last\n")
-    clock.advance(LOOK_SECONDS)
-    assert [text.lines for text in texts.turn(users)] == [["last"]]
-    assert (texts.turn(users_of((10, "4712", ME))), [job_id for job_id, _ in texts.files(users)]) == ([], ["4711"])
-    away = log.rename(tmp_path / "away")
-    for _ in range(2):
-        clock.advance(IDLE_SECONDS)
-        assert texts.turn(users) == []
-    away.write_text("of another node, by chance with the same inode\n")
-    away.rename(log)
-    clock.advance(HOLDERS_SECONDS)
-    assert texts.turn(users) == []
-    texts.close()
 
 
 def test_file_of_a_job_that_is_gone(tmp_path: Path) -> None:

@@ -1,29 +1,24 @@
 """Files about jobs: the owners that the exporter trusts, and the data that it uses."""
 
-import asyncio
 import contextlib
 import gc
 import json
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
+from types import TracebackType
 from typing import Any
 
 import pytest
 from client_metrics import encode
-from fake_clock import FakeClock
 from hypothesis import given, settings
-from lent import lent
 from odd_values import damaged, shown
 
-from agent.sdk.exporter import NoData
 from agent.sdk.ranks import RankWriter
 from exporters.jobs import records, sources, sources as directories
-from exporters.jobs.exporter import JobsConfig, JobsExporter, render
-from exporters.jobs.records import JobFile, ending, gpu_numbers, is_over, job_of
-from exporters.jobs.sources import JobSources, TrustedDirectory
+from exporters.jobs.exporter import render
+from exporters.jobs.records import JobFile, ending, gpu_numbers, job_of
+from exporters.jobs.sources import JobSources
 
 NOW = 1.7e9
 DATA = Path(__file__).parents[1] / "data" / "jobs"
@@ -103,18 +98,6 @@ def test_what_is_no_regular_file_is_refused(jobs: Path, tmp_path: Path) -> None:
     assert look(jobs) == ([], {"kind": 3})
 
 
-@pytest.mark.parametrize("content", [
-    b"", b"{", b"[]", b"{}", b'{"job_id":4}', b'{"job_id":"5"}', b'{"job_id":"4","nodes":-1}',
-    b'{"job_id":"4","nodes":1e300}', b'{"job_id":"4","user":"\xff"}', b'{"job_id":"4","user":null}',
-    b'{"job_id":"4","x":' + b"[" * 16_000, b'{"job_id":"4","user":"%s"}' % (b"x" * (records.MAX_TEXT + 1)),
-])  # fmt: skip
-def test_what_is_no_record_is_refused(jobs: Path, content: bytes) -> None:
-    """A file is refused if it is cut, names another job, or has invalid or too long values. Other files are read."""
-    put(jobs, "6", user="x" * records.MAX_TEXT)
-    put(jobs).write_bytes(content)
-    assert look(jobs) == (["6"], {"content": 1})
-
-
 def test_an_error_of_the_moment_refuses_no_file_for_ever(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that one look could not read is read at the next look, even if it has not changed."""
     put(jobs)
@@ -152,33 +135,6 @@ def test_files_and_names_are_bounded(jobs: Path, monkeypatch: pytest.MonkeyPatch
         assert look(jobs)[1]["count"] == 1
 
 
-def test_only_what_changed_is_read_again(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file is read once, and again if it is replaced or grows within one tick; a removed file's job is dropped."""
-    put(jobs)
-    read: list[str] = []
-
-    def counting(name: str, content: bytes) -> JobFile:
-        read.append(name)
-        return sources.read_job(name, content)
-
-    trusted = TrustedDirectory(jobs, [os.geteuid()], lambda name: name.endswith(".json"), counting)
-    assert ([trusted.look(), trusted.look()], read) == ([{"4.json": JobFile("4")}] * 2, ["4.json"])
-    (jobs / "new").write_text('{"job_id":"4","nodes":7}')
-    (jobs / "new").rename(jobs / "4.json")
-    assert trusted.look() == {"4.json": JobFile("4", nodes=7)}
-    before = (jobs / "4.json").stat()
-    (jobs / "4.json").write_text('{"job_id":"4","nodes":77}')
-    names = ("st_dev", "st_ino", "st_mode", "st_mtime_ns", "st_ctime_ns")
-    same = SimpleNamespace(**{name: getattr(before, name) for name in names}, st_size=before.st_size + 1)
-    with monkeypatch.context() as coarse:
-        coarse.setattr(os, "stat", lambda *_, **__: same)
-        assert trusted.look() == {"4.json": JobFile("4", nodes=77)}
-    (jobs / "4.json").unlink()
-    assert trusted.look() == {}
-    jobs.rmdir()
-    assert trusted.look() is None
-
-
 @pytest.mark.parametrize(("fields", "state", "reason", "signal"), [
     ({"exit_code": 0}, "UNKNOWN", "", ""),
     ({}, "UNKNOWN", "", ""),
@@ -209,13 +165,6 @@ def test_how_a_job_ended(fields: dict[str, Any], state: str, reason: str, signal
 def test_lists_of_gpus(text: str, numbers: tuple[str, ...]) -> None:
     """Numbers and ranges of GPUs are read up to the limit; other text is skipped."""
     assert gpu_numbers(text) == numbers
-
-
-def test_a_job_is_shown_for_an_hour_after_its_end() -> None:
-    """A job is dropped KEPT_SECONDS after its end; a running job never is."""
-    ends = {int(NOW - records.KEPT_SECONDS): False, int(NOW - records.KEPT_SECONDS - 1): True}
-    assert {ended: is_over(JobFile("4", ended=ended), NOW) for ended in ends} == ends
-    assert not is_over(JobFile("4", started=1), NOW)
 
 
 def test_a_future_end_is_never_used(jobs: Path) -> None:
@@ -253,29 +202,6 @@ def test_a_name_cannot_be_markup() -> None:
     assert 'name="?!channel???[31mR&D"' in page
 
 
-def test_mappings_add_gpus_and_jobs(jobs: Path, tmp_path: Path) -> None:
-    """A job's own file wins over the GPU mappings; an ended job has no GPUs; invalid files are refused."""
-    dcgm, amd = tmp_path / "dcgm", tmp_path / "amd"
-    for path in (dcgm, amd):
-        path.mkdir(mode=0o755)
-    put(jobs, "1", gpus="5")
-    put(jobs, "2")
-    put(jobs, "3", ended=int(NOW))
-    put(jobs, "4", ended=1)
-    (dcgm / "0").write_text("1\n2\n")
-    (dcgm / "1.3").write_text("3\n4\n6\n")
-    (dcgm / "2").write_text("a b\n;\n")
-    (dcgm / "3").write_text("7\n" * (sources.MAX_JOBS_PER_GPU + 1) + "8\n")
-    (dcgm / "readme").write_text("9")
-    (amd / "4").write_text('{"SLURM_JOB_ID":"9","SLURM_JOB_USER":"bob"}')
-    (amd / "5").write_text("{}")
-    result = JobSources(jobs, dcgm, amd, [os.geteuid()]).look(NOW)
-    assert result is not None
-    gpus = {job.file.job_id: job.gpus for job in result[0]}
-    assert gpus == {"1": ("5",), "2": ("0",), "3": (), "6": ("1.3",), "7": ("3",), "9": ("4",)}
-    assert result[1]["content"] == 2
-
-
 @pytest.fixture
 def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
     """Provide the list of ends that the rank table gets."""
@@ -284,32 +210,6 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
         RankWriter, "observe_job_ends", lambda _, ends: result.extend((e.job_id, e.state) for e in ends)
     )
     return result
-
-
-def test_the_rank_table_gets_ends(jobs: Path, tmp_path: Path, ends: list[tuple[str, str]]) -> None:
-    """The rank table gets ended jobs' states; a scrape in an update has the last jobs; no directory is no source."""
-    put(jobs, "1")
-    put(jobs, "2", ended=int(NOW), state="CANCELLED")
-
-    async def run() -> bytes:
-        exporter = JobsExporter(JobsConfig())
-        await exporter.start(lent("jobs", FakeClock(), tmp_path))
-        await exporter.update()
-        before = exporter.snapshot()
-        text = encode(list(exporter.families(before))).body
-        await asyncio.wait([update := asyncio.ensure_future(exporter.update())], timeout=0)
-        assert exporter.snapshot() == before
-        await update
-        await asyncio.to_thread(shutil.rmtree, jobs)
-        with pytest.raises(NoData):
-            await exporter.update()
-        assert exporter.snapshot() == ()
-        return bytes(text)
-
-    text = asyncio.run(run())
-    assert ends == [("2", "CANCELLED")] * 2
-    assert b'rankwatch_job_end_timestamp_seconds{code="",job_id="2",reason="",signal="",state="CANCELLED"}' in text
-    assert b'rankwatch_job_allocation_info{account="",array_job_id="",array_task_id="",job_id="1"' in text
 
 
 KNOWN = [path.read_bytes() for path in sorted((DATA / "run/rankwatch/jobs").glob("[0-9].json"))]
