@@ -12,7 +12,7 @@ from rank_table import KILLED, environment, facts
 from agent.ranks.writer import OOM_LOG_SECONDS
 from agent.sdk.evidence import Wanted
 from agent.sdk.exporter import NoData
-from agent.sdk.hardware import DriverReport, Gpu, fault_table
+from agent.sdk.hardware import DriverReport
 from agent.sdk.ranks import ExitStatus, ProcessKey
 from exporters.kernel_log import exporter as module, gpu_errors as errors_module, reader as reader_module
 from exporters.kernel_log.classify import MAX_LOGGED, KernelEvent, classify, fails, judged
@@ -43,18 +43,6 @@ async def test_a_bundle_has_no_command_line_of_the_audit(node: Node, log: Path) 
     await node.look()
     part = await node.context.evidence.all()["kernel_log"](Wanted("7", {}, ()))
     assert part.files == {"kernel.log": f"7039.000000 {XID}\n".encode()}
-
-
-async def test_a_bundle_has_lines_of_before_a_restart(log: Path) -> None:
-    """After a restart of the agent, a bundle also has lines from before the restart."""
-    first = Node(log)
-    first.write(XID)
-    await first.look()
-    again = Node(log, first)
-    again.write("eth0: link down")
-    await again.look()
-    part = await again.context.evidence.all()["kernel_log"](Wanted("7", {}, ()))
-    assert part.files["kernel.log"].decode().splitlines() == [f"7039.000000 {XID}", "7039.000000 eth0: link down"]
 
 
 async def test_lines_of_nvidias_driver_are_marked_as_fragments(log: Path) -> None:
@@ -264,21 +252,6 @@ async def test_a_log_that_may_not_be_read(log: Path, monkeypatch: pytest.MonkeyP
         await Node(log, wanted=True).look()
 
 
-async def test_faults_of_hardware_without_a_name_yet(log: Path) -> None:
-    """A fault is named by its address until the hardware's name is known."""
-    node = Node(log, named=False)
-    node.write(XID, MLX5)
-    async with node.running():
-        await node.look_again()
-        assert node.failed() == {("0000:3b:00.0", "gpu_xid"), ("0000:19:00.0", "nic_fatal")}
-        node.hardware.of("nvml").observe_gpus([Gpu(0, "0", "0000:3b:00.0")])
-        await node.look_again()
-        assert ("0000:3b:00.0", "gpu_xid") in node.failed()
-        node.name_hardware()
-        await node.look_again()
-        assert node.failed() == {("GPU-a", "gpu_xid"), ("mlx5_0", "nic_fatal")}
-
-
 async def test_faults_get_their_name_after_a_restart_and_without_a_log(log: Path) -> None:
     """A fault saved under an address gets its hardware's name after a restart, even if the log is gone."""
     first = Node(log, named=False)
@@ -398,20 +371,6 @@ PLACE = DriverReport("13", place="GPC 4, TPC 2")
 def shown(node: Node) -> dict[tuple[str, str], str]:
     """Return the meaning of each error, keyed by GPU and code."""
     return {(fault.gpu_uuid, fault.timed.fault.code): fault.timed.fault.meaning for fault in node.hardware.faults()}
-
-
-async def test_the_errors_of_gpus_outlive_the_agent_and_age(log: Path) -> None:
-    """A restarted agent shows the GPU errors with their times, for a day after the last."""
-    first = Node(log)
-    first.write(XID)
-    await first.look()
-    again = Node(log, first)
-    await again.look()
-    assert again.hardware.faults() == first.hardware.faults()
-    assert shown(again) == {("GPU-a", "79"): "GPU has fallen off the bus"}
-    again.clock.advance(fault_table.MAX_AGE_SECONDS + 10.0)
-    await again.look()
-    assert shown(again) == {}
 
 
 def event_of(text: str) -> KernelEvent:

@@ -80,19 +80,6 @@ async def test_a_refused_start_leaves_nothing_behind() -> None:
     await own.stop()
 
 
-async def test_what_is_disabled_leaves_nothing_behind() -> None:
-    """A disabled exporter leaves no GPU, NIC, GPU process, check, thread or helper process, even if its drain fails."""
-    own = supervisor()
-    await own.begin(plan(Greedy()), schedule=False)
-    await own.update_once()
-    assert (own.hardware.gpus(), own.hardware.nics(), own.hardware.gpus_of(7)) == ([GPU], [NIC], [GPU])
-    assert await own.apply(plan())
-    assert (own.hardware.gpus(), own.hardware.nics(), own.hardware.gpus_of(7)) == ([], [], [])
-    assert own.ledger.entries() == ()
-    await until_gone()
-    await own.stop()
-
-
 async def test_hardware_stays_while_its_exporter_is_replaced() -> None:
     """When an exporter's configuration changes, its GPUs and NICs stay until the first update of its new run."""
     own = supervisor()
