@@ -3,8 +3,7 @@ import os
 from pathlib import Path
 
 import pytest
-from fake_clock import FakeClock
-from test_follow import append, drain, follow, open_descriptors, poll
+from test_follow import drain, follow, open_descriptors, poll
 
 from agent.tail.listing import FollowLimits
 
@@ -26,34 +25,6 @@ def test_file_swapped_for_a_link_before_it_is_opened(tmp_path: Path, monkeypatch
     assert [follower.read(file) for file in files.values()] == [None, None, None]
     assert follower.skipped["replaced"] == 3
     assert all(flags & (os.O_PATH | os.O_DIRECTORY) for flags in opened)
-
-
-def test_unchanged_file_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of unchanged size and time needs one fstat and no read."""
-    (tmp_path / "a.log").write_bytes(b"one\n")
-    follower = follow(tmp_path)
-    poll(follower)
-    monkeypatch.setattr(os, "pread", lambda *_: pytest.fail("read"))
-    assert poll(follower) == b""
-
-
-def test_open_files_are_capped_and_all_are_read(tmp_path: Path) -> None:
-    """With more files than descriptors, the file that is idle for longest is closed, and is read at the next poll."""
-    clock = FakeClock()
-    follower = follow(tmp_path, clock=clock, limits=FollowLimits(open_files=3))
-    before = open_descriptors(tmp_path)
-    for number in range(5):
-        clock.now += 1
-        (tmp_path / f"{number}.log").write_bytes(b"%d\n" % number)
-        assert poll(follower) == b"%d\n" % number
-    assert open_descriptors(tmp_path) == before + 3
-    assert [Path(file.path).name for file in follower.files() if file.descriptor is None] == ["0.log", "1.log"]
-    for number in range(5):
-        clock.now += 1
-        append(tmp_path / f"{number}.log", b"more %d\n" % number)
-    assert poll(follower) == b"more 2\nmore 3\nmore 4\n"
-    assert poll(follower) == b"more 0\nmore 1\n"
-    assert open_descriptors(tmp_path) == before + 3
 
 
 def test_unreadable_is_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,33 +1,15 @@
 """Exposition of families, compared with prometheus-client's encoders, and the selection of a request."""
 
-import gzip
-
 import pytest
-from client_metrics import encode, reference, reference_of
+from client_metrics import encode, reference
 from hypothesis import example, given, strategies as st
-from prometheus_client.metrics_core import HistogramMetricFamily
 from prometheus_client.utils import floatToGoString
 
-from agent.core.metrics import COUNT, SUM, Family, Metric
+from agent.core.metrics import Family, Metric
 from agent.export.exposition import Selection, SelectionError, select
 from agent.export.lines import KeptHeads, number
 
 FAMILY = Family("rankwatch_x_seconds_total", "counter", "help", ("b", "a"))
-
-
-def test_a_histogram_is_written_as_the_client_does() -> None:
-    """Buckets, counts and sums are encoded byte for byte as by prometheus-client; only buckets have the label `le`."""
-    family = Family("rankwatch_x_seconds", "histogram", "help", ("b", "a", "le"))
-    client = HistogramMetricFamily(family.name, family.help, labels=family.labels[:-1])
-    buckets = [("1e-05", 3), ("0.5", 3), ("5.0", 1_000_000), ("+Inf", 1_000_001)]
-    metric = Metric(family)
-    for labels in (("one", 'od"d'), ("two", "")):
-        client.add_metric(labels, buckets, 123.25)
-        metric.labels += [(*labels, bound) for bound in (*(bound for bound, _ in buckets), COUNT, SUM)]
-        metric.values += [*(count for _, count in buckets), buckets[-1][1], 123.25]
-    for openmetrics in (False, True):
-        wanted = reference_of([client], openmetrics_format=openmetrics)
-        assert encode([metric], Selection(openmetrics=openmetrics)).body == wanted
 
 
 @given(st.one_of(st.floats(), st.integers(-(2**70), 2**70), st.booleans()))
@@ -113,30 +95,3 @@ def test_odd_query_is_refused(query: dict[str, list[str]], message: str) -> None
     """An unknown exporter, and collect[] together with exclude[], are refused with a reason."""
     with pytest.raises(SelectionError, match=message):
         select(query, {}, KNOWN)
-
-
-RANK_UP = Family("rankwatch_rank_up", "gauge", "Up.", ("rank",))
-
-
-def families() -> list[Metric]:
-    """Return one family of each kind, and an empty one."""
-    counter = Family("rankwatch_x_bytes_total", "counter", "Bytes.").single(3.5)
-    return [Metric(RANK_UP, [("0",), ("1",)], [1, 0]), counter, Family("rankwatch_empty", "gauge", "E.").rows().metric]
-
-
-TEXT = """\
-# HELP rankwatch_rank_up Up.
-# TYPE rankwatch_rank_up gauge
-rankwatch_rank_up{rank="0"} 1.0
-rankwatch_rank_up{rank="1"} 0.0
-# HELP rankwatch_x_bytes_total Bytes.
-# TYPE rankwatch_x_bytes_total counter
-rankwatch_x_bytes_total 3.5
-"""
-
-
-def test_gzip_holds_the_same() -> None:
-    """A compressed exposition decompresses to the plain one, and has no time, so that its bytes are always the same."""
-    rendered = encode(families(), Selection(gzip=True))
-    assert (rendered.encoding, gzip.decompress(rendered.body).decode()) == ("gzip", TEXT)
-    assert rendered.body[4:8] == bytes(4)  # MTIME of RFC 1952

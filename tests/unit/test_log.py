@@ -7,7 +7,7 @@ import pytest
 from fake_clock import FakeClock
 
 from agent.core import log
-from agent.core.repeat_limit import MAX_MESSAGES, REPEATS_PER_USER, REPEATS_PER_WINDOW, WINDOW_SECONDS, RepeatLimit
+from agent.core.repeat_limit import MAX_MESSAGES, REPEATS_PER_WINDOW, WINDOW_SECONDS, RepeatLimit
 
 
 class Sink:
@@ -45,16 +45,6 @@ def without_time(line: str) -> str:
     return line.split(" ", 1)[1]
 
 
-def test_line_in_logfmt(sink: Sink) -> None:
-    """An event is one line with time, level, logger, message and fields."""
-    log.Logger("web").warning("connection refused", peer="10.0.0.1", open=128, share=0.5, idle=True, error=None)
-    (line,) = sink.lines()
-    assert line.startswith("ts=2") and line.split(" ")[0].endswith("Z")
-    assert without_time(line) == (
-        'level=warn logger=web msg="connection refused" peer=10.0.0.1 open=128 share=0.5 idle=true error=null'
-    )
-
-
 @pytest.mark.parametrize(("value", "shown"), [
     ("", '""'),
     ("a b", '"a b"'),
@@ -84,24 +74,6 @@ def test_value_over_the_bound_is_cut(line_of: object) -> None:
     assert "…" in cut or "\\u2026" in cut
 
 
-def test_repeats_are_suppressed_and_counted(sink: Sink) -> None:
-    """In each window N equal messages pass; the next window's first message has the number of suppressed messages."""
-    logger = log.Logger("x")
-    for i in range(REPEATS_PER_WINDOW + 7):
-        logger.info("again", i=i)
-    assert len(sink.lines()) == 10
-    sink.time.now += WINDOW_SECONDS - 0.001
-    logger.info("again", i=100)
-    assert len(sink.lines()) == 10
-    sink.time.now += 0.001
-    logger.info("again", i=101)
-    logger.info("again", i=102)
-    assert [without_time(line) for line in sink.lines()[10:]] == [
-        "level=info logger=x msg=again i=101 suppressed=8",
-        "level=info logger=x msg=again i=102",
-    ]
-
-
 def test_one_users_lines_do_not_hold_back_anothers(sink: Sink) -> None:
     """Many lines of one user's jobs suppress no line of another user's job."""
     logger = log.Logger("x")
@@ -117,15 +89,6 @@ def test_one_users_lines_do_not_hold_back_anothers(sink: Sink) -> None:
     for job_id, user in (("new", "eve"), ("a", "ann"), ("b", "ann")):
         logger.info("rank {rank} of job {job_id} left", rank=0, job_id=job_id, user=user)
     assert [line.partition("suppressed=")[2] for line in sink.lines()[-3:]] == ["170", "1", ""]
-
-
-def test_one_line_more_than_a_users_bound_is_held_back() -> None:
-    """In a window 30 lines of one user pass, for any number of jobs; suppressed lines add nothing to ``forgotten``."""
-    limit = RepeatLimit(lambda: 0.0)
-    key = ("x", 20, "left")
-    admitted = [limit.admit(key, "eve", str(number)) for number in range(10 * MAX_MESSAGES)]
-    assert (admitted[:31], sum(count is not None for count in admitted)) == ([0] * 30 + [None], REPEATS_PER_USER)
-    assert limit.forgotten == 0
 
 
 def test_remembered_messages_are_bounded() -> None:
