@@ -20,15 +20,7 @@ from agent.sdk.ranks import ExitStatus
 from agent.system import whole_file
 from exporters.madengine import exporter, results, site_files, task
 from exporters.madengine.exporter import MadengineConfig, MadengineExporter
-from exporters.madengine.results import (
-    NodeTable,
-    PerfRow,
-    ResultTable,
-    most_complete,
-    node_of,
-    read_perf_csv,
-    read_table,
-)
+from exporters.madengine.results import NodeTable, ResultTable, most_complete, node_of, read_perf_csv, read_table
 from exporters.madengine.site_files import JobOf, SiteReader
 from exporters.madengine.task import (
     BENIGN,
@@ -105,12 +97,7 @@ def test_names_of_files() -> None:
     assert {name: node_of(f"/o/llama/812/{name}") for name in nodes} == nodes
 
 
-ENDS = {
-    "ends": [f"{MARK}madengine exited with code 0", f"{MARK}task script exiting with code 0"],
-    "fails": [f"{MARK}task script exiting with code 3"],
-    "silent": [f"{MARK}task script exiting with code 137"],
-    "killed": [],
-}
+ENDS = {"ends": [f"{MARK}madengine exited with code 0", f"{MARK}task script exiting with code 0"], "killed": []}
 """The last lines of a node's task. The script logs madengine's own exit status only if it is 0."""
 BEGIN = [f"{MARK}task script started", f"{MARK}about to run madengine"]
 HARMLESS = [
@@ -123,33 +110,7 @@ MEASURED = ["performance: 1001.5 samples_per_second", "performance: 1 samples_pe
 
 def printed(node_rank: int, fate: str) -> list[str]:
     """Return a node's standard output."""
-    more = {"ends": [] if node_rank else MEASURED, "fails": ["Traceback (most recent call last):", "HIP out of memory"]}
-    return HARMLESS + more.get(fate, [])
-
-
-def test_fates_of_tasks() -> None:
-    """A node's output gives the end of its task, and whether madengine's verdict disagrees."""
-    for node_rank, fate, code, contradiction in (
-        (0, "ends", 0, None),
-        (0, "fails", 3, None),
-        (0, "silent", 137, None),
-        (0, "killed", None, None),
-        (1, "ends", 0, None),
-        (1, "fails", 3, None),
-        (1, "silent", 137, "exit_code"),
-        (1, "killed", None, "lost"),
-    ):
-        node_task = NodeTask("m")
-        for seconds, texts in ((10.0, BEGIN), (20.0, printed(node_rank, fate)), (30.0, ENDS[fate])):
-            for text in texts:
-                node_task.take(text, seconds, is_output=seconds == 20.0)
-        state = node_task.state(31.0 + LOST_SECONDS, has_live_ranks=False)
-        assert (state, node_task.code) == ("lost" if fate == "killed" else "exited", code)
-        assert {*node_task.failures} == (
-            {"Traceback (most recent call last)", "HIP out of memory"} if code == 3 else set()
-        )
-        assert node_task.contradiction(node_rank, state, has_dead_ranks=False) == contradiction
-        assert node_task.results == ({"samples_per_second": 1001.5} if (node_rank, fate) == (0, "ends") else {})
+    return HARMLESS + (MEASURED if fate == "ends" and not node_rank else [])
 
 
 def test_a_task_that_runs_is_not_lost() -> None:
@@ -189,24 +150,6 @@ def test_lines_of_a_task() -> None:
 
 TABLE_HEADER = " model ,performance, metric ,tp"
 HEADER = "model, n_gpus ,performance,metric,status,dataname,launcher,nnodes,test_duration"
-
-
-def test_rows_of_perf_csv() -> None:
-    """The newest row of each model and metric is used; blanks around cells and column names are ignored."""
-    rows = "m,8,1.5,tok,SUCCESS,\nn,8,,tok,FAILURE,\n m ,8, 2.5 ,tok, success ,\nm,8,nan,x,strange\n,8,1,x,SUCCESS\n"
-    result = read_perf_csv(f"{HEADER}\n{rows}".encode())
-    assert list((result or {}).items()) == [
-        (("n", "tok"), PerfRow(None, None, "FAILURE", "", "", "8")),
-        (("m", "tok"), PerfRow(2.5, None, "SUCCESS", "", "", "8")),
-        (("m", "x"), PerfRow(None, None, "other", "", "", "8")),
-    ]
-    rows = "a,1234567,1,x,SKIPPED,,torchrun,4,93.1s\nb,12345678,1,x,SUCCESS,,,many,soon\n"
-    assert read_perf_csv(f"{HEADER}\n{rows}".encode()) == {
-        ("a", "x"): PerfRow(1.0, 93.1, "SKIPPED", "torchrun", "4", "1234567"),
-        ("b", "x"): PerfRow(1.0, None, "SUCCESS", "", "", ""),
-    }
-    for raw in (b"", b"a,b\n1,2\n", b"\xff\x00\n"):
-        assert read_perf_csv(raw) is None
 
 
 @pytest.mark.slow
@@ -314,15 +257,6 @@ def test_tasks_are_bounded(node: MadNode, monkeypatch: pytest.MonkeyPatch) -> No
     node.write(0, "ends", job="913")
     jobs = [name.split("/")[1] for name in node.look(20.0) if name.startswith("task_state/")]
     assert sorted(jobs) == ["812", "913"]
-
-
-def test_results_of_a_site(node: MadNode, tmp_path: Path) -> None:
-    """Rows of perf.csv are shown while it exists, even without a job, and read again when it changes."""
-    path, info = tmp_path / "perf.csv", "run_info//m//torchrun/4////tok/SUCCESS/8"
-    path.write_text(f"{HEADER}\nm,8,1.5,tok,SUCCESS,,torchrun,4,9s\n")
-    assert node.look(20.0) == {"performance///m/tok": 1.5, "result_seconds/m/tok": 9.0, info: 1.0}
-    path.write_text(path.read_text() + "m,8,,tok,FAILURE,\n")
-    assert node.look(60.0) == {"run_info//m///////tok/FAILURE/8": 1.0}
 
 
 def look(tables: str) -> Callable[[], tuple[NodeTable, ...]]:

@@ -8,7 +8,7 @@ import pytest
 
 from exporters.nixl_ep import job_run, plan, run
 from exporters.nixl_ep.job_run import SrunEnd, is_excuse, read_completed, read_failure
-from exporters.nixl_ep.plan import Phase, Plan, read_plan
+from exporters.nixl_ep.plan import Plan, read_plan
 from exporters.nixl_ep.run import Launch, NodeRun, RankRun, StageTimes, is_leaving
 
 PHASES = [[0, 1, 2, 3], [*range(8)], [0, 1, 2, 3, 4, -6, 7], [*range(8)]]
@@ -29,15 +29,6 @@ def taken(lines: list[str]) -> NodeRun:
     for second, line in enumerate(lines):
         run_of_lines.take(line, AT + second)
     return run_of_lines
-
-
-def test_plan_of_growth_and_contraction() -> None:
-    """A plan removes a rank that a phase no longer lists, kills a rank with a minus, and can start both again."""
-    result = planned(PHASES)
-    assert result.phases[2] == Phase(frozenset({0, 1, 2, 3, 4, 7}), frozenset({6}), frozenset({5}))
-    assert result.phases[3] == Phase(frozenset(range(8)), frozenset(), frozenset())
-    assert result.expected(1) == frozenset(range(8))
-    assert result.expected(4) == result.expected(-1) == frozenset()
 
 
 def test_planned_removals() -> None:
@@ -129,20 +120,6 @@ def test_bounds_of_lines() -> None:
 def leaving(lines: list[str], known: Plan | None) -> set[int]:
     """Return the ranks with a planned exit after these lines."""
     return {number for number, rank in taken(lines).ranks.items() if is_leaving(number, rank, known)}
-
-
-def test_planned_exits_follow_the_phase_of_a_rank() -> None:
-    """A rank's exit is planned from the start of the phase that kills it, or from the end of its last phase."""
-    known = planned(PHASES)
-    lines = [f"global_rank={rank}, local_rank={rank} -> start phase 1" for rank in range(8)]
-    assert leaving(lines, known) == set()
-    lines += [f"global_rank={rank}, local_rank={rank} -> end phase 1" for rank in range(8)]
-    assert leaving(lines, known) == {5}
-    lines += [f"global_rank={rank}, local_rank={rank} -> start phase 2" for rank in (0, 1, 2, 3, 4, 6, 7)]
-    assert leaving(lines, known) == {5, 6}
-    lines += ["Process 0 -> global_rank=6, local_rank=6", "Process 1 -> global_rank=5, local_rank=5"]
-    assert leaving(lines, known) == set()
-    assert taken(lines).phase() == 2
 
 
 def test_ranks_that_say_that_they_leave() -> None:

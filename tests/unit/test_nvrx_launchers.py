@@ -11,7 +11,6 @@ from test_nvrx_exporter import ME, Node
 from agent.sdk.exporter import NoData
 from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import ProcFS
-from agent.system import procfs
 from exporters.nvrx.exporter import LINK
 from exporters.nvrx.launchers import MAX_ANCESTORS, MAX_PROGRAM_WORDS, JobLauncher, launcher_above, read_command
 
@@ -42,18 +41,6 @@ def test_options() -> None:
     """Options are read up to the script, in both spellings; the last one wins; an invalid value is empty."""
     for line, expected in OPTIONS.items():
         assert read_command(line.split()) == expected, line
-
-
-def test_words_of_a_command_line(tmp_path: Path) -> None:
-    """Words keep their blanks; a word that the limit cuts is left out."""
-    ProcTree(tmp_path).add(10)
-    path = tmp_path / "10/cmdline"
-    path.write_bytes(b"torchrun\0a b\0\0x\0")
-    assert ProcFS(tmp_path).arguments(10) == ["torchrun", "a b", "", "x"]
-    for size, words in ((procfs.MAX_ARGUMENTS_BYTES - 10, 2), (procfs.MAX_ARGUMENTS_BYTES - 9, 1)):
-        path.write_bytes(b"torchrun\0" + b"x" * size + b"\0")
-        assert len(ProcFS(tmp_path).arguments(10)) == words
-    assert ProcFS(tmp_path).arguments(11) == []
 
 
 def test_the_nearest_launcher_of_the_same_user(tmp_path: Path) -> None:
