@@ -18,7 +18,7 @@ from agent.cli.mark import main
 from agent.core.identity import ProcessKey
 from agent.ranks.mark import MAX_REQUEST_BYTES, MAX_TEXT, SOCKET
 from agent.ranks.rank.facts import ProcessFacts
-from agent.sdk.exporter import ExporterConfig, NoData
+from agent.sdk.exporter import ExporterConfig
 from agent.sdk.ranks import MarkRequest
 from exporters import marks
 from exporters.marks import (
@@ -198,11 +198,3 @@ async def test_requests_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             assert await is_answered() == answered
         await exporter.update()
         assert await is_answered()
-
-
-async def test_without_a_directory_for_the_socket_there_are_no_marks(tmp_path: Path) -> None:
-    """Without the socket's directory, which the service manager makes, the exporter has no source."""
-    exporter = MarksExporter(ExporterConfig())
-    await exporter.start(lent("marks", FakeClock(), tmp_path))
-    with pytest.raises(NoData):
-        await exporter.update()

@@ -38,7 +38,6 @@ from exporters.nvml.reading import XidEvent
 
 UUID = "GPU-5b1b0d04-7c1e-4d5e-9f3e-0a6d1c2b3e4{}"
 SHORT_SECONDS = 0.5
-STORM = 3000
 
 
 class Bench:
@@ -175,22 +174,6 @@ async def test_faults_of_the_driver_reach_the_ledger(start: Start) -> None:
         assert bench.failed() == set()
 
 
-async def test_xids_between_looks(start: Start) -> None:
-    """Every Xid is counted: equal Xids, several codes and GPUs, Xids between looks, and a whole burst."""
-    async with start(looks=0) as bench:
-        await bench.send(0, XID, 31)  # before the agent registers for events
-        await bench.look()
-        for gpu, code in ((1, 79), (1, 79), (1, 13), (2, 79)):
-            await bench.send(gpu, XID, code)
-        await bench.look()
-        assert bench.series("rankwatch_gpu_xid_errors_total") == {("1", "79"): 2, ("1", "13"): 1, ("2", "79"): 1}
-        assert bench.failed() == {("1", "gpu_xid"), ("2", "gpu_xid")}
-        await bench.send(3, XID, 63, times=STORM)
-        while (bench.value("rankwatch_gpu_xid_errors_total", gpu="3") or 0) < STORM:
-            await bench.look()
-        assert bench.value("rankwatch_gpu_xid_errors_total", gpu="3") == STORM
-
-
 async def test_an_xid_stands_until_a_reset_is_seen(start: Start) -> None:
     """An Xid fault stays without new Xids; a reset clears it, unless another fault of the GPU remains."""
     async with start() as bench:
@@ -253,20 +236,6 @@ async def test_a_gpu_falls_off_the_bus_and_comes_back(start: Start) -> None:
         assert bench.value("rankwatch_gpu_present", gpu="5") == 1.0
         assert bench.failed() == set()
         assert bench.value("rankwatch_gpu_xid_errors_total", gpu="6") == 2.0
-
-
-@pytest.mark.parametrize("how", [{"count": 0}, {"count": "!15"}, {"gpu*.handle": "!15", "gpu*.utilization.0": "!15"}])
-async def test_all_gpus_lost(start: Start, how: dict[str, object]) -> None:
-    """All GPUs are shown as lost and later as present, for each kind of driver report."""
-    async with start() as bench:
-        await bench.change(how)
-        await bench.look()
-        assert bench.series("rankwatch_gpu_present") == {(str(gpu),): 0.0 for gpu in range(8)}
-        assert bench.failed() == {(str(gpu), "gpu_lost") for gpu in range(8)}
-        await bench.change(dict.fromkeys(how) | {"count": 8, "gpu*.utilization.0": 97})
-        bench.clock.advance(REOPEN_SECONDS)
-        await bench.look()
-        assert (bench.failed(), bench.value("rankwatch_gpu_present", gpu="7")) == (set(), 1.0)
 
 
 async def test_lost_gpus_are_missed_by_the_next_agent(start: Start) -> None:
@@ -374,41 +343,6 @@ async def test_mig(start: Start) -> None:
         assert bench.failed() == set()
 
 
-async def test_absurd_answers(start: Start) -> None:
-    """Impossible numbers and lengths are dropped and counted; GPUs above the limit are not read."""
-    async with start(
-        {
-            **{f"gpu{gpu}.processes": "*4294967295" for gpu in range(8)},
-            "gpu0.processes": "*1000000000",
-            "gpu0.power_usage": 4294967295,
-            "gpu0.field83.0": -1,
-            "gpu1.utilization.0": 250,
-            "gpu1.mig": 1,
-            "gpu1.mig_max": 4294967295,
-            "gpu2.field91.0": 4294967295,
-            "gpu2.fabric_state": 77,
-            "gpu3.clocks_event_reasons": -1,
-            "gpu4.uuid": None,
-        }
-    ) as bench:
-        assert len(bench.series("rankwatch_gpu_present")) == 7
-        assert bench.series("rankwatch_gpu_processes") == {}
-        assert bench.value("rankwatch_gpu_power_watts", gpu="0") is None
-        assert bench.value("rankwatch_nvlink_links_up", gpu="2") == 36.0
-        errors = bench.series("rankwatch_gpu_read_errors_total")
-        assert errors[("implausible",)] == 3.0
-        assert errors[("nameless",)] == 1.0
-        assert errors[("insufficient_size",)] == 7.0
-        assert errors[("unreadable",)] == 1.0
-        await bench.change({"gpu4.uuid": UUID.format(4)})
-        await bench.look()
-        assert len(bench.series("rankwatch_gpu_present")) == 8  # NVML was not opened again
-        assert ("2", "gpu_fabric") in bench.failed()
-    async with start({"count": 65, "gpu*.uuid": "GPU-same"}) as bench:
-        assert len(bench.series("rankwatch_gpu_present")) == 9
-        assert bench.value("rankwatch_gpu_read_errors_total", error="too_many_gpus") == 1.0
-
-
 async def test_links_go_down_and_make_errors(start: Start) -> None:
     """A link that was up fails a check when down; a link that was never up does not; repeated errors fail a check."""
     async with start({"gpu0.link_state.17": 0}) as bench:
@@ -424,15 +358,6 @@ async def test_links_go_down_and_make_errors(start: Start) -> None:
         await bench.change({"gpu0.link_state.3": None})
         await bench.look()
         assert ("0", "nvlink_down") not in bench.failed()
-
-
-async def test_counters_of_links_are_searched_again(start: Start) -> None:
-    """If the first query for a link's counters fails, the next poll repeats it."""
-    counters = {f"gpu1.field{number}.*": "!999" for number in (161, 162, 163)}
-    async with start(counters) as bench:
-        await bench.change(dict.fromkeys(counters, 7))
-        await bench.look()
-        assert bench.value("rankwatch_nvlink_errors_total", gpu="1", kind="crc") == 7.0 * 18
 
 
 @pytest.mark.parametrize(("driver", "counters", "errors"), [
@@ -465,8 +390,7 @@ async def test_throttle_counters_of_renumbered_fields(start: Start, driver: str,
 # -- activity ----------------------------------------------------------------------------------------------------------
 
 ACTIVITY = "rankwatch_gpu_active_ratio"
-UNITS = ("sm", "tensor", "dram")
-INVALID, NO_PERMISSION, LOST, UNKNOWN = "!2", "!4", "!15", "!999"
+LOST = "!15"
 
 
 def active(bench: Bench) -> set[str]:
@@ -489,37 +413,6 @@ async def test_a_gpu_without_activity(start: Start) -> None:
         await bench.look()  # no mean over the time with MIG
         assert active(bench) == {"0", "3", "5", "6", "7"}
         assert bench.series("rankwatch_gpu_read_errors_total") == {}
-
-
-@pytest.mark.parametrize("call", ["gpm_sample", "gpm_metrics", "gpm.2"])
-async def test_failing_activity_costs_itself_alone(start: Start, call: str) -> None:
-    """A failed call costs one GPU its activity, or one value, until the call succeeds again; failures are counted."""
-    async with start() as bench:
-        assert active(bench) == set()
-        await bench.look()
-        assert [bench.value(ACTIVITY, gpu="3", unit=unit) for unit in UNITS] == [0.875, 0.4225, 0.31]
-        await bench.change({f"gpu3.{call}": UNKNOWN})
-        await bench.look()
-        assert active(bench) == {*"0124567"}
-        assert bench.value(ACTIVITY, gpu="3", unit="tensor") == (0.4225 if call == "gpm.2" else None)
-        assert len(bench.series("rankwatch_gpu_power_watts")) == 8
-        errors = bench.value("rankwatch_gpu_read_errors_total", error="unknown")
-        assert errors == (1.0 if call != "gpm.2" else None)
-        await bench.change({f"gpu3.{call}": None})
-        for _ in range(2):
-            await bench.look()
-        assert active(bench) == {*"01234567"}
-
-
-@pytest.mark.parametrize(("line", "errors"), [
-    ("gpm_support", {("no_permission",): 8.0}), ("gpm_sample", {("no_permission",): 8.0}),
-    ("field230.0", {}), ("field82.0", {}),
-])  # fmt: skip
-async def test_what_may_not_be_read_or_is_not_known(start: Start, line: str, errors: dict[str, float]) -> None:
-    """Activity without permission is tried once; a field that an older driver lacks is absent, which is no error."""
-    async with start({f"gpu*.{line}": NO_PERMISSION if errors else INVALID}, looks=3) as bench:
-        assert bench.series("rankwatch_gpu_read_errors_total") == errors
-        assert active(bench) == (set() if errors else {*"01234567"})
 
 
 async def test_samples_are_given_back(start: Start) -> None:

@@ -12,16 +12,7 @@ from agent.sdk.hardware import CheckState, fault_table
 from exporters.nvml import judge
 from exporters.nvml.fields import FIELDS, JUDGED, plausible
 from exporters.nvml.gpus import MAX_XIDS, Gpus, GpuVerdict, GpuView, Remembered
-from exporters.nvml.judge import (
-    FLAGGED_LOOKS,
-    MAX_ELAPSED_SECONDS,
-    REASONS,
-    NvLinks,
-    ReasonSeconds,
-    active_reasons,
-    is_fabric_healthy,
-    is_shown,
-)
+from exporters.nvml.judge import FLAGGED_LOOKS, MAX_ELAPSED_SECONDS, NvLinks, ReasonSeconds, is_fabric_healthy
 from exporters.nvml.reading import MAX_GPUS, Fabric, GpuReading, Link, LookAnswer, XidEvent
 
 HOT = 85.0
@@ -41,20 +32,6 @@ def test_a_number_above_its_greatest_value_is_refused() -> None:
     assert plausible({"unheard_of": 0, "recovery_action": 100}) == {}
 
 
-# -- clocks ------------------------------------------------------------------------------------------------------------
-
-
-def test_reasons_that_the_gpu_cannot_tell_are_absent() -> None:
-    """Only supported reasons for lowered clocks are shown, and none if the driver reports none."""
-    now = GpuReading(0, reasons=0x44, supported_reasons=0x4C)
-    assert active_reasons(now) == {"sw_power_cap": True, "hw_slowdown": False, "hw_thermal_slowdown": True}
-    assert active_reasons(GpuReading(0, supported_reasons=0x4C)) == {}
-    assert len(active_reasons(GpuReading(0, reasons=0))) == 8
-    chosen = {"applications_clocks_setting", "sync_boost", "display_clock_setting"}
-    for seconds, hidden in ((0.0, chosen), (1.0, set())):
-        assert {name for name in REASONS.values() if not is_shown(name, seconds)} == hidden
-
-
 def test_seconds_of_reasons() -> None:
     """A reason keeps the source of its first poll: the driver's count or the polls. The time between two polls that are
     too far apart is added to no reason's seconds."""
@@ -66,6 +43,9 @@ def test_seconds_of_reasons() -> None:
             seconds = ReasonSeconds()
             seconds.add(first, 0.0)
             assert seconds.add(second, elapsed) == ({"hw_thermal_slowdown": counted} if known else {})
+
+
+# -- clocks ------------------------------------------------------------------------------------------------------------
 
 
 # -- the fabric --------------------------------------------------------------------------------------------------------
@@ -213,20 +193,6 @@ class Bench:
 
     def lost(self) -> list[str]:
         return [name for name, verdict in self.verdicts.items() if verdict.levels.get("gpu_lost") is CheckState.FAILED]
-
-
-def test_an_unknown_gpu_is_lost_without_a_name() -> None:
-    """A GPU lost before its UUID was known is named by its index."""
-    nameless = GpuReading(1, lost=True)
-    bench = Bench()
-    bench.look(gpu(0), nameless)
-    assert bench.lost() == ["index 1"]
-    assert (bench.view(1).uuid, bench.view(1).reading) == ("", None)
-    bench.look(gpu(0), gpu(1))
-    assert bench.lost() == []
-    bench.look(gpu(0), nameless)
-    assert bench.lost() == ["GPU-1"]
-    assert len(bench.gpus.views) == 2
 
 
 def test_a_reset_while_the_agent_was_down() -> None:
