@@ -5,19 +5,17 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from signal import SIGSEGV
-from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
 from fake_clock import FakeClock
-from hypothesis import HealthCheck, given, settings, strategies as st
+from hypothesis import given, settings, strategies as st
 from lent import lent
-from odd_values import AtOnce, changed, damaged, plain, reshaped, shown
+from odd_values import AtOnce, changed, plain, reshaped, shown
 from rank_table import WORLD, RankTable, environment, facts, writer_key
 
 from agent.app.front import node_document
-from agent.core.checkpoint import StateFile
 from agent.core.identity import Membership
 from agent.core.log import Logger
 from agent.hardware.inventory import Hardware
@@ -215,40 +213,3 @@ def test_a_count_that_nothing_can_be_added_to_is_damage(name: str, path: tuple[s
     restored."""
     for count in (2**64 - 1, 2**62):
         run(name, msgspec.msgpack.encode(changed(saved(name), path, count)))
-
-
-def test_an_invalid_time_is_damage() -> None:
-    """A rank table with a progress time of NaN or infinity is refused, because ages are shown in whole seconds."""
-    whole = plain(table().dump())
-    for progress in (float("nan"), float("inf"), -float("inf")):
-        with pytest.raises(ValueError, match=r"progress_seconds"):
-            table(msgspec.msgpack.encode(changed(whole, ("processes", 1, "progress_seconds"), progress)))
-
-
-def _file(path: Path) -> StateFile:
-    return StateFile(path, "boot", Logger("test"))
-
-
-def _written() -> bytes:
-    with TemporaryDirectory() as folder:
-        file = _file(Path(folder) / "checkpoint")
-        file.section("ranks").publish(table().dump())
-        file.section("checks").publish(ledger().dump())
-        assert file.write(file.encode())
-        return (Path(folder) / "checkpoint").read_bytes()
-
-
-@pytest.mark.slow
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=damaged(_written()))
-def test_no_damage_of_the_file_lasts(tmp_path: Path, content: bytes) -> None:
-    """A damaged file is set aside, or its sections are restored; the next file is written and read."""
-    path = tmp_path / "checkpoint"
-    path.write_bytes(content)
-    file = _file(path)
-    file.load()
-    file.section("checks").publish(b"new")
-    assert file.write(file.encode())
-    again = _file(path)
-    again.load()
-    assert again.section("checks").restored == b"new"

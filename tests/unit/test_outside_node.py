@@ -22,15 +22,10 @@ from agent.sdk.exporter import Exporter, NoData, Roots, StateSection
 from agent.sdk.system import ProcFS, sysfs
 from agent.system.process_lines import parse_stat
 from exporters.amdgpu.exporter import AmdgpuConfig, AmdgpuExporter
-from exporters.kernel_log import KernelLogConfig, KernelLogExporter
-from exporters.kernel_log.exporter import Past
 from exporters.kernel_log.mounts import mounted_devices
 from exporters.netdev import NetdevConfig, NetdevExporter
-from exporters.nvml.exporter import NvmlConfig, NvmlExporter
-from exporters.nvml.reading import Fabric, GpuReading, Link, LookAnswer, XidEvent
 from exporters.process.oom_kills import oom_kills
 from exporters.process.scan import Scanner, ScanRequest
-from exporters.process.usage.groups import GroupPaths, GroupReader
 from exporters.ras.local import job_files as library_module
 from exporters.ras.local.job_files import MAX_SECTION_BYTES, MAX_SECTIONS, parse, version_in
 from exporters.ras.local.listeners import MAX_FACTOR, read_settings
@@ -132,40 +127,6 @@ def test_any_file_of_a_process_costs_that_process(
     msgspec.msgpack.encode(result)
 
 
-PRESSURE = b"some avg10=0.00 avg60=1.25 avg300=0.00 total=1234567\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=5\n"
-CPU_STAT = b"usage_usec 1000\nnr_periods 10\nnr_throttled 2\nthrottled_usec 5000\n"
-
-
-@pytest.mark.slow
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(pressure=damaged(PRESSURE), statistics=damaged(CPU_STAT))
-def test_any_files_of_a_control_group_are_numbers(tmp_path: Path, pressure: bytes, statistics: bytes) -> None:
-    """From any content of a control group's files a plausible time is read, or 0."""
-    (tmp_path / "cpu.pressure").write_bytes(pressure)
-    (tmp_path / "cpu.stat").write_bytes(statistics)
-    (result,) = GroupReader().read([GroupPaths(str(tmp_path), (str(tmp_path),))]).values()
-    assert min(result) >= 0
-    assert max(result) < 10**18
-
-
-def test_what_is_no_pid_is_no_process(tmp_path: Path) -> None:
-    """A directory of /proc whose name has digits of another script is no process."""
-    for name in ("1", "\u00b2", "\u0663", "self"):
-        (tmp_path / name).mkdir()
-    assert ProcFS(tmp_path).pids() == [1]
-
-
-STATISTICS = b"cpu  1 2 3 4\nbtime 1700000000\nprocesses 9\n"
-
-
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(content=damaged(STATISTICS))
-def test_any_start_of_the_boot_is_a_time(tmp_path: Path, content: bytes) -> None:
-    """From any content of /proc/stat, the boot time is a number of seconds from 0 to 2**40."""
-    (tmp_path / "stat").write_bytes(content)
-    assert 0 <= ProcFS(tmp_path).boot_seconds() < 2**40
-
-
 TCP = (
     b"  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode\n"
     b"   0: 0100007F:6D7C 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 71 1\n"
@@ -195,32 +156,6 @@ def test_any_table_is_read(tmp_path: Path, raw: bytes) -> None:
     oom_kills(str(tmp_path / "memory.events"))
 
 
-KMSG = (DATA / "kernel_log/kmsg").read_bytes()
-
-
-@pytest.mark.slow
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(raw=damaged(KMSG))
-@example(raw=KMSG.replace(b"4,1965,", b"4,%d," % (10**20 - 1)))
-def test_any_record_of_the_kernel_is_counted_or_not(tmp_path: Path, raw: bytes) -> None:
-    """A damaged log is read to its end, shown and restored."""
-    log = tmp_path / "kmsg"
-    log.write_bytes(raw)
-    state = run(KernelLogExporter(KernelLogConfig(path=str(log))), DATA / "kernel_log")
-    assert msgspec.msgpack.decode(state.published or b"", type=Past)
-
-
-GPU = GpuReading(
-    0, "GPU-a", "H100", "00000000:3b:00.0",
-    values={"energy_millijoules": 9, "recovery_action": 1, "pcie_replays": 1, "temperature_celsius": 40}, reasons=4,
-    supported_reasons=511, reason_nanoseconds={"sw_power_cap": 10**9}, pids=(4711,), fabric=Fabric(3, 0, 1, "0a", 5),
-    links=(Link(0, up=True, errors={"crc": 1}), Link(1, up=False)),
-)  # fmt: skip
-LOOK = LookAnswer(
-    gpus=(GPU, msgspec.structs.replace(GPU, index=1, uuid="GPU-b")),
-    events=(XidEvent("GPU-a", 79), XidEvent("", 13)),
-    errors={"unreadable": 1},
-)
 PROBES = [Probe("/a", ok=True, seconds=0.1, under_way_seconds=0.0, free=0.5)]
 
 
@@ -238,30 +173,12 @@ def fields_of(value: object) -> Any:
 
 
 @settings(max_examples=100, deadline=None)
-@given(reshaped(fields_of(LOOK)))
-def test_any_answer_of_the_gpu_helper_is_shown_or_refused(answer: object) -> None:
-    """Looks succeed for any reply of the GPU helper, and the saved state can be restored."""
-    result = taken(answer, LookAnswer)
-    if result is not None and not getattr(result, "error", ""):
-        run(NvmlExporter(NvmlConfig()), DATA / "nvml", result)
-
-
-@settings(max_examples=100, deadline=None)
 @given(reshaped(fields_of(PROBES)))
 def test_any_answer_of_the_storage_helper_is_shown_or_refused(answer: object) -> None:
     """Looks succeed for any reply of the storage helper."""
     result = taken(answer, list[Probe])
     if result is not None:
         run(StorageExporter(StorageConfig(paths=["/a"], dump_paths=["/a"])), DATA / "storage", result)
-
-
-def test_a_number_of_sysfs_has_64_bits(tmp_path: Path) -> None:
-    """A number of sysfs above 64 bits is None: it fits no float and no checkpoint."""
-    for text, number in {"18446744073709551615": 2**64 - 1, str(2**64): None, "-1": -1, "0x" + "f" * 17: None}.items():
-        (tmp_path / "speed").write_text(text)
-        assert sysfs.read_number(tmp_path / "speed") == number
-    (tmp_path / "speed").write_text("9" * 4_000)
-    assert sysfs.read_number(tmp_path / "speed") is None
 
 
 def test_a_process_starts_at_a_time_that_can_be_saved() -> None:

@@ -63,19 +63,6 @@ class PastBench:
         return [line.split("\t") for line in files["gpus.tsv"].decode().splitlines()]
 
 
-async def test_a_column_for_each_time() -> None:
-    """Each series has a row with its values, oldest first; a cell is empty if the series was absent."""
-    bench = PastBench()
-    bench.step()
-    bench.gpus.heat = {"0": 41.5, "1": 50.0}
-    bench.step()
-    assert await bench.rows() == [
-        ["series", "22:13:20", "22:13:50"],
-        ["rankwatch_heat_celsius{gpu=0}", "40", "41.5"],
-        ["rankwatch_heat_celsius{gpu=1}", "", "50"],
-    ]
-
-
 async def test_five_minutes_are_kept() -> None:
     """The newest steps of five minutes are kept, one per half minute."""
     bench = PastBench()

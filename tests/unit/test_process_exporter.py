@@ -127,26 +127,6 @@ async def test_processes_that_become_ranks_soon(node: Node) -> None:
     await exporter.drain()
 
 
-async def test_stopped_exporter_shows_no_rank(node: Node, rank: ProcessKey) -> None:
-    """Ranks are hidden UNSEEN_SECONDS after the exporter stopped; the first look of a new exporter shows them again.
-
-    What the new exporter cannot know, whether a rank destroyed its communicators, stays."""
-    exporter = await node.start()
-    await exporter.update()
-    node.clock.advance(1.0)
-    node.ranks.tick()
-    assert node.shown() == [rank.pid]
-    node.ranks.observe_state(rank, finalized=True)
-    await exporter.drain()
-    end_writers(node.context)
-    node.unseen()
-    assert node.shown() == []
-    successor = await node.start()
-    await successor.update()
-    assert (node.shown(), node.ranks.processes[rank].finalized) == ([rank.pid], True)
-    await successor.drain()
-
-
 async def test_a_hidden_proc_is_no_exit(node: Node, rank: ProcessKey) -> None:
     """A rank that vanishes from /proc (hidepid, an unmount) has exited only if its pidfd says so, or it has none."""
     exporter = await node.start()
