@@ -211,6 +211,14 @@ def slurm_step(node: Node, log: Path, title: str = "slurmstepd-wlm: [4711.batch]
     node.run(4000, Path("/dev/null"), parent=3003)
 
 
+def test_a_batch_scripts_output_is_its_jobs(unnamed: Node) -> None:
+    """The output of Slurm's batch script and of its srun belongs to the job without a pattern."""
+    log, other = unnamed.write("slurm.txt", "ValueError: x\n"), unnamed.write("srun.txt", "ValueError: x\n")
+    slurm_step(unnamed, log)
+    unnamed.tree.hold(3002, other, 9)
+    assert counts(unnamed.look()) == {("4711", UNKNOWN_RANK): 2}
+
+
 @pytest.mark.parametrize(("title", "uid", "script_uid"), [
     ("slurmstepd: [4711.batch]", OWNER, OWNER),
     ("slurmstepd: [4712.batch]", 0, OWNER),

@@ -6,6 +6,7 @@ import pytest
 from rank_table import KILLED, WORLD, Table, environment, owned
 
 from agent.core.identity import Membership, RankLabel
+from agent.ranks.expiry import ENDED_RANK_SECONDS
 from agent.ranks.liveness.registry import CAUSE_SECONDS
 from agent.ranks.naming.binding import BINDING_SECONDS
 from agent.ranks.naming.job_owners import proof_of, suffixed
@@ -109,6 +110,19 @@ def test_ids_of_a_scheduler_seen_here_need_a_proof(table: Table) -> None:
     assert {view.label.job_id for view in again.ranks.snapshot().ranks if view.process.exited_at is None} == {
         "10-u1001"
     }
+
+
+def test_an_id_is_free_when_nothing_of_its_owner_is_left(table: Table) -> None:
+    """A dead rank keeps its job's id for its owner until its record expires; then another owner can have the id."""
+    key = table.add_facts(owned(1, environment(0), ALICE), then=1.0)
+    table.ranks.observe_exit(key, ExitStatus(known=True, signal=11))
+    table.tick(ENDED_RANK_SECONDS - 10)
+    table.add_facts(owned(2, environment(0), MALLORY, uid=1001), then=1.0)
+    assert table.labels() == {RankLabel("4711", "0"): 1, RankLabel("4711-u1001", "0"): 2}
+    table.tick(10.0)
+    table.tick()
+    table.add_facts(owned(3, environment(0), Owner("user", "1002"), uid=1002), then=1.0)
+    assert table.labels() == {RankLabel("4711", "0"): 3, RankLabel("4711-u1001", "0"): 2}
 
 
 def test_who_holds_an_id_survives_a_restart(table: Table) -> None:

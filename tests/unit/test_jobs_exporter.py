@@ -1,9 +1,11 @@
 """Files about jobs: the owners that the exporter trusts, and the data that it uses."""
 
+import asyncio
 import contextlib
 import gc
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -11,12 +13,15 @@ from typing import Any
 
 import pytest
 from client_metrics import encode
+from fake_clock import FakeClock
 from hypothesis import given, settings
+from lent import lent
 from odd_values import damaged, shown
 
+from agent.sdk.exporter import NoData
 from agent.sdk.ranks import RankWriter
 from exporters.jobs import records, sources, sources as directories
-from exporters.jobs.exporter import render
+from exporters.jobs.exporter import JobsConfig, JobsExporter, render
 from exporters.jobs.records import JobFile, ending, gpu_numbers, job_of
 from exporters.jobs.sources import JobSources
 
@@ -210,6 +215,32 @@ def ends(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, str]]]:
         RankWriter, "observe_job_ends", lambda _, ends: result.extend((e.job_id, e.state) for e in ends)
     )
     return result
+
+
+def test_the_rank_table_gets_ends(jobs: Path, tmp_path: Path, ends: list[tuple[str, str]]) -> None:
+    """The rank table gets ended jobs' states; a scrape in an update has the last jobs; no directory is no source."""
+    put(jobs, "1")
+    put(jobs, "2", ended=int(NOW), state="CANCELLED")
+
+    async def run() -> bytes:
+        exporter = JobsExporter(JobsConfig())
+        await exporter.start(lent("jobs", FakeClock(), tmp_path))
+        await exporter.update()
+        before = exporter.snapshot()
+        text = encode(list(exporter.families(before))).body
+        await asyncio.wait([update := asyncio.ensure_future(exporter.update())], timeout=0)
+        assert exporter.snapshot() == before
+        await update
+        await asyncio.to_thread(shutil.rmtree, jobs)
+        with pytest.raises(NoData):
+            await exporter.update()
+        assert exporter.snapshot() == ()
+        return bytes(text)
+
+    text = asyncio.run(run())
+    assert ends == [("2", "CANCELLED")] * 2
+    assert b'rankwatch_job_end_timestamp_seconds{code="",job_id="2",reason="",signal="",state="CANCELLED"}' in text
+    assert b'rankwatch_job_allocation_info{account="",array_job_id="",array_task_id="",job_id="1"' in text
 
 
 KNOWN = [path.read_bytes() for path in sorted((DATA / "run/rankwatch/jobs").glob("[0-9].json"))]

@@ -45,6 +45,18 @@ async def test_a_bundle_has_no_command_line_of_the_audit(node: Node, log: Path) 
     assert part.files == {"kernel.log": f"7039.000000 {XID}\n".encode()}
 
 
+async def test_a_bundle_has_lines_of_before_a_restart(log: Path) -> None:
+    """After a restart of the agent, a bundle also has lines from before the restart."""
+    first = Node(log)
+    first.write(XID)
+    await first.look()
+    again = Node(log, first)
+    again.write("eth0: link down")
+    await again.look()
+    part = await again.context.evidence.all()["kernel_log"](Wanted("7", {}, ()))
+    assert part.files["kernel.log"].decode().splitlines() == [f"7039.000000 {XID}", "7039.000000 eth0: link down"]
+
+
 async def test_lines_of_nvidias_driver_are_marked_as_fragments(log: Path) -> None:
     """An Xid marked as a continuation by the driver is one event; after a restart, it and a later loss count once."""
     node = Node(log)

@@ -253,6 +253,16 @@ def test_lists_of_nodes_are_read_in_the_thread(node: EpNode, monkeypatch: pytest
     assert threading.main_thread() not in threads
 
 
+def test_log_of_another_job_of_the_user(node: EpNode) -> None:
+    """A log without a local writer and without the job's name plans no exit of the job."""
+    for rank in range(4):
+        node.proc.remove(10 + rank)  # they write elsewhere
+    node.observe(14, 4, ME, {"SLURM_JOB_NODELIST": "here,there"})
+    node.say(*(edge(rank, what, 0) for what in ("start", "end") for rank in range(4)))
+    node.say(*(f"global_rank={rank}, local_rank={rank} -> done" for rank in range(4)))
+    assert [name for name in node.look() if "4711" in name] == []
+
+
 def test_launches_and_groups() -> None:
     """A group of ranks belongs to the last launch of its size logged at most SLACK_SECONDS before its start."""
     first, second = Launch(100.0, {0: 1, 1: 0}), Launch(200.0, {0: 3, 1: 2})

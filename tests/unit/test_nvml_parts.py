@@ -12,7 +12,16 @@ from agent.sdk.hardware import CheckState, fault_table
 from exporters.nvml import judge
 from exporters.nvml.fields import FIELDS, JUDGED, plausible
 from exporters.nvml.gpus import MAX_XIDS, Gpus, GpuVerdict, GpuView, Remembered
-from exporters.nvml.judge import FLAGGED_LOOKS, MAX_ELAPSED_SECONDS, NvLinks, ReasonSeconds, is_fabric_healthy
+from exporters.nvml.judge import (
+    FLAGGED_LOOKS,
+    MAX_ELAPSED_SECONDS,
+    REASONS,
+    NvLinks,
+    ReasonSeconds,
+    active_reasons,
+    is_fabric_healthy,
+    is_shown,
+)
 from exporters.nvml.reading import MAX_GPUS, Fabric, GpuReading, Link, LookAnswer, XidEvent
 
 HOT = 85.0
@@ -30,6 +39,17 @@ def test_a_number_above_its_greatest_value_is_refused() -> None:
         marks = [-1, 2**64 - 1, *([2**32 - 1] if most < 2**32 else [])]
         assert [value for value in (0, most, most + 1, *marks) if plausible({name: value})] == [0, most], name
     assert plausible({"unheard_of": 0, "recovery_action": 100}) == {}
+
+
+def test_reasons_that_the_gpu_cannot_tell_are_absent() -> None:
+    """Only supported reasons for lowered clocks are shown, and none if the driver reports none."""
+    now = GpuReading(0, reasons=0x44, supported_reasons=0x4C)
+    assert active_reasons(now) == {"sw_power_cap": True, "hw_slowdown": False, "hw_thermal_slowdown": True}
+    assert active_reasons(GpuReading(0, supported_reasons=0x4C)) == {}
+    assert len(active_reasons(GpuReading(0, reasons=0))) == 8
+    chosen = {"applications_clocks_setting", "sync_boost", "display_clock_setting"}
+    for seconds, hidden in ((0.0, chosen), (1.0, set())):
+        assert {name for name in REASONS.values() if not is_shown(name, seconds)} == hidden
 
 
 def test_seconds_of_reasons() -> None:
