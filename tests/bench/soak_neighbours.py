@@ -28,7 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "e2e"), str(ROOT / "tests" / "bench")]
 
 from agents import Agent  # noqa: E402  # after the change of the path
-from neighbours import AGENT, MALLORY, SharedNode, as_user, end, operations, shared_node  # noqa: E402  # likewise
+from neighbours import AGENT, MALLORY, SharedNode, end, operations, shared_node  # noqa: E402  # likewise
+from users import as_user  # noqa: E402  # likewise
 
 SCRAPES = ("?collect[]=liveness", "?exclude[]=liveness")
 FLOOD = """
@@ -154,7 +155,7 @@ def stepped_clock(node: SharedNode) -> Iterator[None]:
 
 def state(node: SharedNode) -> Path:
     """Return the directory of the agent's checkpoint."""
-    return node.directory / "agent-home" / "state"
+    return node.directory / "home" / "state"
 
 
 def look(agent: Agent, scrapes: Scrapes) -> dict[str, float]:

@@ -6,15 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from agents import Agent
-from jobs import ROOT, SimulatedJob
+from jobs import SimulatedJob
 from nodes import Node, wait_until
+from users import as_user, open_directory
 
 from exporters.inspector.totals.inheritance import BIRTH_SECONDS
 
@@ -70,11 +70,6 @@ def control_group(path: str, uid: int = 0) -> Iterator[Path]:
             folder.rmdir()
 
 
-def as_user(uid: int, *more: str) -> list[str]:
-    """Return the words that start a program as a user."""
-    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", *more]
-
-
 class SharedNode:
     """The node, the agent with its own user and the usual rights, and the directory of the users' files."""
 
@@ -83,14 +78,10 @@ class SharedNode:
         self.node = node
         self.logs = directory / "logs"
         self.logs.mkdir()
-        for package in ("agent", "exporters"):
-            shutil.copytree(ROOT / package, directory / package, ignore=shutil.ignore_patterns("__pycache__"))
         for name, uid in (("victim", VICTIM), ("mallory", MALLORY)):
             for folder in (self.logs / name, directory / f"{name}-job"):
                 folder.mkdir()
                 shutil.chown(folder, uid, uid)
-        (directory / "agent-home").mkdir()
-        shutil.chown(directory / "agent-home", AGENT, AGENT)
         self._programs: list[subprocess.Popen[Any]] = []
 
     @contextmanager
@@ -103,33 +94,19 @@ class SharedNode:
             *(sys.executable, "-B", *(program or ("-m", "agent"))),
         )
         sections = {"inspector": {"paths": [str(self.logs)]}, "ras": {"enabled": False}, **exporters}
-        home = self.directory / "agent-home"
-        with Agent(
-            home, {"exporters": sections}, job_id=JOB, node=self.node, command=command, root=self.directory
-        ) as agent:
+        home = self.directory / "home"
+        more = {"node": self.node, "command": command, "root": self.directory}
+        with Agent(home, {"exporters": sections}, job_id=JOB, **more) as agent:
             yield agent
 
     @contextmanager
-    def victim(self, *options: str) -> Iterator[SimulatedJob]:
+    def victim(self) -> Iterator[SimulatedJob]:
         """Return the victim's job under the scheduler."""
         launch = ["bash", "-c", self._script("victim", VICTIM), "bash"]
-        words = (
-            "--ranks",
-            str(RANKS),
-            "--tp",
-            "2",
-            "--scheduler",
-            "slurm",
-            "--job-id",
-            JOB,
-            "--dump-interval-us",
-            "50000",
-            *options,
-        )
-        dump = ("--dump-dir", str(self.logs / "victim"))
-        with SimulatedJob(
-            self.directory / "victim-job", *words, *dump, node=self.node, launch=launch, root=self.directory
-        ) as job:
+        words = ("--ranks", str(RANKS), "--tp", "2", "--scheduler", "slurm", "--job-id", JOB)
+        dump = ("--dump-interval-us", "50000", "--dump-dir", str(self.logs / "victim"))
+        home = self.directory / "victim-job"
+        with SimulatedJob(home, *words, *dump, node=self.node, launch=launch, root=self.directory) as job:
             yield job
 
     def _script(self, name: str, uid: int) -> str:
@@ -166,9 +143,8 @@ class SharedNode:
 @contextmanager
 def shared_node() -> Iterator[SharedNode]:
     """Provide a node with two users, and end its programs."""
-    with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path, Node("shared") as node:
-        Path(path).chmod(0o755)
-        place = SharedNode(Path(path), node)
+    with open_directory(AGENT) as path, Node("shared") as node:
+        place = SharedNode(path, node)
         try:
             yield place
         finally:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import socket
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,17 +16,9 @@ from agents import Agent
 from jobs import ROOT
 from machines import Machine, records
 from nodes import wait_until
+from users import NOBODY, as_user, open_directory
 
 FOUR = ("--ranks", "4", "--tp", "2", "--dump-interval-us", "50000")
-NOBODY = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--no-new-privs")
-
-
-@pytest.fixture
-def open_directory() -> Iterator[Path]:
-    """Provide a directory that every user may write to."""
-    with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path:
-        Path(path).chmod(0o777)
-        yield Path(path)
 
 
 def run(*flags: str) -> subprocess.CompletedProcess[str]:
@@ -103,17 +94,18 @@ def test_a_hostile_directory_costs_the_job_in_it_nothing(tmp_path: Path) -> None
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving up rights needs root")
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="setpriv (util-linux) not found")
-def test_what_may_not_be_read_or_written_is_counted(open_directory: Path) -> None:
+def test_what_may_not_be_read_or_written_is_counted() -> None:
     """Missing rights to record files and to the checkpoint's directory are counted and logged; all else works."""
-    for package in ("agent", "exporters"):
-        shutil.copytree(ROOT / package, open_directory / package, ignore=shutil.ignore_patterns("__pycache__"))
-    (open_directory / "closed").mkdir(mode=0o700)
-    config = {
-        "state": {"path": str(open_directory / "closed" / "state" / "checkpoint")},
-        "exporters": {"inspector": {"paths": [str(open_directory / "closed")], "enabled": True}},
-    }
-    command = (*NOBODY, sys.executable, "-B", "-m", "agent")
-    with Agent(open_directory, config, command=command, root=open_directory) as agent:
+    command = (*as_user(NOBODY, "--no-new-privs"), sys.executable, "-B", "-m", "agent")
+    with contextlib.ExitStack() as stack:
+        directory = stack.enter_context(open_directory())
+        closed = directory / "closed"
+        closed.mkdir(mode=0o700)
+        config = {
+            "state": {"path": str(closed / "state" / "checkpoint")},
+            "exporters": {"inspector": {"paths": [str(closed)], "enabled": True}},
+        }
+        agent = stack.enter_context(Agent(directory / "home", config, command=command, root=directory))
         assert "checkpoint not readable" in agent.log()
         wait_until(lambda: (agent.value("rankwatch_checkpoint_save_errors_total") or 0) >= 1)
         assert "checkpoint not written" in agent.log()

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -16,6 +15,7 @@ import pytest
 from agents import Agent
 from full import full
 from nodes import Node, wait_until, why_no_nodes
+from users import NOBODY, as_user, open_directory
 
 pytestmark = [
     pytest.mark.root,
@@ -27,7 +27,6 @@ pytestmark = [
 
 METADATA, PORT = "169.254.169.254", 6379
 OTHER = "192.0.2.9"
-USER = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--")
 ENOUGH_SECONDS = 12.0
 """The stream of events starts at once; the first query starts within an interval of 7 s."""
 TARGET = """
@@ -59,14 +58,6 @@ class Target:
 
 
 @pytest.fixture
-def open_directory() -> Iterator[Path]:
-    """Provide a directory that every user may enter."""
-    with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path:
-        Path(path).chmod(0o755)
-        yield Path(path)
-
-
-@pytest.fixture
 def node() -> Iterator[Node]:
     """Provide a node that can reach a cloud's metadata service and another machine."""
     with Node("gpu") as node:
@@ -84,7 +75,7 @@ class Attacker:
         program = directory / "lone_rank.py"
         shutil.copy(Path(__file__).with_name("lone_rank.py"), program)
         env = {**os.environ, "SLURM_JOB_ID": name, "RANK": "0", "WORLD_SIZE": "1", "NCCL_RAS_ADDR": f"{named}:{PORT}"}
-        argv = [*USER, sys.executable, str(program), str(library), str(PORT), host]
+        argv = [*as_user(NOBODY, "--"), sys.executable, str(program), str(library), str(PORT), host]
         if apart:
             up = f'ip link set lo up; ip address add {METADATA}/32 dev lo; exec "$@"'
             argv = ["unshare", "--net", "sh", "-c", up, "sh", *argv]
@@ -101,12 +92,12 @@ class Attacker:
     pytest.param("127.0.0.1", "127.0.0.1", True, marks=full),
 ])  # fmt: skip
 def test_a_user_makes_the_agent_query_no_other_user(
-    node: Node, open_directory: Path, tmp_path: Path, host: str, named: str, *, apart: bool
+    node: Node, tmp_path: Path, host: str, named: str, *, apart: bool
 ) -> None:
     """The agent does not connect to a service at an address that a user names, or in a user's own network."""
     target = Target(node, tmp_path / "target", METADATA, OTHER, "127.0.0.1")
     with ExitStack() as stack:
-        attacker = Attacker(node, open_directory, "4711", host, named, apart=apart)
+        attacker = Attacker(node, stack.enter_context(open_directory()), "4711", host, named, apart=apart)
         stack.callback(attacker.process.kill)
         agent = stack.enter_context(Agent(tmp_path, {}, node=node))
         wait_until(lambda: agent.value("rankwatch_rank_up", job_id="4711") == 1, 15.0, "the job")
@@ -115,10 +106,10 @@ def test_a_user_makes_the_agent_query_no_other_user(
         assert not agent.value("rankwatch_ras_queries_total")
 
 
-def test_a_user_whose_own_process_listens_is_asked(node: Node, open_directory: Path, tmp_path: Path) -> None:
+def test_a_user_whose_own_process_listens_is_asked(node: Node, tmp_path: Path) -> None:
     """The agent queries a user's own process that listens on the node's loopback."""
     with ExitStack() as stack:
-        attacker = Attacker(node, open_directory, "4711", "127.0.0.1", "127.0.0.1", apart=False)
+        attacker = Attacker(node, stack.enter_context(open_directory()), "4711", "127.0.0.1", "127.0.0.1", apart=False)
         stack.callback(attacker.process.kill)
         agent = stack.enter_context(Agent(tmp_path, {}, node=node))
         wait_until(lambda: (agent.value("rankwatch_ras_queries_total") or 0) > 0, 30.0, "a query")

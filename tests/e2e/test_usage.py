@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import uuid
@@ -18,9 +16,10 @@ from pathlib import Path
 import pytest
 from agents import Agent
 from jobs import ROOT
-from neighbours import RIGHTS, as_user
+from neighbours import RIGHTS
 from nodes import wait_until
 from slow_files import slow_file
+from users import as_user, open_directory
 
 from exporters.process.observation import THREADS_SECONDS
 
@@ -112,15 +111,11 @@ def stack() -> Iterator[contextlib.ExitStack]:
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Provide a directory with the agent's packages for every user, with a record directory that all may write."""
-    with tempfile.TemporaryDirectory(prefix="rankwatch-test-") as path:
-        Path(path).chmod(0o755)
-        for package in ("agent", "exporters"):
-            shutil.copytree(ROOT / package, Path(path) / package, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("home", "records", "mount"):
-            (Path(path) / name).mkdir()
-        os.chown(Path(path) / "home", AGENT, AGENT)
-        yield Path(path)
+    """Provide a directory for the agent, with a directory of records and a mount point."""
+    with open_directory(AGENT) as path:
+        for name in ("records", "mount"):
+            (path / name).mkdir()
+        yield path
 
 
 def agent_with(directory: Path, stack: contextlib.ExitStack, *start: str) -> Agent:
