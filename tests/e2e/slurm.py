@@ -70,12 +70,12 @@ def why_no_slurm() -> str | None:
     return "no Slurm in .cache/slurm: scripts/test fetches it"
 
 
-def idle_rank(thread: str = THREAD, end: Path | None = None, status: int | None = None) -> list[str]:
+def idle_rank(end: Path | None = None, status: int | None = None) -> list[str]:
     """Return a command that looks like a rank, and exits with status 0 once the file ``end`` exists.
 
     ``status``: it exits with this status instead, and also at SIGTERM."""
     until = [str(end)] if end else []
-    return [sys.executable, "-S", str(IDLE_RANK), thread, *until, *([] if status is None else [str(status)])]
+    return [sys.executable, "-S", str(IDLE_RANK), THREAD, *until, *([] if status is None else [str(status)])]
 
 
 class Slurm(Closing):

@@ -1,4 +1,4 @@
-"""Ranks under a real Slurm, end to end: their owners, their exits, and processes that falsely claim a job."""
+"""Ranks under a real Slurm, end to end: owners, exits, logs, and processes that falsely claim a job."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 from agents import Agent
 from full import full
 from machines import alive
 from nodes import wait_until
-from slurm import CLUSTER, END_SECONDS, HIGH, IDLE_RANK, LOW, START_SECONDS, THREAD, Slurm, idle_rank, why_no_slurm
+from slurm import CLUSTER, END_SECONDS, IDLE_RANK, LOW, START_SECONDS, THREAD, Slurm, idle_rank, why_no_slurm
+from users import NOBODY, as_user
 
 pytestmark = [
     pytest.mark.root,
@@ -24,12 +24,19 @@ pytestmark = [
 ]
 
 RANK = shlex.join(idle_rank())
-NOBODY_UID = 65534
-NOBODY = ("setpriv", f"--reuid={NOBODY_UID}", f"--regid={NOBODY_UID}", "--clear-groups", "--no-new-privs")
 CRASHED = ("signaled", "SIGSEGV", "")
 TERMINATED = ("signaled", "SIGTERM", "")
 BINDING_SECONDS = 20.0
 """The ten seconds in which better sources can name a rank, and the delays of a busy machine."""
+MISMATCH = (
+    "[rank1]: RuntimeError: Detected mismatch between collectives on ranks. Rank 1 is running collective: "
+    "CollectiveFingerPrint(SequenceNumber=7, OpType=ALLREDUCE, TensorShape=[20], TensorDtypes=Float, "
+    "TensorDeviceTypes=TensorOptions(dtype=float (default), device=cuda, layout=Strided (default), "
+    "requires_grad=false (default), pinned_memory=false (default), memory_format=(nullopt))), but Rank 0 is running "
+    "collective: CollectiveFingerPrint(SequenceNumber=7, OpType=BROADCAST, TensorShape=[20], TensorDtypes=Float)."
+)
+LOOK_SECONDS = 30.0
+"""Logs of new ranks are searched within 10 s."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +56,8 @@ def slurm(cluster: Slurm) -> Iterator[Slurm]:
 @pytest.fixture
 def agent(slurm: Slurm, tmp_path: Path) -> Iterator[Agent]:
     """Provide an agent on Slurm's node that knows no job yet."""
-    with agent_on(slurm, tmp_path) as agent:
+    sections = {"inspector": {"paths": [str(tmp_path / "nothing")]}}
+    with Agent(tmp_path, {"exporters": sections}, node=slurm.node) as agent:
         yield agent
 
 
@@ -80,22 +88,17 @@ def test_tasks_are_proven_ranks_and_the_first_to_crash_is_dead(slurm: Slurm, age
     assert "of another owner" not in agent.log()
 
 
-@full
-def test_a_preempted_job_comes_back_under_its_labels(slurm: Slurm, agent: Agent) -> None:
-    """A preempted job has no dead rank; after a requeue its ranks live with the same labels and new start times."""
-    agent.job_id = slurm.submit(f"srun {RANK}", "--ntasks=2", f"--partition={LOW}", "--requeue")
+@pytest.mark.parametrize("step_output", [False, True], ids=["sbatch", "srun"])
+def test_a_jobs_log_needs_no_pattern(slurm: Slurm, agent: Agent, tmp_path: Path, step_output: bool) -> None:
+    """The agent finds the first cause in the log of srun or sbatch without a configured pattern."""
+    say = f"{RANK} & echo {shlex.quote(MISMATCH)}; wait"
+    own = f"--output={tmp_path}/step.log " if step_output else ""
+    agent.job_id = slurm.submit(f"srun {own}bash -c {shlex.quote(say)}", "--ntasks=2")
     agent.wait_for_states(alive(2), START_SECONDS)
-    before = starts(agent)
-    other = slurm.submit("srun sleep infinity", "--ntasks=1", f"--partition={HIGH}", "--exclusive")
-    wait_without_deaths(agent, {"0": "exited", "1": "exited"}, START_SECONDS)
-    for rank in "01":
-        agent.wait_for_ending(rank, TERMINATED)
-    slurm.cancel(other)
-    wait_without_deaths(agent, alive(2), 2 * START_SECONDS)
-    after = starts(agent)
-    assert all(after[rank] > before[rank] for rank in "01")
-    wait_for_identities(agent, agent.job_id, {"0": ("environment", "parent"), "1": ("environment", "parent")})
-    assert [sample.labels["restarts"] for sample in agent.samples("rankwatch_job_info")] == ["1"]
+    first = "rankwatch_job_log_first_root_timestamp_seconds"
+    wait_until(lambda: agent.samples(first, job_id=agent.job_id or ""), LOOK_SECONDS, "the first root")
+    [root] = agent.samples(first, job_id=agent.job_id)
+    assert root.labels["category"] == "collective_mismatch"
 
 
 @full
@@ -127,8 +130,9 @@ def test_children_of_one_task_are_ranks_of_their_own(slurm: Slurm, agent: Agent,
 def test_who_guesses_a_job_id_loses_it_to_the_job(slurm: Slurm, agent: Agent) -> None:
     """A user's process with a forged job id gets a suffix to this id when the real job starts."""
     next_id = int(slurm.submit("true", "--ntasks=1")) + 1
-    job, taken, taken_next = str(next_id), f"{next_id}-u{NOBODY_UID}", f"{next_id + 1}-u{NOBODY_UID}"
-    guess = [*NOBODY, sys.executable, "-S", "-c", IDLE_RANK.read_text(), THREAD]  # the user cannot read root's files
+    job, taken, taken_next = str(next_id), f"{next_id}-u{NOBODY}", f"{next_id + 1}-u{NOBODY}"
+    program = IDLE_RANK.read_text()  # the user cannot read root's files
+    guess = [*as_user(NOBODY, "--no-new-privs"), sys.executable, "-S", "-c", program, THREAD]
     with stranger(slurm, guess, {"SLURM_JOB_ID": job, "RANK": "0"}):
         agent.wait_for_states(alive(1), job_id=job)
         wait_for_identities(agent, job, {"0": ("environment", "none")})
@@ -145,12 +149,6 @@ def test_who_guesses_a_job_id_loses_it_to_the_job(slurm: Slurm, agent: Agent) ->
             agent.wait_for_states(alive(1), job_id=taken_next)
             assert agent.states(job_id=str(next_id + 1)) == {}
             wait_until(lambda: agent.log().count("of another owner") == 2)
-
-
-def agent_on(slurm: Slurm, directory: Path, **config: Any) -> Agent:
-    """Start an agent on Slurm's node."""
-    sections = {"inspector": {"paths": [str(directory / "nothing")]}}
-    return Agent(directory, {"exporters": sections, **config}, node=slurm.node)
 
 
 @contextlib.contextmanager
@@ -183,17 +181,6 @@ def name_of(path: Path) -> str:
 def words_of(slurm: Slurm, pid: int) -> list[str]:
     """Return the command line of one of the node's processes."""
     return (slurm.node.proc / str(pid) / "cmdline").read_text().split("\0")
-
-
-def wait_without_deaths(agent: Agent, wanted: Mapping[str, str], seconds: float = END_SECONDS) -> None:
-    """Wait until the ranks have these states; no rank may be dead in the meantime."""
-
-    def reached() -> bool:
-        states = agent.states()
-        assert "dead" not in states.values(), states
-        return states == wanted
-
-    wait_until(reached, seconds, f"states {wanted}")
 
 
 def wait_for_identities(agent: Agent, job_id: str, wanted: Mapping[str, tuple[str, str]]) -> None:

@@ -22,8 +22,6 @@ pytestmark = [
 
 WORD_SECONDS = 20.0
 """Time from a job's end to its record: the epilog's start, its wait, and a busy machine."""
-LIMIT_SECONDS = 150.0
-"""Slurm counts limits in minutes, and checks them every half minute."""
 SCRIPT_SECONDS = 2.5
 """A script's limit on a busy machine: shorter than the wait of its background part. tests/unit has a tighter limit."""
 
@@ -75,6 +73,11 @@ def of_job(agent: Agent, name: str) -> list[Series]:
     return agent.samples(name, job_id=agent.job_id or "")
 
 
+def starts(agent: Agent) -> dict[str, float]:
+    """Return the start time of each rank."""
+    return {s.labels["rank"]: s.value for s in agent.samples("rankwatch_rank_start_timestamp_seconds")}
+
+
 def wait_for_end(agent: Agent, state: str, seconds: float = WORD_SECONDS) -> None:
     """Wait until the agent exports the job's end with this state."""
     wait_until(lambda: shown_ends(agent) == [state], seconds, f"the end {state}")
@@ -94,8 +97,9 @@ def test_a_cancelled_job_is_finished_whatever_its_ranks_leave_with(site: Site, a
 
 @full
 def test_a_preempted_job_is_requeued(site: Site, agent: Agent, tmp_path: Path) -> None:
-    """A preempted job has no dead rank; jobcomp has the reason, and the new run has its own file."""
+    """A preempted job has no dead rank; jobcomp has the reason, and the new run has its own file and start times."""
     begin(site, agent, f"--partition={LOW}", "--requeue")
+    before = starts(agent)
     other = site.slurm.submit("srun sleep infinity", "--ntasks=1", f"--partition={HIGH}", "--exclusive")
     wait_for_end(agent, "REQUEUED", START_SECONDS + WORD_SECONDS)
     agent.wait_for_states({"0": "finished", "1": "finished"})
@@ -103,14 +107,8 @@ def test_a_preempted_job_is_requeued(site: Site, agent: Agent, tmp_path: Path) -
     site.slurm.cancel(other)
     agent.wait_for_states(alive(2), 2 * START_SECONDS)
     wait_until(lambda: shown_ends(agent) == [], WORD_SECONDS, "the new run's file")
-
-
-@full
-def test_the_time_limit(site: Site, agent: Agent, tmp_path: Path) -> None:
-    """A job that reaches its time limit is finished, even if its ranks exit with status 1."""
-    begin(site, agent, "--time=1", end=tmp_path / "never", status=1)
-    wait_for_end(agent, "TIMEOUT", LIMIT_SECONDS)
-    agent.wait_for_states({"0": "finished", "1": "finished"})
+    assert all(after > before[rank] for rank, after in starts(agent).items())
+    assert [sample.labels["restarts"] for sample in agent.samples("rankwatch_job_info")] == ["1"]
 
 
 @full
