@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from agents import Agent, select
+from agents import Agent
 from full import full
 from nodes import wait_until
 from ports import free_port
@@ -83,20 +81,3 @@ def test_an_address_with_an_orphan_is_not_asked(job: RasJob, tmp_path: Path) -> 
         agent.wait_for("rankwatch_ras_listeners", 7, endpoint=endpoint, owner="rank")
         assert agent.value("rankwatch_ras_listeners", endpoint=endpoint, owner="unowned") == 1
         assert agent.value("rankwatch_ras_queries_total") == 0
-
-
-@full
-@pytest.mark.parametrize(("role", "reason"), [("auto", "single_pass"), ("reporter", None)])
-def test_a_single_pass_queries_only_configured_addresses(
-    job: RasJob, tmp_path: Path, role: str, reason: str | None
-) -> None:
-    """`--once` queries RAS only with the role reporter."""
-    config = tmp_path / "once.yml"
-    config.write_text(f"exporters: {{ras: {{addresses: ['127.0.0.1:{job.port}'], role: {role}}}}}\n")
-    argv = [sys.executable, "-m", "agent", "--once", "--config.file", config]
-    page = subprocess.run(argv, capture_output=True, text=True, check=True, timeout=30).stdout
-    assert select(page, "rankwatch_ras_queries_total")[0].value == (reason is None)
-    reasons = [each.labels["reason"] for each in select(page, "rankwatch_ras_not_asked", job_id="4711")]
-    assert reasons == ([] if reason is None else [reason])
-    expected = select(page, "rankwatch_communicator_ranks", job_id="4711", comm=WORLD, state="expected")
-    assert [each.value for each in expected] == ([8] if reason is None else [])
