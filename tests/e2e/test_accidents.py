@@ -140,66 +140,6 @@ def test_a_live_job_loses_and_doubles_nothing(tmp_path: Path, name: str) -> None
         wait_for_exactly(agent, machine.job_id, end(job))
 
 
-REMADE_STEPS = 60
-RECORDS_PER_STEP = 8
-
-
-def by_communicator(job: SimulatedJob) -> Counter[tuple[str, str]]:
-    """Return the records that each rank wrote in each communicator, earlier generations of files included."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for path in job.job_dir.glob("written-*.json"):
-        summary = json.loads(path.read_text())
-        for record in summary["records"]:
-            counts[str(summary["rank"]), record["comm"].removeprefix("0x")] += record["records"]
-    return counts
-
-
-def by_place(agent: Agent, job_id: str) -> Counter[tuple[str, str]]:
-    """Return the agent's count of operations by rank and communicator."""
-    counts: Counter[tuple[str, str]] = Counter()
-    for sample in agent.samples(OPERATIONS, job_id=job_id):
-        counts[sample.labels["rank"], sample.labels["comm"]] += int(sample.value)
-    return counts
-
-
-def in_files(job: SimulatedJob) -> Counter[tuple[str, str]]:
-    """Return the number of records in the files, by rank and communicator."""
-    rank_of = {job.pid(rank): str(rank) for rank in range(RANKS)}
-    return Counter(
-        (rank_of[record["metadata"]["pid"]], record["header"]["id"].removeprefix("0x"))
-        for path in job.dump_dir.iterdir()
-        for record in records(path)
-    )
-
-
-@full
-@pytest.mark.timeout(130)
-def test_new_communicators_in_the_same_process(tmp_path: Path) -> None:
-    """If the plugin empties and refills its file while the agent is down, each old and new record counts once."""
-    machine = Machine(tmp_path)
-    options = (*BUSY, "--recreate-every", str(REMADE_STEPS), "--recreate-seconds", "3")
-    with machine.agent(dump_dir=tmp_path / "job" / "inspector") as agent, machine.job(*options) as job:
-        job.wait_for("ready")
-        inodes = {path: path.stat().st_ino for path in job.dump_dir.iterdir()}
-        filling = RANKS * REMADE_STEPS * RECORDS_PER_STEP
-        agent.wait_for(RECORDS, filling, result="accepted", seconds=20.0)
-        former = in_files(job)
-        assert former.total() == filling
-        assert agent.stop() == 0
-        wait_until(lambda: len(in_files(job)) == len(former) and not in_files(job).keys() & former.keys())
-        agent.start()
-        agent.wait_for(RECORDS, 2 * filling, result="accepted", seconds=20.0)
-        # A writer's series appear (at 0 first) only while it is alive, so wait for them before the job can end.
-        wait_until(lambda: len(by_place(agent, machine.job_id)) >= 3 * len(former), 15.0, "the third filling")
-        expected = end(job)
-        account, last = by_communicator(job), in_files(job)
-        assert {path: path.stat().st_ino for path in job.dump_dir.iterdir()} == inodes
-        assert len(account) >= 3 * len(former)
-        assert {key: account[key] for key in former | last} == former | last
-        wait_for_exactly(agent, machine.job_id, expected)
-        assert by_place(agent, machine.job_id) == account
-
-
 def is_hollow(directory: Path, least_bytes: int) -> bool:
     """Return whether the holes of the directory's files are larger than ``least_bytes`` in total."""
     found = [path.stat() for path in directory.iterdir()]
