@@ -1,11 +1,10 @@
-"""`scripts/run` as a new user runs it, and its page checked by promtool."""
+"""`scripts/run` as a new user runs it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -26,21 +25,6 @@ PAGE_SECONDS = 75.0
 """Time from a rank's death to its page: 15 s in which the other ranks live, the rules' time, and two group waits."""
 NO_ALERTS = why_no_prometheus() or why_no_alertmanager()
 RANKS = {str(rank) for rank in range(8)}
-
-
-def promtools() -> list[str]:
-    """Return every promtool: the machine's, and those that `scripts/test --full` downloaded."""
-    found = [shutil.which("promtool"), *sorted(map(str, (ROOT / ".cache/prometheus").glob("*/usr/bin/promtool")))]
-    return [path for path in found if path is not None]
-
-
-def check_metrics(page: str) -> None:
-    """Check a page with every promtool; errors and warnings fail."""
-    for promtool in promtools():
-        judged = subprocess.run(
-            [promtool, "check", "metrics"], input=page, check=False, capture_output=True, text=True, timeout=30
-        )
-        assert (judged.returncode, judged.stdout, judged.stderr) == (0, "", ""), promtool
 
 
 def ups(page: str, job_id: str) -> dict[str, float]:
@@ -181,15 +165,6 @@ def test_a_wrong_word(word: str, said: str) -> None:
     """`scripts/run` with `--alerts` and without `--demo`, or with an unknown command, prints one line."""
     done = subprocess.run([ROOT / "scripts" / "run", word], capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode > 0, done.stdout, done.stderr[: len(said)], done.stderr.count("\n")) == (True, "", said, 1)
-
-
-@pytest.mark.timeout(START_SECONDS + 60)
-@pytest.mark.skipif(not promtools(), reason="promtool not found")
-def test_promtool_finds_nothing_on_the_page(demo: Demo) -> None:
-    """`promtool check metrics` accepts the page of an agent with a job in which a rank died."""
-    subprocess.run(["bash", "-c", demo.said("kill rank:")], check=True, cwd=ROOT, timeout=30)
-    wait_until(lambda: "rankwatch_rank_exit_info{" in demo.get(), 5.0, "the exit")
-    check_metrics(demo.get())
 
 
 def test_the_second_call_is_quick() -> None:
