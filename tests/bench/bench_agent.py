@@ -13,7 +13,6 @@ import os
 import signal
 import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,10 +21,12 @@ from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / "e2e")]
+sys.path[:0] = [str(ROOT / "tests" / "e2e"), str(ROOT)]
 
-from inspector_lines import SOURCES, write_log  # noqa: E402  # after the change of the path
-from jobs import SimulatedJob  # noqa: E402  # its folder is put on the path above
+import psutil  # noqa: E402  # after the change of the path
+from agents import Agent  # noqa: E402  # likewise
+from inspector_lines import SOURCES, write_log  # noqa: E402  # likewise
+from jobs import SimulatedJob  # noqa: E402  # likewise
 from nodes import wait_until  # noqa: E402  # likewise
 
 OPENMETRICS = {"Accept": "application/openmetrics-text;version=1.0.0", "Accept-Encoding": "gzip"}
@@ -53,74 +54,41 @@ RECORD = (
 COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "Broadcast", "Reduce")
 
 
-class Agent:
-    """An agent with its own configuration and port."""
+class MeasuredAgent(Agent):
+    """An agent that reads the Inspector files in ``records``, with the unit's settings of malloc."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         self.records = folder / "inspector"
         self.records.mkdir()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        config = folder / "rankwatch.yml"
-        config.write_text(
-            json.dumps(
-                {
-                    "web": {"listen_address": f"127.0.0.1:{self.port}"},
-                    "state": {"path": str(folder / "checkpoint")},
-                    "exporters": {"inspector": {"paths": [str(self.records)], "derived_series": True}},
-                }
-            )
+        super().__init__(
+            folder,
+            {"exporters": {"inspector": {"paths": [str(self.records)], "derived_series": True}}},
+            flags=("--log.level", "warn"),
+            env={"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "1048576"},
         )
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT),
-            "MALLOC_ARENA_MAX": "1",
-            "MALLOC_TRIM_THRESHOLD_": "1048576",
-        }
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "agent", "--config.file", str(config), "--log.level", "warn"], env=environment
-        )
-        wait_until(self.ready, 15, "the agent")
+        self.process = psutil.Process(self.pid())
 
-    def ready(self) -> bool:
-        try:
-            return self.get("/-/ready") is not None
-        except OSError:
-            return False
-
-    def get(self, path: str, headers: dict[str, str] | None = None) -> bytes:
+    def fetch(self, path: str, headers: dict[str, str] | None = None) -> bytes:
         request = urllib.request.Request(f"http://127.0.0.1:{self.port}{path}", headers=headers or {})
         with urllib.request.urlopen(request, timeout=30) as answer:
             body: bytes = answer.read()
         return body
 
     def shows(self, line: str) -> bool:
-        return line.encode() in self.get("/metrics?collect[]=ranks")
+        return line.encode() in self.fetch("/metrics?collect[]=ranks")
 
     def cpu_seconds(self) -> float:
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return float(sum(self.process.cpu_times()[:2]))
 
     def pss_megabytes(self) -> float:
-        return self._kilobytes("smaps_rollup", "Pss:") / 1000
+        return float(self.process.memory_full_info().pss / 1e6)
 
     def peak_rss_megabytes(self) -> float:
-        return self._kilobytes("status", "VmHWM:") / 1000
+        lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:")) * 1024 / 1e6
 
-    def _kilobytes(self, file: str, name: str) -> int:
-        lines = Path(f"/proc/{self.process.pid}/{file}").read_text().splitlines()
-        return next(int(line.split()[1]) for line in lines if line.startswith(name))
-
-    def value(self, name: str) -> float:
-        return total(self.get("/metrics"), name)
-
-    def __enter__(self) -> Agent:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait(20)
+    def total(self, name: str) -> float:
+        return total(self.fetch("/metrics"), name)
 
 
 def total(exposition: bytes, name: str) -> float:
@@ -132,7 +100,7 @@ def total(exposition: bytes, name: str) -> float:
 def death() -> None:
     """Measure the time from SIGKILL to the gauge's change, with a scraper that polls without pause."""
     times = []
-    with tempfile.TemporaryDirectory() as folder, Agent(Path(folder)) as agent:
+    with tempfile.TemporaryDirectory() as folder, MeasuredAgent(Path(folder)) as agent:
         for turn in range(DEATHS // 8):
             name = f"bench-{turn}"
             options = ("--scheduler", "slurm", "--job-id", name, "--teardown", "none")
@@ -153,7 +121,7 @@ def death() -> None:
 
 def load(records_per_second: int = 1000) -> None:
     """Measure CPU and memory with records of 8 ranks, scraped as shipped: liveness every 5 s, the rest every 15 s."""
-    with tempfile.TemporaryDirectory() as folder, Agent(Path(folder)) as agent:
+    with tempfile.TemporaryDirectory() as folder, MeasuredAgent(Path(folder)) as agent:
         rate = ("--records-per-second", str(records_per_second))
         options = (*rate, "--dump-dir", str(agent.records), "--scheduler", "slurm", "--job-id", BENCH_JOB)
         with SimulatedJob(Path(folder) / "job", *options):
@@ -162,18 +130,18 @@ def load(records_per_second: int = 1000) -> None:
             time.sleep(10)
             cpu, records, began = (
                 agent.cpu_seconds(),
-                agent.value("rankwatch_inspector_records_total"),
+                agent.total("rankwatch_inspector_records_total"),
                 time.monotonic(),
             )
             for turn in range(int(LOAD_SECONDS / 5)):
-                agent.get("/metrics" + LIVENESS, OPENMETRICS)
+                agent.fetch("/metrics" + LIVENESS, OPENMETRICS)
                 if turn % 3 == 0:
-                    agent.get("/metrics" + REST, OPENMETRICS)
+                    agent.fetch("/metrics" + REST, OPENMETRICS)
                 time.sleep(max(0.0, began + 5 * (turn + 1) - time.monotonic()))
             took = time.monotonic() - began
-            arrived = (agent.value("rankwatch_inspector_records_total") - records) / took
+            arrived = (agent.total("rankwatch_inspector_records_total") - records) / took
             share = (agent.cpu_seconds() - cpu) / took
-            lag, series = agent.value("rankwatch_event_loop_lag_seconds"), agent.value("rankwatch_exporter_series")
+            lag, series = agent.total("rankwatch_event_loop_lag_seconds"), agent.total("rankwatch_exporter_series")
             asked = 8 * records_per_second
             print(f"| 8 ranks x {records_per_second:,} records/s, for a minute | |")
             print("|---|---|")
@@ -182,8 +150,8 @@ def load(records_per_second: int = 1000) -> None:
             print(f"| memory, {series:.0f} series (PSS) | {agent.pss_megabytes():.1f} MB |")
             print(f"| event loop late, worst of the minute | {lag * 1e3:.1f} ms |")
         written, overflowed = job_records(Path(folder) / "job")
-        wait_until(lambda: agent.value("rankwatch_inspector_records_total") >= written, 30, "the last record")
-        read = agent.value("rankwatch_inspector_records_total")
+        wait_until(lambda: agent.total("rankwatch_inspector_records_total") >= written, 30, "the last record")
+        read = agent.total("rankwatch_inspector_records_total")
         print(f"| all that the job wrote, and what its rings lost | {written:,}, {overflowed:,} |")
         print(f"| all that was read | {read:,.0f} |")
 
@@ -200,10 +168,10 @@ def scrape() -> None:
     print("| series | format | scrape | CPU per scrape | loop late, worst | PSS |")
     print("|---|---|---|---|---|---|")
     for writers, kinds in ((8, 26), (64, 36), (256, 46)):
-        with tempfile.TemporaryDirectory() as folder, Agent(Path(folder)) as agent:
+        with tempfile.TemporaryDirectory() as folder, MeasuredAgent(Path(folder)) as agent:
             for writer in range(writers):
                 write_records(agent.records, writer, kinds)
-            wait_until(partial(agent.value, "rankwatch_collective_operations_total"), 60, "labels")
+            wait_until(partial(agent.total, "rankwatch_collective_operations_total"), 60, "labels")
             time.sleep(SETTLE_SECONDS)
             for name, headers in SCRAPED_AS.items():
                 times = []
@@ -217,7 +185,7 @@ def scrape() -> None:
                     cpu += agent.cpu_seconds() - before
                     time.sleep(0.2)
                 client.close()
-                series, lag = agent.value("rankwatch_exporter_series"), agent.value("rankwatch_event_loop_lag_seconds")
+                series, lag = agent.total("rankwatch_exporter_series"), agent.total("rankwatch_event_loop_lag_seconds")
                 print(
                     f"| {series:.0f} | {name} | p50 {statistics.median(times) * 1e3:.0f} ms, "
                     f"max {max(times) * 1e3:.0f} ms | {cpu / SCRAPES * 1e3:.0f} ms | {lag * 1e3:.1f} ms "
@@ -230,8 +198,8 @@ def backlog() -> None:
     """Measure how fast the agent reads 8 new files (a gigabyte in all), and how fast it replies meanwhile.
 
     The agent publishes once a second, which limits the accuracy of the time."""
-    with tempfile.TemporaryDirectory() as folder, Agent(Path(folder)) as agent:
-        wait_until(lambda: b"rankwatch_inspector_lag_bytes 0" in agent.get("/metrics"), 15, "a look at no files")
+    with tempfile.TemporaryDirectory() as folder, MeasuredAgent(Path(folder)) as agent:
+        wait_until(lambda: b"rankwatch_inspector_lag_bytes 0" in agent.fetch("/metrics"), 15, "a look at no files")
         prepared = Path(folder) / "prepared"
         prepared.mkdir()
         hostname, size_bytes = socket.gethostname(), 0
@@ -240,14 +208,14 @@ def backlog() -> None:
             size_bytes += write_log(path, source, BACKLOG_RECORDS, hostname=hostname)
         records = BACKLOG_RECORDS * len(SOURCES)
         time.sleep(SETTLE_SECONDS)
-        lag_before = agent.value("rankwatch_event_loop_lag_seconds")
+        lag_before = agent.total("rankwatch_event_loop_lag_seconds")
         cpu, began, times, lags, memory = agent.cpu_seconds(), time.monotonic(), [], [], []
         for path in prepared.iterdir():
             path.rename(agent.records / path.name)
 
         def all_is_read() -> bool:
             asked = time.monotonic()
-            text = gzip.decompress(agent.get("/metrics", OPENMETRICS))
+            text = gzip.decompress(agent.fetch("/metrics", OPENMETRICS))
             times.append(time.monotonic() - asked)
             lags.append(total(text, "rankwatch_event_loop_lag_seconds"))
             memory.append(agent.pss_megabytes())
@@ -257,7 +225,7 @@ def backlog() -> None:
 
         wait_until(all_is_read, BACKLOG_SECONDS, "the end of the backlog")
         took, cpu = time.monotonic() - began, agent.cpu_seconds() - cpu
-        wait_until(lambda: agent.value("rankwatch_collective_operations_total") == records, 30, "every operation")
+        wait_until(lambda: agent.total("rankwatch_collective_operations_total") == records, 30, "every operation")
         print(f"| backlog of {size_bytes / 1e6:,.0f} MB, {records:,} records in {len(SOURCES)} files | |")
         print("|---|---|")
         print(f"| read in | {took:.1f} s, {records / took / 1000:,.0f} k records/s |")

@@ -6,8 +6,6 @@ Needs root (users). The processes sleep under the name of one of NCCL's threads;
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +15,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "e2e")]
 
-from agents import Agent  # noqa: E402  # after the change of the path
+import psutil  # noqa: E402  # after the change of the path
+from agents import Agent  # noqa: E402  # likewise
 from nodes import wait_until  # noqa: E402  # likewise
 
 PROCESSES, USERS = 1024, 5
@@ -37,12 +36,6 @@ def crowd(folder: Path) -> list[subprocess.Popen[bytes]]:
     return found
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of a process."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def main() -> None:
     """Measure and print."""
     with tempfile.TemporaryDirectory() as path:
@@ -58,15 +51,15 @@ def main() -> None:
                 found = time.monotonic() - began
                 worst = agent.value("rankwatch_event_loop_lag_seconds") or 0.0
                 time.sleep(SETTLE_SECONDS)
-                before = cpu_seconds(agent.pid())
+                measured = psutil.Process(agent.pid())
+                before = sum(measured.cpu_times()[:2])
                 time.sleep(MEASURE_SECONDS)
-                share = (cpu_seconds(agent.pid()) - before) / MEASURE_SECONDS
+                share = (sum(measured.cpu_times()[:2]) - before) / MEASURE_SECONDS
                 lag = agent.value("rankwatch_event_loop_lag_seconds") or 0.0
         finally:
             for process in sleeping:
                 process.kill()
                 process.wait()
-        shutil.rmtree(home, ignore_errors=True)
     print(  # the result
         f"{PROCESSES} ranks of {USERS} users: all shown after {found:.1f} s (lag of the loop {worst * 1000:.0f} ms), "
         f"then {share:.1%} of a core, lag of the loop {lag * 1000:.0f} ms"
