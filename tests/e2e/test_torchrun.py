@@ -2,29 +2,17 @@
 
 from __future__ import annotations
 
-import os
+import contextlib
 import signal
-import subprocess
 from collections.abc import Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 from agents import Agent, select
-from full import full
-from jobs import ROOT
 from nodes import wait_until
-from ports import free_port
+from torch_jobs import WITHOUT_NCCL, TorchJob, ends, needs_torch
 
-from agent.page.describe import how_ended
-from agent.page.ranks_json import read
-
-TORCHRUN = ROOT / ".cache/torch/bin/torchrun"
-pytestmark = [
-    full,
-    pytest.mark.skipif(not TORCHRUN.exists(), reason="no PyTorch in .cache: scripts/test --full installs it"),
-    pytest.mark.timeout(600),
-]
+pytestmark = needs_torch
 STARTED_SECONDS = 300.0
 ENDED_SECONDS = 60.0
 
@@ -57,6 +45,7 @@ ENDS = (
 RESTARTED = "again"
 """The job in which torchrun has two restarts left: rank 1 ends by KeyError, and waits in its second run."""
 STOPPED = "SIGSTOP"
+HOWS = (*(end.how for end in ENDS), STOPPED, RESTARTED)
 ALIVE_AGAIN_SECONDS = 30.0
 """Less than the rules' 60 s wait for a restart."""
 
@@ -65,23 +54,21 @@ ALIVE_AGAIN_SECONDS = 30.0
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Agent]:
     """Provide an agent for ranks without NCCL, and one job per way to end; all ranks run before rank 1 ends."""
     directory = tmp_path_factory.mktemp("torchrun")
-    go, jobs = directory / "go", []
-    with Agent(directory, {"exporters": {"process": {"without_nccl": True}}}) as agent:
-        for how in (*(end.how for end in ENDS), STOPPED, RESTARTED):
-            program = [str(Path(__file__).parent / "torchrun/train.py"), str(go), how]
-            rendezvous = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
-            options = ["--nproc-per-node", "2", "--max-restarts", "2" if how == RESTARTED else "0"]
-            command = [TORCHRUN, *options, *rendezvous, "--rdzv-id", job_of(how), *program]
-            jobs.append(subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, cwd=directory))
+    with Agent(directory, {"exporters": WITHOUT_NCCL}) as agent, contextlib.ExitStack() as stack:
+        jobs = {}
+        for how in HOWS:
+            restarts = f"--max-restarts={2 if how == RESTARTED else 0}"
+            jobs[how] = stack.enter_context(TorchJob(directory, job_of(how), 2, restarts, reduces=False))
         wait_until(lambda: agent.value("rankwatch_processes_without_nccl") == 0.0 and up(agent), STARTED_SECONDS)
-        go.touch()
-        for end, job in zip(ENDS, jobs, strict=False):
-            if end.launcher is not None:
-                job.send_signal(end.launcher)
+        launchers = {end.how: end.launcher for end in ENDS}
+        for how, job in jobs.items():
+            if (number := launchers.get(how)) is not None:
+                job.launchers[0].send_signal(number)
+            elif how == "end":
+                assert job.end() == [0]
+            else:
+                job.order(1, how)
         yield agent
-        for job in jobs:
-            job.send_signal(signal.SIGTERM)
-            job.wait(60.0)
 
 
 def job_of(how: str) -> str:
@@ -93,7 +80,7 @@ def up(agent: Agent) -> bool:
     """Return whether all ranks run."""
     samples = agent.samples("rankwatch_rank_up")
     running = {(sample.labels["job_id"], sample.labels["rank"]) for sample in samples if sample.value}
-    return {(job_of(how), rank) for how in (*(end.how for end in ENDS), STOPPED, RESTARTED) for rank in "01"} <= running
+    return {(job_of(how), rank) for how in HOWS for rank in "01"} <= running
 
 
 def exits(agent: Agent, how: str) -> dict[str, tuple[str, str, bool]]:
@@ -124,13 +111,8 @@ def test_a_stopped_rank_is_unresponsive(agent: Agent) -> None:
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.how)
 def test_an_end(agent: Agent, end: Ends) -> None:
     """The page has words for the end of rank 1, its exit has class and cause, and no output has the user's words."""
-
-    def shown() -> tuple[str, str] | None:
-        ranks = read(agent.get("/api/v1/ranks").body.encode()).ranks
-        rank = next((rank for rank in ranks if (rank.job_id, rank.rank) == (job_of(end.how), "1")), None)
-        return None if rank is None or rank.ended is None else (how_ended(rank.ended), rank.state)
-
-    wait_until(lambda: shown() == (end.words, end.state), ENDED_SECONDS, f"{end}")
+    job_id = job_of(end.how)
+    wait_until(lambda: ends(agent, job_id).get("1") == (end.words, end.state), ENDED_SECONDS, f"{end}")
     is_either = end.launcher is not None or end.kind == "ok"  # either rank can end first
     wait_until(lambda: "1" in exits(agent, end.how) or (is_either and exits(agent, end.how)), ENDED_SECONDS, "an exit")
     first = exits(agent, end.how)
