@@ -9,18 +9,15 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
-
-from nodes import Node
 
 
 class HangingJob:
     """Ranks that meet in every step; SIGUSR1, sent by ``tell``, makes a rank wait for a batch that never comes.
 
-    They are distributed over ``nodes`` in order, or run on this machine; ``directory`` is the job's."""
+    ``directory`` is the job's."""
 
-    def __init__(self, directory: Path, job_id: str, ranks: int, nodes: Sequence[Node] = ()) -> None:
+    def __init__(self, directory: Path, job_id: str, ranks: int) -> None:
         self._size = ranks
         self.dump_dir = directory / "inspector"
         self.dump_dir.mkdir(parents=True)
@@ -32,8 +29,7 @@ class HangingJob:
             variables = {"SLURM_JOB_ID": job_id, "RANK": str(rank), "WORLD_SIZE": str(ranks), "LOCAL_RANK": str(rank)}
             own = (self.dump_dir, rank, ranks, directory / "meeting")
             argv = [sys.executable, str(Path(__file__).with_name("hanging_rank.py")), *map(str, own)]
-            popen = nodes[rank * len(nodes) // ranks].popen if nodes else subprocess.Popen
-            self.ranks.append(popen(argv, env={**os.environ, **variables}, stderr=subprocess.DEVNULL))
+            self.ranks.append(subprocess.Popen(argv, env={**os.environ, **variables}, stderr=subprocess.DEVNULL))
         self._meeting = threading.Thread(target=self._meet, daemon=True)
         self._meeting.start()
 

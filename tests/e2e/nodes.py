@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 CLONE_NEWNET = 0x40000000
-READY_SECONDS = 10.0
 CLOSE_SECONDS = 10.0
 NAMESPACES = ("--pid", "--uts", "--net", "--mount")
 
@@ -138,12 +137,12 @@ class Node(Closing):
         """Return a socket connected to ``port`` of the node's loopback; raises OSError."""
         return self._inside(lambda: socket.create_connection(("127.0.0.1", port), timeout))
 
-    def curl(self, port: int, path: str, headers: Mapping[str, str] | None = None, timeout: float = 5.0) -> Reply:
+    def curl(self, port: int, path: str, timeout: float = 5.0) -> Reply:
         """Get ``path`` from the node's loopback ``port``; raises OSError without a reply."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
         connection.sock = self.connect(port, timeout)
         try:
-            connection.request("GET", path, headers=dict(headers or {}))
+            connection.request("GET", path)
             response = connection.getresponse()
             return Reply(response.status, dict(response.getheaders()), response.read().decode())
         finally:

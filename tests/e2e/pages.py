@@ -35,8 +35,8 @@ from exporters.stacks import exporter as stacks
 from exporters.storage import StorageConfig, StorageExporter
 from exporters.storage.probe import Probe
 
-BEHIND, SILENT, LAG = "5", "7", 10
-"""The silent rank, and the rank that is LAG launches behind and has left another communicator."""
+BEHIND, SILENT = "5", "7"
+"""The rank that is ten launches behind and has left another communicator, and the silent rank."""
 RAS = """\
 rankwatch_ras_up{endpoint="127.0.0.1:28028"} 1
 rankwatch_ras_queries_total 2

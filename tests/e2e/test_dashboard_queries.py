@@ -81,7 +81,6 @@ RANGE_SECONDS = 120
 ASKED_SECONDS = 120
 """The time of promtool's queries, in seconds after the first sample."""
 GRAFANA = {"$__rate_interval": "20s", "$__range": f"{RANGE_SECONDS}s", "$__interval": "5s"}
-VARIABLES = {"cluster": CLUSTER, "job_id": "1", "rank": "1", "node": NODE}
 MAX_SECONDS = 90.0
 LABEL_VALUES = re.compile(r"label_values\((.+), (\w+)\)")
 
