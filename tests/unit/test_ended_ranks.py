@@ -1,7 +1,7 @@
 """Ended ranks: how long they are shown, their successors, and the record that a full table evicts."""
 
 import msgspec
-from rank_table import CRASHED, KILLED, WORLD, Table, environment, owned, writer_key
+from rank_table import CRASHED, KILLED, WORLD, Table, environment, facts, owned, writer_key
 
 from agent.core.identity import Membership, ProcessKey, RankLabel
 from agent.ranks import expiry
@@ -24,6 +24,19 @@ def test_victim_never_becomes_a_culprit(table: Table) -> None:
     table.tick(ENDED_RANK_SECONDS - 29.0)
     table.tick(1.0)
     assert table.states() == {"1": "exited", "2": "exited"}
+
+
+def test_ended_ranks_give_way_to_live_ranks(table: Table) -> None:
+    """In a full table a new rank replaces the rank that ended first; if all ranks are live, the new rank is refused."""
+    keys = [table.add(pid, environment(pid % 8, job=str(pid))) for pid in range(MAX_PROCESSES)]
+    assert not table.ranks.observe_process(facts(5000))
+    for key in (keys[7], keys[3]):
+        table.ranks.observe_exit(key, KILLED)
+        table.clock.advance(1.0)
+    assert table.ranks.observe_process(facts(5000))
+    shown = {view.process.facts.key for view in table.ranks.snapshot().ranks if view.process.facts}
+    assert keys[3] in shown
+    assert keys[7] not in shown
 
 
 def test_ended_ranks(table: Table) -> None:
@@ -140,3 +153,12 @@ def test_ended_ranks_are_evicted_before_running_ones_and_dead_ranks_last(table: 
     assert dead in dict(table.ranks.processes)
     assert table.ranks.observe_process(owned(6000, environment(0, job="666"), MALLORY, uid=1001))
     assert dead not in dict(table.ranks.processes)
+
+
+def test_equals_do_not_push_each_other_out(table: Table) -> None:
+    """If two owners have half of the table each, both are refused."""
+    half = MAX_PROCESSES // 2
+    add(table, ALICE, range(half), "4711")
+    add(table, MALLORY, range(1000, 1000 + half), "666")
+    for owner, pid in ((ALICE, 5000), (MALLORY, 5001)):
+        assert not table.ranks.observe_process(owned(pid, environment(0), owner))

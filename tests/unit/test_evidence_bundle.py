@@ -57,6 +57,7 @@ def test_one_users_crash_loop_costs_no_other_a_bundle(tmp_path: Path) -> None:
     for number, user in enumerate(["ben", "ann", "ann", "ann", "ann"]):
         keep_bundle(tmp_path, number, user, 3)
     assert [name.partition("-")[0] for name in folder.bundles(tmp_path)] == ["0", "3", "4"]
+    assert len(list(tmp_path.iterdir())) == 3 * 2
     (tmp_path / f"{folder.bundles(tmp_path)[0]}.json").write_text("{")
     keep_bundle(tmp_path, 5, "cid", 3)
     assert [name.partition("-")[0] for name in folder.bundles(tmp_path)] == ["0", "4", "5"]
@@ -99,12 +100,28 @@ def test_a_bundle_is_no_request(tmp_path: Path) -> None:
     assert folder.read_summary(tmp_path, name).job_id == "take-home"
 
 
+def test_requests_wait_for_their_turn(tmp_path: Path) -> None:
+    """At most MAX_REQUESTS requests are taken at once; the others are taken next."""
+    for number in range(folder.MAX_REQUESTS + 1):
+        folder.request_bundle(tmp_path, str(number))
+    assert [len(folder.take_requests(tmp_path)) for _ in range(2)] == [folder.MAX_REQUESTS, 1]
+
+
 @pytest.mark.parametrize("job_id", ["", "x" * (folder.MAX_JOB_ID_BYTES + 1)])
 def test_requests_are_bounded(tmp_path: Path, job_id: str) -> None:
     """An invalid job id is refused, and no file is made."""
     with pytest.raises(ValueError, match="150 bytes"):
         folder.request_bundle(tmp_path, job_id)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_odd_summary_costs_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An invalid or too large summary is left out of the list."""
+    odd, large, good = (tmp_path / f"{keep_bundle(tmp_path, number, 'ann', 10)}.json" for number in (1, 2, 3))
+    odd.write_text("{")
+    monkeypatch.setattr(folder, "MAX_SUMMARY_BYTES", good.stat().st_size)
+    large.write_bytes(b" " * (folder.MAX_SUMMARY_BYTES + 1))
+    assert [entry.job_id for _, entry in folder.summaries(tmp_path)] == ["3"]
 
 
 def test_which_files_are_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,6 +258,12 @@ def held(text: str) -> list[Held]:
 def test_which_goes(users: str, keep: int, goes: int | None) -> None:
     """A user with several bundles loses one first, if possible without an open page; a user's only bundle goes last."""
     assert evicted(held(users), keep) == goes
+
+
+def test_the_limit_of_a_node() -> None:
+    """A node keeps at most four times ``keep_bundles`` bundles, and never more than MAX_LISTED."""
+    only = [Held(str(user), has_open_page=True) for user in range(folder.MAX_LISTED + 1)]
+    assert (evicted(only[:40], 10), evicted(only[:41], 10), evicted(only, 1000)) == (None, 40, folder.MAX_LISTED)
 
 
 def test_what_the_command_refuses(

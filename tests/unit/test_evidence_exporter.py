@@ -52,6 +52,12 @@ async def test_a_thousand_verdicts_at_once(site: Site, monkeypatch: pytest.Monke
     assert len(site.exporter._waiting) <= module.MAX_WAITING
 
 
+async def test_the_directory_is_there_before_the_first_bundle(site: Site) -> None:
+    """The first update makes the directory, where root can request bundles; only the agent's user can read it."""
+    await site.start()
+    assert await asyncio.to_thread(lambda: site.folder.stat().st_mode & 0o777) == 0o700
+
+
 async def test_a_death_leaves_a_bundle(site: Site, capsys: pytest.CaptureFixture[str]) -> None:
     """The bundle of a killed rank has the suspect, its exit, and the processes of the remaining ranks."""
     await site.start_and_kill(1)
@@ -111,6 +117,17 @@ async def test_suspects_are_bounded(site: Site) -> None:
     site.registry.of("ras").offer(blame)
     await site.start_and_kill(1)
     assert [len(entry.suspects) for entry in await site.summaries()] == [MAX_LISTED]
+
+
+async def test_one_bundle_in_ten_minutes(site: Site) -> None:
+    """A second death within ten minutes gives no bundle; a request always gives a bundle."""
+    await site.start_and_kill(1)
+    site.kill(0)
+    await site.look(30)
+    assert len(await site.summaries()) == 1
+    await asyncio.to_thread(folder.request_bundle, site.folder, "7")
+    await site.look(1)
+    assert [entry.trigger for entry in await site.summaries()] == ["dead", "asked"]
 
 
 @pytest.mark.parametrize("minutes", [0, 11])

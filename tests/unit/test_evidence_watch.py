@@ -44,12 +44,41 @@ def test_states_that_are_occasions(looks: list[list[RankView]], occasions: list[
     assert [watch.look(views, float(at)).occasions for at, views in enumerate(looks)] == occasions
 
 
+@pytest.mark.parametrize(("looks", "covered", "occasions"), [
+    ([[gone(0)]], 1001.0, [()]), ([[gone(0)]], 999.0, [(DEAD,)]), ([[ALIVE], [gone(0)]], 5000.0, [(), (DEAD,)]),
+])  # fmt: skip
+def test_deaths_that_an_earlier_bundle_covers(
+    looks: list[list[RankView]], covered: float, occasions: list[tuple[Occasion, ...]]
+) -> None:
+    """A rank found dead at the first look is no occasion if a newer bundle exists; a rank that dies later always is."""
+    watch = TroubleWatch(SILENCE)
+    watch.covered["7"] = covered
+    assert [watch.look(views, float(at)).occasions for at, views in enumerate(looks)] == occasions
+
+
 def test_hardware_that_fails_under_a_rank_is_an_occasion_once() -> None:
     """A rank whose hardware fails is an occasion once, unless the hardware had failed before the first look."""
     watch, struck = TroubleWatch(SILENCE), {RankLabel("7", "1")}
     looks = (struck, struck | {RankLabel("7", "0")}, struck | {RankLabel("7", "0")})
     occasions = [watch.look([view(0), view(1)], float(at), ranks).occasions for at, ranks in enumerate(looks)]
     assert occasions == [(), (STRUCK,), ()]
+
+
+def test_two_triggers_of_a_rank_at_once_are_one_occasion() -> None:
+    """A rank that stops responding while its hardware fails is one occasion, and none at the next look."""
+    watch, struck = TroubleWatch(SILENCE), {RankLabel("7", "0")}
+    watch.look([ALIVE], 0.0)
+    assert watch.look([STOPPED], 1.0, struck).occasions == (Occasion("7", "unresponsive", "0"),)
+    assert watch.look([STOPPED], 2.0, struck).occasions == ()
+
+
+def test_a_job_is_failing_at_its_first_abnormal_exit() -> None:
+    """At the first look after a rank's kill the job is `failing`, whatever the verdict; at the next look it is not."""
+    watch = TroubleWatch(SILENCE)
+    watch.look([view(0), view(1, "8")], 1.0)
+    leaver, well = gone(0, "exited"), gone(1, "exited", ExitStatus(known=True), "8")
+    assert watch.look([leaver, well], 2.0).failing == {"7"}
+    assert watch.look([leaver, well], 3.0).failing == frozenset()
 
 
 def test_silence_longer_than_ever_is_an_occasion_once() -> None:
@@ -101,7 +130,7 @@ def test_on_which_jobs_a_page_may_be_open() -> None:
         gone(5, "finished", ExitStatus(known=True), "over"),
     ]
     for _ in range(2):
-        watch.look(views, 1200.0, {RankLabel("struck", "3")})
+        watch.look(views, 1200.0, {RankLabel("struck", "3"), RankLabel("over", "5")})
         assert watch.troubled == {"dead", "stopped", "silent", "struck"}
     watch.stalled({"hung": SILENCE + 1})
     assert "hung" in watch.troubled

@@ -44,7 +44,7 @@ def test_summaries_of_the_job(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [
-    b"", msgspec.json.encode(summary())[:-40], b"[" * 100_000, b'{"job_id": "7"}',
+    b"", msgspec.json.encode(summary())[:-40], b'{"x":' + b"[" * 100_000, b'{"job_id": "7"}',
     msgspec.json.encode(summary()).replace(b'"format":1', b'"format":2'),
     msgspec.json.encode(summary(words=[Word("3", "verdict", "x", blames=True)] * (MAX_LISTED + 1))), b"\xff\xfe",
     msgspec.json.encode(summary(taken_at=1e300)),

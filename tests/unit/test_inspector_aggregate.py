@@ -2,6 +2,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from typing import Any
 
+import msgspec
 import pytest
 from inspector_records import line
 
@@ -97,6 +98,15 @@ def test_what_becomes_of_a_line(changes: dict[str, Any], result: Result) -> None
     assert sum(sums.operations for sums in aggregate.accumulators.values()) == (result is Result.ACCEPTED)
 
 
+def test_totals_stop_where_a_checkpoint_can_hold_them() -> None:
+    """Huge but valid records never make a total that a checkpoint refuses."""
+    aggregate = fresh()
+    feed([line(coll="All2All", coll_msg_size_bytes=2**63 - 1, coll_sn=sn * 2**51) for sn in range(5)], aggregate)
+    [sums] = aggregate.accumulators.values()
+    assert (sums.operations, sums.message_bytes) == (5, 2**62)
+    msgspec.msgpack.encode(aggregate.save())
+
+
 def test_unknown_collective_is_other() -> None:
     """A collective's name becomes a label only if NCCL defines it, so that a job cannot invent labels."""
     aggregate = fresh()
@@ -183,6 +193,23 @@ def test_writers_share_one_room(monkeypatch: pytest.MonkeyPatch) -> None:
     first.leave()
     feed([line(id="0x5")], third)
     assert {key.comm for key in third.accumulators} == {"5"}
+
+
+@pytest.mark.parametrize("lost", ["memberships", "accumulators"])
+def test_restored_places_keep_their_room(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """After a restart, a rank with a saved membership or saved totals still has its part of the limit."""
+    monkeypatch.setattr(shared_module, "MAX_PLACES_IN_ALL", 1)
+    before = fresh()
+    feed([line(id="0x1")], before)
+    saved = before.save()
+    getattr(saved, lost).clear()
+    shared = shared_module.Shared()
+    again = Aggregate.restore(saved, lambda *_: True, shared)
+    other = Aggregate(WRITER_KEY, lambda *_: True, from_start=True, shared=shared)
+    feed([line(id="0x2")], other)
+    feed([line(id="0x1", coll_sn=1)], again)
+    assert {key.comm for key in other.accumulators} == {"other"}
+    assert {key.comm for key in again.accumulators} == {"1"}
 
 
 def match(first: Aggregate, second: Aggregate, number: int, shared: shared_module.Shared) -> None:

@@ -2,16 +2,51 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from inspector_records import append, line
 from test_inspector_directories import OTHER_SERIES, two_directories, write
 from test_inspector_exporter import OPERATIONS, SERIES, Bench, labelled, shown, writer
+from test_inspector_formats import p2p
+from test_inspector_lost_operations import one_slot
 
 from agent.sdk.ranks import RankLabel
 from exporters.inspector.reading.watched_directory import STALE_SECONDS
 from exporters.inspector.totals.inheritance import BIRTH_SECONDS, Births, Inheritance, Kind, RankTally
 from exporters.inspector.totals.losses import Tally
+
+
+def records(pid: int) -> bytes:
+    """Return one pid's records of all kinds; pid 7 always arrives last, and pid 8 lacks one record."""
+    header = {"rank": pid - 7, "n_ranks": 2, "pid": pid}
+    numbers = range(4) if pid == 7 else (0, 1, 3)
+    timed = [line(sn, coll_exec_time_us=100 * (pid - 6), **header) for sn in numbers]
+    untimed = line(4, coll_timing_source="collective_cpu", **header)
+    sent = json.loads(p2p(1))
+    sent["header"] |= {"rank": pid - 7, "n_ranks": 2}
+    sent["metadata"]["pid"] = pid
+    return one_slot(b"".join([*timed, untimed, json.dumps(sent, separators=(",", ":")).encode() + b"\n"]))
+
+
+def test_every_counter_of_a_job_begins_at_zero(tmp_path: Path) -> None:
+    """A new counter is 0 for BIRTH_SECONDS and then has its value; gauges have their value at once."""
+    bench = Bench(tmp_path).following(7, 8)
+    for pid in (7, 8):
+        (tmp_path / f"here-pid{pid}.log").write_bytes(records(pid))
+    first, values = bench.scrape(), bench.look(0.0)
+    truth = {name: series for name, series in values.items() if any("job" in labels for labels in series)}
+    counters = {name: series for name, series in truth.items() if name.endswith("_total")}
+    assert len(counters) == 16
+    for name, series in truth.items():
+        assert first[name] == (dict.fromkeys(series, 0) if name in counters else series), name
+    assert bench.scrape(BIRTH_SECONDS - 0.5)[OPERATIONS] == first[OPERATIONS]
+    grown = bench.scrape(0.5)
+    assert {name: grown[name] for name in counters} == counters
+    assert [name for name, series in grown.items() if name in counters and not any(series.values())] == [
+        "rankwatch_communicator_unmatched_operations_total"
+    ]
+    bench.drain()
 
 
 def test_a_series_shown_before_a_restart_is_not_new(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from exporters.inspector.format.passes import FileContext, Run
 from exporters.inspector.format.records import MAX_RANKS, MAX_TOTAL, InspectorRecord, Result, communicator
 from exporters.inspector.reading.turn import Section
 from exporters.inspector.totals.inheritance import Inheritance
+from exporters.inspector.totals.losses import COLLECTIVE_RING, SavedLosses, Sequence, Tally, WriterLosses
 
 GOOD_PID, BAD_PID = 7, 13
 GOOD_LINES = 5
@@ -218,6 +219,16 @@ def test_every_number_of_the_checkpoint_is_bounded(kind: type) -> None:
             if isinstance(field.type, msgspec.inspect.IntType) and field.name not in free:
                 assert field.type.ge is not None, (struct, field.name)
                 assert field.type.le is not None, (struct, field.name)
+
+
+def test_gaps_of_several_collectives_stop_together() -> None:
+    """The sum of the gaps of all collectives in one ring never exceeds the limit of the checkpoint."""
+    sequences = {("c", 0, name): Sequence(0, missing=MAX_TOTAL) for name in ("AllReduce", "Broadcast")}
+    losses = WriterLosses(sequences, from_start=True, saved=SavedLosses())
+    losses.note_dropped(("c", 0, COLLECTIVE_RING), 1)
+    assert losses.tallies()["c", 0, Tally.MISSING_OTHERWISE] == MAX_TOTAL
+    saved = msgspec.msgpack.encode(losses.save())
+    assert msgspec.msgpack.decode(saved, type=SavedLosses) == losses.save()
 
 
 @pytest.mark.parametrize(("header_id", "rank", "n_ranks", "comm"), [

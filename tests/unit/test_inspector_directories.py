@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from inspector_records import append, line
 from test_inspector_exporter import OPERATIONS, SERIES, Bench
+from test_inspector_formats import overflowing
 
 from exporters.inspector.exporter import Checkpoint
 from exporters.inspector.format.passes import MIN_WATCHED_LINES, ring_sizes
@@ -32,6 +33,24 @@ def write(directories: tuple[Path, ...], sn: int) -> None:
     for directory in directories:
         [path] = directory.iterdir()
         append(path, line(sn, pid=int(path.stem.partition("-pid")[2])))
+
+
+def test_ring_sizes_are_known_after_a_restart(tmp_path: Path) -> None:
+    """The ring size of a restored writer is known before the first turn."""
+    path = tmp_path / "here-pid7.log"
+    path.touch()
+    first = Bench(tmp_path).following()
+    path.write_bytes(line(0))
+    first.look()
+    first.look(3.0)
+    first.drain()
+    append(path, b"".join(overflowing(4, 128, 40)))
+    second = Bench(tmp_path, restored=first.state.published)
+    second.ranks.settings[7] = {"NCCL_INSPECTOR_DUMP_COLL_RING_SIZE": "128"}
+    second.following()
+    shown = second.look(3.0)["rankwatch_inspector_missing_records_total"]
+    assert (shown["job", "1", "overflow"], shown["job", "1", "filtered_or_lost"]) == (4 * 40 - 1, 0)
+    second.drain()
 
 
 def test_a_turn_that_cannot_be_taken_in_costs_its_directory_alone(

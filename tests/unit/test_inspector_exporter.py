@@ -195,6 +195,16 @@ def test_the_bandwidth_of_ranks_is_that_of_collectives(tmp_path: Path) -> None:
     bench.drain()
 
 
+def test_one_directory_is_enough(tmp_path: Path) -> None:
+    """The exporter has no data only if none of its directories exists."""
+    bench = Bench(tmp_path / "a", tmp_path / "b").start()
+    with pytest.raises(NoData):
+        bench.look()
+    (tmp_path / "b").mkdir()
+    assert bench.look()["rankwatch_inspector_files"]["followed",] == 0
+    bench.drain()
+
+
 def test_restarted_rank_is_summed_and_its_past_is_kept(tmp_path: Path) -> None:
     """Two writers of one rank are one series; the sum stays when the older writer expires. After a restart the sum is
     not new: it is shown at once."""
@@ -261,6 +271,7 @@ def test_hung_directory_harms_only_itself(tmp_path: Path, monkeypatch: pytest.Mo
     values = bench.look(9.0)
     assert list(values[OPERATIONS]) == [SERIES]
     assert set(bench.ranks.speeds) == {RankLabel("job", "1")}
+    assert list(values["rankwatch_inspector_seen_records_total"]) == [("job", "1")]
     assert "rankwatch_inspector_records_total" not in values  # a sum over both must not fall
     release.set()
     bench.settle()

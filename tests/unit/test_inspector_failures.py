@@ -166,6 +166,14 @@ def test_an_error_in_one_file_costs_that_file_alone(
     reader.close()
 
 
+def test_lines_after_a_hole_fail_with_the_lines_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the lines before a hole raise, all lines of the chunk count as failed."""
+    lines = [line(sn, pid=BAD_PID) for sn in range(3)]
+    (tmp_path / "here-pid13.log").write_bytes(lines[0] + b"\0" * 9 + lines[1] + lines[2])
+    break_decode(monkeypatch, RuntimeError())
+    assert read(make(tmp_path)).results == {Result.FAILED: 3}
+
+
 def test_retries_become_rarer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that keeps failing is retried after 1, 2, 4 ... seconds, and at last once a minute."""
     three_files(tmp_path)

@@ -12,7 +12,7 @@ from inspector_reading import EVERYONE, make, published, read, sums_of
 from inspector_records import DATA, append, line
 
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.passes import DEFAULT_RING_LINES, MAX_STEP_US, FileContext
+from exporters.inspector.format.passes import DEFAULT_RING_LINES, MAX_BATCH_LINES, MAX_STEP_US, FileContext
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reader as module
 from exporters.inspector.reading.intake import finish_run, take
@@ -133,6 +133,17 @@ def test_a_hole_ends_the_batch(tmp_path: Path, lost: bytes) -> None:
     assert (results[Result.ACCEPTED], results[Result.BARE]) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    ("lines", "results"), [
+        (MAX_BATCH_LINES, {Result.DUMP_STATS, Result.ACCEPTED}), (0, {Result.DUMP_STATS, Result.BARE}),
+        (MAX_BATCH_LINES + 1, {Result.GARBAGE, Result.BARE}), (-1, {Result.GARBAGE, Result.BARE}),
+    ]
+)  # fmt: skip
+def test_announced_lines_are_bounded(lines: int, results: set[Result]) -> None:
+    """If a batch's first line announces too many lines or a negative number, it is garbage, and the next is `bare`."""
+    assert Sink().take(marker(lines), bare(line(0))) == dict.fromkeys(results, 1)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 19), st.sampled_from(["cut", "merge", "spoil"])), max_size=4),
     st.lists(st.integers(0, 3000), max_size=3),
@@ -166,7 +177,18 @@ def test_what_is_refused_is_not_missing(changes: dict[str, Any], result: Result)
     sink = Sink()
     assert sink.take(line(0), line(1, **changes), line(2)) == {Result.ACCEPTED: 2, result: 1}
     assert sink.finish().causes() == (0, 0, 0)
-    assert sink.count(Tally.SEEN) == 3
+    assert (sink.count(Tally.SEEN), sink.count(Tally.UNTIMED_ZERO)) == (3, result is Result.ZERO_TIME)
+
+
+def test_what_the_plugin_says_it_dropped() -> None:
+    """Gaps after a batch's first line are overflow, up to the plugin's count of dropped operations."""
+    sink = Sink()
+    sink.take(marker(2), line(0), line(2), marker(1, dropped=5), line(4))
+    assert sink.finish().causes() == (1, 0, 1)
+    sink.take(line(10), line(12))
+    assert sink.finish().causes() == (5, 0, 1 + 2)
+    sink.take(marker(1, p2p_dropped_since_last_dump=4), p2p(6))
+    assert sink.finish().causes() == (5 + 4, 0, 3 + 1)
 
 
 def ring(lines: int, first: int, *, at_us: int, step_us: int = 3, name: str = "AllReduce") -> list[bytes]:

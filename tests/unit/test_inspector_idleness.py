@@ -77,6 +77,21 @@ def test_an_idle_communicator_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     life.bench.drain()
 
 
+def test_a_communicator_that_returns_begins_at_nothing(tmp_path: Path) -> None:
+    """A removed communicator that has records again counts from zero, without a gap before its first record."""
+    life = Life(tmp_path)
+    life.write(line(0, id="0xabc"))
+    life.pass_time(IDLE_SECONDS + LOOK_SECONDS)
+    life.write(line(700, id="0xabc"), line(702, id="0xabc"))
+    shown = life.pass_time(LOOK_SECONDS)
+    assert (shown[OPERATIONS][series("abc")], shown[MISSING][LOST]) == (2, 1)
+    life.bench.drain()
+    again = Bench(tmp_path, restored=life.bench.state.published).following()
+    values = again.look()
+    assert (values[OPERATIONS], values[MISSING]) == (shown[OPERATIONS], shown[MISSING])
+    again.drain()
+
+
 def test_who_finds_no_room_takes_that_of_the_longest_idle(tmp_path: Path) -> None:
     """A refused communicator in use replaces the longest idle one; the refused one's old operations stay in `other`."""
     life = Life(tmp_path, per_rank=18)

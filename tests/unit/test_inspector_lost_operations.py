@@ -17,7 +17,7 @@ from exporters.inspector.totals.frozen import WriterTotals
 from exporters.inspector.totals.inheritance import CommunicatorLabel, Inheritance
 
 LOST = "rankwatch_communicator_lost_operations_total"
-RING = 128
+RING, P2P_RING = 128, 100
 ABC = ("job", "abc")
 
 
@@ -29,7 +29,8 @@ def one_slot(text: bytes) -> bytes:
 def bench_of(path: Path, *pids: int) -> Bench:
     """Return an exporter that follows the empty files of these processes, which have small rings."""
     bench = Bench(path)
-    settings = {f"NCCL_INSPECTOR_DUMP_{kind}_RING_SIZE": str(RING) for kind in ("COLL", "P2P")}
+    rings = {"COLL": RING, "P2P": P2P_RING}
+    settings = {f"NCCL_INSPECTOR_DUMP_{kind}_RING_SIZE": str(lines) for kind, lines in rings.items()}
     bench.ranks.settings = dict.fromkeys(pids, settings)
     return bench.following(*pids)
 
@@ -51,7 +52,7 @@ def test_what_the_ring_lost_is_summed_over_the_ranks_here(tmp_path: Path) -> Non
     bench.look()
     lost = bench.look(BATCH_IDLE_SECONDS)[LOST]
     assert lost == {ABC: 3 * 40 + 2 * 10 - 2}
-    append(tmp_path / "here-pid7.log", b"".join(p2p(number) for number in range(500, 500 + RING)))
+    append(tmp_path / "here-pid7.log", b"".join(p2p(number) for number in range(500, 500 + P2P_RING)))
     bench.look()
     values = bench.look(BATCH_IDLE_SECONDS)
     assert values["rankwatch_inspector_missing_records_total"]["job", "1", "overflow"] > lost[ABC]
