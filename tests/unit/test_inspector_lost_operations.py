@@ -81,9 +81,11 @@ def test_it_never_falls_while_the_communicator_has_a_series(tmp_path: Path) -> N
     again.drain()
 
 
-def losing(pid: int, lost: int, size: str = "8192", *, caught_up: bool = True) -> WriterTotals:
+def losing(
+    pid: int, lost: int, size: str = "8192", collective: str = "AllReduce", *, caught_up: bool = True
+) -> WriterTotals:
     """Return a writer with one accumulator and ``lost`` lost operations."""
-    totals = {SeriesKey("abc", 0, "AllReduce", size): Accumulator(1, 1, 1, 1)}
+    totals = {SeriesKey("abc", 0, collective, size): Accumulator(1, 1, 1, 1)}
     return msgspec.structs.replace(writer(pid, caught_up=caught_up), totals=totals, lost={("abc", 0): lost})
 
 
@@ -98,3 +100,9 @@ def test_a_summand_behind_withholds_it() -> None:
     whole = msgspec.structs.replace(snapshot, readers=(view(one), view(losing(2, 3, "other"))))
     assert shown(whole)[LOST] == {ABC: 4 + 5 + 3}
     assert LOST not in shown(msgspec.structs.replace(whole, unpublished=True))
+
+
+def test_sends_alone_have_none() -> None:
+    """A communicator without a series of a collective has no counter."""
+    sends = losing(1, 5, collective="p2p_send")
+    assert LOST not in shown(InspectorSnapshot((view(sends),), labelled(sends), Inheritance(), 0))

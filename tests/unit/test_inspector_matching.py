@@ -115,6 +115,13 @@ def test_what_one_rank_has_no_record_of_is_let_go_and_counted() -> None:
     assert (totals.of[WRITER_KEYS[0]].matched, totals.of[WRITER_KEYS[0]].unmatched) == (3, 1)
 
 
+@pytest.mark.parametrize("n_ranks", [1, MAX_MEMBERS + 1])
+def test_communicators_that_cannot_be_matched(n_ranks: int) -> None:
+    """A communicator of one rank, or of more ranks than MAX_MEMBERS, is not matched."""
+    assert Matching().join(WRITER_KEYS[0], SeriesKey("abc", 0, "AllReduce", "8192"), n_ranks, lambda _: None) is None
+    assert Matching().join(WRITER_KEYS[0], SeriesKey("abc", 0, "AllReduce", "8192"), MAX_MEMBERS, lambda _: None)
+
+
 def test_a_communicator_with_members_elsewhere_is_given_up() -> None:
     """Above MAX_WAITING_ALONE no operation waits for a rank without records; matching starts when that rank appears."""
     matching, totals = Matching(), Totals()
@@ -132,6 +139,20 @@ def test_a_communicator_with_members_elsewhere_is_given_up() -> None:
     note(two, {MAX_WAITING_ALONE + 1: 9, MAX_WAITING_ALONE + 2: 9})
     matching.settle()
     assert totals.of[WRITER_KEYS[0]] == Arrivals(matched=1, floor_us=9)
+
+
+def test_one_rank_far_ahead_does_not_fill_the_memory() -> None:
+    """If a rank is too far ahead, the older half of its waiting operations counts as unmatched; the newer stays."""
+    matching, totals, (one, two) = pair()
+    note(two, {0: 9})
+    note(one, dict.fromkeys(range(MAX_WAITING), 9))
+    assert len(one.times) == MAX_WAITING
+    note(one, {MAX_WAITING: 9})  # 0 is matched
+    assert len(one.times) == MAX_WAITING
+    note(one, {MAX_WAITING + 1: 9})
+    assert sorted(one.times) == [*range(MAX_WAITING // 2 + 2, MAX_WAITING + 2)]
+    assert totals.of[WRITER_KEYS[0]] == Arrivals(matched=1, floor_us=9, unmatched=MAX_WAITING + 1 - MAX_WAITING // 2)
+    matching.settle()
 
 
 def test_an_operation_is_counted_once() -> None:
@@ -220,6 +241,21 @@ def test_another_users_file_in_a_communicators_name_changes_nothing() -> None:
     assert {pending.kind.uid for pending in again.save()} <= {1000, 1001}
 
 
+def test_a_writer_that_is_let_go_leaves_nothing_uncounted() -> None:
+    """When a writer ends or is replaced, its waiting operations count as unmatched."""
+    matching, totals, (one, two) = pair()
+    alone = join(matching, totals, 0, 2, comm="def")
+    note(one, {0: 9, 1: 9, 2: 9})
+    note(two, {2: 9, 5: 9})
+    note(alone, {0: 9})
+    matching.leave(WRITER_KEYS[0])
+    assert totals.of[WRITER_KEYS[0]] == Arrivals(matched=1, floor_us=9, unmatched=3)
+    matching, totals, (one, two) = pair()
+    note(two, {5: 9})
+    join(matching, totals, 1, 2, writer_key=WRITER_KEYS[7])
+    assert totals.of[WRITER_KEYS[0]] == Arrivals(unmatched=1)
+
+
 def kind_of(rank: int, comm: str) -> SeriesKey:
     """Return the series key of one rank in a communicator."""
     return SeriesKey(comm, rank, "AllReduce", "1KB")
@@ -246,6 +282,22 @@ def test_after_a_restart_the_user_with_the_most_waiting_operations_loses_some(mo
     victim.note(list(range(20)), 19, [1] * 20)
     after.settle()
     assert (len(again.times), len(victim.times)) == (0, 20)
+
+
+def test_after_a_restart_a_user_holds_what_he_held() -> None:
+    """Restored members count against their user's share."""
+
+    def enter(all_pending: Matching, number: int) -> PendingMember | None:
+        return all_pending.join(writer(number), kind_of(0, f"c{number}"), 2, lambda _: None, (1, "/m"), 1)
+
+    before, after, granted = Matching(), Matching(), 0
+    while (member := enter(before, granted)) is not None:
+        member.note([1], 1, [1])
+        granted += 1
+    after.restore(before.save(), lambda _writer, _key: lambda _: None)
+    for number in range(granted):
+        enter(after, number)
+    assert enter(after, 100_000) is None
 
 
 def latest(times: Sequence[int]) -> tuple[int, int] | None:

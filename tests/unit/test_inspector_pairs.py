@@ -114,6 +114,16 @@ def test_only_large_messages_tell() -> None:
     assert list(shown(pairs)) == [1]
 
 
+def test_the_slowest_and_those_that_fell_most_are_shown() -> None:
+    """Of nine pairs eight are shown: the four slowest, and the four furthest below their own best bandwidth."""
+    pairs = made()
+    times = {peer: 10 * peer if peer < 6 else 100 * peer for peer in range(1, MAX_PAIRS + 2)}
+    window(pairs, times)
+    assert set(shown(pairs)) == {*range(6, 10)} | {*range(1, 5)}  # none fell, so any four
+    window(pairs, times | {5: 150})
+    assert (len(shown(pairs)), shown(pairs)[5]) == (MAX_PAIRS, pytest.approx(1e3 / 150))
+
+
 def test_series_do_not_come_and_go_by_chance() -> None:
     """While times vary by a fifth, the shown pairs stay; a much slower pair replaces one of them."""
     pairs = made()
@@ -126,6 +136,8 @@ def test_series_do_not_come_and_go_by_chance() -> None:
     window(pairs, dict.fromkeys(range(1, 31), 110) | {30: 200})
     assert 30 in shown(pairs)
     assert len(shown(pairs)) == MAX_PAIRS
+    pairs.roll(2)  # a second rank
+    assert len(shown(pairs)) == 2 * MAX_PAIRS
 
 
 def test_no_more_series_than_are_admitted() -> None:

@@ -23,7 +23,7 @@ from agent.sdk.hardware import Gpu
 from agent.sdk.ranks import Membership, ProcessKey
 from agent.sdk.system import ProcFS
 from exporters.inspector_prom import descriptors, exporter
-from exporters.inspector_prom.descriptors import PLUGIN, THREAD, HeldMeans, held_by
+from exporters.inspector_prom.descriptors import PLUGIN, THREAD, HeldMeans, held_by, interval_seconds
 from exporters.inspector_prom.exporter import InspectorPromConfig, InspectorPromExporter
 from exporters.inspector_prom.reading import FileMeans, MeansRequest, look_at
 from exporters.inspector_prom.text import MAX_TEXT_BYTES
@@ -170,6 +170,27 @@ def test_a_file_that_is_written_again(node: Node) -> None:
     assert (shown["means_timestamp_seconds/4711/0"], len(shown)) == (node.clock.time() - 5.0, 6)
 
 
+def test_an_idle_gpu_whose_file_is_emptied(node: Node) -> None:
+    """NCCL 2.29 empties the file of an idle GPU at each interval; this counts as no write, and no means are shown."""
+    path = node.add_writer()
+    written = node.looks()["means_timestamp_seconds/4711/0"]
+    path.write_bytes(b"")
+    assert node.look()["means_timestamp_seconds/4711/0"] == written
+    assert node.look() == {"means_ranks/idle": 1.0}
+
+
+def test_a_writer_that_is_gone(node: Node) -> None:
+    """After SIGKILL the file stays, but its series end with the process."""
+    node.add_writer()
+    [key] = node.ranks.running()
+    node.looks()
+    node.proc.remove(10)
+    node.ranks.observe_exit(key, None)
+    with pytest.raises(NoData):
+        node.look()
+    assert node.ctx.admit.taken == 0
+
+
 def test_old_means_are_not_shown(node: Node) -> None:
     """Three intervals after the last write an idle GPU has no series, until the plugin writes again."""
     node.add_writer(**{INTERVAL: "40000000"})
@@ -178,6 +199,17 @@ def test_old_means_are_not_shown(node: Node) -> None:
     assert node.look(0.1) == {"means_ranks/idle": 1.0}
     node.write(100)
     assert node.looks()["means_ranks/read"] == 1.0
+
+
+def test_an_old_file_that_is_found(node: Node) -> None:
+    """At the first look, a file's age comes from its modification time; a time in the future counts as now."""
+    for rank, age in enumerate((89.0, 90.1, -500.0)):
+        path = node.add_writer(rank)
+        os.utime(path, (node.clock.time() - age + 10.0,) * 2)
+    shown = node.looks()
+    assert (shown["means_ranks/read"], shown["means_ranks/idle"]) == (2.0, 1.0)
+    assert shown["means_timestamp_seconds/4711/2"] == node.clock.time() - 5.0
+    assert "means_timestamp_seconds/4711/1" not in shown
 
 
 def test_a_file_server_whose_clock_is_behind(node: Node) -> None:
@@ -268,6 +300,37 @@ def test_ranks_of_one_process(tmp_path: Path) -> None:
     node.end()
 
 
+def test_a_file_that_is_written_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the plugin writes during the read, the content is dropped."""
+    path = tmp_path / f"nccl_inspector_metrics_{UUIDS[0]}.prom"
+    path.write_bytes(b"x\n")
+    fd, read = os.open(path, os.O_RDONLY), os.read
+
+    def read_and_write(number: int, size: int) -> bytes:
+        with path.open("ab") as file:
+            file.write(b"y\n")
+        monkeypatch.setattr(os, "read", read)
+        return read(number, size)
+
+    monkeypatch.setattr(os, "read", read_and_write)
+    means = look_at(MeansRequest("/proc", os.getpid(), ME, fd, os.fsencode(path), at_once=True))
+    os.close(fd)
+    assert means is not None
+    assert (means.identity[2], means.raw) == (4, None)
+
+
+def test_ranks_that_nccl_conf_puts_into_this_mode(node: Node) -> None:
+    """A rank without NCCL_INSPECTOR_PROM_DUMP is examined every 30 s, but at each look while it holds a file."""
+    node.add_rank(0, NCCL_INSPECTOR_PROM_DUMP="0")
+    with pytest.raises(NoData):
+        node.look()
+    node.open(node.write(100))
+    with pytest.raises(NoData):
+        node.look(20.0)
+    node.look(10.0)
+    assert node.look()["means_ranks/read"] == 1.0
+
+
 def test_who_is_not_silent(node: Node) -> None:
     """A rank whose file is read, or that will write soon, is not silent; every other rank is."""
     node.add_writer(0)
@@ -334,6 +397,13 @@ def test_reads_and_processes_of_one_look_are_bounded(node: Node, monkeypatch: py
     shown = node.look()
     assert (shown["means_ranks/idle"], shown["means_ranks/waiting"]) == (2.0, 1.0)
     assert node.looks(4)["means_ranks/read"] == 6.0
+
+
+def test_intervals() -> None:
+    """An interval is read as the plugin reads it, with 30 s as minimum and an hour as maximum."""
+    texts = ["-1", "0", "soon", "500", "0x5f5e100", "3600000001", "9" * 50]
+    assert [interval_seconds({INTERVAL: text}) for text in texts] == [30.0, 30.0, 30.0, 30.0, 100.0, 3600.0, 3600.0]
+    assert interval_seconds({}) == 30.0
 
 
 def test_an_answer_has_room() -> None:

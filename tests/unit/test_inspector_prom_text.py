@@ -46,6 +46,14 @@ def test_labels_that_make_no_sense(changed: dict[str, str]) -> None:
     assert read(line(**changed), line()) == ({KEY: MeansRow(100e9)}, {"malformed": 1})
 
 
+def test_operations_and_names() -> None:
+    """All operations of the plugin are read, with names of up to 255 arbitrary characters."""
+    names = "AllReduce AllGather AllGatherV ReduceScatter Broadcast Reduce SendRecv All2All"
+    rows, skipped = read(*(line(collective=name) for name in names.split()), line(collective="", p2p_operation="Send"))
+    assert (len(rows), skipped) == (8 + 1, {})
+    assert next(iter(read(line(comm_name="\u2603" * 255))[0])).comm_name == "\u2603" * 255
+
+
 @pytest.mark.parametrize("value", ["nan", "inf", "-1", "0", "x", "100001", "1e99999"])
 def test_bandwidths_that_cannot_be(value: str) -> None:
     """A bandwidth that is no number, not positive or above any wire's is dropped; the time stays."""
@@ -59,6 +67,12 @@ def test_times_that_cannot_be() -> None:
     assert read(line("1.84467e+19", time)) == ({}, {"value": 1})
     assert read(line("1e12", time)) == ({KEY: MeansRow(None, 1e6)}, {})
     assert read(line("100000")) == ({KEY: MeansRow(100e12)}, {})
+
+
+def test_other_lines() -> None:
+    """Comments, empty lines and the plugin's other metrics are skipped; any other line is malformed."""
+    odd = ("# HELP x y\n", "\n", 'nccl_collective_algobw_gbs{gpu="GPU0"} 7\n', "node_load 5\n", "nccl_x 5\n")
+    assert read(*odd, line(cluster="c")) == ({KEY: MeansRow(100e9)}, {"malformed": 2})
 
 
 def test_the_plugins_counters() -> None:
@@ -87,3 +101,10 @@ def test_bounds_of_lines_and_files(monkeypatch: pytest.MonkeyPatch) -> None:
     assert read(line(), line(nranks="5")) == (both, {})
     assert read(line(), line(nranks="5"), "\n") == (both, {"file_size": 1})
     assert read(line(), "\n", line(nranks="5")) == ({KEY: MeansRow(100e9)}, {"file_size": 1, "cut": 1})
+
+
+def test_sizes() -> None:
+    """Rows are in descending order of the message size that their label means."""
+    sizes = ["0B", "1-2KB", "1023-1024B", "4.00MB", "1-2TB", "4-5MB"]
+    rows, skipped = read(*(line(message_size=size) for size in sizes))
+    assert ([key.size_bytes() for key in rows], skipped) == ([1 << 40, 4 << 20, 4 << 20, 1024, 1023, 0], {})
