@@ -4,7 +4,7 @@ import msgspec
 import psutil
 from client_metrics import samples
 
-from agent.export.agent_families import FAMILIES, ExporterStatus, SelfSnapshot, families
+from agent.export.agent_families import FAMILIES, OPEN_FDS, ExporterStatus, SelfSnapshot, families
 from agent.export.registry import SourceCounts
 
 SNAPSHOT = SelfSnapshot(
@@ -26,6 +26,16 @@ def test_all_families_are_declared() -> None:
     rendered = [family.family for family in families(SNAPSHOT, OWN)]
     assert sorted(family.name for family in rendered) == sorted(family.name for family in FAMILIES)
     assert set(rendered) == set(FAMILIES)
+
+
+def test_an_unreadable_figure_is_absent() -> None:
+    """If a figure of the agent's process cannot be read, the other families are rendered."""
+
+    class Hidden(psutil.Process):
+        def num_fds(self) -> int:
+            raise psutil.AccessDenied
+
+    assert {family.family for family in families(SNAPSHOT, Hidden())} == {*FAMILIES} - {OPEN_FDS}
 
 
 def test_an_exporter_without_a_source_says_little() -> None:

@@ -122,6 +122,13 @@ NOTES: dict[str, tuple[Facts, str, str]] = {
 }  # fmt: skip
 
 
+def test_a_link_to_the_configuration_is_no_other_file(tmp_path: Path) -> None:
+    """If the agent was started with a link to the configuration file, the doctor has no finding."""
+    link = tmp_path / "link.yml"
+    link.symlink_to(FILE)
+    assert examine(shown(configuration=Configuration(str(link)))) == []
+
+
 def test_all_is_well() -> None:
     """A good installation gives no finding, with and without Prometheus; a missing directory has its reason."""
     assert facts_module._directory("/dev/null/x") == DumpDirectory("/dev/null/x", None, error="Not a directory")

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from agent.cli import exclude
+from agent.cli.exclude import Lemon, lemons
 from agent.core.prometheus import Sample, shows_password
 
 
@@ -27,6 +28,13 @@ FAILURES = [
     failure("d", "8", signal="SIGSEGV"),
     failure("", "9", cause="gpu_lost"),
 ]
+
+
+def test_points() -> None:
+    """A job gives its node one point, or two if its death looks like hardware, however many ranks died."""
+    assert lemons(FAILURES) == [
+        Lemon("c1", "a", 6, 3, 1), Lemon("c1", "d", 4, 2, 1), Lemon("c1", "b", 3, 2, 2), Lemon("c1", "c", 1, 1, 1),
+    ]  # fmt: skip
 
 
 def test_what_is_printed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,3 +59,8 @@ def test_pidfd(child: subprocess.Popen[bytes], number: int, code: int) -> None:
     release = tuple(int(part) for part in os.uname().release.split(".")[:2])
     assert before in (None, expected)
     assert after == (expected if release >= (6, 15) else None)
+
+
+def test_running_process_has_no_status() -> None:
+    """A running process has no status in /proc."""
+    assert from_zombie(PROC, PROC.stat(os.getpid()).key, may_ptrace=True) is None

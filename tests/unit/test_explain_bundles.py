@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from agent.cli.explain import bundles
+from agent.cli.explain.command import _of_bundles
 from agent.cli.explain.model import Incident, KnownJob
 from agent.evidence.summary import MAX_LISTED, Event, RankAtTime, Summary, Word
 
@@ -100,6 +101,12 @@ def test_a_node_whose_clock_is_ahead() -> None:
     made = summary(taken_at=4620.0, timeline=[Event(4600.0, "3", "died", "process")])
     proof = bundles.weigh([made], ahead, INCIDENT)
     assert ([entry.at for entry in proof.happened], bundles.weigh([made], JOB, INCIDENT).said) == ([1000.0, 1020.0], ())
+
+
+def test_an_incident_of_bundles_from_a_node_whose_clock_is_behind() -> None:
+    """The corrected times of bundles decide which of them belong to the last incident of a job without metrics."""
+    behind = KnownJob("7", nodes=("a",), offsets={"a": -3600.0})
+    assert _of_bundles(bundles.Read((summary(),), ()), behind) == Incident(4620.0, 4620.0, 4620.0, None, "died")
 
 
 def test_who_followed_is_not_blamed() -> None:

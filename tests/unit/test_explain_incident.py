@@ -2,8 +2,8 @@
 
 import pytest
 
-from agent.cli.explain.culprit import judge
-from agent.cli.explain.incident import APART_SECONDS, NODE_SECONDS, cost, incidents
+from agent.cli.explain.culprit import MAX_CULPRITS, judge
+from agent.cli.explain.incident import APART_SECONDS, NODE_SECONDS, Cost, cost, incidents
 from agent.cli.explain.model import Course, Said, Span
 from agent.evidence.summary import Witness
 
@@ -26,6 +26,11 @@ def working(*stretches: tuple[float, float]) -> tuple[tuple[float, float], ...]:
 def held(gpus: float) -> tuple[tuple[float, float], ...]:
     """Return samples of the GPUs that the job held over the whole course."""
     return tuple((number * STEP, gpus) for number in range(int(END / STEP) + 1))
+
+
+def test_nothing_happened() -> None:
+    """A range without symptoms, or with only a log line, has no incident."""
+    assert (incidents(course()), incidents(course(Span("log", 50.0, 50.0)))) == ([], [])
 
 
 DIED = Span("died", 1000.0, END)
@@ -87,6 +92,13 @@ def test_gpu_hours_of_a_stop() -> None:
     assert not spent.is_guess
 
 
+def test_what_goes_on_costs_until_now() -> None:
+    """A job that still holds its GPUs and does not work costs GPU-hours until the end of the range."""
+    known = course(Span("died", 1000.0, 2000.0), gpus=held(8.0))
+    [incident] = incidents(known)
+    assert cost(known, incident, 8) == Cost(9000.0, 20.0, None, 0.0, is_guess=False, goes_on=True)
+
+
 def test_a_lost_node() -> None:
     """A node lost within NODE_SECONDS of the last progress is the cause; a node lost later follows a hang."""
     for lost, what in ((1000.0 + NODE_SECONDS, "node_lost"), (1001.0 + NODE_SECONDS, "hung")):
@@ -137,3 +149,9 @@ def test_equal_statements_are_shown_once() -> None:
     for says, lines in (("died", 1), ("died of SIGSEGV", 2)):
         said = [word("1", "verdict", says="died"), word("1", "verdict", "n1", says=says)]
         assert len(judge(said, is_hang=False).for_them) == lines
+
+
+def test_a_bound_on_culprits() -> None:
+    """At most MAX_CULPRITS ranks are named as culprits."""
+    guess = judge([word(str(rank), "ras") for rank in range(MAX_CULPRITS + 1)], is_hang=False)
+    assert len(guess.ranks) == MAX_CULPRITS

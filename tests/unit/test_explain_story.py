@@ -289,6 +289,14 @@ def test_a_long_time_line_keeps_both_ends() -> None:
     assert (len(rows), rows[story.MAX_TIMELINE // 2][3], rows[-1][1]) == (story.MAX_TIMELINE + 1, "1 more", "rank z")
 
 
+def test_the_time_line_is_in_order() -> None:
+    """If a death is reported twice, it has one line, with the earlier time and the text "first to go"."""
+    deaths = [(1000.0, "3", "died"), (1008.0, "5", "died"), (1012.0, "3", "died: first to go")]
+    rows = story.timeline([Happened(at, "died", rank, "a", what, "verdict") for at, rank, what in deaths])
+    assert [row[0] for row in rows] == ["00:16:40", "00:16:48"]
+    assert [row[1:4] for row in rows] == [("rank 3", "a", "died: first to go"), ("rank 5", "a", "died")]
+
+
 def test_late_ranks_cost_without_gpu_metrics() -> None:
     """If the number of GPUs is unknown, the cost of waiting for a late rank counts one GPU for each rank."""
     spent, incident = Cost(0.0, 0.0, None, 2.67, is_guess=True), Incident(0.0, 1.0, 0.0, None, "went_on")

@@ -8,7 +8,7 @@ from fake_clock import FakeClock
 from rank_table import RankTable
 from scripted import Idle, state_file
 
-from agent.app.exporter_schedule import STALE_FLOOR_SECONDS, Running
+from agent.app.exporter_schedule import STALE_FLOOR_SECONDS, Running, rest_seconds
 from agent.app.lease import Lease, Lender
 from agent.sdk.exporter import ExporterConfig, NoData, Roots, Spec
 
@@ -105,6 +105,12 @@ async def test_late_update_is_neither_cancelled_nor_doubled(bench: Bench) -> Non
         await asyncio.sleep(0.001)
     assert (bench.exporter.most_under_way, bench.running.late, bench.running.ok) == (1, 1, True)
     await bench.running.end()
+
+
+@pytest.mark.parametrize(("took", "pause"), [(0.25, 0.75), (1.0, 0.5), (5.0, 0.5)])
+def test_updates_do_not_run_back_to_back(took: float, pause: float) -> None:
+    """After an update that took its interval or longer, half an interval passes before the next one."""
+    assert rest_seconds(took, interval_seconds=1.0) == pause
 
 
 async def test_end_does_not_wait_for_ever(bench: Bench) -> None:

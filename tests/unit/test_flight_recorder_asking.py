@@ -18,7 +18,7 @@ from agent.sdk.helper import HelperError
 from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess, RankLabel, RankSnapshot, RankView
 from exporters.flight_recorder.exporter import LOOK_SECONDS, PIPES, READER, FlightRecorderConfig, FlightRecorderExporter
 from exporters.flight_recorder.pipe import AskResult, PipeRequest, ask_for_dumps
-from exporters.flight_recorder.places import AGAIN_SECONDS, PIPE_VARIABLE, DumpAsker
+from exporters.flight_recorder.places import AGAIN_SECONDS, MAX_ASKED, PIPE_VARIABLE, DumpAsker
 
 SILENCE = 180.0
 ME = os.getuid()
@@ -71,6 +71,16 @@ def test_who_is_not_asked() -> None:
     """A rank without a completed operation, an ended rank, and a rank without an absolute path get no request."""
     for odd in ({"progress": None}, {"exited_at": 5.0}, {"prefix": ""}, {"prefix": "relative"}, {"facts": NOT_OURS}):
         assert not DumpAsker(SILENCE).due([view(**odd)], "/proc", 5000.0, 1.0)
+
+
+def test_so_many_in_one_look() -> None:
+    """At most MAX_ASKED ranks get a request at one update; the other ranks get it at the next update."""
+    asker = DumpAsker(SILENCE)
+    views = [view(rank) for rank in range(MAX_ASKED + 1)]
+    for at, count in ((1.0, MAX_ASKED), (2.0, 1), (3.0, 0)):
+        due = asker.due(views, "/proc", 5000.0, at)
+        assert len(due) == count
+        asker.asked |= dict.fromkeys(due, at)
 
 
 class Pipe:

@@ -12,7 +12,7 @@ from flight_dumps import dump, entry, pickled, recorded
 
 from agent.sdk.ranks import RankLabel
 from exporters.flight_recorder.dump import read_dump
-from exporters.flight_recorder.registry import APART_SECONDS, FILE, OF_ALL, ShownDump, part
+from exporters.flight_recorder.registry import APART_SECONDS, FILE, MAX_WORDS, OF_ALL, ShownDump, part
 
 DEPLOY = Path(__file__).parents[2] / "deploy/prometheus"
 WRITTEN = 1000.0
@@ -58,6 +58,22 @@ def test_a_node_with_a_part_of_the_ranks_blames_no_other_rank(scenario: str) -> 
             assert blamed(dumps[first : first + size]).keys() <= injected
 
 
+def test_a_rank_that_waits_itself() -> None:
+    """A rank that has not begun the others' operation is blamed; if it waits in another group it is only mentioned."""
+    text = "had not begun all_reduce no. 5 of group default_pg, unlike other ranks of the node"
+    assert blamed(hang({0: 5, 2: 3}, {0: 5})) == {"2": text}
+    names = {"0": "default_pg", "1": "tp"}
+    groups = {name: {"name": name, "desc": text, "ranks": "[2, 3]"} for name, text in names.items()}
+    status = {name: {"last_enqueued_collective": number} for name, number in (("0", 3), ("1", 4))}
+    waits = dump([entry("1", 4, process_group=("1", "tp"))], pg_config=groups, pg_status=status)
+    words = part([*hang({0: 5}, {0: 5}), *shown({2: pickled(waits)})], "7").words
+    assert [(word.rank, word.says, word.blames) for word in words] == [
+        ("0", "waited in all_reduce no. 5 of group default_pg", False),
+        ("2", text, False),
+        ("2", "waited in all_reduce no. 4 of group tp", False),
+    ]
+
+
 def test_a_rank_that_does_not_finish() -> None:
     """A rank in an operation that other ranks finished is blamed, unless a third rank has not begun the operation."""
     text = "had not finished all_reduce no. 3 of group default_pg, unlike other ranks of the node"
@@ -77,6 +93,13 @@ def test_only_dumps_of_the_hang_and_of_the_job_count() -> None:
     assert (listed["rank"], listed["written"]) == ("0", WRITTEN)
     assert listed["groups"][0]["waits"]["sequence"] == 5
     assert part([other], "7").files == {}
+
+
+def test_words_are_bounded() -> None:
+    """At most MAX_WORDS ranks are mentioned."""
+    [one] = hang({0: 5}, {0: 5})
+    many = [msgspec.structs.replace(one, label=RankLabel("7", str(rank))) for rank in range(MAX_WORDS + 1)]
+    assert len(part(many, "7").words) == MAX_WORDS
 
 
 def test_what_the_rules_know_is_the_same() -> None:

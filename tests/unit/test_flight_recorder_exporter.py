@@ -19,7 +19,7 @@ from agent.helper.client import HelperFailed
 from agent.ranks.rank.facts import Owner
 from agent.sdk.exporter import NoData
 from agent.sdk.ranks import ExitStatus
-from exporters.flight_recorder import reading
+from exporters.flight_recorder import exporter, reading
 from exporters.flight_recorder.exporter import FlightRecorderConfig, FlightRecorderExporter
 from exporters.flight_recorder.places import is_number, paths_of
 from exporters.flight_recorder.reading import DumpAnswer, DumpRequest, read_dumps
@@ -310,6 +310,16 @@ def test_users_have_their_turns(helped: Callable[..., Node]) -> None:
     assert helper.rests == 1
     node.look(5.0)
     assert (len(helper.ranks), helper.rests) == (5, 1)
+
+
+def test_ranks_of_a_look_are_bounded(helped: Callable[..., Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    """At most MAX_RANKS dumps are read at one update; the dumps of the other ranks are read at the next update."""
+    monkeypatch.setattr(exporter, "MAX_RANKS", 2)
+    helper = Helper()
+    node = helped(helper, 3)
+    for seconds in (1.0, 1.0, 5.0):
+        node.look(seconds)
+    assert helper.ranks == [[0, 1], [1, 2], [2, 0]]
 
 
 def test_a_file_that_ends_the_helper_costs_no_other(helped: Callable[..., Node]) -> None:

@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -14,6 +15,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from agent.tail import listing
 from agent.tail.file import FINGERPRINT_BYTES, FollowedFile, Position
+from agent.tail.followed_files import LostPositions
 from agent.tail.follower import IDLE_SECONDS, Follower
 from agent.tail.listing import FollowLimits, Listing
 
@@ -100,6 +102,16 @@ def test_unlinked_file_is_let_go_when_idle(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(os, "close", close)
     assert follower.discover() == []
     assert open_descriptors(tmp_path) == before
+
+
+def test_reused_inode_is_another_generation(tmp_path: Path) -> None:
+    """A new file with the inode of a deleted one has a new generation."""
+    path, _ = begun(tmp_path, b"one\n")
+    identity = (path.stat().st_dev, path.stat().st_ino)
+    assert [file.generation for file in follow(tmp_path, generations={identity: 3}).discover()] == [3]
+    lost = LostPositions([], {}, Counter())
+    lost.retire(Position(*identity, 3, "gone.log", 5, b"12345"))
+    assert lost.generations == {identity: 4}
 
 
 @pytest.mark.parametrize("resumed", [False, True])
@@ -214,6 +226,31 @@ def test_a_file_that_fails_harms_no_other(tmp_path: Path, monkeypatch: pytest.Mo
     assert (poll(follower), follower.looked) == (b"new\n", True)
     append(tmp_path / "bad.log", b"later\n")
     assert poll(follower) == b"later\n"
+
+
+def test_resume(tmp_path: Path) -> None:
+    """An unchanged file is read from its saved offset; it has caught up when all lines before the restart are read."""
+    path, first = begun(tmp_path, b"one\n")
+    positions = first.positions()
+    first.close()
+    append(path, b"two\nthr")
+    follower = follow(tmp_path, resume=positions)
+    [file] = follower.discover()
+    assert not file.caught_up
+    assert drain(follower, file) == b"two\n"
+    assert file.caught_up
+    assert (file.generation, file.from_start) == (0, False)
+
+
+def test_positions_wait_for_an_absent_directory(tmp_path: Path) -> None:
+    """Positions are kept until the directory has been read once, because it can be mounted late."""
+    position = Position(1, 2, 0, "gone.log", 5, b"12345")
+    follower = follow(tmp_path / "mount", resume=[position])
+    follower.discover()
+    assert follower.positions() == [position]
+    (tmp_path / "mount").mkdir()
+    follower.discover()
+    assert follower.positions() == []
 
 
 # A model: writers do what real writers can do, and a follower polls from time to time.

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.tail.file import CHUNK_BYTES, MAX_LINE_BYTES, Chunk, FollowedFile, next_lines
+from agent.tail.file import CHUNK_BYTES, MAX_LINE_BYTES, Chunk, FollowedFile, end_of_lines, is_replaced, next_lines
 from agent.tail.shares import Share
 
 
@@ -19,6 +19,22 @@ def read_all(path: Path) -> tuple[list[Chunk], FollowedFile]:
         assert len(chunks) < 10_000
     os.close(descriptor)
     return chunks, file
+
+
+@pytest.mark.parametrize(("fingerprint", "offset", "size_bytes", "head", "replaced"), [
+    (b"", 0, 9, b"something", False),
+    (b"abc\n", 4, 9, b"abc\nmore.", False),
+    (b"abc\n", 4, 3, b"abc", True),
+    (b"abc\n", 9, 4, b"abc\n", True),
+    (b"abc\n", 4, 9, b"xyz\nmore.", True),
+    (b"abc\n", 4, 9, b"\0\0\0\0\0\0\0\0\n", False),
+    (b"abc\n", 4, 9, b"\0\0\0c\nmore", True),
+    (b"abc\n", 4, 2, b"\0\0", True),
+    (b"\0\0\0\0", 4, 9, b"new.more\n", True),
+])  # fmt: skip
+def test_is_replaced(fingerprint: bytes, offset: int, size_bytes: int, head: bytes, replaced: bool) -> None:
+    """A file that shrank or begins with other bytes was truncated, unless all its first bytes are NULs (a hole)."""
+    assert is_replaced(fingerprint, offset, size_bytes, head) == replaced
 
 
 @pytest.mark.parametrize(("length", "overlong"), [(CHUNK_BYTES + 5, 0), (MAX_LINE_BYTES, 0), (MAX_LINE_BYTES + 1, 1)])
@@ -66,6 +82,24 @@ def test_hole_at_the_end_is_left(tmp_path: Path) -> None:
     assert (chunks, file.offset) == ([Chunk(b"line\n", 0, 0)], 5)
 
 
+@pytest.mark.parametrize("hole_bytes", [10_000, 2 * MAX_LINE_BYTES + 1])
+def test_lines_after_or_in_a_hole_at_the_end_are_read(tmp_path: Path, hole_bytes: int) -> None:
+    """Lines that follow NULs at the end, or replace these NULs, are read, however long the hole was."""
+    for start in (hole_bytes, 0):
+        path = tmp_path / f"{start}.log"
+        path.write_bytes(b"\0" * hole_bytes)
+        chunks, file = read_all(path)
+        assert chunks == []
+        with path.open("r+b") as writer:
+            writer.seek(start)
+            writer.write(b"line\n" * 2)
+        descriptor = os.open(path, os.O_RDONLY)
+        chunk = next_lines(descriptor, file, CHUNK_BYTES)
+        os.close(descriptor)
+        assert chunk is not None
+        assert chunk.data.strip(b"\n") == b"line\nline"
+
+
 @pytest.mark.parametrize("hole_bytes", [3, 2 * MAX_LINE_BYTES])
 def test_hole_inside_a_line(tmp_path: Path, hole_bytes: int) -> None:
     """A hole inside a line cuts the line in two, and the NULs are counted."""
@@ -75,3 +109,21 @@ def test_hole_inside_a_line(tmp_path: Path, hole_bytes: int) -> None:
     lines = b"".join(chunk.data for chunk in chunks).split(b"\n")
     assert [line for line in lines if line] == [b'{"cut', b'tail"}', b"next"]
     assert sum(chunk.hole_bytes for chunk in chunks) == hole_bytes
+
+
+@pytest.mark.parametrize(("content", "size_bytes", "end"), [
+    (b"", 0, 0),
+    (b"abc", 3, 0),
+    (b"a\nb\nc", 5, 4),
+    (b"a\nb\n", 4, 4),
+    (b"a\nb\nc\n", 3, 2),
+    (b"x" * (MAX_LINE_BYTES + 1), MAX_LINE_BYTES + 1, MAX_LINE_BYTES + 1),
+])  # fmt: skip
+def test_end_of_lines(tmp_path: Path, content: bytes, size_bytes: int, end: int) -> None:
+    """Reading from the end starts after the last newline, so that an unfinished line is read when it is complete."""
+    path = tmp_path / "a.log"
+    path.write_bytes(content)
+    _, file = read_all(path)
+    descriptor = os.open(path, os.O_RDONLY)
+    assert end_of_lines(descriptor, file, size_bytes) == end
+    os.close(descriptor)

@@ -26,7 +26,7 @@ from exporters.process.foreign import (
     OtherProcesses,
     foreign,
 )
-from exporters.process.ownership import OwnerSearch
+from exporters.process.ownership import MAX_ANCESTORS, OwnerSearch
 
 RANK, OTHER_RANK, STRANGER = 10, 11, 20
 ALICE, BOB, ROOT = 1000, 2000, 0
@@ -109,6 +109,18 @@ class Node:
         self.proc = ProcTree(root / "proc")
         proc = ProcFS(self.proc.root)
         self.strangers = OtherProcesses(proc, OwnerSearch(Roots(self.proc.root, root / "sys"), proc))
+
+
+def test_what_is_looked_at(tmp_path: Path) -> None:
+    """User, session and at most MAX_ANCESTORS ancestors of a process are read; a process that has exited is skipped."""
+    node = Node(tmp_path)
+    for pid in range(2, MAX_ANCESTORS + 4):
+        node.proc.add(pid, parent=pid - 1, uid=ALICE, session=7)
+    last = MAX_ANCESTORS + 3
+    node.proc.add(5000, state="Z")
+    counts = node.strangers.look([4, last, 5000, 6000])
+    assert (set(counts), counts[4].uid, counts[4].session, counts[4].ancestors) == ({4, last}, ALICE, 7, {2, 3})
+    assert counts[last].ancestors == set(range(3, last))
 
 
 def test_a_descendant_stays_one(tmp_path: Path) -> None:

@@ -88,6 +88,17 @@ def test_page_shows_jobs_ranks_and_exporters() -> None:
     assert "gpu-7" in html and "up 1 d 1 h" in html and "0.2.0" in html
 
 
+def test_the_waits_between_ranks() -> None:
+    """A rank without progress has no bandwidth and waits for the job's dead rank; of two it names none."""
+    stands = Rank(
+        job_id="1", rank="0", state="alive", last_progress_seconds=NOW - 46, bus_bandwidth_bytes_per_second=2e9
+    )
+    gone = Rank(job_id="1", rank="3", state="dead", ended=RankEnd(NOW - 50, "signaled", "SIGKILL"))
+    assert Page(front_page(document([gone, stands]))).rows[2][2:4] == ["waits for rank 3, 46 s", ""]
+    assert "none for 46 s" in front_page(document([gone, msgspec.structs.replace(gone, rank="4"), stands]))
+    assert "none for 46 s" in front_page(document([msgspec.structs.replace(gone, job_id="2"), stands]))
+
+
 def test_lateness_is_drawn() -> None:
     """A bar shows the share of time that other ranks wait for the rank; if the share is unknown, there is no bar."""
     rank = Rank(job_id="1", rank="0", state="alive", late_share=0.312)

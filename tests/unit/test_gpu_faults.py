@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from agent.hardware import fault_table
-from agent.hardware.fault_table import MAX_FAULTS, SAME_SECONDS, TimedFault, add, merged
+from agent.hardware.fault_table import MAX_AGE_SECONDS, MAX_FAULTS, SAME_SECONDS, TimedFault, add, merged, recent
 from agent.hardware.gpu_faults import MAX_WORD, DriverReport, Fault, judge
 from agent.hardware.inventory import MAX_GPUS, Hardware
 from agent.sdk.hardware import Gpu
@@ -110,6 +110,13 @@ def test_errors_that_are_not_fatal_take_no_other_place() -> None:
         assert first in [entry.fault for entry in seen]
 
 
+def test_old_errors_are_dropped() -> None:
+    """An error is shown only if its time is at most MAX_AGE_SECONDS in the past or in the future."""
+    seen = [TimedFault(xid("79"), 2 * MAX_AGE_SECONDS)]
+    for times, expected in (((1.0, 3.0), seen), ((0.9, 3.1), [])):
+        assert [recent(seen, time * MAX_AGE_SECONDS) for time in times] == [expected] * 2
+
+
 @pytest.mark.parametrize(("later_seconds", "is_shown"), [(SAME_SECONDS, False), (SAME_SECONDS + 1, True)])
 def test_a_kernel_line_replaces_nvmls_number(later_seconds: float, is_shown: bool) -> None:
     """NVML's error number is dropped if the kernel log had the same error of the GPU at most SAME_SECONDS before."""
@@ -117,6 +124,13 @@ def test_a_kernel_line_replaces_nvmls_number(later_seconds: float, is_shown: boo
     number = TimedFault(xid("149"), 100.0 + later_seconds)
     faults = merged([{PCI: [line]}, {PCI: [number], "0000:18:00.0": [number]}])
     assert (faults["0000:18:00.0"], set(faults[PCI])) == ([number], {line, number} if is_shown else {line})
+
+
+def test_equal_errors_of_two_sources_are_one() -> None:
+    """If two sources report an error of a GPU by number only, the error is shown once, with its last time."""
+    assert merged([{PCI: [TimedFault(xid("79"), 8.0)]}, {PCI: [TimedFault(xid("79"), 3.0)]}]) == {
+        PCI: [TimedFault(xid("79"), 8.0)]
+    }
 
 
 def test_errors_get_the_names_of_their_gpus() -> None:

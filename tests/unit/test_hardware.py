@@ -3,6 +3,7 @@
 import pytest
 
 from agent.hardware.inventory import MAX_GPU_PROCESSES, MAX_GPUS, MAX_NICS, Gpu, Hardware, Nic, nearest_nics
+from agent.system.sysfs import pci_address
 
 ROOT, SWITCH, OTHER_SWITCH = "pci0000:00", "0000:00:01.0", "0000:00:02.0"
 
@@ -49,3 +50,12 @@ def test_what_lies_beyond_the_limits_is_ignored() -> None:
     hardware.of("nvml").observe_gpu_processes({pid: ["GPU-0"] for pid in range(1, MAX_GPU_PROCESSES + 2)})
     assert (len(hardware.gpus()), len(hardware.nics())) == (MAX_GPUS, MAX_NICS)
     assert [len(hardware.gpus_of(pid)) for pid in (MAX_GPU_PROCESSES, MAX_GPU_PROCESSES + 1)] == [1, 0]
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("00000000:3B:00.0", "0000:3b:00.0"), ("0000:3b:00.0", "0000:3b:00.0"), ("00010000:3B:00.0\n", "10000:3b:00.0"),
+    ("3b:00.0", ""), ("0000:3b:00.8", ""), ("", ""),
+])  # fmt: skip
+def test_addresses_as_sysfs_writes_them(text: str, expected: str) -> None:
+    """NVML's address with eight domain digits and capitals becomes sysfs's form; other text becomes empty."""
+    assert pci_address(text) == expected

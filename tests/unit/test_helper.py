@@ -282,6 +282,16 @@ async def test_an_executable_that_is_not_there_fails(bench: Bench, monkeypatch: 
     await bench.do()
 
 
+async def test_processes_that_die_leak_no_descriptor(bench: Bench) -> None:
+    """After the death of a process the agent has as many open descriptors as before."""
+    before = len(await asyncio.to_thread(os.listdir, "/proc/self/fd"))
+    for what in ("leave", "fail"):
+        await bench.fails(what)
+    async with asyncio.timeout(LONG):
+        while len(await asyncio.to_thread(os.listdir, "/proc/self/fd")) != before:
+            await asyncio.sleep(0.005)  # the output of the last process is read after its end
+
+
 async def test_an_idle_process_is_ended(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that is idle for IDLE_SECONDS ends, and the helper stays `ok`; the next call starts a new process."""
     monkeypatch.setattr(helper_module, "IDLE_SECONDS", 0.05)
@@ -315,6 +325,15 @@ async def test_a_stop_during_a_body_fails_the_call(bench: Bench) -> None:
 
     with pytest.raises(HelperFailed):
         await bench.helper.call_with_body(Order(), pieces(), LONG)
+
+
+async def test_a_stop_during_a_start_leaves_no_process(bench: Bench) -> None:
+    """If a helper is stopped while its first call starts the process, the process ends after the call."""
+    helper = bench.helpers.lend(HelperSpec("other", SPEC.target, Outcome, MEMORY_BYTES))
+    call = asyncio.ensure_future(helper.call(Order(), LONG))
+    await asyncio.sleep(0)
+    await asyncio.gather(helper.stop(), call)
+    await until_gone((await call).pid)
 
 
 async def test_a_stop_kills_one_that_does_not_leave(bench: Bench) -> None:
