@@ -9,6 +9,7 @@ from agent.app.config import MAX_BYTES, Loaded, read_config
 from agent.app.discovery import prepare
 from agent.app.yaml_document import MAX_DEPTH, ConfigError
 from agent.core.log import Logger
+from agent.ranks.rank.verdict_thresholds import Thresholds
 
 
 @pytest.mark.parametrize(("text", "message"), [
@@ -87,3 +88,9 @@ def test_any_text_loads_or_is_refused(text: str) -> None:
         prepare(Loaded(text, "f.yml"), Logger("test"))
     except ConfigError as error:
         assert "f.yml" in str(error)
+
+
+def test_a_sites_thresholds_are_used() -> None:
+    """The section `verdict` sets the thresholds of the plan; the others keep their defaults."""
+    plan = prepare(Loaded("verdict: {killed_behind_seconds: 1, end_seconds: 86400}", "f.yml"), Logger("test"))
+    assert plan.thresholds == Thresholds(killed_behind_seconds=1, end_seconds=86_400)

@@ -93,6 +93,13 @@ def test_files_that_a_cycle_file_cannot_name(cycles: Cycles, monkeypatch: pytest
     assert sum(not flags & os.O_PATH for flags in opened) == len(paths)  # only the cycle files were opened
 
 
+def test_a_directory_of_a_log_can_be_a_link(cycles: Cycles) -> None:
+    """A log belongs to the rank's job even if a directory in its path is a link."""
+    (cycles.inside / "linked").symlink_to("logs")
+    cycles.cycle("/linked/c0.log")
+    assert cycles.of() == {"4711": "c0.log"}
+
+
 def test_cycle_files_that_are_refused(cycles: Cycles) -> None:
     """A cycle file of another user, cut off, too long, or with an invalid path names no log."""
     cycles.cycle("/logs/c0.log", OWNER + 1)

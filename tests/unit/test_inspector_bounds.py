@@ -105,6 +105,7 @@ def test_every_number_and_text_of_a_line_is_bounded() -> None:
 @example(line(0, rank=2**70), line(1, rank=2**64))
 @example(line(0, dump_timestamp_us=2**70), line(1, dump_timestamp_us=2**64))
 @example(line(0, n_ranks=2**64), line(1, pid=2**70))
+@example(line(0), b'{"x":' + b"[" * 2000 + b"]" * 2000 + b"}\n")
 def test_odd_lines_cost_themselves_alone(tmp_path_factory: pytest.TempPathFactory, first: bytes, then: bytes) -> None:
     """Odd lines fail no turn and no file; the state can be saved and restored, and another file's totals are exact."""
     root = tmp_path_factory.mktemp("odd")

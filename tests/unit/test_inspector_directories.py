@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -148,6 +149,31 @@ def test_no_section_of_the_checkpoint_keeps_the_exporter_from_starting(tmp_path:
     assert bench.look()[OPERATIONS] == {SERIES: 1}
     bench.drain()
     assert msgspec.msgpack.decode(bench.state.published or b"", type=Checkpoint).sections
+
+
+def test_a_reader_is_used_from_its_own_thread_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader is made, run, reclaimed and closed in the thread of its directory."""
+    used: set[tuple[str, str]] = set()
+
+    def watched(kind: type, name: str) -> None:
+        real = getattr(kind, name)
+
+        def call(self: Any, *arguments: Any, **more: Any) -> Any:
+            used.add((name, threading.current_thread().name))
+            return real(self, *arguments, **more)
+
+        monkeypatch.setattr(kind, name, call)
+
+    for name in ("__init__", "turn", "owned", "totals", "close"):
+        watched(DirectoryReader, name)
+    watched(Reclaimer, "run")
+    directories = two_directories(tmp_path)
+    bench = Bench(*directories).following()
+    write(directories, 0)
+    bench.look()
+    bench.drain()
+    names = {"__init__", "turn", "owned", "totals", "close", "run"}
+    assert used == {(name, thread) for name in names for thread in ("inspector-0", "inspector-1")}
 
 
 @pytest.mark.parametrize(("text", "watched"), [("63", False), ("64", True), ("off", False), ("0", False), ("-1", True)])

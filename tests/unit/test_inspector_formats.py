@@ -125,12 +125,40 @@ def batch_file() -> bytes:
     return text
 
 
+def test_restart_within_a_batch(tmp_path: Path) -> None:
+    """A restart at any byte of a file gives the same totals as one read."""
+    content, path = batch_file(), tmp_path / "here-pid7.log"
+    path.write_bytes(content)
+    whole = read(make(tmp_path))
+    assert whole.results == {Result.DUMP_STATS: 4, Result.ACCEPTED: 12, Result.PROXY_TRACE: 4}
+    assert tallies_of(whole) == {"seen": 12, "overflow": 2 * 3, "otherwise": 2 * (1 + 6 + 1 - 3)}
+    for cut in range(0, len(content) + 1, 53):
+        root = tmp_path / str(cut)
+        root.mkdir()
+        log = root / "here-pid7.log"
+        log.write_bytes(content[:cut])
+        reader = make(root)
+        section = reader.turn(EVERYONE, last=True).section
+        reader.close()
+        append(log, content[cut:])
+        view = read(make(root, restored=section))
+        assert (sums_of(view), tallies_of(view), +Counter(view.results)) == (
+            sums_of(whole), tallies_of(whole), +Counter(whole.results),
+        )  # fmt: skip
+
+
 @pytest.mark.parametrize("lost", [b"\0" * 5000, b"x" * 1_100_000 + b"\n"])
 def test_a_hole_ends_the_batch(tmp_path: Path, lost: bytes) -> None:
     """After a hole or an overlong line, a line without a header is `bare`."""
     (tmp_path / "here-pid7.log").write_bytes(marker(3) + bare(line(0)) + lost + bare(line(1)))
     results = read(make(tmp_path)).results
     assert (results[Result.ACCEPTED], results[Result.BARE]) == (1, 1)
+
+
+def test_a_batch_ends_with_its_last_line() -> None:
+    """A line beyond the announced number is `bare`."""
+    results = Sink().take(marker(1), bare(line(0)), bare(line(1)))
+    assert results == {Result.DUMP_STATS: 1, Result.ACCEPTED: 1, Result.BARE: 1}
 
 
 @pytest.mark.parametrize(

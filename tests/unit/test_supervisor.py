@@ -21,6 +21,7 @@ from agent.app.discovery import ExporterPlan
 from agent.core.checkpoint import SAVE_INTERVAL_SECONDS, StateFile
 from agent.core.threads import OwnThread
 from agent.hardware.ledger import CheckState, HealthLedger
+from agent.ranks.rank.verdict_thresholds import Thresholds
 from agent.ranks.table import RankTable
 from agent.ranks.writer import RankWriter
 from agent.sdk.exporter import Context
@@ -84,7 +85,10 @@ async def test_reload_touches_what_changed(bench: Bench) -> None:
     """On reload unchanged exporters go on, changed ones restart from their checkpoint, and removed ones are drained."""
     await bench.supervisor.begin(bench.plan(a=Section(), b=Section(), c=Section()))
     bench.take()
-    assert await bench.supervisor.apply(bench.plan(a=Section(), b=Section(number=1), d=Section()))
+    changed = bench.plan(a=Section(), b=Section(number=1), d=Section())
+    thresholds = Thresholds(killed_behind_seconds=1)
+    assert await bench.supervisor.apply(msgspec.structs.replace(changed, thresholds=thresholds))
+    assert bench.supervisor.ranks.liveness.thresholds == thresholds
     assert sorted(bench.take()) == ["drain b0", "drain c0", "start b1 from b0", "start d0 from nothing"]
     assert set(bench.supervisor.running) == {"a", "b", "d"}
 
