@@ -46,7 +46,7 @@ class Lender:
 class Lease:
     """The lease of one exporter run.
 
-    After ``close`` each write of the exporter raises: an update of this run can end while the next run is active.
+    Writes after ``close`` raise, because an update of this run can still run when the next run is active.
     """
 
     def __init__(self, lender: Lender, name: str, checkpoint_bytes: int = 0) -> None:

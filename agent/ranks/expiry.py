@@ -64,9 +64,9 @@ def _has_dead_and_end(job: list[_Ended]) -> tuple[bool, float]:
 def eviction_candidate(processes: Mapping[ProcessKey, RankProcess], owner: Owner) -> ProcessKey | None:
     """Return the key of the record that a full table evicts for a new process of ``owner``; None to refuse the process.
 
-    The owner with the most records loses its oldest record of an ended rank. If this owner has the new process, it
-    loses its records of dead ranks last. Another owner keeps its records of dead ranks, and loses its newest running
-    process instead. A container or a user takes nothing from a proven job: a user can have many containers.
+    The owner with the most records loses its oldest record of an ended rank. If it is the owner of the new process, its
+    records of dead ranks go last. Another owner keeps its records of dead ranks, and loses its newest running process
+    instead. A container or a user takes nothing from a proven job: a user can have many containers.
     """
     newcomer = owner.key
     counts = Counter(p.owner.key for p in processes.values() if not owner.is_unproven() or p.owner.is_unproven())

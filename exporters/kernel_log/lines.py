@@ -53,8 +53,10 @@ def parse_records(read: bytes) -> list[KernelRecord]:
 
 
 class KernelLines:
-    """Selects the kernel's lines. A line of NVIDIA's driver waits for one poll, in which the rest of the line would
-    appear. The lines after it wait, too. ``settled``: the last record that no poll needs again, or -1.
+    """Selects the kernel's lines.
+
+    A line of NVIDIA's driver waits for one poll, because that poll may bring the rest of the line. The lines after it
+    wait, too. ``settled``: the last record that no poll needs again, or -1.
     """
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ class _Line(NamedTuple):
 def write_log(path: Path, source: Path, records: int, *, hostname: str = "", kernel_events: int = 0) -> int:
     """Write ``records`` lines like those of ``source``; return the bytes written.
 
-    Times and numbers grow from round to round, so that no record is missing. ``hostname`` replaces the recorded host
+    Times and numbers grow from round to round, so that no record seems missing. ``hostname`` replaces the recorded host
     name. ``kernel_events``: number of channels whose verbose fields are added."""
     recorded = [json.loads(line) for line in source.read_text().splitlines()]
     kinds = Counter(_kind(record) for record in recorded)

@@ -1,4 +1,4 @@
-"""Text that users get into the kernel's own log lines neither fails nor clears a check."""
+"""Users' text in the kernel's own log lines makes no check fail, and clears no failure."""
 
 from __future__ import annotations
 

@@ -204,8 +204,8 @@ OOM_LINE = "Memory cgroup out of memory: Killed process {} (python3) total-vm:12
 async def test_the_log_names_a_death_by_the_oom_killer(
     node: Node, known: ExitStatus | None, seconds: float, status: ExitStatus | None, expected: ExitStatus
 ) -> None:
-    """A line that names a rank as the OOM killer's victim makes the exit an OOM kill if it is read at most
-    OOM_LOG_SECONDS after the exit, and no status other than SIGKILL is known."""
+    """A rank's exit is an OOM kill if a line that names it as victim is read at most OOM_LOG_SECONDS later, and its
+    exit status is SIGKILL or unknown."""
     node.add_rank(4711, 3)
     node.clock.advance(1.0)
     node.ranks.tick()

@@ -178,7 +178,7 @@ async def test_silent_connections_of_one_user_cost_another_no_mark(
 
 
 async def test_requests_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between two updates, each user's requests are limited, and the number of users without ranks on the node."""
+    """Two limits between updates: requests of each user, and requesting users without ranks on the node."""
     monkeypatch.setattr(marks, "MAX_REQUESTS", 2)
     monkeypatch.setattr(marks, "MAX_REQUESTING_USERS", 2)
     uids = [ANN]

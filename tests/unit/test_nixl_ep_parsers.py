@@ -40,7 +40,7 @@ def test_planned_removals() -> None:
 
 
 def test_phases_with_names() -> None:
-    """A phase can be an object with `ranks` and `killed`, or a list in which a minus kills a rank; -0 stays."""
+    """A phase can be an object with `ranks` and `killed`, or a list: -N kills rank N, but -0 kills no rank."""
     named = [{"ranks": [0, 1, 2]}, {"ranks": [0, 1, 2], "killed": [2]}, {"ranks": [0, -1]}]
     assert planned(named).phases == planned([[0, 1, 2], [0, 1, -2], [0, -1]]).phases
     assert planned([[-0, 1]]).phases[0].expected == frozenset({0, 1})

@@ -88,7 +88,7 @@ def test_a_clock_that_is_set_counts_for_the_next_rank(node: Node) -> None:
 
 
 def test_writer_in_another_pid_namespace(node: Node) -> None:
-    """A writer's pid is matched in its pid namespace; of equal pids, the process that holds the file open is used."""
+    """A writer's pid is matched in its pid namespace; if several match, the one that holds the file open counts."""
     first, writer_key = node.log(7, "a")
     second, _ = node.log(7, "b")
     node.proc.add(100, namespace_pids=(100, 7), files={3: first})
@@ -373,7 +373,7 @@ def test_descriptors_closed_by_death(node: Node, how: dict[str, object]) -> None
 
 
 def test_blocked_thread(node: Node) -> None:
-    """A thread of NCCL in state D is blocked since the first look in this state, until its context switches change."""
+    """An NCCL thread in state D counts as blocked since the first look with the same context switches."""
 
     def blocked_since(switches: int, after: float = THREADS_SECONDS) -> float | None:
         node.proc.add(10, threads={11: "NCCL Progress 0"}, thread_states={11: ("D", switches)})

@@ -119,7 +119,7 @@ def test_a_file_is_read_when_it_has_changed(tmp_path: Path) -> None:
 
 
 def test_files_that_change_at_each_look_take_turns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large file that changes at each look does not keep others, old or new, from being read."""
+    """Even if a large file changes at each look, other files, old or new, are read."""
     monkeypatch.setattr(whole_file, "LOOK_BYTES", 1)
     files, paths = ChangedFiles(9, bytes), [str(tmp_path / name) for name in "abc"]
     for number in range(4):

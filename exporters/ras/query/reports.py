@@ -112,7 +112,7 @@ class Reports:
         return reports
 
     def postpone(self, job: OwnedJob, until: float) -> None:
-        """Let a job's report hold until monotonic time ``until``, unless it holds longer already."""
+        """Keep a job's report until monotonic time ``until``, or longer if it is already kept longer."""
         if job in self.until:
             self.until[job] = max(self.until[job], until)
 

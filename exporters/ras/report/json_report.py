@@ -98,7 +98,7 @@ class _Ras(msgspec.Struct):
 
 
 class _Report(msgspec.Struct):
-    """``communicators`` stay raw: an invalid one affects no other, and other threads run between two decodings."""
+    """``communicators`` are decoded one by one: an invalid one spoils no other, and other threads get turns."""
 
     nccl_version: Annotated[str, msgspec.Meta(pattern=r"^[0-9A-Za-z.+_-]{1,64}\Z")]
     communicators: list[msgspec.Raw]
@@ -171,7 +171,7 @@ class _Reading:
             yield self._communicator(communicator, self._tell_apart(communicator))
 
     def _tell_apart(self, communicator: _Communicator) -> str:
-        """Return a communicator's secondary checksum; append it to a hash that another communicator has, too."""
+        """Return a communicator's secondary checksum; if its hash is not unique, append the checksum to it."""
         if not communicator.size or not communicator.secondary_hash:
             return ""
         secondary = f"{zlib.crc32(communicator.secondary_hash.encode()):08x}"
