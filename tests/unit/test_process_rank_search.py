@@ -40,15 +40,6 @@ def test_launcher_shell_and_loaders(node: Node) -> None:
     assert node.evidence(writer_key) == {30: "records"}
 
 
-def test_library_and_gpu_without_records(node: Node) -> None:
-    """Without NCCL threads and records, the topmost process that maps the library and uses a GPU is the rank."""
-    node.proc.add(31, parent=30, maps=NCCL_MAPS, files=GPU)  # found before its parent, because pids can wrap
-    node.proc.add(30, parent=10, maps=NCCL_MAPS, files=GPU)
-    node.proc.add(12, parent=10, maps=NCCL_MAPS, files=GPU)
-    node.proc.add(10, name="vllm", maps=NCCL_MAPS)
-    assert node.evidence() == {12: "library", 30: "library"}
-
-
 def test_child_of_a_rank_from_before_a_restart(node: Node) -> None:
     """A forked child of a rank that the agent knew before its restart is no rank, even at the first look."""
     node.add_rank(30, maps=NCCL_MAPS, files=GPU)
@@ -68,15 +59,6 @@ def test_late_initialisation(node: Node) -> None:
     assert (node.evidence(), node.evidence(after=NAMED_SECONDS)) == ({}, {})
     node.proc.add(20, maps=NCCL_MAPS, files=GPU)
     assert (node.evidence(), node.evidence(after=LOOK_AGAIN_SECONDS)) == ({}, {20: "library"})
-
-
-def test_old_processes_are_looked_at_now_and_then(node: Node) -> None:
-    """A process that is known for ten minutes is examined every ten seconds, a younger process at each look."""
-    node.proc.add(10)
-    node.look()
-    node.look(after=YOUNG_SECONDS)
-    node.add_rank(10)
-    assert (node.evidence(after=OLD_SECONDS - 1), node.evidence()) == ({}, {10: "thread"})
 
 
 def test_a_process_that_runs_is_not_in_exec(node: Node) -> None:
@@ -103,36 +85,6 @@ def gloo_job(node: Node) -> None:
     node.proc.add(31, parent=30, environment=rank(0))
     node.proc.add(32, parent=30, environment=rank(0))
     node.proc.add(40, parent=10, environment=rank(1))
-
-
-def test_what_names_no_rank(node: Node) -> None:
-    """A process is no rank if RANK is no number, has no size or is outside it, or if it has only Slurm's variables."""
-    for pid, environment in enumerate(
-        (
-            {"RANK": "0"},
-            rank(2),
-            {"RANK": "-1", "WORLD_SIZE": "2"},
-            {"RANK": "9" * 8, "WORLD_SIZE": "9" * 9},
-            {"RANK": "x", "WORLD_SIZE": "2"},
-            {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"},
-        ),
-        start=50,
-    ):
-        node.proc.add(pid, environment=environment)
-    assert node.look().without_nccl == 0
-    node.proc.add(60, environment={"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
-    assert node.look().without_nccl == 1
-
-
-def test_ranks_with_nccl_do_not_count(node: Node) -> None:
-    """Each rank without NCCL counts once, but not its launcher, shell and children; a rank with NCCL does not count."""
-    gloo_job(node)
-    scan = node.look()
-    assert (scan.new, scan.without_nccl) == ((), 2)
-    node.proc.add(30, parent=20, environment=rank(0), threads={33: "NCCL RAS"})
-    node.proc.add(40, parent=10, environment=rank(1), threads={43: "pt_nccl_watchdg"})
-    assert len(node.look().new) == 2
-    assert node.look(after=LOOK_AGAIN_SECONDS).without_nccl == 0
 
 
 def test_ranks_where_configured(node: Node) -> None:
@@ -178,42 +130,6 @@ def ready_ranks(node: Node) -> dict[int, str]:
     for _ in range(5):
         new |= node.evidence(after=SETTLED_SECONDS / 2)
     return new
-
-
-def test_ranks_of_one_job_in_different_looks(node: Node) -> None:
-    """A launcher's second rank, started one look after the first, is found too, even if both restart."""
-    node.without_nccl = True
-    node.proc.add(10, name="torchrun")
-    for first, second, port in ((30, 40, "1"), (50, 60, "2")):
-        node.proc.add(first, parent=10, environment=rank(0, MASTER_PORT=port))
-        new = node.evidence()
-        node.proc.add(second, parent=10, environment=rank(1, MASTER_PORT=port))
-        assert new | ready_ranks(node) == {first: "environment", second: "environment"}
-        node.proc.remove(first)
-        node.proc.remove(second)
-
-
-def test_jobs_of_mpi_of_one_size(node: Node) -> None:
-    """A second job of the same size and environment has its own ranks."""
-    node.without_nccl = True
-    for launcher in (10, 50):
-        node.proc.add(launcher, name="mpirun")
-        for number in ("0", "1"):
-            environment = {"OMPI_COMM_WORLD_RANK": number, "OMPI_COMM_WORLD_SIZE": "2"}
-            node.proc.add(launcher + 1 + int(number), parent=launcher, environment=environment)
-        assert sorted(ready_ranks(node)) == [launcher + 1, launcher + 2]
-
-
-def test_a_rank_that_runs_a_shell(node: Node) -> None:
-    """A rank that runs a program through a shell in its first minute stays a rank."""
-    node.without_nccl = True
-    gloo_job(node)
-    node.proc.add(33, name="sh", parent=30, environment=rank(0))
-    node.proc.add(34, name="lscpu", parent=33, environment=rank(0))
-    node.look()
-    node.proc.remove(33)
-    node.proc.remove(34)
-    assert ready_ranks(node) == {30: "environment", 40: "environment"}
 
 
 def test_another_program_of_the_script_is_no_restart(node: Node) -> None:
@@ -263,18 +179,6 @@ def test_never_mixed_with_nccl(node: Node) -> None:
     assert (node.evidence(), node.evidence(after=OLD_SECONDS)) == ({}, {30: "environment"})
 
 
-def test_values_are_cut(node: Node) -> None:
-    """Only the first MAX_CLAIM_CHARACTERS characters of each variable's value are used."""
-    most = rank_search.MAX_CLAIM_CHARACTERS
-    environment = rank(0, MASTER_ADDR="a" * (most + 1), LOCAL_RANK="1" * (most + 1))
-    claim = rank_search.claim_of(environment)
-    assert claim is not None
-    assert claim == rank_search.claim_of(environment | {"MASTER_ADDR": "a" * most, "LOCAL_RANK": "1" * most})
-    assert claim != rank_search.claim_of(environment | {"MASTER_ADDR": "a" * (most - 1)})
-    node.proc.add(10, environment=environment)
-    assert node.look().without_nccl == 1
-
-
 def test_environments_take_a_part_of_a_look(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look reads environments for CLAIMS_SECONDS, and the next look goes on; each environment is read once."""
     for pid in range(10, 40):
@@ -293,11 +197,3 @@ def test_a_blocked_process_is_not_read(node: Node) -> None:
     assert node.look().without_nccl == 0
     node.proc.add(10, environment=rank(0))
     assert node.look().without_nccl == 1
-
-
-def test_a_program_that_runs_another(node: Node) -> None:
-    """After an exec the environment is read again."""
-    node.proc.add(10, name="launcher")
-    assert node.look().without_nccl == 0
-    node.proc.add(10, name="python", environment=rank(0))
-    assert node.look(after=LOOK_AGAIN_SECONDS).without_nccl == 1

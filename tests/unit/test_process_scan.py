@@ -16,16 +16,7 @@ from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import OpenFile, ProcFS
 from exporters.process import observation
 from exporters.process.observation import MAX_NEW_PER_USER, NEW_RANK_SECONDS, THREADS_SECONDS
-from exporters.process.oom_kills import (
-    OomCount,
-    OomKills,
-    OomLedger,
-    memory_files,
-    oom_kills,
-    oom_now,
-    oomd_kills,
-    unified_groups,
-)
+from exporters.process.oom_kills import OomCount, OomLedger, memory_files, oom_now, oomd_kills, unified_groups
 from exporters.process.scan import MAX_NEW, ScanResult, held_files
 from exporters.process.usage.groups import MAX_LEVELS
 
@@ -56,47 +47,6 @@ def test_an_odd_process_costs_itself_alone(node: Node, monkeypatch: pytest.Monke
         assert {key.pid for key in scan.observed} - {20} == {10, 30}
         assert scan.gone == ()
     assert node.failures.skipped > 0
-
-
-def test_a_known_rank_that_makes_no_sense_has_not_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A known rank with an unreadable stat line is neither ended nor new."""
-    node.add_rank(10)
-    assert [facts.key.pid for facts in node.look().new] == [10]
-    with monkeypatch.context() as patch:
-        patch.setattr(node.scanner._proc, "stat", lambda _pid: int("no number"))
-        assert (node.look().gone, node.known) == ((), [KEY])
-    scan = node.look()
-    assert (scan.new, scan.gone, list(scan.observed)) == ((), (), [KEY])
-
-
-def test_a_restarted_file_is_linked_at_the_next_scan(node: Node) -> None:
-    """A process that made a new record file is linked to it in the first look with records of the new file."""
-    for number, host in ((3, "h"), (4, "other")):
-        path, writer = node.log(10, host)
-        node.add_rank(10, files={number: path})
-        assert node.look(writer).links == ((writer, KEY),)
-
-
-def test_a_clock_that_is_set_counts_for_the_next_rank(node: Node) -> None:
-    """A rank's start time is computed from the kernel's boot time at the rank's discovery."""
-    starts = []
-    for pid in (10, 20):
-        node.add_rank(pid)
-        starts.append(node.look().new[0].start_seconds)
-        (node.proc.root / "stat").write_text("btime 1700003600\n")
-    assert starts[1] - starts[0] == 3600.0
-
-
-def test_writer_in_another_pid_namespace(node: Node) -> None:
-    """A writer's pid is matched in its pid namespace; if several match, the one that holds the file open counts."""
-    first, writer_key = node.log(7, "a")
-    second, _ = node.log(7, "b")
-    node.proc.add(100, namespace_pids=(100, 7), files={3: first})
-    node.proc.add(200, namespace_pids=(200, 7), files={3: second})
-    scan = node.look(writer_key)
-    assert ([facts.key.pid for facts in scan.new], scan.new[0].namespace_pid) == ([100], 7)
-    assert scan.links == ((writer_key, ProcessKey(100, 5000)),)
-    assert scan.held == {(writer_key.device, writer_key.inode): str(first)}
 
 
 def test_descriptors_unreadable(node: Node) -> None:
@@ -227,9 +177,8 @@ def test_a_new_control_group_of_the_same_name(group: Group) -> None:
 class Step:
     """A Slurm job step in which each rank has its own group below the step's."""
 
-    def __init__(self, node: Node, ranks: int = 8) -> None:
-        self.node = node
-        self.pids = [100 * number for number in range(1, ranks + 1)]
+    def __init__(self, node: Node) -> None:
+        self.pids = [100 * number for number in range(1, 9)]
         self.slice = node.sys / "fs/cgroup/system.slice"
         self.step = self.slice / "slurmstepd.scope/job_7/step_0/user"
         self.ledger = OomLedger()
@@ -245,10 +194,10 @@ class Step:
         group.mkdir(parents=True, exist_ok=True)
         (group / "memory.events").write_text(f"oom_kill {kills}\noom_group_kill {groups}\n")
 
-    def count(self, kills: int, groups: int = 0, task: int | None = None) -> None:
-        """Set the kernel's counts in a task's group and in the groups above it."""
+    def count(self, kills: int, groups: int = 0) -> None:
+        """Set the kernel's counts in the step's group and in the groups above it."""
         above = [parent for parent in self.step.parents if parent.is_relative_to(self.slice)]
-        for group in ([] if task is None else [self.step / f"task_{task}"]) + [self.step, *above]:
+        for group in (self.step, *above):
             self._count(group, kills, groups)
 
     def is_oom(self, pid: int) -> bool:
@@ -260,15 +209,6 @@ class Step:
 def step(node: Node) -> Step:
     """Provide a step of eight ranks."""
     return Step(node)
-
-
-@pytest.mark.parametrize("gone", ["task_100", "", "..", "../..", "../../.."])
-def test_group_that_went_with_its_process(step: Step, gone: str) -> None:
-    """If a task's group is removed, the nearest group above counts its kill, for one victim per kill."""
-    step.count(1, task=100)
-    shutil.rmtree((step.step / gone).resolve())
-    assert step.is_oom(100)
-    assert gone == "task_100" or not step.is_oom(200)
 
 
 def test_group_that_was_killed_as_a_whole(step: Step) -> None:
@@ -432,21 +372,6 @@ def test_so_many_groups_are_looked_at(tmp_path: Path) -> None:
     assert [Path(known).name for known in scan] == deep[::-1][:MAX_LEVELS]
     scan = unified_groups({"": STEP}, tmp_path)
     assert [Path(known).name for known in scan] == STEP[1:].split("/")[::-1]
-
-
-@pytest.mark.parametrize(("text", "kills"), [
-    ("oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", OomKills(3)),
-    ("oom 1\noom_kill 3\noom_group_kill 2\n", OomKills(3, 2)),
-    ("oom 1\noom_group_kill 2\n", None),
-    ("oom_kill x\n", None),
-    (f"oom_kill {'9' * 19}\n", None),
-    ("", None),
-])  # fmt: skip
-def test_counts(tmp_path: Path, text: str, kills: OomKills | None) -> None:
-    """Kills of processes and of whole groups are read; a malformed number gives None."""
-    (tmp_path / "memory.events").write_text(text)
-    assert oom_kills(str(tmp_path / "memory.events")) == kills
-    assert oom_kills(str(tmp_path / "gone")) is None
 
 
 class Oomd:

@@ -70,17 +70,6 @@ async def test_a_directory_that_hangs_delays_no_look(directory: Directory, tmp_p
     await exporter.drain()
 
 
-async def test_a_name_is_looked_up_once(directory: Directory) -> None:
-    """Many processes of one user need one lookup, whose result is cached."""
-    learnt: list[tuple[int, str]] = []
-    names = UserNames(OwnThread("users"), lambda *lookup: learnt.append(lookup), Logger("process"))
-    assert [names.name(7) for _ in range(3)] == ["7"] * 3
-    directory.answers.set()
-    await until(lambda: learnt == [(7, "user7")])
-    assert (names.name(7), directory.queries) == ("user7", [7])
-    names.stop()
-
-
 @pytest.mark.parametrize("uid", [404, 500])
 async def test_a_uid_without_a_name(directory: Directory, uid: int) -> None:
     """A uid without a name is shown as a number and looked up again for the next process."""

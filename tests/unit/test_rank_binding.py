@@ -11,25 +11,6 @@ from agent.ranks.rank.exit_status import JobEnd
 from agent.ranks.rank.process import MAX_RANKS
 
 
-def test_world_communicator_settles_at_once(table: Table) -> None:
-    """A process is bound at once when its world communicator is known."""
-    key = table.add(1, environment(3))
-    table.record(1, [Membership(WORLD, 3, 8)], key)
-    table.tick()
-    assert table.labels() == {RankLabel("4711", "3"): 1}
-    assert table.ranks.label(writer_key(1), WORLD, 3) == RankLabel("4711", "3")
-
-
-def test_without_environment_the_largest_communicator_names_the_rank(table: Table) -> None:
-    """Without an environment the binding waits ten seconds and takes the rank in the largest communicator."""
-    key = table.add(1, None)
-    table.record(1, [Membership(TENSOR, 1, 4), Membership(WORLD, 5, 8)], key)
-    table.tick(BINDING_SECONDS - 0.1)
-    assert table.labels() == {}
-    table.tick(0.1)
-    assert table.labels() == {RankLabel(job_hash(WORLD), "5"): 1}
-
-
 def test_binding_is_frozen(table: Table, caplog: pytest.LogCaptureFixture) -> None:
     """A world communicator that contradicts a published label is logged and changes nothing."""
     key = table.add(1, environment(3))
@@ -38,17 +19,6 @@ def test_binding_is_frozen(table: Table, caplog: pytest.LogCaptureFixture) -> No
     table.tick(60.0)
     assert table.labels() == {RankLabel("4711", "3"): 1}
     assert [record.msg for record in caplog.records] == ["records name another rank: the process keeps its rank"]
-
-
-def test_node_rank_in_the_environment(table: Table) -> None:
-    """If RANK is 1 in all processes of a node (the node's rank), the world communicator gives their ranks."""
-    for pid in (1, 2):
-        key = table.add(pid, environment(1))
-        table.record(pid, [Membership(WORLD, 7 + pid, 16)], key)
-    table.tick(1.0)
-    assert table.labels() == {}
-    table.tick(BINDING_SECONDS)
-    assert table.labels() == {RankLabel("4711", "8"): 1, RankLabel("4711", "9"): 2}
 
 
 def test_duplicates_are_counted_not_exported(table: Table) -> None:

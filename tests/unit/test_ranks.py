@@ -3,7 +3,7 @@
 from signal import SIGSEGV, SIGTERM
 
 import pytest
-from rank_table import KILLED, TENSOR, WORLD, Table, environment, facts, writer_key
+from rank_table import KILLED, WORLD, Table, environment, facts, writer_key
 
 from agent.core.identity import Membership, RankLabel, WriterKey
 from agent.ranks.expiry import ENDED_RANK_SECONDS
@@ -29,25 +29,6 @@ def test_host_names_go_with_their_ranks(table: Table) -> None:
     table.ranks.observe_exit(key, KILLED)
     table.tick(ENDED_RANK_SECONDS + 1.0)
     assert table.ranks.snapshot().hostnames == {"here": frozenset()}
-
-
-def test_a_filling_first_seen_after_the_exit(table: Table) -> None:
-    """Records of a file's new generation that began before the process exited belong to this process."""
-    key = table.add(1, environment(1))
-    table.record(1, [MEMBER], key, table.clock.time())
-    table.ranks.observe_records(writer_key(1, 2), [Membership(TENSOR, 1, 4)], table.clock.time())
-    assert table.ranks.label(writer_key(1, 2), TENSOR, 1) is None  # the process runs, so the writer will be linked
-    table.tick(1.0)
-    table.ranks.observe_exit(key, KILLED)
-    last = table.clock.time()
-    table.ranks.observe_records(writer_key(1, 3), [Membership(TENSOR, 1, 4)], None)
-    table.ranks.observe_records(writer_key(2, 3), [Membership(TENSOR, 2, 4)], last)
-    assert table.ranks.label(writer_key(1, 3), TENSOR, 1) is None
-    table.ranks.observe_records(writer_key(1, 3), [], last)
-    assert table.ranks.label(writer_key(1, 3), TENSOR, 1) == RankLabel("4711", "1")
-    table.clock.advance(5.0)
-    table.ranks.observe_records(writer_key(1, 4), [], last + 1)
-    assert {writer_key(1, 2), writer_key(1, 4), writer_key(2, 3)} == set(table.ranks.unlinked_writers())
 
 
 def test_the_search_for_the_filling_before_is_bounded(table: Table) -> None:
@@ -136,24 +117,6 @@ def test_a_rank_out_of_sight_stays_for_a_moment(table: Table) -> None:
     assert table.states() == {"1": "alive"}
 
 
-def test_the_snapshot_is_one_object_until_something_changes(table: Table) -> None:
-    """Readers share one frozen snapshot until a tick or a write makes the next one."""
-    key = table.add(1, environment(1))
-    table.tick(2.0)
-    changes = (table.tick, lambda: table.ranks.observe_state(key, "D"), lambda: table.record(1, [MEMBER], key))
-    for change in changes:
-        before = table.ranks.snapshot()
-        assert table.ranks.snapshot() is before
-        earlier = (before.ranks[0].process.state, dict(before.running[key].members))
-        change()
-        assert table.ranks.snapshot() is not before
-        assert (before.ranks[0].process.state, before.running[key].members) == earlier
-    after = table.ranks.snapshot()
-    assert (after.ranks[0].process.state, list(after.running[key].members.values())) == ("D", [MEMBER])
-    with pytest.raises(AttributeError):
-        after.ranks[0].process.state = "R"
-
-
 def test_job_that_ended_while_the_agent_was_down(table: Table) -> None:
     """Ranks that exited during the agent's downtime do not prove that they outlived an earlier exit."""
     first, second = (table.add(pid, environment(pid)) for pid in range(2))
@@ -184,18 +147,6 @@ def test_checkpoint_keeps_everything(table: Table) -> None:
     again.tick()
     assert again.ranks.snapshot() == table.ranks.snapshot()
     assert again.ranks.label(writer_key(2), WORLD, 2) == RankLabel("4711", "2")
-
-
-def test_rank_that_vanished_while_the_agent_was_down(table: Table) -> None:
-    """A restored rank that no longer runs has exited; if a peer is alive 45 s later, it is dead."""
-    gone, lives = table.add(1, environment(1)), table.add(2, environment(2))
-    table.tick(1.0)
-    again = table.restarted(30.0)
-    again.ranks.observe_state(lives)
-    again.ranks.observe_exit(gone, None)
-    assert again.states() == {"1": "exited", "2": "alive"}
-    again.tick(45.0)
-    assert again.states() == {"1": "dead", "2": "alive"}
 
 
 @pytest.mark.parametrize(("seconds", "is_its"), [(0.0, True), (1.0, False)])
