@@ -51,35 +51,26 @@ def report(
 
 
 class Node:
-    """A node with ranks 0 and 1 of job 4711 (pids 11 and 12) of ``world`` ranks; RAS sends the ``replies`` in order.
+    """A node with ranks 0 and 1 of job 4711 (pids 11 and 12) of four ranks; RAS sends the ``replies`` in order.
 
     The last reply is sent again and again; None: no reply comes. ``streams``: open connections that sent MONITOR.
-    ``accepting``: pids that accept the first connections, one connection each; later all pids take turns."""
+    The pids accept connections in turns."""
 
-    def __init__(
-        self,
-        path: Path,
-        ranks: Mapping[int, int] = MappingProxyType({11: 0, 12: 1}),
-        address: str = "10.0.0.1",
-        world: int = 4,
-    ) -> None:
-        self.address = address
+    def __init__(self, path: Path, ranks: Mapping[int, int] = MappingProxyType({11: 0, 12: 1})) -> None:
         self.tree = ProcTree(path / "proc")
         (self.tree.root / "net").mkdir()
         self.table = Table()
         self.replies: list[bytes | None] = [report()]
-        self.replies_of: dict[int, bytes] = {}
-        self.accepting: list[int] = []
         self.pids: list[int] = []
         self.listening: dict[int, tuple[int, int]] = {}
-        self.queries = self.connections = 0
+        self.queries = 0
         self.streams: list[asyncio.StreamWriter] = []
         self.admission = Admission()
         self.state = StateSection("ras", None)
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         for pid, rank in ranks.items():
-            self.add(pid, environment(rank, world=world))
+            self.add(pid, environment(rank, world=4))
 
     def add(
         self,
@@ -99,7 +90,7 @@ class Node:
         self.tree.add(pid, threads={pid + 1000: "NCCL RAS"}, maps=MAPS, environment=whole, uid=uid)
         (self.tree.root / f"{pid}/fd/40").symlink_to(f"socket:[{pid}]")
         (self.tree.root / f"{pid}/net").mkdir()
-        (self.tree.root / f"{pid}/net/fib_trie").write_text(f"|-- {self.address}\n   /32 host LOCAL\n")
+        (self.tree.root / f"{pid}/net/fib_trie").write_text("|-- 10.0.0.1\n   /32 host LOCAL\n")
         self.listen(pid, port, uid)
         process_facts = msgspec.structs.replace(facts(pid, env), evidence=evidence, uid=uid, owner=Owner(name=str(uid)))
         assert self.table.ranks.observe_process(process_facts)
@@ -124,14 +115,9 @@ class Node:
         self.streams.remove(writer)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
         client = Endpoint(*writer.get_extra_info("peername"))
-        if self.accepting:
-            pid = self.accepting.pop(0)
-            self.replies = [self.replies_of.get(pid)]
-        else:
-            pid = self.pids[0]
-            self.pids = [*self.pids[1:], pid]
+        pid = self.pids[0]
+        self.pids = [*self.pids[1:], pid]
         thread = OwnThread("table")
         await thread.call(lambda: self.accept(pid, client))
         thread.stop()
@@ -147,18 +133,18 @@ class Node:
             table.write(row)
 
     @asynccontextmanager
-    async def exporter(self, role: str = "auto", *, once: bool = False) -> AsyncIterator[RasExporter]:
+    async def exporter(self, role: str = "auto") -> AsyncIterator[RasExporter]:
         """Start the server and the exporter; yield the exporter."""
         async with served(self.serve, self.listener) as endpoint:
             config = msgspec.convert({"addresses": [f"127.0.0.1:{endpoint.port}"], "role": role}, RasConfig)
-            exporter = await self.start(config, once=once)
+            exporter = await self.start(config)
             yield exporter
             await exporter.drain()
             end_writers(self.context)
 
-    async def start(self, config: RasConfig, *, once: bool = False) -> RasExporter:
+    async def start(self, config: RasConfig) -> RasExporter:
         exporter = RasExporter(config)
-        lends = {"ranks": self.table.ranks, "admit": self.admission, "state": self.state, "once": once}
+        lends = {"ranks": self.table.ranks, "admit": self.admission, "state": self.state}
         self.context = lent("ras", self.table.clock, self.tree.root.parent, **lends)
         await exporter.start(self.context)
         return exporter

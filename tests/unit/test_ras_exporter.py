@@ -9,16 +9,13 @@ import msgspec
 import pytest
 from client_metrics import samples
 from lent import Admission, until
-from rank_table import environment, facts
 from ras_node import Node, report
 
-from agent.app.lease import end_writers
 from agent.sdk.exporter import NoData, StateSection
 from agent.sdk.ranks import ProcessKey, RankLabel
 from exporters.ras import RasConfig, RasExporter
 from exporters.ras.config import MAX_ADDRESSES
-from exporters.ras.exporter import SEARCH_SECONDS, STALE_INTERVALS, TOLERATED_FAILURES
-from exporters.ras.protocol.client import Endpoint
+from exporters.ras.exporter import STALE_INTERVALS, TOLERATED_FAILURES
 from exporters.ras.query import runner
 from exporters.ras.query.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.show import RasSnapshot
@@ -27,9 +24,9 @@ LONGEST_INTERVAL_SECONDS = 1.1 * MIN_INTERVAL_SECONDS
 
 
 @pytest.fixture
-def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
-    """Provide a node, by default with the address in the reports."""
-    node = Node(tmp_path, address=getattr(request, "param", "10.0.0.1"))
+def node(tmp_path: Path) -> Iterator[Node]:
+    """Provide a node."""
+    node = Node(tmp_path)
     with node.listener:
         yield node
 
@@ -41,17 +38,6 @@ def shown(snapshot: RasSnapshot) -> dict[str, list[tuple[str, int, int]]]:
         job_id: [(entry.hash, entry.responding, entry.missing) for entry in known]
         for job_id, known in communicators.items()
     }
-
-
-async def test_the_first_query_comes_within_the_interval_and_the_next_after_it(node: Node) -> None:
-    """The first query comes within the interval, and each later interval has exactly one query."""
-    async with node.exporter() as exporter:
-        assert node.queries == 0
-        assert shown(await node.first_query(exporter)) == {"4711": [("0xab", 4, 0)]}
-        await node.look(exporter, 0.8 * MIN_INTERVAL_SECONDS)
-        assert node.queries == 1
-        await node.look(exporter, LONGEST_INTERVAL_SECONDS - 0.8 * MIN_INTERVAL_SECONDS)
-        assert node.queries == 2
 
 
 async def test_an_unexpected_error_during_a_query_delays_the_next_query(
@@ -67,29 +53,6 @@ async def test_an_unexpected_error_during_a_query_delays_the_next_query(
         await node.look(exporter, 0.8 * MIN_INTERVAL_SECONDS)
         assert node.queries == 1
         assert shown(await node.look(exporter, 2 * LONGEST_INTERVAL_SECONDS)) == {"4711": [("0xab", 4, 0)]}
-
-
-async def test_listeners_are_searched_when_ranks_change_or_the_interval_ends(node: Node) -> None:
-    """While the ranks stay the same, a new listener is found after SEARCH_SECONDS; with a new rank, at once."""
-
-    async def unowned(after: float) -> int:
-        [(_, count)] = (await node.look(exporter, after)).listeners.values()
-        return count
-
-    config = {"addresses": [f"127.0.0.1:{node.port}"], "oldest_version": "99.0.0"}  # no library is new enough to query
-    exporter = await node.start(msgspec.convert(config, RasConfig))
-    assert await unowned(1.0) == 0
-    await asyncio.to_thread(node.listen, 99)
-    assert await unowned(SEARCH_SECONDS - 0.1) == 0
-    assert await unowned(0.1) == 1
-    await asyncio.to_thread(node.listen, 98)
-    assert await unowned(0.1) == 1
-    settings = {"NCCL_RAS_ADDR": f"127.0.0.1:{node.port}", "NCCL_RAS_TIMEOUT_FACTOR": "1"}  # no file sets more
-    await asyncio.to_thread(node.tree.add, 77, environment=settings)
-    assert node.table.ranks.observe_process(facts(77, environment(7)))
-    assert await unowned(0.1) == 2
-    await exporter.drain()
-    end_writers(node.context)
 
 
 def series_of(exporter: RasExporter, snapshot: RasSnapshot) -> dict[tuple[str, ...], float]:
@@ -131,17 +94,6 @@ async def test_a_role_of_off_looks_at_nothing(node: Node) -> None:
             with pytest.raises(NoData):
                 await node.look(exporter, MAX_INTERVAL_SECONDS)
     assert node.queries == 0
-
-
-async def test_an_orphan_at_the_address_is_never_connected_to(node: Node) -> None:
-    """While a listener has no rank process, there is no query, and the snapshot has the reason."""
-    await asyncio.to_thread(node.listen, 13)
-    async with node.exporter() as exporter:
-        published = await node.first_query(exporter)
-    assert node.queries == 0
-    [job] = published.jobs
-    assert (job.job.job_id, job.role, job.refusal) == ("4711", "reporter", "unowned_listener")
-    assert (list(published.listeners.values()), published.up) == ([(2, 1)], {})
 
 
 @pytest.mark.parametrize(("last", "queries"), [(report(3), 3), (report(size=0), 2)], ids=["alike", "no communicator"])
@@ -219,27 +171,6 @@ async def test_a_hang_has_one_clock_through_failures_and_an_agents_restart(node:
         node.replies = [report(launched=6)]
         assert still_since(await node.look(after, MAX_INTERVAL_SECONDS)) > began
         await after.drain()
-
-
-@pytest.fixture
-def shared(node: Node) -> Node:
-    """Provide a node with two ranks of another job at the same address."""
-    for pid, rank in ((21, 0), (22, 1)):
-        node.add(pid, environment(rank, world=4, job="4712"))
-    return node
-
-
-async def test_a_report_is_of_the_job_of_the_process_that_gave_it(shared: Node) -> None:
-    """If two jobs share an address, each report belongs to the queried job."""
-    node = shared
-    node.accepting = [11, 12, 21, 22] * 8
-    node.replies_of = {11: report(pids=(21, 22)), 12: report(pids=(21, 22)), 21: report(1), 22: report(1)}
-    async with node.exporter() as exporter:
-        published = await node.first_query(exporter)
-        for _ in range(4):  # queries are spread at random
-            if len(shown(published)) < 2:
-                published = await node.look(exporter, MIN_INTERVAL_SECONDS)
-    assert shown(published) == {"4711": [("0xab", 4, 0)], "4712": [("0xab", 3, 1)]}
 
 
 async def test_a_report_of_a_process_that_has_ended_is_counted(node: Node) -> None:
@@ -325,13 +256,6 @@ async def test_a_role_of_monitor_listens_and_never_asks(node: Node) -> None:
     assert [(job.role, job.refusal) for job in published.jobs] == [("none", "not_elected")]
 
 
-async def test_a_single_pass_monitors_no_process(node: Node) -> None:
-    """A single pass opens no stream."""
-    async with node.exporter(once=True) as exporter:
-        published = await node.first_query(exporter)
-    assert (published.monitored.up, node.queries) == ({}, 0)
-
-
 def held_up(node: Node) -> asyncio.Event:
     """Hold all reports back until the test sets the returned event."""
     gate, answer = asyncio.Event(), node.report
@@ -382,21 +306,6 @@ async def test_an_exporter_waits_for_the_query_of_the_one_before(node: Node) -> 
         await after.drain()
 
 
-async def test_what_is_known_of_each_jobs_queries(node: Node) -> None:
-    """Time and number of reports, consecutive failures and the interval are series by job."""
-    async with node.exporter() as exporter:
-        await node.first_query(exporter)
-        queried_seconds = node.table.clock.time()
-        await node.look(exporter, LONGEST_INTERVAL_SECONDS)
-        node.replies = [b"garbage"]
-        await node.look(exporter, LONGEST_INTERVAL_SECONDS)
-        series = series_of(exporter, exporter.snapshot())
-    assert series["ras_report_timestamp_seconds", "4711"] == queried_seconds + LONGEST_INTERVAL_SECONDS
-    assert series["ras_failures", "4711"] == 1
-    doubled = 2 * MIN_INTERVAL_SECONDS
-    assert 0.9 * doubled <= series["ras_interval_seconds", "4711"] <= 1.1 * doubled
-
-
 async def test_no_stream_begins_once_the_exporter_is_drained(node: Node) -> None:
     """An update that ends after the drain starts no stream."""
     async with node.exporter() as exporter:
@@ -437,48 +346,3 @@ def test_a_configuration_that_cannot_be_used_is_refused(section: dict[str, objec
     """Addresses are localhost or IP addresses with a port; roles and versions are as documented."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(section, RasConfig)
-
-
-def test_localhost_is_both_loopbacks() -> None:
-    """localhost means both loopback addresses, because RAS binds only the first, which differs by cluster."""
-    assert RasConfig().endpoints() == (Endpoint("127.0.0.1", 28028), Endpoint("::1", 28028))
-    assert RasConfig(addresses=["[::1]:28028", "localhost:28028"]).endpoints()[0] == Endpoint("::1", 28028)
-    assert RasConfig().oldest() == (2, 29, 2)
-
-
-@pytest.mark.parametrize(("node", "room", "state"), [
-    ("10.0.0.1", 100, "unresponsive"), ("10.0.0.1", 1, "unresponsive"), ("10.0.0.2", 100, "alive"),
-], indirect=["node"])  # fmt: skip
-async def test_a_process_that_the_others_do_not_hear_is_unresponsive(node: Node, room: int, state: str) -> None:
-    """A rank that is missing in two reports over 15 s is unresponsive until queries stop, even if the reports have no
-    series."""
-    node.admission = Admission(in_all=room)
-    node.replies = [report(1, size=2)]
-    node.pids = [11]  # a stopped process accepts nothing
-    async with node.exporter() as exporter:
-        await node.first_query(exporter)
-        assert node.table.states() == {"0": "alive", "1": "alive"}
-        for _ in range(2):
-            await node.look(exporter, LONGEST_INTERVAL_SECONDS)
-        node.table.tick()
-        assert node.table.states() == {"0": "alive", "1": state}
-    node.table.tick()
-    assert node.table.states() == {"0": "alive", "1": "alive"}
-
-
-async def test_no_stream_begins_at_a_listener_that_outlives_its_rank(node: Node) -> None:
-    """After the last rank has exited, nothing connects to the listener that its child still holds."""
-    async with node.exporter("monitor") as exporter:
-        await node.look(exporter, 1.0)
-        stream = await node.listened_to(exporter)
-        for pid in (11, 12):
-            node.table.ranks.observe_exit(ProcessKey(pid, 5000), None)
-        await asyncio.to_thread(node.listen, 13)
-        before = node.connections
-        stream.close()
-        await until(lambda: exporter.snapshot().monitored.errors == {"cut": 1})
-        for _ in range(8):
-            with pytest.raises(NoData):
-                await node.look(exporter, 1.0)
-            await asyncio.sleep(0.02)  # time for a connection
-    assert node.connections == before

@@ -1,7 +1,7 @@
 """Hangs in RAS reports: ranks with fewer launches, waiting ranks, and suspects."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -10,11 +10,10 @@ from client_metrics import samples
 from lent import Admission
 
 from agent.core.checkpoint import MAX_SECTION_BYTES
-from agent.sdk.evidence import EvidenceRegistry
 from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess
 from exporters.ras import show
 from exporters.ras.query import reports as saved_module
-from exporters.ras.query.jobs import OwnedJob, job_of
+from exporters.ras.query.jobs import OwnedJob
 from exporters.ras.query.reports import Reports, SavedJob, SavedWatch, restored, series_of, to_save
 from exporters.ras.report import hangs, hangs as job_report, model as report_module
 from exporters.ras.report.hangs import (
@@ -34,7 +33,7 @@ from exporters.ras.report.hangs import (
     watch,
 )
 from exporters.ras.report.json_report import read_json
-from exporters.ras.report.model import MARK_BYTES, MAX_BEHIND, MAX_NAMED, MAX_TROUBLED, Report
+from exporters.ras.report.model import MARK_BYTES, MAX_BEHIND, MAX_NAMED, Report
 from exporters.ras.show import render_reports
 
 FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
@@ -228,56 +227,12 @@ def test_a_rank_that_left_is_waited_for_once_nothing_is_launched_for_minutes() -
         assert after(read(group(WORLD, ranks, departing)), seconds) == suspected
 
 
-def test_a_communicator_without_answers_is_watched_on() -> None:
-    """A report in which no rank of a communicator replied does not change the time of its last launch."""
-    whole = read(reduced(TP1, {4: 9, 5: 9, 6: 9, 7: 9}))
-    for gap in (read(reduced(TP1, {}, missing=(4, 5, 6, 7))), read(reduced(WORLD, everybody(3))), read()):
-        watches = watch(watch({}, whole.communicators, 1000.0), gap.communicators, 1010.0)
-        watches = watch(watches, whole.communicators, 1020.0)
-        assert (watches["0xb1"].since_seconds, watches["0xb1"].reports) == (1000.0, 2)
-    watches = watch(watches, read(reduced(TP1, {4: 10, 5: 9, 6: 9, 7: 9})).communicators, 1030.0)
-    assert watches["0xb1"].since_seconds == 1030.0
-
-
-def test_absent_communicators_are_watched_on_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Above the memory limit of communicators that the report lacks, the communicator seen last is kept."""
-    monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", WATCH_BYTES + 4 * MARK_BYTES)
-    watches: dict[str, Watch] = {}
-    seen = [(TP0, range(4), {"0xb0"}), (TP1, range(4, 8), {"0xb0", "0xb1"}), (WORLD, range(8), {"0xa0", "0xb1"})]
-    for seconds, (name, processes, watched) in enumerate(seen):
-        watches = watch(watches, read(reduced(name, dict.fromkeys(processes, 1))).communicators, 1000.0 + seconds)
-        assert set(watches) == watched
-
-
 def test_ranks_that_do_not_answer_take_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each silent rank adds bytes to the watch of an absent communicator; a watch above the limit is dropped."""
     monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", WATCH_BYTES + 3 * MARK_BYTES + SILENT_BYTES)
     for missing, watched in (((6,), {"0xb1"}), ((6, 8), set())):
         report = read(reduced(TP1, {4: 1, 5: 1, 7: 1}, missing=missing))
         assert set(watch(watch({}, report.communicators, 1000.0), (), 1010.0)) == watched
-
-
-def test_watches_outlive_the_agent() -> None:
-    """Saved watches are restored for each job of each owner."""
-    watches = went_on(SILENT_SECONDS)
-    assert watches["0xa0"].silent_since == {6: 1000.0}
-    known = {OwnedJob("7", "uid/1"): watches, OwnedJob("7", "uid/2"): {}}
-    saved = msgspec.msgpack.decode(msgspec.msgpack.encode(to_save(known)), type=list[SavedJob])
-    assert (to_save(restored(saved)), list(restored(saved)[OwnedJob("7", "uid/1")])) == (saved, list(watches))
-
-
-def test_a_communicator_keeps_its_name() -> None:
-    """If two communicators have the same hash and the first ends, the second keeps its times, even after a restart."""
-    first, second, third = (reduced(WORLD, {0: count, 1: 4}) | {"secondary_hash": f"{count}:0"} for count in (5, 6, 7))
-    known: Sequence[SavedJob] = ()
-    for seconds, groups in enumerate(((first, second), (second,), (third, second), (second, first))):
-        reports = Reports(Admission(), known)
-        reports.keep(PROCESS, read(*groups, names=reports.names(job_of(PROCESS))), seconds, seconds)
-        watches = reports.watches[job_of(PROCESS)]
-        known = msgspec.msgpack.decode(msgspec.msgpack.encode(to_save(reports.watches)), type=list[SavedJob])
-    assert {name: (w.since_seconds, w.reports) for name, w in watches.items()} == {
-        "0xa0": (0.0, 2), "0xa0-dcd7aee5": (0.0, 4), "0xa0-dd15c4d2": (2.0, 1)
-    }  # fmt: skip
 
 
 ONE, TWO = OwnedJob("1", "uid/1"), OwnedJob("2", "uid/2")
@@ -331,22 +286,6 @@ def test_laggards_of_all_communicators_are_bounded(monkeypatch: pytest.MonkeyPat
         report = read(reduced(TP0, {0: 9, 1: 9, 2: 8}), reduced(WORLD, everybody(50) | {5: 48, 6: 49}))
         launches = [entry.launches for entry in report.communicators if entry.launches]
         assert [[rank.comm_rank for rank in entry.behind] for entry in launches] == laggards
-
-
-def test_ranks_with_errors_beyond_the_limit_are_not_named() -> None:
-    """Ranks with errors are named up to the limit."""
-    ranks = [rank(number, number) for number in range(MAX_TROUBLED + 1)]
-    for entry in ranks:
-        entry["status"]["async_error"] = 6
-    assert len(read(group(WORLD, ranks)).communicators[0].troubled) == MAX_TROUBLED
-
-
-def test_two_orders_of_the_same_size_name_no_rank() -> None:
-    """If a rank's number differs between two communicators of the whole job, the rank has no number in the job."""
-    reversed_world = group(0xA1, [rank(2 - process, process) for process in range(3)])
-    for behind, number in ((0, None), (1, 1)):
-        world = group(WORLD, [rank(process, process, AllReduce=5 - (process == behind)) for process in range(3)])
-        assert named(read(world, reversed_world)) == {"0xa0": [(behind, number, "behind")]}
 
 
 def series(report: Report, world_size: int | None, polls: int = 2) -> dict[tuple[str, ...], float]:
@@ -431,13 +370,6 @@ def test_aborts_beyond_the_limit_are_not_remembered(monkeypatch: pytest.MonkeyPa
     assert [entry.comm_rank for entry in aborted({}, aborting(0, 1, 2), 1000.0)] == [0, 1]
 
 
-def test_what_a_library_does_not_tell_is_absent() -> None:
-    """A communicator without status and launch counts has only its numbers of ranks by state."""
-    bare = [{key: rank(n, n)[key] for key in ("rank", "host", "pid", "nvml_dev")} for n in (0, 1)]
-    states = {"expected", "responding", "missing", "unresponsive", "dead"}
-    assert {(key[0], key[2]) for key in series(read(group(WORLD, bare)), 2)} == {("ranks", state) for state in states}
-
-
 @pytest.mark.slow
 def test_many_small_communicators_fit_the_checkpoint() -> None:
     """The maximum number of one-rank communicators fits into the checkpoint's section."""
@@ -502,14 +434,3 @@ def test_a_job_that_runs_without_an_idle_communicator_is_not_stalled() -> None:
     last = JobReport(ProcessKey(1, 1), report, 8, watches, 1540.0, suspects=blamed)
     assert (blamed.keys(), show.stalls({"7": last})) == ({"0xb1"}, {"7": 240.0})  # six reports had launches
     assert list(show.bundle_part(last).words) == []
-
-
-def test_the_longer_of_two_stalls_counts() -> None:
-    """If two exporters report a stall of one job, the longer stall is used until its exporter ends."""
-    registry = EvidenceRegistry()
-    ras, other = registry.of("ras"), registry.of("other")
-    ras.tell_stalls(lambda: {"7": 10.0})
-    other.tell_stalls(lambda: {"7": 15.0, "8": 20.0})
-    assert ras.stalls() == {"7": 15.0, "8": 20.0}
-    other.close()
-    assert ras.stalls() == {"7": 10.0}

@@ -1,6 +1,5 @@
 """RAS queries: the node that sends them, the conditions for them, and their intervals."""
 
-import itertools
 import math
 from random import Random
 
@@ -18,8 +17,6 @@ from exporters.ras.query.policy import (
     Configured,
     Role,
     Schedule,
-    first_wait_seconds,
-    looks_isolated,
     may_monitor,
     role_of,
 )
@@ -116,13 +113,6 @@ def test_a_job_is_asked_at_one_address_and_two_jobs_there_each_in_its_role() -> 
     assert two_jobs == [QueryPlan(HERE, A, "standby"), QueryPlan(HERE, OwnedJob("b", OWNER.key), "reporter")]
 
 
-@pytest.mark.parametrize("jitter", [0.0, 0.999])
-def test_the_first_query_for_labels_waits(jitter: float) -> None:
-    """The first query for labels waits for other sources of names; nodes spread their first queries over minutes."""
-    assert first_wait_seconds("labels", jitter) == pytest.approx(60.0 + 300.0 * jitter)
-    assert first_wait_seconds("reporter", jitter) == pytest.approx(7.0 * jitter)
-
-
 @pytest.mark.parametrize(("role", "schedule", "seconds"), [
     ("reporter", Schedule(), MIN_INTERVAL_SECONDS),
     ("labels", Schedule(), 600.0),
@@ -206,27 +196,6 @@ def test_users_take_turns() -> None:
     assert owners == ["uid/1"] * 4 + [OWNER.key, "uid/1"] * 2 + [OWNER.key]
 
 
-@pytest.mark.parametrize(("role", "costs", "most"), [
-    ("reporter", {}, 514),
-    ("standby", {}, 514),
-    ("reporter", {"ranks": 2000}, 60),
-    ("standby", {"ranks": 2000}, 60),
-    ("reporter", {"ranks": 8, "cost_seconds": 3.0}, 24),
-])  # fmt: skip
-def test_a_storm_of_alarms_is_no_storm_of_queries(role: Role, costs: dict[str, float], most: int) -> None:
-    """With ten alarms a second a job gets at most one query in 7 s; a large job gets at most two per interval."""
-    known, times = schedule(0.0, **costs), []
-    answer = (report(known.ranks), known.cost_seconds)
-    for tick in range(36_000):
-        now = tick / 10
-        known.hasten(now, tick * 0.618 % 1.0)
-        if now >= known.due_at:
-            times.append(now)
-            known.note(role, answer, 0, now, 0.5)
-    assert len(times) <= most + 1
-    assert min(later - earlier for earlier, later in itertools.pairwise(times)) >= MIN_INTERVAL_SECONDS - 0.01
-
-
 def test_queries_slow_down_after_those_that_failed_or_waited() -> None:
     """A clean query sets the cost and ends the back-off; a query that waited for peers, or failed, does neither."""
     known = Schedule(delays=2)
@@ -242,9 +211,3 @@ def test_queries_slow_down_after_those_that_failed_or_waited() -> None:
         assert shown == expected
         assert known.interval_seconds == pytest.approx(known.next_interval_seconds("reporter", 0.5))
     assert Schedule(least_seconds=60.0).next_interval_seconds("reporter", 0.5) == pytest.approx(60.0)
-
-
-@pytest.mark.parametrize(("missing", "isolated"), [(0, False), (4, False), (5, True), (8, True)])
-def test_isolated(missing: int, isolated: bool) -> None:
-    """A process that misses more than half of a communicator can itself be cut off."""
-    assert looks_isolated(report(8, missing)) == isolated

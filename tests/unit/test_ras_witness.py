@@ -113,12 +113,3 @@ def transcripts(scenario: str) -> list[tuple[str, Report]]:
     with tarfile.open(DATA / "transcripts.tar.xz") as archive:
         result = {m.name: file.read() for m in archive if (file := archive.extractfile(m)) is not None}
     return [(name, read_json(result[name])) for name in sorted(result) if scenario in name and ".json." in name]
-
-
-def test_a_recorded_stop_is_missed_to_its_end_and_after_it() -> None:
-    """In a recording of NCCL 2.32.3, a process stopped for 87 s is missing from every report, even after it resumed."""
-    name = {A: ("127.0.102.4", 30589)}
-    result: dict[ProcessKey, RasSilence] = {}
-    for number, (_, entry) in enumerate(transcripts("2.32.3/sigstop")):
-        result = silences(result, entry, [], name, (float(number), 1000.0 + number))
-    assert result == {A: RasSilence(1.0, 1001.0, 13)}
