@@ -15,18 +15,17 @@ import pytest
 from client_metrics import samples
 from fake_clock import FakeClock
 from fake_kernel import FakeKernel, done, refuse, reply
-from hypothesis import given, strategies as st
 from lent import failed, lent
 
 from agent.hardware.inventory import Hardware
 from agent.hardware.ledger import CheckState, HealthLedger
-from agent.sdk.exporter import NoData, StateSection
+from agent.sdk.exporter import StateSection
 from agent.system import netlink
 from agent.system.netlink import attribute
 from exporters.rdma import RdmaConfig, RdmaExporter, exporter as exporter_module, tree as module
 from exporters.rdma.baseline import Baseline, learn, levels
 from exporters.rdma.exporter import MAX_IGNORED
-from exporters.rdma.families import DRIVER_FAULTS, MAX_COUNT, PORT_FAULTS, RdmaSnapshot, read_resources, render, summary
+from exporters.rdma.families import DRIVER_FAULTS, MAX_COUNT, PORT_FAULTS, RdmaSnapshot, read_resources, render
 from exporters.rdma.tree import Port, RdmaDevice, hidden_functions, read_devices
 
 DATA = Path(__file__).parents[1] / "data" / "rdma"
@@ -322,16 +321,6 @@ def test_an_invalid_list_of_devices_is_refused() -> None:
             msgspec.convert({"ignore_devices": names}, RdmaConfig)
 
 
-async def test_a_damaged_past_is_learnt_again(root: Path) -> None:
-    """With an unreadable checkpoint no device fails a check; a node without devices has no data."""
-    node = Node(root, b"\xc1")
-    async with node.under_way():
-        assert node.failed() == set()
-    with pytest.raises(NoData):
-        async with Node(root / "elsewhere").under_way():
-            pass
-
-
 async def test_resources_are_shown_where_they_are_asked_for(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the option, present devices show their RDMA objects in use; a kernel that refuses is not queried again."""
     use = {"mlx5_0": {"qp": 3}, "elsewhere": {"qp": 4}}
@@ -387,9 +376,3 @@ def test_what_is_asked_and_understood() -> None:
     with pytest.raises(PermissionError):
         read_resources(refusing.connect)
     assert kernel.open == refusing.open == 0
-
-
-@given(st.binary(max_size=200))
-def test_any_answer_is_read(raw: bytes) -> None:
-    """Any reply of a kernel is read without an error."""
-    summary(raw)

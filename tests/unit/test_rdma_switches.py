@@ -97,16 +97,6 @@ def lldp_output(*interfaces: object) -> bytes:
     return json.dumps({"lldp": [{"interface": list(interfaces)}]}).encode()
 
 
-def test_names_of_switch_and_port() -> None:
-    """Each interface gives the name of the switch and of its port; without a neighbour it gives nothing."""
-    assert read_neighbours(lldp_output(neighbour("ens1f0np0"), neighbour("ens2", "leaf-2", "Ethernet1/2"))) == {
-        "ens1f0np0": ("leaf-1", "swp7"),
-        "ens2": ("leaf-2", "Ethernet1/2"),
-    }
-    for raw in (lldp_output(), b'{"lldp": [{}]}', b'{"lldp": []}'):
-        assert read_neighbours(raw) == {}
-
-
 def test_a_switch_without_names() -> None:
     """A switch without a name has its id; a port with an address as id has its description."""
     nameless = [{"id": [{"type": "mac", "value": "00:11:22:33:44:55"}]}]

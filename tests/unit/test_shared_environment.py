@@ -7,7 +7,7 @@ from rank_table import KILLED, WORLD, Table, environment, owned
 from agent.core.identity import Membership, RankLabel
 from agent.ranks import families as rank_families, liveness_families
 from agent.ranks.naming.binding import BINDING_SECONDS, MAX_SIBLINGS
-from agent.ranks.naming.shared_environment import coordinates_of, number_of
+from agent.ranks.naming.shared_environment import number_of
 from agent.ranks.rank.environment import group_job_id
 from agent.ranks.rank.facts import Owner
 from exporters.ras.query.jobs import size_of
@@ -69,10 +69,11 @@ def test_the_communicator_names_siblings_first(table: Table) -> None:
     assert dict(zip(expected.labels, expected.values, strict=True)) == {("4711", "communicator"): 8}
 
 
-def test_titles_name_siblings_that_start_one_after_the_other(table: Table) -> None:
+@pytest.mark.parametrize("title", [VLLM, "sglang::scheduler_TP{}"])
+def test_titles_name_siblings_that_start_one_after_the_other(title: str, table: Table) -> None:
     """A worker with a number in its title waits for workers with the other numbers."""
     for pid in (1, 2, 3, 4):
-        table.add_facts(owned(pid, task(0), ALICE, parent=50, title=VLLM.format(4 - pid)), then=2.0)
+        table.add_facts(owned(pid, task(0), ALICE, parent=50, title=title.format(4 - pid)), then=2.0)
     table.tick(BINDING_SECONDS)
     assert (ranks(table), sources(table)) == ({"3": 1, "2": 2, "1": 3, "0": 4}, {"title"})
 
@@ -118,13 +119,6 @@ def test_a_sibling_that_ends_before_the_next_tick(table: Table) -> None:
     assert (ranks(table), table.states()["2"]) == ({"0": 1, "1": 2, "2": 3}, "exited")
 
 
-def test_copies_of_a_rank_elsewhere_are_no_siblings(table: Table) -> None:
-    """Two processes with the same rank number and different parents are a rank and a duplicate."""
-    table.add_facts(owned(1, environment(0), ALICE, parent=50))
-    table.add_facts(owned(2, environment(0), ALICE, parent=60), then=BINDING_SECONDS)
-    assert (ranks(table), table.ranks.snapshot().duplicates) == ({"0": 1}, 1)
-
-
 def test_a_rank_without_a_number_goes_by_its_pid(table: Table) -> None:
     """Ray's workers have their pid as rank in their job."""
     keys = [table.add_facts(owned(pid, {"RAY_JOB_ID": "01000000"}, ALICE)) for pid in (1, 2)]
@@ -142,20 +136,6 @@ def test_what_may_be_no_rank_is_not_named_by_pid(env: dict[str, str] | None, evi
     table.add_facts(owned(1, env, ALICE, evidence=evidence), then=BINDING_SECONDS)
     snapshot = table.ranks.snapshot()
     assert (snapshot.ranks, snapshot.unidentified, snapshot.unreadable) == ((), evidence == "thread", env is None)
-
-
-@pytest.mark.parametrize(("title", "position"), [
-    ("VLLM::Worker_DP0_PP0_TP3_EP3", (("DP", 0), ("PP", 0), ("TP", 3))),
-    ("VLLM::Worker_TP11", (("TP", 11),)),
-    ("sglang::scheduler_DP1_TP2", (("DP", 1), ("TP", 2))),
-    ("sglang::scheduler_TP0", (("TP", 0),)),
-    ("VLLM::EngineCore", ()),
-    ("python train.py Worker_TP1", ()),
-    ("", ()),
-])  # fmt: skip
-def test_titles(title: str, position: tuple[tuple[str, int], ...]) -> None:
-    """Titles of vLLM's workers and SGLang's schedulers give axes and numbers; other titles give nothing."""
-    assert coordinates_of(title) == position
 
 
 def test_numbers_of_places() -> None:

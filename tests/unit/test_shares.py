@@ -4,7 +4,7 @@ import pytest
 from lent import Admission
 
 from agent.core.series_budget import FairBudget, Group
-from agent.tail.shares import FairTable, Share, in_turns
+from agent.tail.shares import FairTable, Share
 
 A, A2, B, C = Share(1, "/a"), Share(1, "/a2"), Share(2, "/b"), Share(3, "/c")
 
@@ -43,16 +43,6 @@ def fill(budget: FairBudget, groups: list[Group]) -> dict[Group, int]:
     return sizes
 
 
-def test_a_budget_without_groups_is_the_sum_alone() -> None:
-    """A request above the limit is refused and counted."""
-    budget = FairBudget(3)
-    assert budget.take((), 3)
-    assert not budget.take(())
-    budget.give_back((), 1)
-    assert budget.take(())
-    assert budget.refused == 1
-
-
 @pytest.mark.parametrize(("groups", "amount"), [([A], 400), ([A, A2], 215), ([A, B], 254), ([A, B, C], 186)])
 def test_shares_of_those_who_want_all(groups: list[Share], amount: int) -> None:
     """Users who add entries in turns have equal shares, and a late user gets a share."""
@@ -61,15 +51,6 @@ def test_shares_of_those_who_want_all(groups: list[Share], amount: int) -> None:
     assert max(sizes.values()) - min(sizes.values()) <= 1
     assert abs(min(sizes.values()) - amount) <= 2
     assert budget.take(Share(9, "/late"), (700 - budget.taken) // 3)
-
-
-def test_directories_of_one_user_leave_others_their_room() -> None:
-    """One user's directories take at most two thirds of the table."""
-    budget = FairBudget(30_000)
-    fill(budget, [Share(1, f"/{number}") for number in range(200)])
-    assert budget.taken <= 20_000
-    assert budget.take(Share(1, "/new"))
-    assert budget.take(B, 1000)
 
 
 def test_series_of_owners_in_a_group() -> None:
@@ -83,10 +64,3 @@ def test_series_of_owners_in_a_group() -> None:
     assert admission.admit(5, 60, 1, A)
     assert admission.admit("ours", 100)
     assert not admission.admit("ours", 1)
-
-
-def test_turns() -> None:
-    """The first items of all users come first, then their second items, up to the limit."""
-    items = ["a1", "a2", "a3", "b1", "b2"]
-    assert in_turns(items, lambda amount: amount[0], 4) == ["a1", "b1", "a2", "b2"]
-    assert in_turns(items, lambda amount: amount[0]) == ["a1", "b1", "a2", "b2", "a3"]

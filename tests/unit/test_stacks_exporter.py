@@ -115,17 +115,6 @@ async def node(made: Node) -> Node:
     return made
 
 
-async def test_a_silent_job_is_looked_at_once_in_ten_minutes(node: Node) -> None:
-    """A rank is examined once it has been silent for the limit, and again after ten minutes."""
-    await node.silent(2)
-    assert (await node.look(SILENCE - 1.0), node.reader.pids) == ({}, [])
-    assert await node.look(1.0) == {"0": "all_reduce #1", "1": "all_reduce #1"}
-    assert await node.look(AGAIN_SECONDS - 1.0) != {}
-    assert node.reader.pids == [100, 101]
-    await node.look(2.0)
-    assert node.reader.pids == [100, 101, 100, 101]
-
-
 async def test_ranks_that_continue_are_no_longer_shown(node: Node) -> None:
     """A rank that completes an operation, or exits, loses its stack at the next look."""
     await node.silent(3)
@@ -330,16 +319,6 @@ def test_bounds() -> None:
     assert (deep.text.count("wait"), wide.text.count("thread "), len(large.text)) == (MAX_FRAMES, MAX_THREADS, MAX_TEXT)
     assert odd.label.startswith("a?[31m?(!channel) (train.py) #")
     assert "\x07" not in odd.text
-
-
-@pytest.mark.parametrize(
-    "text",
-    [b"", b"Permission Denied", b"{}", b'[{"frames": 1}]', b"[" * 100_000, b'[{"frames": [{"name": 1}]}]', b"\xff"],
-)
-def test_what_is_no_answer(text: bytes) -> None:
-    """Invalid output of py-spy raises msgspec's own error."""
-    with pytest.raises(msgspec.DecodeError):
-        stack_of(text, {1})
 
 
 @pytest.mark.parametrize(("stacks", "elsewhere"), [

@@ -16,7 +16,6 @@ from lent import until
 from rank_table import environment, facts
 from scripted import Idle, Section, plan, state_file, supervisor
 
-from agent.app.boot_file import BootFile
 from agent.app.discovery import ExporterPlan
 from agent.core.checkpoint import SAVE_INTERVAL_SECONDS, StateFile
 from agent.core.threads import OwnThread
@@ -210,14 +209,3 @@ async def test_an_idle_agent_encodes_its_tables_when_a_save_is_due(
         clock.now += not state.changed()
     run.cancel()
     assert encoded[:4] == [number * SAVE_INTERVAL_SECONDS for number in range(4)]
-
-
-async def test_the_boot_file_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The boot file is read once, when the supervisor is made, and not again in ``begin``."""
-    read: list[float] = []
-    monkeypatch.setattr(BootFile, "load", lambda _file, seconds: read.append(seconds) or {})
-    own = supervisor(state_file(tmp_path))
-    assert len(read) == 1
-    await own.begin(ExporterPlan({}, ()))
-    assert len(read) == 1
-    await own.stop()

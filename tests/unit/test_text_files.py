@@ -1,23 +1,22 @@
 """Text files that match patterns: their names, owners and lines, and hostile writers."""
 
 import os
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from agent.tail import listing, patterns, text_files
 from agent.tail.file import MAX_LINE_BYTES, SCAN_BYTES
-from agent.tail.listing import FollowLimits, Subdirectory
+from agent.tail.listing import Subdirectory
 from agent.tail.patterns import MAX_PATTERN_PARTS, compiled_path_pattern
-from agent.tail.text_files import BACKLOG_BYTES, MAX_NAMED, MAX_TEXT_BYTES, PIECE_BYTES, TextFiles, TextLines
+from agent.tail.text_files import BACKLOG_BYTES, MAX_NAMED, MAX_TEXT_BYTES, PIECE_BYTES, TextFiles
 
 ENOUGH = 1 << 30
 
 
-def files_of(root: Path, *patterns_: str, limits: FollowLimits = text_files.TEXT_LIMITS) -> TextFiles:
+def files_of(root: Path, *patterns_: str) -> TextFiles:
     """Return the files below ``root`` that match the patterns."""
-    return TextFiles([f"{root}/{pattern}" for pattern in patterns_], lambda: 0.0, limits=limits)
+    return TextFiles([f"{root}/{pattern}" for pattern in patterns_], lambda: 0.0)
 
 
 def discovered(root: Path, *patterns_: str) -> TextFiles:
@@ -27,31 +26,16 @@ def discovered(root: Path, *patterns_: str) -> TextFiles:
     return files
 
 
-def read(files: TextFiles) -> list[TextLines]:
-    """Return all pieces that can be read."""
-    return list(files.read(ENOUGH))
-
-
 def lines(files: TextFiles) -> list[bytes]:
     """Return all lines that can be read."""
-    return [line for piece in read(files) for line in piece.lines()]
+    return [line for piece in files.read(ENOUGH) for line in piece.lines()]
 
 
-def write(path: Path, text: bytes, mode: str = "ab") -> None:
+def write(path: Path, text: bytes) -> None:
     """Append to a file, and make its directory."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open(mode) as file:
+    with path.open("ab") as file:
         file.write(text)
-
-
-def test_patterns_find_files_and_name_their_job(tmp_path: Path) -> None:
-    """A star matches part of one name, and ``%j`` matches the job id."""
-    for name in ("a/4711.out", "b/4712.out", "b/4712.err", "a/deep/4713.out", "job_7.log", "a/x4714.out"):
-        write(tmp_path / name, b"line\n")
-    files = discovered(tmp_path, "*/%j.out", "job_*.log")
-    jobs = {piece.file.path.removeprefix(f"{tmp_path}/"): files.job_id(piece.file) for piece in read(files)}
-    assert jobs == {"a/4711.out": "4711", "b/4712.out": "4712", "job_7.log": None}
-    assert {file.share.uid for file in files.discover()} == {os.getuid()}
 
 
 def test_what_is_no_pattern() -> None:
@@ -80,18 +64,6 @@ def test_a_hole_is_read_in_bounded_turns(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "lseek", lambda _descriptor, position, _how: position)
     turns = [[piece.data for piece in files.read(PIECE_BYTES)] for _ in range(3)]
     assert turns == [[b"", b""], [b"", b""], [b"two\n"]]
-
-
-def test_old_content_is_passed_over(tmp_path: Path) -> None:
-    """Of a large file the last 16 MiB are read, from the start of a line."""
-    line = b"0123456789abcde\n"
-    write(tmp_path / "exact.log", line * (BACKLOG_BYTES // len(line)))
-    write(tmp_path / "more.log", line * (BACKLOG_BYTES // len(line) + 1))
-    files = discovered(tmp_path, "*.log")
-    sizes: Counter[str] = Counter()
-    for piece in read(files):
-        sizes[Path(piece.file.path).name] += len(piece.data)
-    assert sizes == {"exact.log": BACKLOG_BYTES, "more.log": BACKLOG_BYTES}
 
 
 def test_resuming_reads_on(tmp_path: Path) -> None:
@@ -147,19 +119,6 @@ def test_named_files_are_followed_too(tmp_path: Path) -> None:
     assert lines(files) == [b"line"]
     files.discover([missing] * MAX_NAMED + [f"{tmp_path}/x/second"])
     assert [file.path for file in files.discover([stdout])] == [stdout]
-
-
-def test_a_log_that_outgrows_the_reading_delays_no_other(tmp_path: Path) -> None:
-    """While one file grows faster than it is read, a line in another file is read in the same look."""
-    for name in ("fast.log", "slow.log"):
-        write(tmp_path / name, b"line\n")
-    files = discovered(tmp_path, "*.log")
-    read(files)
-    budget = 4 * PIECE_BYTES
-    for turn in range(3):
-        write(tmp_path / "fast.log", b"line\n" * (2 * budget // 5))
-        write(tmp_path / "slow.log", b"turn %d\n" % turn)
-        assert b"turn %d" % turn in [line for piece in files.read(budget) for line in piece.lines()]
 
 
 def test_every_user_has_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
