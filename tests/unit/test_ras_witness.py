@@ -1,6 +1,5 @@
 """RAS reports as evidence about this node's processes."""
 
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -12,10 +11,8 @@ from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess, RasSilen
 from exporters.ras.local.sockets import MAX_ADDRESSES, addresses_in
 from exporters.ras.query.jobs import OwnedJob
 from exporters.ras.query.witness import Witness, silences, unambiguous
-from exporters.ras.report.json_report import read_json
 from exporters.ras.report.model import Communicator, MissingRank, MissingReason, RankLocation, Report
 
-DATA = Path(__file__).parents[1] / "data" / "ras"
 HERE = "10.0.0.1"
 A, B, C = ProcessKey(4001, 1), ProcessKey(4002, 1), ProcessKey(4003, 1)
 NAMES = {A: (HERE, 1), B: (HERE, 2)}
@@ -106,10 +103,3 @@ def test_addresses_beyond_the_limit_are_left_out(tmp_path: Path) -> None:
     assert not [host for host in ("10.1.4.0", "fd00::3", "", "unknown", "1.2.3") if host in addresses]
     (tmp_path / "fib_trie").write_text("|-- 999.0.0.1\n   /8 host LOCAL\n")
     assert "10.1.0.1" not in addresses_in(tmp_path)
-
-
-def transcripts(scenario: str) -> list[tuple[str, Report]]:
-    """Return the JSON reports of a recorded scenario, in order."""
-    with tarfile.open(DATA / "transcripts.tar.xz") as archive:
-        result = {m.name: file.read() for m in archive if (file := archive.extractfile(m)) is not None}
-    return [(name, read_json(result[name])) for name in sorted(result) if scenario in name and ".json." in name]
