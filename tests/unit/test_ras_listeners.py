@@ -4,6 +4,7 @@ import asyncio
 import errno
 import os
 import struct
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from unittest.mock import Mock
@@ -13,9 +14,11 @@ from fake_clock import FakeClock
 from msgspec.msgpack import decode, encode
 from proc_tree import ProcTree
 
+from agent.helper.by_user import ByUser
 from agent.helper.client import Helpers
 from agent.sdk.exporter import Logger, OwnThread
 from agent.sdk.ranks import ProcessKey
+from agent.system import inside
 from agent.system.inside import MAX_LINKS, MAX_NAMES, MAX_PATH_BYTES, open_inside
 from exporters.ras.local import job_files, listeners, sockets as sockets_module
 from exporters.ras.local.job_files import (
@@ -31,6 +34,7 @@ from exporters.ras.local.job_files import (
     version_in,
 )
 from exporters.ras.local.listeners import MAX_FACTOR, ListenerSearch, Server, Site, timeout_factor
+from exporters.ras.local.sockets import parse_sockets
 from exporters.ras.protocol.client import Endpoint
 from exporters.ras.query import runner as runner_module
 from exporters.ras.query.runner import FILE_READER, JobFiles
@@ -97,6 +101,15 @@ def look(tree: ProcTree, *keys: ProcessKey) -> dict[Endpoint, Site]:
     return Search(tree.root, (V4, V6)).look(keys)
 
 
+def test_a_table_gives_its_listening_sockets() -> None:
+    """Addresses of both families are read in the kernel's byte order; connections and damaged lines are left out."""
+    v6 = row("00000000000000000000000001000000:6D7C", 3)
+    table = HEAD + row("0100007F:6D7C", 1) + row("00000000:0016", 2) + v6 + row("0100007F:6D7C", 4, state="01")
+    table += row("zz:6D7C", 6) + row("0100007F:6D7C", 7).replace(" 7 1", " x 1") + "nonsense\n"
+    listening = [(row.local, row.inode) for row in parse_sockets(table, "0A")]
+    assert listening == [(V4, 1), (Endpoint("0.0.0.0", 22), 2), (V6, 3)]  # noqa: S104  # what it says
+
+
 def test_a_listener_belongs_to_the_rank_that_holds_it(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """A listener is unowned if its rank has exited, has closed it, or has it above the limit of descriptors."""
     first, second = add(tree, 10, 71), add(tree, 20, 72, 73)
@@ -120,6 +133,14 @@ def test_a_rank_without_a_ras_thread_serves_nothing(tree: ProcTree, threads: dic
     """If NCCL names its threads, the process must have the RAS thread; otherwise any further thread is enough."""
     key = add(tree, 10, 71, 72, threads=threads)
     assert look(tree, key)[V4].unowned == (0 if owned else 2)
+
+
+def test_other_ports_and_addresses_are_no_sites(tree: ProcTree) -> None:
+    """A listener at another port or address does not count; a listener at `::` counts for each RAS address."""
+    (tree.root / "net/tcp").write_text(HEAD + row("0100007F:6D7D", 71) + row("0200007F:6D7C", 72))
+    assert look(tree) == {}
+    (tree.root / "net/tcp6").write_text(HEAD + row("0" * 32 + ":6D7C", 73))
+    assert look(tree) == {V4: Site({}, 1), V6: Site({}, 1)}
 
 
 @pytest.mark.parametrize(("text", "factor"), [
@@ -165,6 +186,7 @@ def test_a_file_that_is_no_library_has_no_version(tmp_path: Path) -> None:
     good, path = b"NCCL version 2.30.7+cuda13.3\0", tmp_path / "library"
     path.write_bytes(good[:-1])
     assert version_of(path) is None
+    assert version_of(library(path, b"NCCL version 2.30\0")) is None
     odd: list[dict[str, int]] = [{"sections": MAX_SECTIONS + 1}, {"names_index": 3}, {"offset": 2**62}]
     for header in odd:
         assert version_of(library(path, good, **header)) is None
@@ -310,6 +332,14 @@ def test_a_file_of_settings_is_read_to_its_bound(monkeypatch: pytest.MonkeyPatch
     assert parse("NCCL_RAS_ADDR=" + "1" * MAX_LINE) == {"NCCL_RAS_ADDR": "1" * (MAX_LINE - len("NCCL_RAS_ADDR="))}
 
 
+def test_what_lies_beyond_a_bound_of_proc_is_not_read(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table is read up to its limit, without the line that does not fit."""
+    table = (tree.root / "net/tcp").read_text()
+    for size, unowned in ((len(table), 2), (table.rindex("72"), 1)):
+        monkeypatch.setattr(sockets_module, "MAX_TABLE_BYTES", size)
+        assert look(tree)[V4].unowned == unowned
+
+
 def test_a_section_or_a_map_beyond_its_bound_gives_no_version(tree: ProcTree, monkeypatch: pytest.MonkeyPatch) -> None:
     """A section up to its limit is searched, a longer one is not; maps are read up to their limit."""
     text = b"NCCL version 2.30.7+cuda13.3\0"
@@ -424,6 +454,19 @@ def test_links_lead_nowhere_but_below_the_root(job_root: Path) -> None:
         assert text_of(job_root, path) == SETTING
 
 
+def test_nothing_but_a_regular_file_is_opened(job_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A FIFO, a directory and a socket are not opened; a name below a file does not exist."""
+    os.mkfifo(job_root / "fifo")
+    opened = []
+    monkeypatch.setattr(inside, "open_regular", lambda fd: opened.append(fd) or inside_regular(fd))
+    assert [text_of(job_root, path) for path in ("/fifo", "/etc", "/")] == ["OSError"] * 3
+    assert text_of(job_root, "/etc/nccl.conf/x") == "NotADirectoryError"
+    assert len(opened) == 3
+
+
+inside_regular = inside.open_regular
+
+
 def test_a_way_ends_at_its_bounds(job_root: Path) -> None:
     """A path is followed up to the limits of links, directories and bytes; no descriptor stays open."""
     before = len(os.listdir("/proc/self/fd"))
@@ -451,6 +494,22 @@ def test_a_file_of_the_kernels_is_not_read(job_root: Path) -> None:
     proc = str(job_root.parents[1])
     (job_root / "empty").write_text("")
     assert job_files.read_one(FileRequest(proc, 10, 0, ("/empty",))) == FileFacts({}, None)
+
+
+def test_a_file_system_that_hangs_costs_its_user_alone(job_root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file system that hangs delays only its user's requests."""
+    gate = threading.Event()
+
+    def read_or_hang(request: FileRequest) -> FileFacts:
+        if request.uid:
+            gate.wait()
+        return job_files.read_one(request)
+
+    monkeypatch.setattr(job_files, "GRACE_SECONDS", 0.05)
+    monkeypatch.setattr(job_files, "_readers", ByUser(read_or_hang))
+    both = [FileRequest(str(job_root.parents[1]), 10, uid, ("/etc/nccl.conf",)) for uid in (100, 0)]
+    assert read_files(both, b"") == [None, FOUND]
+    gate.set()
 
 
 class ScriptedSearch(ListenerSearch):

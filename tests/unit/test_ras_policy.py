@@ -17,6 +17,7 @@ from exporters.ras.query.policy import (
     Configured,
     Role,
     Schedule,
+    first_wait_seconds,
     may_monitor,
     role_of,
 )
@@ -113,6 +114,13 @@ def test_a_job_is_asked_at_one_address_and_two_jobs_there_each_in_its_role() -> 
     assert two_jobs == [QueryPlan(HERE, A, "standby"), QueryPlan(HERE, OwnedJob("b", OWNER.key), "reporter")]
 
 
+@pytest.mark.parametrize("jitter", [0.0, 0.999])
+def test_the_first_query_for_labels_waits(jitter: float) -> None:
+    """The first query for labels waits for other sources of names; nodes spread their first queries over minutes."""
+    assert first_wait_seconds("labels", jitter) == pytest.approx(60.0 + 300.0 * jitter)
+    assert first_wait_seconds("reporter", jitter) == pytest.approx(7.0 * jitter)
+
+
 @pytest.mark.parametrize(("role", "schedule", "seconds"), [
     ("reporter", Schedule(), MIN_INTERVAL_SECONDS),
     ("labels", Schedule(), 600.0),
@@ -171,9 +179,10 @@ def schedule(due_at: float, queried_at: float = -math.inf, hastened_at: float = 
 ])  # fmt: skip
 def test_a_wake_brings_the_next_query_soon(known: Schedule, due: float) -> None:
     """A wake at 100 s moves the next query to about 102 s, or to when the query's cost allows, but never later."""
-    queried_at = known.queried_at
+    queried_at, due_at, hastened_at = known.queried_at, known.due_at, known.hastened_at
     known.hasten(100.0, 0.5)
     assert (known.due_at, known.queried_at, known.alert_until) == (pytest.approx(due), queried_at, 400.0)
+    assert known.hastened_at == (known.due_at if known.due_at < due_at else hastened_at)  # the next wake counts it
 
 
 @pytest.mark.parametrize(("role", "due"), [("reporter", True), ("standby", True), ("labels", False)])

@@ -101,6 +101,16 @@ async def test_who_is_not_to_be_asked_hears_nothing(
     assert set(lines) == {b""}
 
 
+@pytest.mark.parametrize(("report", "stage"), [
+    ([b"[" * 100_000] * 10, "parse"), ([*large_report(RANKS, COMMUNICATORS)][:-1], "cut"),
+], ids=["deep nesting", "cut"])  # fmt: skip
+async def test_a_large_reply_that_is_no_report(report: list[bytes], stage: str) -> None:
+    """Garbage and a cut report have different errors, and the helper goes on."""
+    async with bench_of() as bench:
+        assert await bench.ask(report) == []
+        assert (bench.runner.errors, bench.helper.calls, bench.sent_all) == ({stage: 1}, {"ok": 1}, True)
+
+
 async def test_a_report_beyond_the_cap_is_no_fault_of_the_helper() -> None:
     """A report above the limit fails at the stage `size`, an endless one is not read to its end; the next is read."""
     body = padded(2 * MAX_SMALL_BYTES)
@@ -125,6 +135,17 @@ async def test_the_helpers_time_is_not_the_librarys(monkeypatch: pytest.MonkeyPa
         assert (bench.runner.errors, bench.helper.calls, bench.sent_all) == ({"parse": 1}, {"ok": 1, "hung": 1}, True)
 
 
+def test_connections_are_made_until_one_should_reach_the_job() -> None:
+    """The limit of connections is four times the number expected to reach the job once, at most MAX_ATTEMPTS."""
+    servers = dict.fromkeys((ProcessKey(pid, 1) for pid in range(100)), Server((2, 32, 3), 1.0))
+    site, keys = Site(servers, 0), list(servers)
+
+    def attempts(servers: int) -> int:
+        return QueryTarget(Endpoint("127.0.0.1", 1), site, frozenset(keys[:servers]), PIDS).attempts()
+
+    assert [attempts(servers) for servers in (100, 50, 33, 1)] == [4, 8, 16, MAX_ATTEMPTS]
+
+
 @asynccontextmanager
 async def runner_of(accepting: Iterable[ProcessKey]) -> AsyncIterator[tuple[QueryRunner, Reached]]:
     """Provide a query runner whose connections these processes accept."""
@@ -147,6 +168,20 @@ async def test_processes_that_answer_a_greeting(
         received = await runner.present(QueryTarget(endpoint, SITE, frozenset({FIRST, THIRD}), PIDS), QueryLimits())
     assert (received, len([*search.servers]), set(lines) - {b""}) == (present, unused, {b"CLIENT PROTOCOL 2\n"})
     assert runner.queries == 0
+
+
+async def test_a_process_that_does_not_answer_is_waited_for_once() -> None:
+    """If a greeting gets no reply in time, the runner greets no other process."""
+    accepted: list[bytes] = []
+
+    async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        accepted.append(await reader.readline())
+        await reader.read()
+
+    async with runner_of([FIRST]) as (runner, _), served(silent) as endpoint:
+        target = QueryTarget(endpoint, SITE, frozenset({FIRST}), PIDS)
+        assert await runner.present(target, QueryLimits(step_seconds=0.05)) == frozenset()
+    assert accepted == [b"CLIENT PROTOCOL 2\n"]
 
 
 async def test_another_view_is_asked_for_by_as_many_connections_as_it_takes() -> None:
