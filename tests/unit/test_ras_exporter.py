@@ -9,13 +9,15 @@ import msgspec
 import pytest
 from client_metrics import samples
 from lent import Admission, until
+from rank_table import environment, facts
 from ras_node import Node, report
 
+from agent.app.lease import end_writers
 from agent.sdk.exporter import NoData, StateSection
 from agent.sdk.ranks import ProcessKey, RankLabel
 from exporters.ras import RasConfig, RasExporter
 from exporters.ras.config import MAX_ADDRESSES
-from exporters.ras.exporter import STALE_INTERVALS, TOLERATED_FAILURES
+from exporters.ras.exporter import SEARCH_SECONDS, STALE_INTERVALS, TOLERATED_FAILURES
 from exporters.ras.query import runner
 from exporters.ras.query.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.show import RasSnapshot
@@ -53,6 +55,29 @@ async def test_an_unexpected_error_during_a_query_delays_the_next_query(
         await node.look(exporter, 0.8 * MIN_INTERVAL_SECONDS)
         assert node.queries == 1
         assert shown(await node.look(exporter, 2 * LONGEST_INTERVAL_SECONDS)) == {"4711": [("0xab", 4, 0)]}
+
+
+async def test_listeners_are_searched_when_ranks_change_or_the_interval_ends(node: Node) -> None:
+    """While the ranks stay the same, a new listener is found after SEARCH_SECONDS; with a new rank, at once."""
+
+    async def unowned(after: float) -> int:
+        [(_, count)] = (await node.look(exporter, after)).listeners.values()
+        return count
+
+    config = {"addresses": [f"127.0.0.1:{node.port}"], "oldest_version": "99.0.0"}  # no library is new enough to query
+    exporter = await node.start(msgspec.convert(config, RasConfig))
+    assert await unowned(1.0) == 0
+    await asyncio.to_thread(node.listen, 99)
+    assert await unowned(SEARCH_SECONDS - 0.1) == 0
+    assert await unowned(0.1) == 1
+    await asyncio.to_thread(node.listen, 98)
+    assert await unowned(0.1) == 1
+    settings = {"NCCL_RAS_ADDR": f"127.0.0.1:{node.port}", "NCCL_RAS_TIMEOUT_FACTOR": "1"}  # no file sets more
+    await asyncio.to_thread(node.tree.add, 77, environment=settings)
+    assert node.table.ranks.observe_process(facts(77, environment(7)))
+    assert await unowned(0.1) == 2
+    await exporter.drain()
+    end_writers(node.context)
 
 
 def series_of(exporter: RasExporter, snapshot: RasSnapshot) -> dict[tuple[str, ...], float]:

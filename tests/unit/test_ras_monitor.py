@@ -21,6 +21,8 @@ from exporters.ras.query.policy import LAST_RETRY_SECONDS
 SERVERS = frozenset({ProcessKey(11, 1)})
 ANSWERS = (b"SERVER PROTOCOL 2\n", b"OK\n")  # Replies to the greeting, the format and MONITOR
 DEAD = b"[2026-11-20 18:05:23] PEER_DEAD: Process 28141 on node 127.0.201.6 managing GPU 0 \n"
+SILENT = DEAD.replace(b"PEER_DEAD", b"PEER_UNRESPONSIVE")
+RECOVERED = DEAD.replace(b"PEER_DEAD", b"PEER_RECOVERED")
 
 
 class Station:
@@ -30,6 +32,7 @@ class Station:
         self.clock = FakeClock()
         self.accepted = True
         self.monitors = Monitors(self.clock, Logger("ras"), self.accept)
+        self.lines: list[bytes] = []
         self.writers: list[asyncio.StreamWriter] = []
         self.endpoint = Endpoint("127.0.0.1", 0)
 
@@ -40,7 +43,7 @@ class Station:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Reply, and stay connected until the client closes."""
         for answer in ANSWERS:
-            await reader.readline()
+            self.lines.append(await reader.readline())
             writer.write(answer)
         self.writers.append(writer)
         await reader.read()
@@ -82,6 +85,34 @@ async def station(serve: Serve | None = None) -> AsyncIterator[Station]:
     async with served(serve or counts.serve) as counts.endpoint:
         yield counts
         await counts.monitors.drain()
+
+
+async def test_all_events_are_asked_for_and_counted() -> None:
+    """Two commands open the stream, every event is counted, and alarms wake the agent."""
+    async with station() as here:
+        writer = await here.begin()
+        assert (here.lines, here.up) == ([b"CLIENT PROTOCOL 2\n", b"MONITOR all\n"], [True])
+        writer.write(RECOVERED)
+        await here.until(lambda now: now.events == {"PEER_RECOVERED": 1})
+        assert here.monitors.take_wakes() == set()
+        writer.write(DEAD + b"garbage\n" + RECOVERED)
+        counts = await here.until(lambda now: now.events.total() == 3)
+        assert counts.events == {"PEER_RECOVERED": 2, "PEER_DEAD": 1}
+        assert here.monitors.take_wakes() == {here.endpoint}
+        assert here.monitors.take_wakes() == set()
+        writer.write(SILENT)
+        await here.until(lambda now: now.events["PEER_UNRESPONSIVE"] == 1)
+        assert here.monitors.take_wakes() == {here.endpoint}
+
+
+async def test_an_address_that_may_not_be_listened_to_is_left() -> None:
+    """If an address is no longer followed, its stream closes and does not wake the agent."""
+    async with station() as here:
+        await here.begin()
+        await here.monitors.follow({})
+        assert here.up == []
+        await here.begin()
+        assert (here.monitors.take_wakes(), here.monitors.snapshot().errors) == (set(), {})
 
 
 async def test_a_stream_that_ends_wakes_and_so_does_the_next() -> None:
