@@ -56,7 +56,10 @@ class Node:
     The last reply is sent again and again; None: no reply comes. ``streams``: open connections that sent MONITOR.
     The pids accept connections in turns."""
 
-    def __init__(self, path: Path, ranks: Mapping[int, int] = MappingProxyType({11: 0, 12: 1})) -> None:
+    def __init__(
+        self, path: Path, ranks: Mapping[int, int] = MappingProxyType({11: 0, 12: 1}), address: str = "10.0.0.1"
+    ) -> None:
+        self.address = address
         self.tree = ProcTree(path / "proc")
         (self.tree.root / "net").mkdir()
         self.table = Table()
@@ -90,7 +93,7 @@ class Node:
         self.tree.add(pid, threads={pid + 1000: "NCCL RAS"}, maps=MAPS, environment=whole, uid=uid)
         (self.tree.root / f"{pid}/fd/40").symlink_to(f"socket:[{pid}]")
         (self.tree.root / f"{pid}/net").mkdir()
-        (self.tree.root / f"{pid}/net/fib_trie").write_text("|-- 10.0.0.1\n   /32 host LOCAL\n")
+        (self.tree.root / f"{pid}/net/fib_trie").write_text(f"|-- {self.address}\n   /32 host LOCAL\n")
         self.listen(pid, port, uid)
         process_facts = msgspec.structs.replace(facts(pid, env), evidence=evidence, uid=uid, owner=Owner(name=str(uid)))
         assert self.table.ranks.observe_process(process_facts)
@@ -133,18 +136,18 @@ class Node:
             table.write(row)
 
     @asynccontextmanager
-    async def exporter(self, role: str = "auto") -> AsyncIterator[RasExporter]:
+    async def exporter(self, role: str = "auto", *, once: bool = False) -> AsyncIterator[RasExporter]:
         """Start the server and the exporter; yield the exporter."""
         async with served(self.serve, self.listener) as endpoint:
             config = msgspec.convert({"addresses": [f"127.0.0.1:{endpoint.port}"], "role": role}, RasConfig)
-            exporter = await self.start(config)
+            exporter = await self.start(config, once=once)
             yield exporter
             await exporter.drain()
             end_writers(self.context)
 
-    async def start(self, config: RasConfig) -> RasExporter:
+    async def start(self, config: RasConfig, *, once: bool = False) -> RasExporter:
         exporter = RasExporter(config)
-        lends = {"ranks": self.table.ranks, "admit": self.admission, "state": self.state}
+        lends = {"ranks": self.table.ranks, "admit": self.admission, "state": self.state, "once": once}
         self.context = lent("ras", self.table.clock, self.tree.root.parent, **lends)
         await exporter.start(self.context)
         return exporter

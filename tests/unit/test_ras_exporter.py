@@ -18,6 +18,7 @@ from agent.sdk.ranks import ProcessKey, RankLabel
 from exporters.ras import RasConfig, RasExporter
 from exporters.ras.config import MAX_ADDRESSES
 from exporters.ras.exporter import SEARCH_SECONDS, STALE_INTERVALS, TOLERATED_FAILURES
+from exporters.ras.protocol.client import Endpoint
 from exporters.ras.query import runner
 from exporters.ras.query.policy import LABELS_WAIT_SECONDS, MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
 from exporters.ras.show import RasSnapshot
@@ -26,9 +27,9 @@ LONGEST_INTERVAL_SECONDS = 1.1 * MIN_INTERVAL_SECONDS
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[Node]:
-    """Provide a node."""
-    node = Node(tmp_path)
+def node(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Node]:
+    """Provide a node, by default with the address in the reports."""
+    node = Node(tmp_path, address=getattr(request, "param", "10.0.0.1"))
     with node.listener:
         yield node
 
@@ -281,6 +282,13 @@ async def test_a_role_of_monitor_listens_and_never_asks(node: Node) -> None:
     assert [(job.role, job.refusal) for job in published.jobs] == [("none", "not_elected")]
 
 
+async def test_a_single_pass_monitors_no_process(node: Node) -> None:
+    """A single pass opens no stream."""
+    async with node.exporter(once=True) as exporter:
+        published = await node.first_query(exporter)
+    assert (published.monitored.up, node.queries) == ({}, 0)
+
+
 def held_up(node: Node) -> asyncio.Event:
     """Hold all reports back until the test sets the returned event."""
     gate, answer = asyncio.Event(), node.report
@@ -331,6 +339,21 @@ async def test_an_exporter_waits_for_the_query_of_the_one_before(node: Node) -> 
         await after.drain()
 
 
+async def test_what_is_known_of_each_jobs_queries(node: Node) -> None:
+    """Time and number of reports, consecutive failures and the interval are series by job."""
+    async with node.exporter() as exporter:
+        await node.first_query(exporter)
+        queried_seconds = node.table.clock.time()
+        await node.look(exporter, LONGEST_INTERVAL_SECONDS)
+        node.replies = [b"garbage"]
+        await node.look(exporter, LONGEST_INTERVAL_SECONDS)
+        series = series_of(exporter, exporter.snapshot())
+    assert series["ras_report_timestamp_seconds", "4711"] == queried_seconds + LONGEST_INTERVAL_SECONDS
+    assert series["ras_failures", "4711"] == 1
+    doubled = 2 * MIN_INTERVAL_SECONDS
+    assert 0.9 * doubled <= series["ras_interval_seconds", "4711"] <= 1.1 * doubled
+
+
 async def test_no_stream_begins_once_the_exporter_is_drained(node: Node) -> None:
     """An update that ends after the drain starts no stream."""
     async with node.exporter() as exporter:
@@ -371,3 +394,29 @@ def test_a_configuration_that_cannot_be_used_is_refused(section: dict[str, objec
     """Addresses are localhost or IP addresses with a port; roles and versions are as documented."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(section, RasConfig)
+
+
+def test_localhost_is_both_loopbacks() -> None:
+    """localhost means both loopback addresses, because RAS binds only the first, which differs by cluster."""
+    assert RasConfig().endpoints() == (Endpoint("127.0.0.1", 28028), Endpoint("::1", 28028))
+    assert RasConfig(addresses=["[::1]:28028", "localhost:28028"]).endpoints()[0] == Endpoint("::1", 28028)
+
+
+@pytest.mark.parametrize(("node", "room", "state"), [
+    ("10.0.0.1", 100, "unresponsive"), ("10.0.0.1", 1, "unresponsive"), ("10.0.0.2", 100, "alive"),
+], indirect=["node"])  # fmt: skip
+async def test_a_process_that_the_others_do_not_hear_is_unresponsive(node: Node, room: int, state: str) -> None:
+    """A rank that is missing in two reports over 15 s is unresponsive until queries stop, even if the reports have no
+    series."""
+    node.admission = Admission(in_all=room)
+    node.replies = [report(1, size=2)]
+    node.pids = [11]  # a stopped process accepts nothing
+    async with node.exporter() as exporter:
+        await node.first_query(exporter)
+        assert node.table.states() == {"0": "alive", "1": "alive"}
+        for _ in range(2):
+            await node.look(exporter, LONGEST_INTERVAL_SECONDS)
+        node.table.tick()
+        assert node.table.states() == {"0": "alive", "1": state}
+    node.table.tick()
+    assert node.table.states() == {"0": "alive", "1": "alive"}
