@@ -49,6 +49,36 @@ def test_an_odd_process_costs_itself_alone(node: Node, monkeypatch: pytest.Monke
     assert node.failures.skipped > 0
 
 
+def test_a_known_rank_that_makes_no_sense_has_not_left(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known rank with an unreadable stat line is neither ended nor new."""
+    node.add_rank(10)
+    assert [facts.key.pid for facts in node.look().new] == [10]
+    with monkeypatch.context() as patch:
+        patch.setattr(node.scanner._proc, "stat", lambda _pid: int("no number"))
+        assert (node.look().gone, node.known) == ((), [KEY])
+    scan = node.look()
+    assert (scan.new, scan.gone, list(scan.observed)) == ((), (), [KEY])
+
+
+def test_a_restarted_file_is_linked_at_the_next_scan(node: Node) -> None:
+    """A process that made a new record file is linked to it in the first look with records of the new file."""
+    files = {}
+    for number, host in ((3, "h"), (4, "other")):
+        files[number], writer = node.log(10, host)
+        node.add_rank(10, files=files)
+        assert node.look(writer).links == ((writer, KEY),)
+
+
+def test_a_clock_that_is_set_counts_for_the_next_rank(node: Node) -> None:
+    """A rank's start time is computed from the kernel's boot time at the rank's discovery."""
+    starts = []
+    for pid in (10, 20):
+        node.add_rank(pid)
+        starts.append(node.look().new[0].start_seconds)
+        (node.proc.root / "stat").write_text("btime 1700003600\n")
+    assert starts[1] - starts[0] == 3600.0
+
+
 def test_descriptors_unreadable(node: Node) -> None:
     """If descriptors are unreadable, a writer's pid counts only outside containers."""
     _, outside = node.log(100)

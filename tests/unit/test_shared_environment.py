@@ -7,7 +7,7 @@ from rank_table import KILLED, WORLD, Table, environment, owned
 from agent.core.identity import Membership, RankLabel
 from agent.ranks import families as rank_families, liveness_families
 from agent.ranks.naming.binding import BINDING_SECONDS, MAX_SIBLINGS
-from agent.ranks.naming.shared_environment import number_of
+from agent.ranks.naming.shared_environment import coordinates_of, number_of
 from agent.ranks.rank.environment import group_job_id
 from agent.ranks.rank.facts import Owner
 from exporters.ras.query.jobs import size_of
@@ -136,6 +136,20 @@ def test_what_may_be_no_rank_is_not_named_by_pid(env: dict[str, str] | None, evi
     table.add_facts(owned(1, env, ALICE, evidence=evidence), then=BINDING_SECONDS)
     snapshot = table.ranks.snapshot()
     assert (snapshot.ranks, snapshot.unidentified, snapshot.unreadable) == ((), evidence == "thread", env is None)
+
+
+@pytest.mark.parametrize(("title", "position"), [
+    ("VLLM::Worker_DP0_PP0_TP3_EP3", (("DP", 0), ("PP", 0), ("TP", 3))),
+    ("VLLM::Worker_TP11", (("TP", 11),)),
+    ("sglang::scheduler_DP1_TP2", (("DP", 1), ("TP", 2))),
+    ("sglang::scheduler_TP0", (("TP", 0),)),
+    ("VLLM::EngineCore", ()),
+    ("python train.py Worker_TP1", ()),
+    ("", ()),
+])  # fmt: skip
+def test_titles(title: str, position: tuple[tuple[str, int], ...]) -> None:
+    """Titles of vLLM's workers and SGLang's schedulers give axes and numbers; other titles give nothing."""
+    assert coordinates_of(title) == position
 
 
 def test_numbers_of_places() -> None:

@@ -121,6 +121,19 @@ def test_named_files_are_followed_too(tmp_path: Path) -> None:
     assert [file.path for file in files.discover([stdout])] == [stdout]
 
 
+def test_a_log_that_outgrows_the_reading_delays_no_other(tmp_path: Path) -> None:
+    """While one file grows faster than it is read, a line in another file is read in the same look."""
+    for name in ("fast.log", "slow.log"):
+        write(tmp_path / name, b"line\n")
+    files = discovered(tmp_path, "*.log")
+    assert lines(files) == [b"line"] * 2
+    budget = 4 * PIECE_BYTES
+    for turn in range(3):
+        write(tmp_path / "fast.log", b"line\n" * (2 * budget // 5))
+        write(tmp_path / "slow.log", b"turn %d\n" % turn)
+        assert b"turn %d" % turn in [line for piece in files.read(budget) for line in piece.lines()]
+
+
 def test_every_user_has_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look's budget is spent on the users in turns, one file each; the next look continues with the next file."""
     for number in range(4):
