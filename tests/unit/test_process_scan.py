@@ -79,6 +79,18 @@ def test_a_clock_that_is_set_counts_for_the_next_rank(node: Node) -> None:
     assert starts[1] - starts[0] == 3600.0
 
 
+def test_writer_in_another_pid_namespace(node: Node) -> None:
+    """A writer's pid is matched in its pid namespace; of equal pids, the process that holds the file open is used."""
+    first, writer_key = node.log(7, "a")
+    second, _ = node.log(7, "b")
+    node.proc.add(100, namespace_pids=(100, 7), files={3: first})
+    node.proc.add(200, namespace_pids=(200, 7), files={3: second})
+    scan = node.look(writer_key)
+    assert ([facts.key.pid for facts in scan.new], scan.new[0].namespace_pid) == ([100], 7)
+    assert scan.links == ((writer_key, ProcessKey(100, 5000)),)
+    assert scan.held == {(writer_key.device, writer_key.inode): str(first)}
+
+
 def test_descriptors_unreadable(node: Node) -> None:
     """If descriptors are unreadable, a writer's pid counts only outside containers."""
     _, outside = node.log(100)
@@ -241,6 +253,17 @@ def step(node: Node) -> Step:
     return Step(node)
 
 
+@pytest.mark.parametrize("gone", ["task_100", "", "../../.."])
+def test_group_that_went_with_its_process(step: Step, gone: str) -> None:
+    """If a task's group is removed, the nearest group above counts its kill, for one victim per kill."""
+    step.count(1)
+    shutil.rmtree((step.step / gone).resolve())
+    assert step.is_oom(100)
+    assert gone == "task_100" or not step.is_oom(200)
+    shutil.rmtree(step.step.parent, ignore_errors=True)
+    assert not step.is_oom(300)
+
+
 def test_group_that_was_killed_as_a_whole(step: Step) -> None:
     """All ranks of a group that was killed as a whole are OOM victims."""
     step.count(1, groups=1)
@@ -281,10 +304,12 @@ def test_who_only_reads_a_file_did_not_write_it(flags: str, linked: bool, node: 
 
 
 def test_the_files_user_comes_first(node: Node) -> None:
-    """If two processes with the same pid in their namespaces hold a file, the one of the file's user is its writer."""
+    """Of processes with the same pid in their namespaces, one that holds the file is its writer, and one of the file's
+    user comes first."""
     path, writer_key = node.log(3)
-    for pid, uid in ((10, 1001), (11, 1000)):
-        node.proc.add(pid, uid=uid, namespace_pids=(pid, 3), threads={pid + 100: "NCCL RAS"}, files={7: path})
+    other, _ = node.log(3, "other")
+    for pid, uid, held in ((9, 1000, other), (10, 1001, path), (11, 1000, path)):
+        node.proc.add(pid, uid=uid, namespace_pids=(pid, 3), threads={pid + 100: "NCCL RAS"}, files={7: held})
     node.file_uid = 1000
     assert node.look(writer_key).links == ((writer_key, ProcessKey(11, 5000)),)
 

@@ -30,6 +30,8 @@ def test_families_of_live_and_dead(table: Table) -> None:
     lines = exposition(table)
     assert "rankwatch_rank_up{4711,1} 0" in lines
     assert "rankwatch_rank_up{4711,2} 1" in lines
+    states = [line for line in lines if line.startswith("rankwatch_rank_state{")]
+    assert states == ["rankwatch_rank_state{4711,1,exited} 1", "rankwatch_rank_state{4711,2,alive} 1"]
     assert "rankwatch_rank_exit_info{4711,1,signaled,SIGKILL,} 1" in lines
     assert "rankwatch_rank_info{4711,2,2,,,,,2,alice,,} 1" in lines
     assert not [line for line in lines if line.startswith("rankwatch_rank_info{4711,1")]

@@ -161,3 +161,5 @@ def test_what_a_rank_wrote_that_left_unseen(table: Table, seconds: float, is_its
     again.ranks.observe_exit(gone, None)
     again.ranks.observe_records(writer_key(1, 1), [Membership(WORLD, 1, 8)], last_seen + seconds)
     assert again.ranks.label(writer_key(1, 1), WORLD, 1) == (RankLabel("4711", "1") if is_its else None)
+    again.ranks.observe_records(writer_key(2, 1), [Membership(WORLD, 2, 8)], last_seen)  # of another file
+    assert writer_key(2, 1) in again.ranks.unlinked_writers()

@@ -1,7 +1,7 @@
 """Hangs in RAS reports: ranks with fewer launches, waiting ranks, and suspects."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -13,7 +13,7 @@ from agent.core.checkpoint import MAX_SECTION_BYTES
 from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess
 from exporters.ras import show
 from exporters.ras.query import reports as saved_module
-from exporters.ras.query.jobs import OwnedJob
+from exporters.ras.query.jobs import OwnedJob, job_of
 from exporters.ras.query.reports import Reports, SavedJob, SavedWatch, restored, series_of, to_save
 from exporters.ras.report import hangs, hangs as job_report, model as report_module
 from exporters.ras.report.hangs import (
@@ -33,7 +33,7 @@ from exporters.ras.report.hangs import (
     watch,
 )
 from exporters.ras.report.json_report import read_json
-from exporters.ras.report.model import MARK_BYTES, MAX_BEHIND, MAX_NAMED, Report
+from exporters.ras.report.model import MARK_BYTES, MAX_BEHIND, MAX_NAMED, MAX_TROUBLED, Report
 from exporters.ras.show import render_reports
 
 FUNCTIONS = ("Broadcast", "Reduce", "AllGather", "ReduceScatter", "AllReduce")
@@ -227,12 +227,46 @@ def test_a_rank_that_left_is_waited_for_once_nothing_is_launched_for_minutes() -
         assert after(read(group(WORLD, ranks, departing)), seconds) == suspected
 
 
+def test_absent_communicators_are_watched_on_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Above the memory limit of communicators that the report lacks, the communicator seen last is kept."""
+    monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", WATCH_BYTES + 4 * MARK_BYTES)
+    watches: dict[str, Watch] = {}
+    seen = [(TP0, range(4), {"0xb0"}), (TP1, range(4, 8), {"0xb0", "0xb1"}), (WORLD, range(8), {"0xa0", "0xb1"})]
+    for seconds, (name, processes, watched) in enumerate(seen):
+        watches = watch(watches, read(reduced(name, dict.fromkeys(processes, 1))).communicators, 1000.0 + seconds)
+        assert set(watches) == watched
+
+
 def test_ranks_that_do_not_answer_take_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each silent rank adds bytes to the watch of an absent communicator; a watch above the limit is dropped."""
     monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", WATCH_BYTES + 3 * MARK_BYTES + SILENT_BYTES)
     for missing, watched in (((6,), {"0xb1"}), ((6, 8), set())):
         report = read(reduced(TP1, {4: 1, 5: 1, 7: 1}, missing=missing))
         assert set(watch(watch({}, report.communicators, 1000.0), (), 1010.0)) == watched
+
+
+def test_watches_outlive_the_agent() -> None:
+    """Saved watches are restored for each job of each owner."""
+    watches = went_on(SILENT_SECONDS)
+    known = {OwnedJob("7", "uid/1"): watches, OwnedJob("7", "uid/2"): {}}
+    saved = msgspec.msgpack.decode(msgspec.msgpack.encode(to_save(known)), type=list[SavedJob])
+    again = restored(saved)
+    assert (to_save(again), list(again[OwnedJob("7", "uid/1")])) == (saved, list(watches))
+    assert again[OwnedJob("7", "uid/1")]["0xa0"].silent_since == {6: 1000.0}
+
+
+def test_a_communicator_keeps_its_name() -> None:
+    """If two communicators have the same hash and the first ends, the second keeps its times, even after a restart."""
+    first, second, third = (reduced(WORLD, {0: count, 1: 4}) | {"secondary_hash": f"{count}:0"} for count in (5, 6, 7))
+    known: Sequence[SavedJob] = ()
+    for seconds, groups in enumerate(((first, second), (second,), (third, second), (second, first))):
+        reports = Reports(Admission(), known)
+        reports.keep(PROCESS, read(*groups, names=reports.names(job_of(PROCESS))), seconds, seconds)
+        watches = reports.watches[job_of(PROCESS)]
+        known = msgspec.msgpack.decode(msgspec.msgpack.encode(to_save(reports.watches)), type=list[SavedJob])
+    assert {name: (w.since_seconds, w.reports) for name, w in watches.items()} == {
+        "0xa0": (0.0, 2), "0xa0-dcd7aee5": (0.0, 4), "0xa0-dd15c4d2": (2.0, 1)
+    }  # fmt: skip
 
 
 ONE, TWO = OwnedJob("1", "uid/1"), OwnedJob("2", "uid/2")
@@ -286,6 +320,14 @@ def test_laggards_of_all_communicators_are_bounded(monkeypatch: pytest.MonkeyPat
         report = read(reduced(TP0, {0: 9, 1: 9, 2: 8}), reduced(WORLD, everybody(50) | {5: 48, 6: 49}))
         launches = [entry.launches for entry in report.communicators if entry.launches]
         assert [[rank.comm_rank for rank in entry.behind] for entry in launches] == laggards
+
+
+def test_ranks_with_errors_beyond_the_limit_are_not_named() -> None:
+    """Ranks with errors are named up to the limit."""
+    ranks = [rank(number, number) for number in range(MAX_TROUBLED + 1)]
+    for entry in ranks:
+        entry["status"]["async_error"] = 6
+    assert len(read(group(WORLD, ranks)).communicators[0].troubled) == MAX_TROUBLED
 
 
 def series(report: Report, world_size: int | None, polls: int = 2) -> dict[tuple[str, ...], float]:

@@ -8,6 +8,7 @@ from test_job_owners import ALICE, CONTAINER, MALLORY, POD, SLURM
 
 from agent.core.identity import RankLabel
 from agent.ranks.naming.binding import BINDING_SECONDS
+from agent.ranks.rank.exit_status import ExitStatus
 from agent.ranks.rank.facts import Owner, ProcessFacts
 
 OTHER_JOB = Owner("job", "slurm/4712", scheduler="slurm", job_id="4712", proof="cgroup")
@@ -100,3 +101,18 @@ def test_a_restarted_container_continues_its_job(owners: tuple[Owner, Owner], ta
     table.tick(5.0)
     table.add_facts(owned(2, environment(0), owners[1], uid=1000), then=1.0)
     assert table.labels() == {RankLabel("4711", "0"): 2}
+
+
+def test_an_id_without_an_owner_is_free(table: Table) -> None:
+    """If a full table evicts the last record with an id, another owner can have the id."""
+    table.add_facts(owned(1, environment(0), MALLORY, uid=1001), then=1.0)
+    key = next(iter(table.ranks.running()))
+    table.ranks.observe_exit(key, ExitStatus(known=True))
+    table.tick(0.1)
+    for pid in range(100, 100 + 1023):
+        table.add_facts(owned(pid, {"RANK": str(pid), "TORCHELASTIC_RUN_ID": "m"}, MALLORY, uid=1001))
+    table.tick(1.0)
+    table.add_facts(owned(5000, {"RANK": "9", "TORCHELASTIC_RUN_ID": "m"}, MALLORY, uid=1001))  # the record is evicted
+    table.tick(1.0)
+    table.add_facts(owned(6000, environment(0), ALICE), then=1.0)
+    assert RankLabel("4711", "0") in table.labels()

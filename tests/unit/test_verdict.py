@@ -180,6 +180,12 @@ def test_rows(processes: list[RankProcess], state: str, reason: str) -> None:
     assert judge_job(processes, NOW)[processes[0].key] == RankVerdict(state, reason)  # type: ignore[arg-type]
 
 
+def test_wait_status() -> None:
+    """A status in waitpid's form splits into signal and code; the core flag is part of neither."""
+    assert (ExitStatus.from_wait(9), ExitStatus.from_wait(11 | 0x80)) == (KILL, SEGV)
+    assert (ExitStatus.from_wait(3 << 8), ExitStatus.from_wait(0)) == (code(3), WELL)
+
+
 CRASHED_AT_ONCE = [made(ProcessKey(n, 1), 0.0, NOW - 1, SEGV) for n in range(1024)]
 CRASHED_IN_TWO_WAYS = [made(ProcessKey(n, 1), 0.0, NOW - 1, SEGV if n % 2 else code(1)) for n in range(1024)]
 RESTARTED_AS_OTHERS = [
