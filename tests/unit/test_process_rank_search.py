@@ -40,6 +40,16 @@ def test_launcher_shell_and_loaders(node: Node) -> None:
     assert node.evidence(writer_key) == {30: "records"}
 
 
+def test_library_and_gpu_without_records(node: Node) -> None:
+    """Without NCCL threads and records, the topmost process that maps the library and uses a GPU is the rank."""
+    node.proc.add(31, parent=30, maps=NCCL_MAPS, files=GPU)  # found before its parent, because pids can wrap
+    node.proc.add(30, parent=10, maps=NCCL_MAPS, files=GPU)
+    node.proc.add(12, parent=10, maps=NCCL_MAPS, files=GPU)
+    node.proc.add(10, name="vllm", maps=NCCL_MAPS)
+    node.proc.add(13, name="monitor", parent=10, files=GPU)
+    assert node.evidence() == {12: "library", 30: "library"}
+
+
 def test_child_of_a_rank_from_before_a_restart(node: Node) -> None:
     """A forked child of a rank that the agent knew before its restart is no rank, even at the first look."""
     node.add_rank(30, maps=NCCL_MAPS, files=GPU)
@@ -85,6 +95,25 @@ def gloo_job(node: Node) -> None:
     node.proc.add(31, parent=30, environment=rank(0))
     node.proc.add(32, parent=30, environment=rank(0))
     node.proc.add(40, parent=10, environment=rank(1))
+
+
+def test_what_names_no_rank(node: Node) -> None:
+    """A process is no rank if RANK is no number, has no size or is outside it, or if it has only Slurm's variables."""
+    for pid, environment in enumerate(
+        (
+            {"RANK": "0"},
+            rank(2),
+            {"RANK": "-1", "WORLD_SIZE": "2"},
+            {"RANK": "9" * 8, "WORLD_SIZE": "9" * 9},
+            {"RANK": "x", "WORLD_SIZE": "2"},
+            {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"},
+        ),
+        start=50,
+    ):
+        node.proc.add(pid, environment=environment)
+    assert node.look().without_nccl == 0
+    node.proc.add(60, environment={"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"})
+    assert node.look().without_nccl == 1
 
 
 def test_ranks_where_configured(node: Node) -> None:

@@ -32,6 +32,17 @@ def test_stat_of_any_name(name: str) -> None:
     assert (stat.kernel_thread, kthread and kthread.kernel_thread) == (False, True)
 
 
+def test_own_process_by_the_real_proc() -> None:
+    """/proc of this process agrees with the interpreter."""
+    proc = ProcFS(Path("/proc"))
+    stat, status = proc.stat(os.getpid()), proc.status(os.getpid())
+    assert (stat.parent_pid, status.uid, status.namespace_pids[0]) == (os.getppid(), os.getuid(), os.getpid())
+    assert proc.environment(os.getpid()) is not None
+    assert re.fullmatch(r"[0-9a-f-]{36}", proc.boot_id())
+    assert proc.boot_seconds() > 1e9
+    assert os.getpid() in proc.pids()
+
+
 def test_vanished_process(tree: ProcTree) -> None:
     """For a process that has exited, every read gives None or an empty value."""
     proc = ProcFS(tree.root)
@@ -71,6 +82,16 @@ def test_open_files_and_holding(tree: ProcTree, tmp_path: Path) -> None:
     assert proc.holds(9, msgspec.structs.replace(held, target="its former name"))  # renamed: the inode decides
     assert not proc.holds(9, msgspec.structs.replace(held, fd=4))
     assert not proc.holds(9, msgspec.structs.replace(held, fd=6))
+
+
+def test_pending_kill(tree: ProcTree) -> None:
+    """A pending SIGKILL is read from the signal masks; another pending signal is ignored."""
+    tree.add(8, pending=1 << 8)
+    tree.add(9, pending=1 << 14)
+    proc = ProcFS(tree.root)
+    eight, nine = proc.status(8), proc.status(9)
+    assert eight.kill_pending
+    assert not nine.kill_pending
 
 
 def test_a_user_forges_no_control_group(tree: ProcTree) -> None:

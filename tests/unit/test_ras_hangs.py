@@ -10,6 +10,7 @@ from client_metrics import samples
 from lent import Admission
 
 from agent.core.checkpoint import MAX_SECTION_BYTES
+from agent.sdk.evidence import EvidenceRegistry
 from agent.sdk.ranks import ProcessFacts, ProcessKey, PublishedProcess
 from exporters.ras import show
 from exporters.ras.query import reports as saved_module
@@ -227,6 +228,17 @@ def test_a_rank_that_left_is_waited_for_once_nothing_is_launched_for_minutes() -
         assert after(read(group(WORLD, ranks, departing)), seconds) == suspected
 
 
+def test_a_communicator_without_answers_is_watched_on() -> None:
+    """A report in which no rank of a communicator replied does not change the time of its last launch."""
+    whole = read(reduced(TP1, {4: 9, 5: 9, 6: 9, 7: 9}))
+    for gap in (read(reduced(TP1, {}, missing=(4, 5, 6, 7))), read(reduced(WORLD, everybody(3))), read()):
+        watches = watch(watch({}, whole.communicators, 1000.0), gap.communicators, 1010.0)
+        watches = watch(watches, whole.communicators, 1020.0)
+        assert (watches["0xb1"].since_seconds, watches["0xb1"].reports) == (1000.0, 2)
+    watches = watch(watches, read(reduced(TP1, {4: 10, 5: 9, 6: 9, 7: 9})).communicators, 1030.0)
+    assert watches["0xb1"].since_seconds == 1030.0
+
+
 def test_absent_communicators_are_watched_on_within_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Above the memory limit of communicators that the report lacks, the communicator seen last is kept."""
     monkeypatch.setattr(hangs, "MAX_ABSENT_BYTES", WATCH_BYTES + 4 * MARK_BYTES)
@@ -328,6 +340,14 @@ def test_ranks_with_errors_beyond_the_limit_are_not_named() -> None:
     for entry in ranks:
         entry["status"]["async_error"] = 6
     assert len(read(group(WORLD, ranks)).communicators[0].troubled) == MAX_TROUBLED
+
+
+def test_two_orders_of_the_same_size_name_no_rank() -> None:
+    """If a rank's number differs between two communicators of the whole job, the rank has no number in the job."""
+    reversed_world = group(0xA1, [rank(2 - process, process) for process in range(3)])
+    for behind, number in ((0, None), (1, 1)):
+        world = group(WORLD, [rank(process, process, AllReduce=5 - (process == behind)) for process in range(3)])
+        assert named(read(world, reversed_world)) == {"0xa0": [(behind, number, "behind")]}
 
 
 def series(report: Report, world_size: int | None, polls: int = 2) -> dict[tuple[str, ...], float]:
@@ -476,3 +496,14 @@ def test_a_job_that_runs_without_an_idle_communicator_is_not_stalled() -> None:
     last = JobReport(ProcessKey(1, 1), report, 8, watches, 1540.0, suspects=blamed)
     assert (blamed.keys(), show.stalls({"7": last})) == ({"0xb1"}, {"7": 240.0})  # six reports had launches
     assert list(show.bundle_part(last).words) == []
+
+
+def test_the_longer_of_two_stalls_counts() -> None:
+    """If two exporters report a stall of one job, the longer stall is used until its exporter ends."""
+    registry = EvidenceRegistry()
+    ras, other = registry.of("ras"), registry.of("other")
+    ras.tell_stalls(lambda: {"7": 10.0})
+    other.tell_stalls(lambda: {"7": 15.0, "8": 20.0})
+    assert ras.stalls() == {"7": 15.0, "8": 20.0}
+    other.close()
+    assert ras.stalls() == {"7": 10.0}

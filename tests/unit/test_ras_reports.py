@@ -149,6 +149,13 @@ def test_names_of_missing_ranks_beyond_the_limit_are_counted() -> None:
     assert parsed.skipped == {"rank_surplus": 2}
 
 
+def test_bad_utf8_in_a_communicator_costs_it_alone() -> None:
+    """A byte that is not UTF-8 leaves out only its communicator."""
+    body = report(communicator(), GOOD).replace(b"10.0.0.1", b"10.0.\xff.1", 1)
+    parsed = read_json(body)
+    assert ([entry.hash for entry in parsed.communicators], parsed.skipped) == (["0xcd"], {"unreadable": 1})
+
+
 def test_an_unknown_host_is_an_empty_one() -> None:
     """The library's host name "unknown" and device -1 become empty labels."""
     parsed = read_json(report(communicator(missing_ranks=[lost(1, host="unknown", pid=-1, nvml_dev=-1)])))
@@ -206,6 +213,12 @@ def rank_line(number: int, host: str = "10.0.0.1") -> str:
 def test_where_a_text_says_that_a_rank_is(line: str, named: list[tuple[str, int, int]]) -> None:
     """A rank outside its communicator is refused, a host that is no address is empty, NVML's index is preferred."""
     assert [rank.location for entry in text(paragraph(0, 0xAB, line)).communicators for rank in entry.named] == named
+
+
+def test_text_of_a_group_that_is_not_in_the_table_is_left_out() -> None:
+    """A group that the table of communicators does not list is skipped."""
+    parsed = text(paragraph(3, 0xAB, rank_line(1)))
+    assert (parsed.communicators, parsed.skipped) == ((), {"implausible": 1})
 
 
 def test_text_ranks_of_smaller_communicators_are_found_by_their_place() -> None:

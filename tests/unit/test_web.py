@@ -221,6 +221,19 @@ async def test_write_deadline() -> None:
             await until(lambda: served.log.closed["write_timeout"] == 1)
 
 
+async def test_answers_not_read_are_bounded_in_memory() -> None:
+    """Above the limit of unread bytes, the connection writing for longest is closed; one response can be larger."""
+    async with serving(ServerLimits(unread_bytes=2 * len(HUGE) - 1)) as served:
+        with await stuck_reader(served, b"/huge"):
+            await until(lambda: len(served.site.requests) == 1)
+            assert served.log.closed["evicted"] == 0
+            with await stuck_reader(served, b"/huge"):
+                await until(lambda: served.log.closed["evicted"] == 1)
+                assert served.connections() == 1
+    async with serving(ServerLimits(unread_bytes=1)) as served:
+        assert (await served.ask(LAST_GET.replace(b"/small", b"/huge"))).endswith(HUGE)
+
+
 def name_peers(served: Served) -> None:
     """Identify clients by the last octet of their address."""
     served.server._peers.of = lambda peer, _own: peer[0].rpartition(".")[2]  # type: ignore[method-assign,index]
@@ -254,6 +267,18 @@ async def test_a_peer_that_is_answered_on_all_connections_loses_one_to_another()
         await until(lambda: len(served.server._tasks) == 1)
 
 
+async def test_a_request_of_an_evicted_connection_is_not_answered() -> None:
+    """An unread request on an evicted connection reaches no handler."""
+    async with serving() as served:
+        await served.connect()
+        await until(lambda: served.connections() == 1)
+        [evicted] = served.server._connections
+        evicted.reader.feed_data(GET)
+        served.server._close(evicted, "evicted")
+        await until(lambda: not served.server._tasks)
+        assert served.site.requests == []
+
+
 async def test_a_client_that_leaves_in_the_middle_of_an_answer_leaves_nothing() -> None:
     """If a client closes during a response, no reference to the response stays, even without garbage collection."""
     references = sys.getrefcount(HUGE)
@@ -282,6 +307,26 @@ async def test_the_peer_with_the_largest_answers_loses_one() -> None:
         await served.connect(ask, 2)
         await until(lambda: served.log.closed["evicted"] == 1)
         assert len((await read_response(few))[2]) == len(HUGE)
+
+
+async def test_the_oldest_waiting_connection_is_closed() -> None:
+    """At the limit, a new connection replaces the one idle for longest, not one with a request in progress."""
+    async with serving(ServerLimits(connections=3)) as served:
+        held, _ = await served.connect(GET.replace(b"/small", b"/held"))
+        await until(lambda: len(served.site.requests) == 1)
+        first, first_writer = await served.connect(GET)
+        await until(lambda: served.connections() == 2)
+        await read_response(first)
+        second, _ = await served.connect()
+        await until(lambda: served.connections() == 3)
+        first_writer.write(GET)  # now `second` has been idle for longest
+        await read_response(first)
+        third, third_writer = await served.connect()
+        assert await second.read() == b""
+        third_writer.write(LAST_GET)
+        assert (await read_response(third))[0] == 200
+        served.site.go.set()
+        assert ((await read_response(held))[0], served.log.closed["evicted"]) == (200, 1)
 
 
 async def test_a_client_that_does_not_read_is_disconnected() -> None:
