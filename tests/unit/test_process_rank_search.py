@@ -116,6 +116,17 @@ def test_what_names_no_rank(node: Node) -> None:
     assert node.look().without_nccl == 1
 
 
+def test_ranks_with_nccl_do_not_count(node: Node) -> None:
+    """Each rank without NCCL counts once, but not its launcher, shell and children; a rank with NCCL does not count."""
+    gloo_job(node)
+    scan = node.look()
+    assert (scan.new, scan.without_nccl) == ((), 2)
+    node.proc.add(30, parent=20, environment=rank(0), threads={33: "NCCL RAS"})
+    node.proc.add(40, parent=10, environment=rank(1), threads={43: "pt_nccl_watchdg"})
+    assert len(node.look().new) == 2
+    assert node.look(after=LOOK_AGAIN_SECONDS).without_nccl == 0
+
+
 def test_ranks_where_configured(node: Node) -> None:
     """With the option, processes without NCCL become ranks after SETTLED_SECONDS; until then they count."""
     node.without_nccl = True

@@ -68,3 +68,9 @@ def test_what_is_refused(name: str) -> None:
         parse(text, "web.yml")
     assert str(caught.value).startswith("web.yml")
     assert expected in str(caught.value)
+
+
+def test_files_that_it_names() -> None:
+    """The files of the terms are certificate, key and authority; a relative path starts at the web file's directory."""
+    terms = parse(GOOD["mutual"], "web.yml")
+    assert terms.files(Path("/etc")) == [Path("/etc/server.pem"), Path("/etc/server.key"), Path("/etc/ca.pem")]
