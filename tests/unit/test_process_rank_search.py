@@ -219,6 +219,18 @@ def test_never_mixed_with_nccl(node: Node) -> None:
     assert (node.evidence(), node.evidence(after=OLD_SECONDS)) == ({}, {30: "environment"})
 
 
+def test_values_are_cut(node: Node) -> None:
+    """Only the first MAX_CLAIM_CHARACTERS characters of each variable's value are used."""
+    most = rank_search.MAX_CLAIM_CHARACTERS
+    environment = rank(0, MASTER_ADDR="a" * (most + 1), LOCAL_RANK="1" * (most + 1))
+    claim = rank_search.claim_of(environment)
+    assert claim is not None
+    assert claim == rank_search.claim_of(environment | {"MASTER_ADDR": "a" * most, "LOCAL_RANK": "1" * most})
+    assert claim != rank_search.claim_of(environment | {"MASTER_ADDR": "a" * (most - 1)})
+    node.proc.add(10, environment=environment)
+    assert node.look().without_nccl == 1
+
+
 def test_environments_take_a_part_of_a_look(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     """A look reads environments for CLAIMS_SECONDS, and the next look goes on; each environment is read once."""
     for pid in range(10, 40):

@@ -13,7 +13,7 @@ from exporters.process.usage.reader import MAX_WAITS_READ, Usages, unavailable
 from exporters.process.usage.totals import MAX_PER_RANK, RankUsage
 
 RANK = ProcessKey(10, 5000)
-UTIME, CUTIME = 14, 16
+UTIME, CUTIME, IO_WAIT = 14, 16, 42
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -41,6 +41,18 @@ def usages(node: Node) -> Usages:
 def usage(node: Node, key: ProcessKey = RANK) -> RankUsage:
     """Return the usage of one rank in the next look at usage."""
     return usages(node).ranks[key]
+
+
+def test_waits_of_all_threads(node: Node) -> None:
+    """Threads' waits for CPUs and disks since the first look add up in seconds."""
+    for tid in (10, 11, 12):
+        node.proc.note(10, tid, schedstat="1 1000000000 1\n")
+    assert (usage(node).run_queue_wait_seconds, usage(node).io_wait_seconds) == (0.0, 0.0)
+    add_rank(node, numbers={UTIME: 1, IO_WAIT: TICKS})
+    for tid, seconds in ((10, 2), (11, 3), (12, 1)):
+        node.proc.note(10, tid, schedstat=f"1 {seconds}000000000 1\n")
+    rank_usage = usage(node)
+    assert (rank_usage.run_queue_wait_seconds, rank_usage.io_wait_seconds) == (3.0, 3.0)
 
 
 def test_waits_that_the_kernel_does_not_count(node: Node) -> None:
@@ -84,6 +96,14 @@ def test_child_that_ends_between_the_reads(node: Node, monkeypatch: pytest.Monke
     assert usage(node).children_cpu_seconds == 1.0
 
 
+def test_stopped_children(node: Node) -> None:
+    """Stopped children count; the rank itself and zombies do not."""
+    add_rank(node, state="T")
+    for pid, state in ((30, "T"), (31, "S"), (32, "Z"), (33, "T")):
+        node.proc.add(pid, parent=10, state=state)
+    assert usage(node).children_stopped == 2
+
+
 def test_children_of_a_rank_are_bounded(node: Node) -> None:
     """At most MAX_PER_RANK children of a rank are read, the oldest first, whatever their names are."""
     for number in range(MAX_PER_RANK + 1):
@@ -102,6 +122,15 @@ def blocked(node: Node, **states: str) -> RankUsage:
     for tid, function in tids.items():
         node.proc.note(10, tid, wchan=function)
     return usage(node)
+
+
+def test_blocked_threads(node: Node) -> None:
+    """Threads in uninterruptible sleep are counted by the cause of their wait, even threads of children."""
+    node.proc.add(30, parent=10, state="D")
+    node.proc.note(30, 30, wchan="rpc_wait_bit_killable")
+    node.look(after=0.0)
+    rank_usage = blocked(node, t10="folio_wait_bit_common", t12="nfs_wait_on_request")
+    assert rank_usage.blocked == (("disk", 1), ("nfs", 2))
 
 
 @pytest.mark.parametrize(("state", "text", "stack", "wait"), [

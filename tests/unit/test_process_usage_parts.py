@@ -1,5 +1,6 @@
 """Usage and waits of rank processes: the pure parts."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,15 +11,15 @@ from agent.sdk.ranks import ProcessKey
 from agent.sdk.system import Stat
 from agent.system.process_lines import MAX_CPU_LIST, parse_schedstat, parse_stat, parse_status
 from exporters.process.usage.groups import MAX_GROUPS, GroupPaths, GroupReader, JobTotals, group_paths
-from exporters.process.usage.reader import nodes_of, parse_cpus, read_nodes
-from exporters.process.usage.totals import MAX_IN_ALL, MAX_PER_RANK, GroupTotals, ThreadTotals, shares
+from exporters.process.usage.reader import MAX_CPUS, nodes_of, parse_cpus, read_nodes, wait_of
+from exporters.process.usage.totals import MAX_IN_ALL, MAX_PER_RANK, ChildrenCpu, GroupTotals, ThreadTotals, shares
 
 
-def thread(tid: int, cpu: int = 0, *, state: str = "S") -> Stat:
-    """Return the stat line of a thread."""
-    result = parse_stat(stat_line(tid, "python3", state, 1, 0, 1, 5000, 0))
+def thread(tid: int, cpu: int = 0, *, state: str = "S", io: int = 0, start: int = 5000, waited: int = 0) -> Stat:
+    """Return the stat line of a thread or process."""
+    result = parse_stat(stat_line(tid, "python3", state, 1, 0, 1, start, 0))
     assert result is not None
-    return msgspec.structs.replace(result, cpu_ticks=cpu)
+    return msgspec.structs.replace(result, cpu_ticks=cpu, io_wait_ticks=io, waited_cpu_ticks=waited)
 
 
 # -- lines ---------------------------------------------------------------------------------------------------------
@@ -41,6 +42,22 @@ def test_schedstat(text: str, nanoseconds: int | None) -> None:
 # -- what a thread waits for ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("frames", "wait"), [
+    (["folio_wait_bit_common", "filemap_fault", "nfs4_file_open"], "nfs"),
+    (["cl_sync_io_wait"], "lustre"),
+    (["ptlrpc_set_wait", "ldlm_cli_enqueue"], "lustre"),
+    (["fuse_simple_request", "__fuse_simple_request"], "fuse"),
+    (["wait_on_page_bit"], "disk"),
+    (["ceph_mdsc_wait_request"], "disk"),
+    (["rwsem_down_read_slowpath", "uvm_va_space_down"], "gpu"),
+    (["do_exit"], "other"),
+    ([], "other"),
+])  # fmt: skip
+def test_waits(frames: Sequence[str], wait: str) -> None:
+    """A file system's or driver's function anywhere in the stack is the cause; a page wait without one is `disk`."""
+    assert wait_of(frames) == wait
+
+
 # -- threads -------------------------------------------------------------------------------------------------------
 
 
@@ -52,11 +69,11 @@ class Threads:
         self.waits: dict[int, int | None] = {}
         self.reads: list[int] = []
 
-    def look(self, *threads: Stat) -> int:
-        """Add a look at these threads; return the total wait in the run queue, in ns."""
+    def look(self, *threads: Stat) -> tuple[int, int]:
+        """Add a look at these threads; return the totals: run queue wait in ns, and I/O wait in ticks."""
         self.reads = []
         self.totals.note(threads, 1, self._wait)
-        return self.totals.run_queue_ns
+        return self.totals.run_queue_ns, self.totals.io_wait_ticks
 
     def _wait(self, tid: int) -> int | None:
         self.reads.append(tid)
@@ -73,7 +90,20 @@ def test_quiet_threads_are_not_read() -> None:
         (20, [thread(1), thread(2, 1), thread(3, 1), thread(4), thread(5)], 60, [1, 2]),
     ):
         node.waits = dict.fromkeys(range(1, 6), wait)
-        assert (node.look(*threads), node.reads) == (waited, reads)
+        assert (node.look(*threads)[0], node.reads) == (waited, reads)
+
+
+def test_threads_that_end_take_nothing_back() -> None:
+    """The waits of an ended thread stay in the totals; a new thread with its number counts from 0."""
+    node = Threads()
+    for wait, more, totals in (
+        (100, [thread(2)], (0, 0)),
+        (130, [thread(2, 1, io=5)], (30, 5)),
+        (130, [], (30, 5)),
+        (7, [thread(2, 1, start=6000, io=3)], (37, 8)),
+    ):
+        node.waits = {1: 0, 2: wait}
+        assert node.look(thread(1), *more) == totals
 
 
 # -- children ------------------------------------------------------------------------------------------------------
@@ -87,6 +117,14 @@ def test_children_of_all_ranks_are_bounded(ranks: int) -> None:
     sizes = [len(entry) for entry in shares({ProcessKey(rank, 1): children for rank in range(ranks)}).values()]
     assert len({*sizes}) == 1
     assert MAX_IN_ALL // 2 < sum(sizes) <= MAX_IN_ALL
+
+
+def test_children_before_the_first_look_do_not_count() -> None:
+    """Children's usage from before the first look does not count; an ended child lowers no total."""
+    cpu = ChildrenCpu()
+    for children, ticks in (([thread(2, 5000), thread(3, 100)], 0), ([thread(3, 100)], 0), ([thread(3, 107)], 7)):
+        cpu.note(thread(1, waited=900), children)
+        assert cpu.ticks == ticks
 
 
 # -- control groups ------------------------------------------------------------------------------------------------
@@ -184,6 +222,20 @@ def test_totals_of_a_job(looks: list[Readings], waited: GroupTotals) -> None:
     assert jobs.waited == {"7": waited, "8": GroupTotals()}
     jobs.note({}, {})
     assert jobs.waited == {}
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("0-3,8", {0, 1, 2, 3, 8}),
+    ("5", {5}),
+    (f"{MAX_CPUS - 1}-{MAX_CPUS + 7}", {MAX_CPUS - 1}),
+    (f"{MAX_CPUS}", set()),
+    ("", set()),
+    ("3-", set()),
+    ("all", set()),
+])  # fmt: skip
+def test_lists_of_cpus(text: str, expected: set[int]) -> None:
+    """A list gives CPUs up to the kernel's highest number; any other text gives none."""
+    assert parse_cpus(text) == expected
 
 
 def test_nodes(tmp_path: Path) -> None:

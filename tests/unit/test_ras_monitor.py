@@ -105,6 +105,16 @@ async def test_all_events_are_asked_for_and_counted() -> None:
         assert here.monitors.take_wakes() == {here.endpoint}
 
 
+async def test_one_stream_runs_at_an_address() -> None:
+    """An address has one stream, however often it is followed."""
+    async with station() as here:
+        await here.begin()
+        for servers in (SERVERS, SERVERS | {ProcessKey(12, 1)}):
+            here.clock.advance(2 * LAST_RETRY_SECONDS)
+            await here.follow(servers)
+        assert len(here.writers) == 1
+
+
 async def test_an_address_that_may_not_be_listened_to_is_left() -> None:
     """If an address is no longer followed, its stream closes and does not wake the agent."""
     async with station() as here:

@@ -43,6 +43,16 @@ def fill(budget: FairBudget, groups: list[Group]) -> dict[Group, int]:
     return sizes
 
 
+def test_a_budget_without_groups_is_the_sum_alone() -> None:
+    """A request above the limit is refused and counted."""
+    budget = FairBudget(3)
+    assert budget.take((), 3)
+    assert not budget.take(())
+    budget.give_back((), 1)
+    assert budget.take(())
+    assert budget.refused == 1
+
+
 @pytest.mark.parametrize(("groups", "amount"), [([A], 400), ([A, A2], 215), ([A, B], 254), ([A, B, C], 186)])
 def test_shares_of_those_who_want_all(groups: list[Share], amount: int) -> None:
     """Users who add entries in turns have equal shares, and a late user gets a share."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from fake_clock import FakeClock
+from lent import Admission
 
 from agent.cli.main import _may_serve_tls, _parser
 from agent.core.clock import WINDOW_SECONDS, LoopLag
@@ -20,6 +21,19 @@ from agent.core.systemd import Notifier, WatchdogGate, watchdog_interval_seconds
 from agent.core.threads import OwnThread
 
 ROOT = Path(__file__).parents[2]
+
+
+def test_admission_per_owner() -> None:
+    """Above an owner's budget a series is refused and counted; other owners are unaffected; a release frees budget."""
+    admission = Admission(per_rank=10, in_all=100)
+    assert admission.admit("a", 10)
+    assert not admission.admit("a", 1)
+    assert admission.admit("b", 10)
+    assert admission.refused == 1
+    admission.release("a")
+    assert admission.admit("a", 10)
+    assert admission.admit("a", 10, ranks=2)
+    assert not admission.admit("a", 1, ranks=2)
 
 
 def test_loop_lag_is_the_last_minutes_worst() -> None:

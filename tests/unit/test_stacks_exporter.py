@@ -115,6 +115,17 @@ async def node(made: Node) -> Node:
     return made
 
 
+async def test_a_silent_job_is_looked_at_once_in_ten_minutes(node: Node) -> None:
+    """A rank is examined once it has been silent for the limit, and again after ten minutes."""
+    await node.silent(2)
+    assert (await node.look(SILENCE - 1.0), node.reader.pids) == ({}, [])
+    assert await node.look(1.0) == {"0": "all_reduce #1", "1": "all_reduce #1"}
+    assert await node.look(AGAIN_SECONDS - 1.0) != {}
+    assert node.reader.pids == [100, 101]
+    await node.look(2.0)
+    assert node.reader.pids == [100, 101, 100, 101]
+
+
 async def test_ranks_that_continue_are_no_longer_shown(node: Node) -> None:
     """A rank that completes an operation, or exits, loses its stack at the next look."""
     await node.silent(3)

@@ -33,6 +33,16 @@ def document(ranks: tuple[Rank, ...] = RANKS, **more: Any) -> NodeDocument:
     return NodeDocument(ranks=ranks, **(fields | more))
 
 
+def test_table() -> None:
+    """Ranks are in the order of the document with their facts; the last column is how the rank ended."""
+    assert table(document()).splitlines() == [
+        "JOB   RANK  STATE     PID  USER   GPU  GB/S   LATE  PROGRESS  TROUBLE  HOW IT ENDED",
+        "4711  9     dead      76                            42 s ago           crashed (SIGSEGV)",
+        "4711  10    alive     77   alice  3    183.5  31%             gpu_xid",
+        "4712  0     finished                                                   exited with status 0",
+    ]
+
+
 def test_a_rank_that_waits() -> None:
     """A waiting rank shows the dead rank that it waits for, as on the page, and no bandwidth."""
     waiting = Rank(

@@ -23,6 +23,7 @@ from agent.web.listen import ListenAddress, open_listeners
 from agent.web.messages import TEXT, HttpRequest, HttpResponse
 from agent.web.server import WebServer
 from agent.web.serving import Serving
+from agent.web.tls_context import has_allowed_name
 
 DATA = Path(__file__).parents[1] / "data" / "web"
 BIG = b"rankwatch_x 1\n" * 300_000
@@ -124,6 +125,21 @@ async def test_who_is_served(tmp_path: Path, text: str, name: str, is_served: bo
         assert log.faults == 0
 
 
+async def test_who_leaves_as_the_handshake_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that asyncio loses during the handshake counts as a failed handshake, and as no fault."""
+
+    async def lost(*_: object, **__: object) -> None:
+        """Return None, as asyncio does for such a client."""
+
+    node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
+    monkeypatch.setattr(asyncio.get_running_loop(), "start_tls", lost)
+    async with served(node) as (_server, log, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        with closing(writer):
+            await until(lambda: log.closed["handshake_failed"] == 1)
+        assert log.faults == 0
+
+
 async def test_who_speaks_no_tls(tmp_path: Path) -> None:
     """A client that sends plain HTTP, or nothing, is closed at the handshake, and counted."""
     node = await asyncio.to_thread(Node, tmp_path, f"{TLS}}}")
@@ -183,6 +199,14 @@ def test_certificates_that_cannot_be_used(tmp_path: Path, text: str, expected: s
     """A missing certificate, or one that does not match its key, is an error that names the file."""
     with pytest.raises(ConfigError, match=expected):
         Node(tmp_path, text)
+
+
+def test_names_in_certificates() -> None:
+    """A name can be of any kind; without a list all certificates are allowed, with a list none without a name."""
+    known = {"subjectAltName": (("DNS", "a"), ("URI", "spiffe://b"))}
+    for certificate, names, allowed in ((known, {"spiffe://b"}, True), (known, {"b"}, False), (None, (), True)):
+        assert has_allowed_name(certificate, names) is allowed
+    assert not has_allowed_name(None, {"a"})
 
 
 async def test_several_addresses_and_a_local_socket(tmp_path: Path) -> None:
