@@ -21,6 +21,17 @@ def test_binding_is_frozen(table: Table, caplog: pytest.LogCaptureFixture) -> No
     assert [record.msg for record in caplog.records] == ["records name another rank: the process keeps its rank"]
 
 
+def test_node_rank_in_the_environment(table: Table) -> None:
+    """If RANK is 1 in all processes of a node (the node's rank), the world communicator gives their ranks."""
+    for pid in (1, 2):
+        key = table.add(pid, environment(1))
+        table.record(pid, [Membership(WORLD, 7 + pid, 16)], key)
+    table.tick(1.0)
+    assert table.labels() == {}
+    table.tick(BINDING_SECONDS)
+    assert table.labels() == {RankLabel("4711", "8"): 1, RankLabel("4711", "9"): 2}
+
+
 def test_duplicates_are_counted_not_exported(table: Table) -> None:
     """If two live processes of a group have the same rank and no communicator, one is exported, one is counted."""
     first, _ = table.add(1, environment(1)), table.add(2, environment(1))
@@ -138,3 +149,13 @@ def test_an_unseen_writer_is_evicted(table: Table, caplog: pytest.LogCaptureFixt
     table.ranks.link(writer_key(1), key)
     table.tick(BINDING_SECONDS)
     assert (table.ranks.label(writer_key(1), WORLD, 5), caplog.records) == (label, [])
+
+
+def test_without_environment_the_largest_communicator_names_the_rank(table: Table) -> None:
+    """Without an environment the binding waits ten seconds and takes the rank in the largest communicator."""
+    key = table.add(1, None)
+    table.record(1, [Membership(TENSOR, 1, 4), Membership(WORLD, 5, 8)], key)
+    table.tick(BINDING_SECONDS - 0.1)
+    assert table.labels() == {}
+    table.tick(0.1)
+    assert table.labels() == {RankLabel(job_hash(WORLD), "5"): 1}
