@@ -12,7 +12,14 @@ from inspector_reading import EVERYONE, make, published, read, sums_of
 from inspector_records import DATA, append, line
 
 from agent.sdk.ranks import WriterKey
-from exporters.inspector.format.passes import DEFAULT_RING_LINES, MAX_BATCH_LINES, MAX_STEP_US, FileContext
+from exporters.inspector.format.passes import (
+    DEFAULT_RING_LINES,
+    MAX_BATCH_LINES,
+    MAX_RING_LINES,
+    MAX_STEP_US,
+    FileContext,
+    ring_sizes,
+)
 from exporters.inspector.format.records import Result
 from exporters.inspector.reading import reader as module
 from exporters.inspector.reading.intake import finish_run, take
@@ -262,6 +269,19 @@ def test_more_lines_than_a_ring_holds_are_no_pass() -> None:
     assert sink.causes() == (0, 0, 0)
     sink.take(*ring(100, 50 + DEFAULT_RING_LINES + 7, at_us=3 * DEFAULT_RING_LINES))
     assert sink.causes() == (0, 0, 57)
+
+
+@pytest.mark.parametrize(("text", "lines"), [
+    (None, DEFAULT_RING_LINES), ("128", 128), (" 0x80", 128), ("0200", 128), ("+256k", 256), ("0", 1), ("", 1),
+    ("many", 1), ("-1", MAX_RING_LINES), (str(2**32 - 1), MAX_RING_LINES), (str(2**32), MAX_RING_LINES),
+    ("9" * 1024, MAX_RING_LINES),
+])  # fmt: skip
+def test_ring_sizes(text: str | None, lines: int) -> None:
+    """The ring sizes are read from the environment as the plugin reads them."""
+    names = ("NCCL_INSPECTOR_DUMP_COLL_RING_SIZE", "NCCL_INSPECTOR_DUMP_P2P_RING_SIZE")
+    for number, name in enumerate(names):
+        sizes = ring_sizes({} if text is None else {name: text})
+        assert (sizes[number], sizes[1 - number]) == (lines, DEFAULT_RING_LINES)
 
 
 def test_a_full_ring_of_late_records() -> None:

@@ -18,6 +18,7 @@ from exporters.inspector.reading.record_files import (
     FileState,
     Ownership,
     is_local,
+    written_hostname,
 )
 from exporters.inspector.totals.frozen import WriterTotals
 
@@ -221,6 +222,19 @@ def test_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_local_names(hostname: str, hostnames: set[str], local: bool) -> None:
     """Short and full names of a host match; full names of two domains do not."""
     assert is_local(hostname, frozenset(hostnames)) is local
+
+
+@pytest.mark.parametrize(("head", "hostname"), [
+    (line(0), "here"),
+    (line(0)[:-40], "here"),
+    (line(0, comm_name='"metadata":{"hostname":"forged"}'), "here"),
+    (b'{"header":{"hostname":"x"}}', None),
+    (b"", None),
+    (b"\xff\xfe", None),
+])  # fmt: skip
+def test_host_name_of_the_first_record(head: bytes, hostname: str | None) -> None:
+    """The host name comes from the metadata, even of a record longer than the first read."""
+    assert written_hostname(head) == hostname
 
 
 @pytest.mark.parametrize(("took", "pause"), [(0.0, 1.0), (0.1, 10.0), (60.0, 30.0)])

@@ -328,6 +328,21 @@ def test_a_late_fact_changes_a_class_once() -> None:
     assert job.leads()["0", "oom"] == 11.0
 
 
+def test_an_exit_waits_for_its_status_and_its_cause() -> None:
+    """An exit is exported once its cause is known, at the latest after 5 s."""
+    job = Job()
+    job.exit(0, ExitStatus(known=True, signal=SIGKILL, oom=True), after=1.0)
+    job.tick()
+    assert job.leads() == {("0", "oom"): 0.0}
+    other = Job()
+    other.exit(0, None, after=1.0)
+    other.tick(SETTLED - 0.5)
+    assert other.leads() == {}
+    other.table.ranks.observe_exit(other.keys[0], CRASHED)
+    other.tick(0.5)
+    assert other.leads() == {("0", "crash"): SETTLED}
+
+
 def test_a_retracted_exit_stays_retracted() -> None:
     """An exit of an earlier run is not exported again when its retraction is no longer exported."""
     job = Job(ranks=2)

@@ -172,6 +172,30 @@ def ready_ranks(node: Node) -> dict[int, str]:
     return new
 
 
+def test_ranks_of_one_job_in_different_looks(node: Node) -> None:
+    """A launcher's second rank, started one look after the first, is found too, even if both restart."""
+    node.without_nccl = True
+    node.proc.add(10, name="torchrun")
+    for first, second, port in ((30, 40, "1"), (50, 60, "2")):
+        node.proc.add(first, parent=10, environment=rank(0, MASTER_PORT=port))
+        new = node.evidence()
+        node.proc.add(second, parent=10, environment=rank(1, MASTER_PORT=port))
+        assert new | ready_ranks(node) == {first: "environment", second: "environment"}
+        node.proc.remove(first)
+        node.proc.remove(second)
+
+
+def test_jobs_of_mpi_of_one_size(node: Node) -> None:
+    """A second job of the same size and environment has its own ranks."""
+    node.without_nccl = True
+    for launcher in (10, 50):
+        node.proc.add(launcher, name="mpirun")
+        for number in ("0", "1"):
+            environment = {"OMPI_COMM_WORLD_RANK": number, "OMPI_COMM_WORLD_SIZE": "2"}
+            node.proc.add(launcher + 1 + int(number), parent=launcher, environment=environment)
+        assert sorted(ready_ranks(node)) == [launcher + 1, launcher + 2]
+
+
 def test_another_program_of_the_script_is_no_restart(node: Node) -> None:
     """A later program of a rank's script does not count as a rank at once."""
     node.without_nccl = True

@@ -30,8 +30,6 @@ def test_families_of_live_and_dead(table: Table) -> None:
     lines = exposition(table)
     assert "rankwatch_rank_up{4711,1} 0" in lines
     assert "rankwatch_rank_up{4711,2} 1" in lines
-    states = [line for line in lines if line.startswith("rankwatch_rank_state{")]
-    assert states == ["rankwatch_rank_state{4711,1,exited} 1", "rankwatch_rank_state{4711,2,alive} 1"]
     assert "rankwatch_rank_exit_info{4711,1,signaled,SIGKILL,} 1" in lines
     assert "rankwatch_rank_info{4711,2,2,,,,,2,alice,,} 1" in lines
     assert not [line for line in lines if line.startswith("rankwatch_rank_info{4711,1")]
@@ -42,6 +40,31 @@ def test_families_of_live_and_dead(table: Table) -> None:
     assert not [line for line in lines if "rank_state{" in line or "job_ranks{" in line if line.endswith(" 0")]
     assert "rankwatch_job_expected_ranks{4711,environment} 8" in lines
     assert "rankwatch_job_expected_ranks{4711,communicator} 8" in lines
+
+
+def test_a_rank_has_one_state(table: Table) -> None:
+    """Each rank has exactly one state series, with value 1, in every state."""
+    keys = [table.add(pid, environment(pid)) for pid in (1, 2)]
+    table.tick(1.0)
+    seen = []
+
+    def look() -> None:
+        rows = [
+            s for s in samples(rank_families.families(table.ranks.timed_snapshot())) if s.name == "rankwatch_rank_state"
+        ]
+        assert [(s.labels["rank"], s.value) for s in rows] == [("1", 1.0), ("2", 1.0)]
+        seen.append(rows[0].labels["state"])
+
+    look()
+    table.ranks.observe_state(keys[0], "T", None, kill_pending=False, finalized=False)
+    table.tick(1.0)
+    look()
+    table.ranks.observe_exit(keys[0], None)
+    look()
+    table.ranks.observe_exit(keys[0], KILLED)
+    table.tick(20.0)
+    look()
+    assert seen == ["alive", "unresponsive", "exited", "dead"]
 
 
 async def test_the_time_of_the_node_is_that_of_the_scrape(table: Table) -> None:
