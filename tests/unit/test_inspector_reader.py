@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 from fake_clock import FakeClock
+from hypothesis import HealthCheck, given, settings, strategies as st
 from inspector_expected import expected
 from inspector_reading import all_of, make, published, sums_of
 from inspector_records import append, line
@@ -18,6 +19,8 @@ from exporters.inspector.reading.record_files import (
     FileState,
     Ownership,
     is_local,
+    is_log,
+    named_hostname,
     written_hostname,
 )
 from exporters.inspector.totals.frozen import WriterTotals
@@ -33,6 +36,41 @@ def operations_of(writer: WriterTotals) -> int:
 def missing_of(writer: WriterTotals) -> int:
     """Return the number of a writer's missing records of any cause."""
     return sum(count for (_, _, tally), count in writer.tallies.items() if tally.startswith("missing"))
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lines=st.integers(1, 60),
+    cuts=st.lists(st.tuples(st.integers(0, 200), st.sampled_from(["turn", "save", "crash"])), max_size=12),
+)
+def test_kill_and_restore_is_exact(
+    tmp_path_factory: pytest.TempPathFactory, lines: int, cuts: list[tuple[int, str]]
+) -> None:
+    """After any number of kills and restores, the totals equal those of a reader that never stopped."""
+    root = tmp_path_factory.mktemp("kill")
+    content = b"".join(line(sn * 2, coll_msg_size_bytes=8192 + sn * 999, rank=sn % 3) for sn in range(lines))
+    path = root / "here-pid7.log"
+    path.touch()
+    clock = FakeClock()
+    reader, section, written = make(root, clock), None, 0
+    for length, what in cuts:
+        append(path, content[written : written + length * 7])
+        written += length * 7
+        clock.advance(1.0)
+        if what == "crash":
+            reader.close()
+            reader = make(root, clock, section)
+        turn = reader.turn(HERE, last=what == "save")
+        section = turn.section or section
+    append(path, content[written:])
+    clock.advance(1.0)
+    view = published(all_of(reader, HERE))
+    reader.close()
+    untouched = published(all_of(make(root, clock), HERE))
+    assert sums_of(view) == sums_of(untouched) == expected(root).sums
+    assert [set(writer.tallies) for writer in view.writers] == [set(writer.tallies) for writer in untouched.writers]
+    assert view.results == untouched.results
 
 
 def test_withheld_until_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,6 +90,21 @@ def test_withheld_until_caught_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert states[0] == (False, False, True)
     assert states[-1] == (True, True, False)
     assert sums_of(published(turn)) == expected(tmp_path).sums
+
+
+def test_starts_at_the_end_without_a_checkpoint(tmp_path: Path) -> None:
+    """Without a checkpoint, existing files are read from their end and later files from their start."""
+    clock = FakeClock()
+    (tmp_path / "here-pid7.log").write_bytes(line(0) + line(1))
+    reader = make(tmp_path, clock, from_beginning=False)
+    assert published(all_of(reader, HERE)).writers == ()
+    append(tmp_path / "here-pid7.log", line(5))
+    (tmp_path / "here-pid8.log").write_bytes(line(2, pid=8))
+    clock.advance(1.0)
+    all_of(reader, HERE)
+    clock.advance(module.BATCH_IDLE_SECONDS)
+    view = published(all_of(reader, HERE))
+    assert {writer.writer_key.pid: missing_of(writer) for writer in view.writers} == {7: 0, 8: 2}
 
 
 def test_foreign_files_are_left(tmp_path: Path) -> None:
@@ -222,6 +275,16 @@ def test_writers_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 def test_local_names(hostname: str, hostnames: set[str], local: bool) -> None:
     """Short and full names of a host match; full names of two domains do not."""
     assert is_local(hostname, frozenset(hostnames)) is local
+
+
+def test_names_of_files() -> None:
+    """A file is read if its name contains `-pid` and ends in `.log` or `.jsonl`; `old.` in front of the plugin's name
+    changes nothing. The host name in front of `-pid` is only a hint."""
+    assert [is_log(name) for name in ("h-pid1.log", "old.h-pid1.log", "h-pid1.jsonl", "h-pid1.log.1", "train.log")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+    assert named_hostname("/a/b/gpu-pid-3-pid17.log") == "gpu-pid-3"
+    assert named_hostname("/a/b-pid7.log/x-pid.log") is None
 
 
 @pytest.mark.parametrize(("head", "hostname"), [

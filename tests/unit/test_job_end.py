@@ -53,6 +53,20 @@ def cancelled(table: Table, job: str = "4711") -> list[JobEnd]:
     return [JobEnd(job, 0.0, table.clock.time(), "CANCELLED")]
 
 
+def test_a_dead_rank_is_finished_once_the_scheduler_has_spoken() -> None:
+    """A late record of the scheduler makes a dead rank `finished`; it stays `finished` after a restart of the agent."""
+    table = Table(once=True)
+    killed_rank(table)
+    assert table.states()["0"] == "dead"
+    table.ranks.observe_job_ends(cancelled(table))
+    assert table.states() == {"0": "finished", "1": "alive"}
+    restored = Table(once=True)
+    restored.clock.now = table.clock.now
+    restored.ranks.load(table.ranks.dump())
+    restored.tick()
+    assert restored.states()["0"] == "finished"
+
+
 def test_a_proven_job_counts_not_the_one_that_is_claimed() -> None:
     """A rank that claims a cancelled job's id but is proven to be of another job is judged by the proven job."""
     table = Table(once=True)

@@ -87,6 +87,15 @@ def counts(logs: PublishedLogs) -> dict[tuple[str, str], int]:
     return {(one.job_id, kind[0]): count for one in logs.jobs for kind, count in one.events.items()}
 
 
+def test_no_user_forges_anothers_log(node: Node) -> None:
+    """A log of another user, by name or by link, gives no event for the job."""
+    node.write("4711.out")
+    others = job(uids=frozenset({OWNER + 1}))
+    assert counts(node.look(others)) == {}
+    (node.logs / "4712.out").symlink_to(node.logs / "4711.out")
+    assert counts(node.look(others, job("4712"))) == {}
+
+
 def held(path: str = "/x", rank: str = "2") -> ClaimedLog:
     """Return an output of a process of job 4711."""
     return ClaimedLog("4711", rank, path)
@@ -340,6 +349,17 @@ def test_what_was_saved_waits_for_its_job(node: Node, tmp_path: Path) -> None:
     again.clock.advance(reader.FORGET_SECONDS + 1)
     again.look(job("5000"))
     assert msgspec.msgpack.decode(again.reader.section(), type=LogSection) == LogSection()
+
+
+def test_hostile_content(node: Node) -> None:
+    """A line of 1 MB, binary data, holes and progress bars without a newline hide no other line."""
+    node.write("4711.out", b"y" * (1 << 20) + b"y\n" + bytes(range(256)) * 256 + b"\n" + LINE.encode())
+    node.write("4711.out", b"\r".join(b"%d%%|" % number for number in range(50_000)) + b"\n" + LINE.encode())
+    with (node.logs / "4711.out").open("r+b") as file:
+        file.seek(1 << 23)
+        file.write(LINE.encode())
+    result = node.look()
+    assert counts(result)["4711", "1"] == 3
 
 
 @pytest.mark.slow

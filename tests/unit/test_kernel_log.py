@@ -36,6 +36,12 @@ def test_every_category_has_examples_forgeries_and_known_checks() -> None:
             assert classify(text) is None, text
 
 
+def test_a_name_of_a_process_is_bounded() -> None:
+    """A process name has up to 15 bytes, shown as one or four characters each; a longer name is no process name."""
+    for comm, is_event in (("x" * 15, True), ("\\xc3" * 15, True), ("\\xc3" * 15 + "x", False)):
+        assert (classify(f"INFO: task {comm}:17 blocked for more than 122 seconds.") is not None) == is_event
+
+
 def test_what_a_line_names() -> None:
     """A line gives the code, PCI address, pid, component and the check that it fails."""
     for text, code, pci, pid, part, check in [
@@ -98,6 +104,16 @@ def test_records_and_what_are_none() -> None:
 def opened_log(path: Path, last: int = -1) -> KernelLog:
     """Return the log at a path, read up to the record ``last``."""
     return KernelLog(path, last, Roots(), FailureCounter(Logger("kernel_log")))
+
+
+def test_what_was_overwritten_is_counted(tmp_path: Path) -> None:
+    """Skipped record numbers count as lost, except before the first record."""
+    log = tmp_path / "kmsg"
+    log.write_text("4,5,1,-;a\n4,9,1,-;b\n")
+    for last, lost, records in ((-1, 3, 2), (3, 4, 2), (9, 0, 0)):
+        opened = opened_log(log, last)
+        assert (len(opened.read()[0]), opened.lost.total()) == (records, lost)
+        assert [record.text for record in opened.last_records] == ["a", "b"]
 
 
 def test_an_overrun_and_other_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,6 +232,22 @@ def test_what_a_line_says() -> None:
     ]
     for code, rest, meaning in cases:
         assert read_xid(code, rest) == meaning, rest
+
+
+NAMES = [
+    "x, Fatal Link 3", "NETIR Fatal XC0", "A Fatal XC0 i0 ", ", AB Fatal XC0 ", "x, NETIR_LINK_E", "x, Ch 00000001 ",
+    "Ch 1 caused by ", "149, pid=1, nam", "NVLink: fatal e", "a\\x5c, \\x0aFatal", "<unknown>", ",", " ",
+]  # fmt: skip
+
+
+def test_a_process_cannot_put_words_into_the_drivers_mouth() -> None:
+    """Any 15 bytes as a process's name leave its Xid line's meaning unchanged."""
+    for name in NAMES:
+        process, nonfatal = f", pid=17, name={name}, ", f"SAW_MVB Nonfatal XC0 i0 Link 00 {TAIL}"
+        assert read_xid("149", process + DOWN) == LINK_14, name
+        assert read_xid("144", process + nonfatal) == DriverReport("144", "SAW_MVB", "0", "nonfatal"), name
+        for code, text in (("45", "Ch 00000001"), ("74", "NVLink: error"), ("149", "something else")):
+            assert read_xid(code, process + text) == DriverReport(code), name
 
 
 def test_a_cut_line_says_nothing_that_is_not_whole() -> None:

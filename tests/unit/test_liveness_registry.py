@@ -73,6 +73,22 @@ class Job:
         return {(labels[0], labels[4]): age for labels, age in self.shown("exit_age_seconds").items()}
 
 
+def test_ranks_that_live() -> None:
+    """The number of live ranks leaves out ranks with a pending SIGKILL; it is 0 for 15 minutes after the last exit."""
+    job = Job(ranks=3)
+    job.tick(1.0)
+    assert job.shown("job_ranks_live") == {(): 3}
+    job.table.ranks.observe_state(job.keys[1], "D", None, kill_pending=True, finalized=False)
+    job.tick()
+    assert job.shown("job_ranks_live") == {(): 2}
+    for rank in range(3):
+        job.exit(rank, WELL)
+    job.tick(ENDED_JOB_SECONDS)
+    assert job.shown("job_ranks_live") == {(): 0}
+    job.tick(1.0)
+    assert job.shown("job_ranks_live") == {}
+
+
 def test_a_job_whose_last_ranks_have_a_pending_kill_has_just_ended() -> None:
     """The 15 minutes begin once, when the last running ranks get SIGKILL, not at the earlier exit of another rank."""
     job = Job(ranks=2)
@@ -215,6 +231,18 @@ def test_a_kill_before_a_teardown_changes_its_class_once() -> None:
     assert job.leads().keys() == {("0", "torn"), ("1", "left")}
 
 
+def test_a_rank_that_runs_again_is_retracted() -> None:
+    """When a rank runs again, the age of its lead exit is -1 for five minutes; other lead exits stay."""
+    job = Job(ranks=4)
+    job.exit(0, CRASHED, after=1.0)
+    job.exit(1, TERMINATED, after=1.0, then=SETTLED)
+    job.start(0)
+    job.tick(1.0)
+    assert job.leads() == {("0", "crash"): -1.0, ("1", "left"): 6.0}
+    job.tick(RETRACTED_SECONDS + 1.0)
+    assert job.leads().keys() == {("1", "left")}
+
+
 def test_the_schedulers_word() -> None:
     """A cancelled job's end is exported for 30 minutes, and its exits become `ok`."""
     job = Job(ranks=2)
@@ -242,6 +270,17 @@ def test_an_end_that_a_rank_outlives() -> None:
         assert [line.end_state for line in job.table.ranks.snapshot().jobs.values()] == states
         job.table.ranks.observe_job_ends([end])
         assert [line.end_state for line in job.table.ranks.snapshot().jobs.values()] == states
+
+
+def test_an_orderly_end_is_ok() -> None:
+    """If all local ranks exit with status 0, the lead exit becomes `ok` for 30 minutes."""
+    job = Job(ranks=2, world=2)
+    for rank in range(2):
+        job.exit(rank, WELL, after=1.0)
+    job.tick(SETTLED)
+    assert job.leads() == {("0", "ok"): 6.0}
+    job.tick(EXPLAINS_SECONDS)
+    assert job.leads() == {("0", "ok"): -1.0}
 
 
 @pytest.mark.parametrize(("world", "seconds"), [(8, LEAD_SECONDS), (4, EXPLAINS_SECONDS)])
@@ -355,6 +394,34 @@ def test_a_retracted_exit_stays_retracted() -> None:
     for _ in range(3):
         job.tick(1.0)
     assert ("0", "crash") not in job.leads()
+
+
+def test_a_restart_of_the_agent_changes_nothing() -> None:
+    """Job families, lead exits and retractions go on after a restart, even long after a death in a job of one node."""
+    job = Job(ranks=5, world=5)
+    job.exit(4, CRASHED, after=1.0, then=EXPLAINS_SECONDS)
+    job.exit(0, KILLED, after=1.0, then=SETTLED)
+    job.exit(1, TERMINATED, then=SETTLED)
+    before = {name: job.shown(name) for name in ("exit_age_seconds", "job_start_age_seconds", "job_ranks_live")}
+    job.table = job.table.restarted()
+    for key in (job.keys[2], job.keys[3]):
+        job.table.ranks.observe_state(key)
+    job.table.tick()
+    assert {name: job.shown(name) for name in before} == before
+    assert -1.0 in before["exit_age_seconds"].values()
+
+
+def test_the_cause_of_an_exit_is_kept() -> None:
+    """The cause that is known when an exit is first exported stays its label."""
+    job = Job()
+    log = job.table.ranks.liveness.facts.of("job_log")
+    job.exit(0, CRASHED, after=1.0, then=1.0)
+    assert job.leads() == {}
+    for causes_of_log in ({RankLabel("4711", "0"): "ib_retry_exceeded"}, {RankLabel("4711", ""): "a text of the job"}):
+        log.set_causes(causes_of_log)
+        job.tick(1.0)
+        [labels] = job.shown("exit_age_seconds")
+        assert labels[6] == "ib_error"
 
 
 def test_failed_hardware_is_a_cause_before_a_log() -> None:

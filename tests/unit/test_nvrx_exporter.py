@@ -181,6 +181,16 @@ def test_an_error_costs_the_lines_of_one_file(node: Node, monkeypatch: pytest.Mo
     assert node.look()["nvrx_events_total/4711/failure_detected"] == 2.0
 
 
+def test_files_that_are_not_the_jobs(node: Node) -> None:
+    """A file gives no event if the job only reads it, no process holds it, or it is of another user's job."""
+    node.add_rank()
+    node.add_rank(11, job="4712", uid=ME + 1)
+    node.log(FAILED, flags="0100000")
+    node.log(FAILED, "4712", pid=11)
+    (node.folder / "logs/4713.log").write_text(f"{FAILED}\n")
+    assert [name for name in node.look(20.0) if "total" in name] == []
+
+
 def test_counts_go_on_after_a_restart(node: Node) -> None:
     """After a restart of the agent, even if it finds no rank at first, each line counts once, new lines included."""
     node.add_rank()
