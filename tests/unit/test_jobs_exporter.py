@@ -103,6 +103,18 @@ def test_what_is_no_regular_file_is_refused(jobs: Path, tmp_path: Path) -> None:
     assert look(jobs) == ([], {"kind": 3})
 
 
+@pytest.mark.parametrize("content", [
+    b"", b"{", b"[]", b"{}", b'{"job_id":4}', b'{"job_id":"5"}', b'{"job_id":"4","nodes":-1}',
+    b'{"job_id":"4","nodes":1e300}', b'{"job_id":"4","user":"\xff"}', b'{"job_id":"4","user":null}',
+    b'{"job_id":"4","x":' + b"[" * 16_000, b'{"job_id":"4","user":"%s"}' % (b"x" * (records.MAX_TEXT + 1)),
+])  # fmt: skip
+def test_what_is_no_record_is_refused(jobs: Path, content: bytes) -> None:
+    """A file is refused if it is cut, names another job, or has invalid or too long values. Other files are read."""
+    put(jobs, "6", user="x" * records.MAX_TEXT)
+    put(jobs).write_bytes(content)
+    assert look(jobs) == (["6"], {"content": 1})
+
+
 def test_an_error_of_the_moment_refuses_no_file_for_ever(jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file that one look could not read is read at the next look, even if it has not changed."""
     put(jobs)

@@ -66,6 +66,18 @@ def test_waits_that_the_kernel_does_not_count(node: Node) -> None:
     ]  # fmt: skip
 
 
+def test_children_are_descendants_that_are_no_ranks(node: Node) -> None:
+    """A descendant counts for the nearest rank above; other ranks and unrelated processes do not count."""
+    add_rank(node, 20, parent=10)
+    for pid, parent in ((30, 10), (31, 30), (40, 20), (41, 1)):
+        node.proc.add(pid, parent=parent)
+    assert usage(node).children_cpu_seconds == 0.0
+    for pid, parent in ((30, 10), (31, 30), (40, 20), (41, 1)):
+        node.proc.add(pid, parent=parent, numbers={UTIME: pid * TICKS})
+    rank_usage = usages(node).ranks
+    assert {key.pid: rank.children_cpu_seconds for key, rank in rank_usage.items()} == {10: 61.0, 20: 40.0}
+
+
 # -- children ------------------------------------------------------------------------------------------------------
 
 
